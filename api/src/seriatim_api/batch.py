@@ -1,0 +1,211 @@
+"""The header of a batch: 192 bytes, little-endian, the same on the wire and on disk.
+
+A batch is the unit of everything below the client: it is sent, stored, replicated, deduplicated and delivered
+whole, and once sent it is never cut anew. The producer fills in what it knows (producer, sequence, count, the
+body's length and CRC-32C); the master of the segment adds the place (segment, base index), the append time and the
+checksum chain. The body is opaque here.
+
+    bytes   field
+    0       magic "SQ"
+    2       version (1)
+    3       reserved
+    4       flags (u32), see FLAG_*
+    8       partition (u32)
+    12      segment (u32)
+    16      base_index (u64)       first index of the batch in its segment
+    24      message_count (u32)    messages in the batch
+    28      producer_epoch (u32)
+    32      producer (16 bytes)
+    48      base_sequence (u64)    sequence of the first message
+    56      first_timestamp_ms (i64)
+    64      last_timestamp_ms (i64)
+    72      append_time_ms (i64)
+    80      due_time_ms (i64)      delayed messages; 0: none
+    88      source_sequence (u64)  order as declared by the source; valid with FLAG_SOURCE_SEQUENCE
+    96      trace_id (16 bytes)    W3C trace context
+    112     span_id (8 bytes)
+    120     stage (16 bytes)       the staged set this batch belongs to or publishes
+    136     body_length (u32)
+    140     body_crc (u32)         CRC-32C of the body
+    144     key_hash (u64)         of the single key of the batch; valid with FLAG_SINGLE_KEY
+    152     reserved (32 bytes, zero)
+    184     previous_checksum (u32) the chain's value before this batch
+    188     checksum (u32)          CRC-32C(previous_checksum as seed, bytes 0..184)
+
+Nothing in this module does I/O; the checksum function comes in as an argument.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+Checksum = Callable[[int, bytes], int]
+"""`checksum(seed, data) -> u32`, CRC-32C in production."""
+
+MAGIC: Final = b"SQ"
+VERSION: Final = 1
+
+FLAG_LZ4: Final = 1 << 0
+FLAG_ZSTD: Final = 1 << 1
+FLAG_KEYED: Final = 1 << 2
+FLAG_SINGLE_KEY: Final = 1 << 3
+FLAG_DELAYED: Final = 1 << 4
+FLAG_SOURCE_SEQUENCE: Final = 1 << 5
+FLAG_STAGED: Final = 1 << 6
+FLAG_PUBLISH: Final = 1 << 7
+FLAG_TRACED: Final = 1 << 8
+FLAGS_KNOWN: Final = (1 << 9) - 1
+
+_STRUCT: Final = struct.Struct("<2sBBIIIQII16sQqqqqQ16s8s16sIIQ32sII")
+HEADER_SIZE_BYTES: Final = _STRUCT.size
+assert HEADER_SIZE_BYTES == 192
+
+_PLACE: Final = struct.Struct("<IQ")  # segment, base_index at 12
+_PLACE_AT: Final = 12
+_APPEND_TIME: Final = struct.Struct("<q")
+_APPEND_TIME_AT: Final = 72
+_CHAIN: Final = struct.Struct("<II")
+_CHAIN_AT: Final = 184
+_BODY_LENGTH: Final = struct.Struct("<I")
+_BODY_LENGTH_AT: Final = 136
+
+_NO_BYTES_8 = bytes(8)
+_NO_BYTES_16 = bytes(16)
+_NO_BYTES_32 = bytes(32)
+
+
+class HeaderError(ValueError):
+    """The bytes are not a batch header of a version that this build reads."""
+
+
+class BatchHeader(NamedTuple):
+    """A parsed header. `raw` is the header's bytes, of which the fields are a reading."""
+
+    raw: bytes
+    flags: int
+    partition: int
+    segment: int
+    base_index: int
+    message_count: int
+    producer: bytes
+    producer_epoch: int
+    base_sequence: int
+    first_timestamp_ms: int
+    last_timestamp_ms: int
+    append_time_ms: int
+    due_time_ms: int
+    source_sequence: int
+    trace_id: bytes
+    span_id: bytes
+    stage: bytes
+    body_length: int
+    body_crc: int
+    key_hash: int
+    previous_checksum: int
+    checksum: int
+
+    @property
+    def end_index(self) -> int:
+        """The index after the last message of the batch."""
+        return self.base_index + self.message_count
+
+    @property
+    def last_sequence(self) -> int:
+        """The sequence of the last message of the batch."""
+        return self.base_sequence + self.message_count - 1
+
+
+def make_header(
+    *,
+    partition: int,
+    message_count: int,
+    producer: bytes,
+    producer_epoch: int,
+    base_sequence: int,
+    first_timestamp_ms: int,
+    last_timestamp_ms: int,
+    body_length: int,
+    body_crc: int,
+    flags: int = 0,
+    due_time_ms: int = 0,
+    source_sequence: int = 0,
+    trace_id: bytes = _NO_BYTES_16,
+    span_id: bytes = _NO_BYTES_8,
+    stage: bytes = _NO_BYTES_16,
+    key_hash: int = 0,
+) -> bytes:
+    """The header as a producer sends it: without place, append time and chain."""
+    assert message_count > 0
+    assert len(producer) == 16
+    return _STRUCT.pack(
+        MAGIC, VERSION, 0, flags, partition, 0, 0, message_count, producer_epoch, producer, base_sequence,
+        first_timestamp_ms, last_timestamp_ms, 0, due_time_ms, source_sequence, trace_id, span_id, stage,
+        body_length, body_crc, key_hash, _NO_BYTES_32, 0, 0,
+    )  # fmt: skip
+
+
+def parse_header(raw: bytes) -> BatchHeader:
+    """Read a header.
+
+    Raises:
+        HeaderError: Wrong length, magic or version, an unknown flag, or a count of zero. What the header claims
+            of its body is not checked here.
+    """
+    if len(raw) != HEADER_SIZE_BYTES:
+        raise HeaderError(f"a batch header has {HEADER_SIZE_BYTES} bytes, not {len(raw)}")
+    (
+        magic, version, _reserved, flags, partition, segment, base_index, message_count, producer_epoch, producer,
+        base_sequence, first_timestamp_ms, last_timestamp_ms, append_time_ms, due_time_ms, source_sequence,
+        trace_id, span_id, stage, body_length, body_crc, key_hash, _room, previous_checksum, checksum,
+    ) = _STRUCT.unpack(raw)  # fmt: skip
+    if magic != MAGIC:
+        raise HeaderError(f"not a batch header: it begins with {magic!r}")
+    if version != VERSION:
+        raise HeaderError(f"batch header version {version} is not known here (known: {VERSION})")
+    if flags & ~FLAGS_KNOWN:
+        raise HeaderError(f"batch header has unknown flags {flags & ~FLAGS_KNOWN:#x}")
+    if message_count == 0:
+        raise HeaderError("a batch holds at least one message")
+    return BatchHeader(
+        raw, flags, partition, segment, base_index, message_count, producer, producer_epoch, base_sequence,
+        first_timestamp_ms, last_timestamp_ms, append_time_ms, due_time_ms, source_sequence, trace_id, span_id,
+        stage, body_length, body_crc, key_hash, previous_checksum, checksum,
+    )  # fmt: skip
+
+
+def place(
+    header: BatchHeader,
+    *,
+    segment: int,
+    base_index: int,
+    append_time_ms: int,
+    previous_checksum: int,
+    checksum: Checksum,
+) -> BatchHeader:
+    """The header with its place in the log, and the checksum chain continued over it."""
+    raw = bytearray(header.raw)
+    _PLACE.pack_into(raw, _PLACE_AT, segment, base_index)
+    _APPEND_TIME.pack_into(raw, _APPEND_TIME_AT, append_time_ms)
+    value = checksum(previous_checksum, bytes(raw[:_CHAIN_AT]))
+    _CHAIN.pack_into(raw, _CHAIN_AT, previous_checksum, value)
+    return header._replace(
+        raw=bytes(raw),
+        segment=segment,
+        base_index=base_index,
+        append_time_ms=append_time_ms,
+        previous_checksum=previous_checksum,
+        checksum=value,
+    )
+
+
+def chain_is_intact(header: BatchHeader, checksum: Checksum) -> bool:
+    """Whether the header's checksum is the one its own bytes and its previous checksum give."""
+    return checksum(header.previous_checksum, header.raw[:_CHAIN_AT]) == header.checksum
+
+
+def body_length_of(raw: bytes | memoryview, at: int = 0) -> int:
+    """The body length that the header at `at` claims, without reading the rest of it."""
+    length: int = _BODY_LENGTH.unpack_from(raw, at + _BODY_LENGTH_AT)[0]
+    return length

@@ -1,0 +1,267 @@
+"""Frames of the hot path, written and read by hand.
+
+`AppendFrame`, `ReplicateFrame` and `Delivery` carry many batches: small columns first, and the bodies, one after another,
+as the last field. What is written here is valid protobuf for the messages of the same name (a contract test holds the
+two together); what makes it worth doing by hand is that bodies are joined once on the way out and are sliced as views
+on the way in.
+
+A reader accepts only what the writer here writes: fields in ascending order, each at most once (but for repeated
+ones). Anything else is a `FrameError`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+from seriatim_api.batch import HEADER_SIZE_BYTES, BatchHeader, HeaderError, parse_header
+
+_LENGTH_DELIMITED: Final = 2
+_ENTRY: Final = struct.Struct("<IBBHQ")
+ENTRY_SIZE_BYTES: Final = _ENTRY.size
+_RUN: Final = struct.Struct("<IIQ16sII")
+RUN_SIZE_BYTES: Final = _RUN.size
+assert ENTRY_SIZE_BYTES == 16
+assert RUN_SIZE_BYTES == 40
+
+
+class FrameError(ValueError):
+    """The bytes are not a frame."""
+
+
+class AppendEntry(NamedTuple):
+    """What a producer says of one batch beside its header."""
+
+    run: int
+    ack_level: int
+    starts_run: bool
+    route_epoch: int
+
+
+class ReplicateRun(NamedTuple):
+    """Batches of one partition in a replicate frame, and the commit that travels with them."""
+
+    partition: int
+    segment: int
+    commit: int
+    attempt: bytes
+    batch_count: int
+
+
+def write_varint(value: int) -> bytes:
+    """A protobuf varint."""
+    assert value >= 0
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def write_field(number: int, parts: Sequence[bytes | memoryview]) -> list[bytes | memoryview]:
+    """A length-delimited field made of `parts`, as pieces to be joined."""
+    size = sum(map(len, parts))
+    if size == 0:
+        return []
+    return [write_varint(number << 3 | _LENGTH_DELIMITED) + write_varint(size), *parts]
+
+
+def read_fields(frame: bytes) -> Iterable[tuple[int, memoryview]]:
+    """The length-delimited fields of a frame, in order, as views.
+
+    Raises:
+        FrameError: Cut short, a field of another wire type, or fields out of order.
+    """
+    view = memoryview(frame)
+    at = 0
+    end = len(frame)
+    previous = 0
+    while at < end:
+        tag, at = _read_varint(frame, at, end)
+        if tag & 7 != _LENGTH_DELIMITED or tag >> 3 < max(previous, 1):
+            raise FrameError("fields of a frame are length-delimited and in ascending order")
+        previous = tag >> 3
+        size, at = _read_varint(frame, at, end)
+        if size > end - at:
+            raise FrameError("the frame is cut short")
+        yield previous, view[at : at + size]
+        at += size
+
+
+def _read_varint(frame: bytes, at: int, end: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        if at >= end or shift > 63:
+            raise FrameError("the frame has a broken varint")
+        byte = frame[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7
+
+
+def read_batches(headers: memoryview, bodies: memoryview) -> list[tuple[BatchHeader, memoryview]]:
+    """Pair headers with their bodies.
+
+    Raises:
+        FrameError: The lengths do not match, or a header is none.
+    """
+    if len(headers) % HEADER_SIZE_BYTES:
+        raise FrameError("the headers of the frame are cut short")
+    batches: list[tuple[BatchHeader, memoryview]] = []
+    at = 0
+    for start in range(0, len(headers), HEADER_SIZE_BYTES):
+        try:
+            header = parse_header(bytes(headers[start : start + HEADER_SIZE_BYTES]))
+        except HeaderError as exc:
+            raise FrameError(str(exc)) from exc
+        end = at + header.body_length
+        if end > len(bodies):
+            raise FrameError("the bodies of the frame are shorter than its headers say")
+        batches.append((header, bodies[at:end]))
+        at = end
+    if at != len(bodies):
+        raise FrameError("the bodies of the frame are longer than its headers say")
+    return batches
+
+
+# ---- append -------------------------------------------------------------------------------------------
+
+
+def write_append_frame(batches: Sequence[tuple[AppendEntry, bytes, bytes | memoryview]]) -> bytes:
+    """An `AppendFrame` of (entry, header, body) rows."""
+    entries = [_ENTRY.pack(e.run, e.ack_level, e.starts_run, 0, e.route_epoch) for e, _, _ in batches]
+    pieces = write_field(2, [b"".join(entries)])
+    pieces += write_field(3, [header for _, header, _ in batches])
+    pieces += write_field(15, [body for _, _, body in batches])
+    return b"".join(pieces)
+
+
+class AppendFrame(NamedTuple):
+    """A parsed frame: the serialized hello (empty but in a stream's first frame) and the rows."""
+
+    hello: bytes
+    batches: list[tuple[AppendEntry, BatchHeader, memoryview]]
+
+
+def read_append_frame(frame: bytes) -> AppendFrame:
+    """The rows of an `AppendFrame`.
+
+    Raises:
+        FrameError: Not a frame, or its columns disagree.
+    """
+    fields = dict(read_fields(frame))
+    if not fields.keys() <= {1, 2, 3, 15}:
+        raise FrameError(f"an append frame has no fields {sorted(fields.keys() - {1, 2, 3, 15})}")
+    empty = memoryview(b"")
+    entries = fields.get(2, empty)
+    batches = read_batches(fields.get(3, empty), fields.get(15, empty))
+    if len(entries) != len(batches) * ENTRY_SIZE_BYTES:
+        raise FrameError("an append frame has one entry for each header")
+    rows = [
+        (AppendEntry(run, level, bool(starts), epoch), header, body)
+        for (run, level, starts, _, epoch), (header, body) in zip(
+            _ENTRY.iter_unpack(entries) if batches else (), batches, strict=True
+        )
+    ]
+    return AppendFrame(bytes(fields.get(1, empty)), rows)
+
+
+# ---- replicate ----------------------------------------------------------------------------------------
+
+
+def write_replicate_frame(
+    messages: Sequence[bytes],
+    runs: Sequence[tuple[ReplicateRun, Sequence[tuple[bytes, bytes | memoryview]]]],
+) -> bytes:
+    """A `ReplicateFrame` of encoded messages and of runs with their (header, body) rows."""
+    pieces: list[bytes | memoryview] = []
+    for message in messages:
+        pieces += write_field(2, [message])
+    packed = [_RUN.pack(r.partition, r.segment, r.commit, r.attempt, r.batch_count, 0) for r, _ in runs]
+    pieces += write_field(3, [b"".join(packed)])
+    pieces += write_field(4, [header for _, rows in runs for header, _ in rows])
+    pieces += write_field(15, [body for _, rows in runs for _, body in rows])
+    return b"".join(pieces)
+
+
+class ReplicateFrame(NamedTuple):
+    """A parsed frame: the serialized hello, the encoded messages, and the runs with their batches."""
+
+    hello: bytes
+    messages: list[bytes]
+    runs: list[tuple[ReplicateRun, list[tuple[BatchHeader, memoryview]]]]
+
+
+def read_replicate_frame(frame: bytes) -> ReplicateFrame:
+    """The parts of a `ReplicateFrame`.
+
+    Raises:
+        FrameError: Not a frame, or its columns disagree.
+    """
+    messages: list[bytes] = []
+    fields: dict[int, memoryview] = {}
+    for number, value in read_fields(frame):
+        if number == 2:
+            messages.append(bytes(value))
+        else:
+            fields[number] = value
+    if not fields.keys() <= {1, 3, 4, 15}:
+        raise FrameError(f"a replicate frame has no fields {sorted(fields.keys() - {1, 3, 4, 15})}")
+    empty = memoryview(b"")
+    packed = fields.get(3, empty)
+    if len(packed) % RUN_SIZE_BYTES:
+        raise FrameError("the runs of the frame are cut short")
+    batches = read_batches(fields.get(4, empty), fields.get(15, empty))
+    runs: list[tuple[ReplicateRun, list[tuple[BatchHeader, memoryview]]]] = []
+    at = 0
+    for partition, segment, commit, attempt, count, _ in _RUN.iter_unpack(packed) if len(packed) else ():
+        runs.append((ReplicateRun(partition, segment, commit, attempt, count), batches[at : at + count]))
+        at += count
+    if at != len(batches):
+        raise FrameError("the runs of a frame account for all its batches")
+    return ReplicateFrame(bytes(fields.get(1, empty)), messages, runs)
+
+
+# ---- delivery -----------------------------------------------------------------------------------------
+
+
+def write_delivery_frame(
+    events: Sequence[bytes], batches: Sequence[tuple[bytes, bytes | memoryview]]
+) -> bytes:
+    """A `Delivery` of encoded `DeliveryEvent`s and the (header, body) rows that they speak of."""
+    pieces: list[bytes | memoryview] = []
+    for event in events:
+        pieces += write_field(1, [event])
+    pieces += write_field(14, [header for header, _ in batches])
+    pieces += write_field(15, [body for _, body in batches])
+    return b"".join(pieces)
+
+
+class DeliveryFrame(NamedTuple):
+    """A parsed frame: the encoded events and the batches."""
+
+    events: list[bytes]
+    batches: list[tuple[BatchHeader, memoryview]]
+
+
+def read_delivery_frame(frame: bytes) -> DeliveryFrame:
+    """The parts of a `Delivery`.
+
+    Raises:
+        FrameError: Not a frame, or its columns disagree.
+    """
+    events: list[bytes] = []
+    fields: dict[int, memoryview] = {}
+    for number, value in read_fields(frame):
+        if number == 1:
+            events.append(bytes(value))
+        else:
+            fields[number] = value
+    if not fields.keys() <= {14, 15}:
+        raise FrameError(f"a delivery has no fields {sorted(fields.keys() - {14, 15})}")
+    empty = memoryview(b"")
+    return DeliveryFrame(events, read_batches(fields.get(14, empty), fields.get(15, empty)))

@@ -1,0 +1,90 @@
+"""Identifiers that cross process boundaries, and the arithmetic of offsets.
+
+An offset is 63 bits: the segment number (23 bits) above the index in the segment (40 bits). It orders like
+an integer and is never negative as a signed 64-bit number. Offsets are never subtracted; positions are.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import NewType
+
+PartitionId = NewType("PartitionId", int)
+"""A 32-bit counter value of the cluster, never reused; 0 is no partition."""
+
+SEGMENT_BITS = 23
+INDEX_BITS = 40
+SEGMENT_NO_MAX = (1 << SEGMENT_BITS) - 1
+INDEX_MAX = (1 << INDEX_BITS) - 1
+
+NAME_LENGTH_MAX = 200
+_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+
+
+def is_legal_name(name: str) -> bool:
+    """Whether `name` may name a topic, a consumer group, a cluster or a broker group.
+
+    Letters, digits, `.`, `_` and `-`, beginning with a letter or digit, at most `NAME_LENGTH_MAX` characters:
+    legal in an etcd key, in a metric label and in a path without any quoting.
+    """
+    return len(name) <= NAME_LENGTH_MAX and _NAME.match(name) is not None
+
+
+def make_offset(segment_no: int, index: int) -> int:
+    """The offset of message `index` of segment `segment_no`."""
+    assert 0 <= segment_no <= SEGMENT_NO_MAX, segment_no
+    assert 0 <= index <= INDEX_MAX, index
+    return segment_no << INDEX_BITS | index
+
+
+def split_offset(offset: int) -> tuple[int, int]:
+    """The segment number and the index that `make_offset` put together."""
+    assert 0 <= offset < 1 << (SEGMENT_BITS + INDEX_BITS), offset
+    return offset >> INDEX_BITS, offset & INDEX_MAX
+
+
+def format_offset(offset: int) -> str:
+    """An offset as people read it, `segment:index`."""
+    segment_no, index = split_offset(offset)
+    return f"{segment_no}:{index}"
+
+
+def parse_offset(text: str) -> int:
+    """The offset that `format_offset` printed.
+
+    Raises:
+        ValueError: Not of the form `segment:index`, or out of range.
+    """
+    segment, separator, index = text.partition(":")
+    if not separator or not segment.isdecimal() or not index.isdecimal():
+        raise ValueError(f"an offset is written segment:index, not {text!r}")
+    if int(segment) > SEGMENT_NO_MAX or int(index) > INDEX_MAX:
+        raise ValueError(f"offset {text} is out of range")
+    return make_offset(int(segment), int(index))
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class MemberId:
+    """A member of a broker group: the broker's name with the identity of its disk.
+
+    The name is `<group>-<slot>`; `incarnation` is the UUID (32 hex digits) that the data directory was given when
+    it was made. A broker that comes back with another disk is another member.
+    """
+
+    broker: str
+    incarnation: str
+
+    def __str__(self) -> str:
+        return f"{self.broker}#{self.incarnation[:8]}"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class RunId:
+    """One run of one incarnation: what a death certificate speaks of."""
+
+    member: MemberId
+    run: int
+
+    def __str__(self) -> str:
+        return f"{self.member}/{self.run}"

@@ -1,0 +1,67 @@
+"""The one table between the error catalogue and gRPC, both ways.
+
+An error travels as the gRPC status code of its class, its message, and a trailing metadata entry that holds the number
+and the details, so that a client gets back the class that was raised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import grpc
+
+from seriatim_api import errors
+from seriatim_api.v1 import common_pb2
+
+METADATA_KEY = "seriatim-error-bin"
+
+STATUS: dict[int, grpc.StatusCode] = {
+    number: grpc.StatusCode[kind.grpc_status] for number, kind in errors.CATALOGUE.items()
+}
+"""gRPC status code of each catalogue number."""
+
+_FALLBACK: dict[grpc.StatusCode, type[errors.SeriatimError]] = {
+    grpc.StatusCode.UNAVAILABLE: errors.UnavailableError,
+    grpc.StatusCode.CANCELLED: errors.UnavailableError,
+    grpc.StatusCode.DEADLINE_EXCEEDED: errors.DeadlineExceededError,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: errors.OverloadedError,
+    grpc.StatusCode.UNIMPLEMENTED: errors.UnsupportedVersionError,
+    grpc.StatusCode.INVALID_ARGUMENT: errors.BadRequestError,
+}
+
+
+def error_to_proto(error: errors.SeriatimError) -> common_pb2.Error:
+    """The error as a message, for frames that carry several outcomes."""
+    return common_pb2.Error(
+        number=error.number,
+        message=error.message,
+        retry_after_ms=error.retry_after_ms or 0,
+        details=error.details,
+    )
+
+
+def error_from_proto(message: common_pb2.Error) -> errors.SeriatimError:
+    """The exception that `error_to_proto` was given."""
+    return errors.make_error(
+        message.number,
+        message.message,
+        retry_after_ms=message.retry_after_ms or None,
+        details=dict(message.details),
+    )
+
+
+def to_status(error: errors.SeriatimError) -> tuple[grpc.StatusCode, str, tuple[tuple[str, bytes], ...]]:
+    """Code, text and trailing metadata for `context.abort`."""
+    code = STATUS.get(error.number, grpc.StatusCode.UNKNOWN)
+    return code, error.message, ((METADATA_KEY, error_to_proto(error).SerializeToString()),)
+
+
+def from_status(
+    code: grpc.StatusCode, text: str | None, trailing_metadata: Iterable[tuple[str, str | bytes]] | None
+) -> errors.SeriatimError:
+    """The exception for a failed call, ours by its metadata, gRPC's own by its code."""
+    for key, value in trailing_metadata or ():
+        if key == METADATA_KEY and isinstance(value, bytes):
+            return error_from_proto(common_pb2.Error.FromString(value))
+    kind = _FALLBACK.get(code, errors.UnavailableError)
+    return kind(f"{code.name}: {text or 'no reason given'}")

@@ -1,0 +1,209 @@
+"""What a member keeps on its disk, as plain values: batches, segments, preparations, cursors.
+
+The storage adapter writes and recovers exactly these; the core decides what they are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from seriatim_api.batch import BatchHeader
+from seriatim_api.ids import MemberId, PartitionId
+
+from .producers import Table, Window
+
+
+class Batch(NamedTuple):
+    """A batch with its place: the header says where it stands, the body is opaque."""
+
+    header: BatchHeader
+    body: bytes
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes on the wire and on disk, without keys and framing."""
+        return len(self.header.raw) + len(self.body)
+
+
+@dataclass(frozen=True, slots=True)
+class LocalSegment:
+    """A member's durable knowledge of a segment it belongs to (or holds a copy of).
+
+    `opened_run` is the run in which this member opened it as master, 0 if never. `fenced` forbids appends for ever.
+    `sealed_len` is what the chain was seen to say.
+    """
+
+    no: int
+    attempt: bytes
+    members: tuple[MemberId, ...]
+    flush: bool
+    incomplete_table: bool
+    opened_run: int = 0
+    fenced: bool = False
+    sealed_len: int | None = None
+    sealed_checksum: int | None = None
+    lost: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TailCopy:
+    """The uncertain tail of a segment, kept beside the log: batches in [from_index, length)."""
+
+    segment_no: int
+    from_index: int
+    length: int
+    batches: tuple[Batch, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Preparation:
+    """What a member wrote for a segment that may be opened under `attempt`.
+
+    `run` is the run of this member that prepared; `voided` forbids it to open as master under this attempt, and deletes
+    nothing.
+    """
+
+    segment_no: int
+    attempt: bytes
+    members: tuple[MemberId, ...]
+    flush: bool
+    incomplete_table: bool
+    table: Table
+    tail: TailCopy | None
+    run: int
+    voided: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CursorState:
+    """A consumer group's place in a segment: all below `acked` is acknowledged, all below `reserved` may have been
+    delivered."""
+
+    segment_no: int
+    group: str
+    group_epoch: int
+    acked: int
+    reserved: int
+
+
+# ---- writes, all of one step in one write batch, in this order ------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class PutBatch:
+    """A batch, the producer's window after it, and the commit then known."""
+
+    partition: PartitionId
+    batch: Batch
+    commit: int
+    window: Window
+
+
+@dataclass(frozen=True, slots=True)
+class PutSegment:
+    """A segment's durable knowledge, replacing what was there."""
+
+    partition: PartitionId
+    segment: LocalSegment
+
+
+@dataclass(frozen=True, slots=True)
+class PutPreparation:
+    """A preparation, replacing the one under the same (segment, attempt)."""
+
+    partition: PartitionId
+    preparation: Preparation
+
+
+@dataclass(frozen=True, slots=True)
+class DropPreparation:
+    """A preparation that the chain did not choose."""
+
+    partition: PartitionId
+    segment_no: int
+    attempt: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class PutTailCopy:
+    """A tail copy that did not come with a preparation."""
+
+    partition: PartitionId
+    tail: TailCopy
+
+
+@dataclass(frozen=True, slots=True)
+class Truncate:
+    """Cut a segment's log to `length`; `table` replaces the segment's producer table."""
+
+    partition: PartitionId
+    segment_no: int
+    length: int
+    table: Table
+
+
+@dataclass(frozen=True, slots=True)
+class PutCursor:
+    """A cursor of a consumer group."""
+
+    partition: PartitionId
+    cursor: CursorState
+
+
+@dataclass(frozen=True, slots=True)
+class DropSegment:
+    """Everything of a segment."""
+
+    partition: PartitionId
+    segment_no: int
+
+
+@dataclass(frozen=True, slots=True)
+class DropPartition:
+    """Everything of a partition."""
+
+    partition: PartitionId
+
+
+Write = (
+    PutBatch
+    | PutSegment
+    | PutPreparation
+    | DropPreparation
+    | PutTailCopy
+    | Truncate
+    | PutCursor
+    | DropSegment
+    | DropPartition
+)
+
+
+# ---- what a start finds ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveredSegment:
+    """A segment as found on disk.
+
+    `windows` are the producer windows written with the segment's own batches (the table it was opened with is in its
+    preparation). `uncommitted` are the batches in [commit, tail).
+    """
+
+    record: LocalSegment
+    tail: int
+    tail_checksum: int
+    commit: int
+    uncommitted: tuple[Batch, ...]
+    windows: Table
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveredPartition:
+    """All that a disk holds of a partition."""
+
+    partition: PartitionId
+    segments: tuple[RecoveredSegment, ...] = ()
+    preparations: tuple[Preparation, ...] = ()
+    tail_copies: tuple[TailCopy, ...] = ()
+    cursors: tuple[CursorState, ...] = field(default=())

@@ -1,0 +1,74 @@
+"""Copying and freezing of core state, for exploration and comparison.
+
+Every stateful class of the core derives from `State`: its slots are its whole state. `copy()` gives an independent
+twin, `freeze()` a hashable value that is equal for equal states, whatever the order in which dicts were filled.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from collections.abc import Hashable
+from dataclasses import fields, is_dataclass
+from typing import Any, Self
+
+_ATOMS = (int, str, bytes, float, bool, type(None), enum.Enum)
+
+
+def copy_value(value: Any) -> Any:
+    """A twin of `value` that shares only what cannot change."""
+    if isinstance(value, _ATOMS):
+        return value
+    if isinstance(value, State):
+        return value.copy()
+    if isinstance(value, dict):
+        return {key: copy_value(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [copy_value(item) for item in value]
+    if isinstance(value, deque):
+        return deque(copy_value(item) for item in value)
+    if isinstance(value, set):
+        return set(value)
+    return value  # tuples, frozen dataclasses, functions: shared
+
+
+def freeze_value(value: Any) -> Hashable:
+    """A hashable value equal for equal states."""
+    if isinstance(value, enum.Enum):
+        return str(value)
+    if isinstance(value, _ATOMS):
+        return value
+    if isinstance(value, State):
+        return value.freeze()
+    if isinstance(value, dict):
+        return ("d", frozenset((freeze_value(key), freeze_value(item)) for key, item in value.items()))
+    if isinstance(value, (list, tuple, deque)):
+        return ("l", tuple(freeze_value(item) for item in value))
+    if isinstance(value, (set, frozenset)):
+        return ("s", frozenset(freeze_value(item) for item in value))
+    if is_dataclass(value) and not isinstance(value, type):
+        return (type(value).__name__, *(freeze_value(getattr(value, field.name)) for field in fields(value)))
+    if callable(value):
+        return None
+    raise TypeError(f"a core state must not hold a {type(value).__name__}")
+
+
+class State:
+    """Base of the core's mutable classes; subclasses list all attributes in `__slots__`."""
+
+    __slots__ = ()
+
+    @classmethod
+    def _slot_names(cls) -> list[str]:
+        return [name for kind in reversed(cls.__mro__) for name in getattr(kind, "__slots__", ())]
+
+    def copy(self) -> Self:
+        """An independent twin: stepping one leaves the other alone."""
+        twin = object.__new__(type(self))
+        for name in self._slot_names():
+            setattr(twin, name, copy_value(getattr(self, name)))
+        return twin
+
+    def freeze(self) -> Hashable:
+        """A hashable value, equal for two states that behave alike."""
+        return (type(self).__name__, *(freeze_value(getattr(self, name)) for name in self._slot_names()))
