@@ -1,0 +1,209 @@
+"""What the embedded coordinator remembers over a restart: one RocksDB database in a directory of its own.
+
+    m/format, m/cluster, m/revision, m/compacted    who and where we are
+    l + lease id (8 bytes)                          granted time in seconds (8 bytes)
+    r + revision (8 bytes) + operation (4 bytes)    the event, as a `kv_pb2.Event`
+
+All numbers are big-endian, so that reading in key order is reading in the order of events. A commit is one
+write batch, then one flush of the write-ahead log that waits for the disk. Blocking: `store` calls it from
+its own thread.
+"""
+
+from __future__ import annotations
+
+import secrets
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, cast
+
+from aetcd.rpc import kv_pb2
+from rocksdict import AccessType, DBRecoveryMode, Options, Rdict, WriteBatch
+from seriatim_api.errors import CorruptionError, ForeignDiskError, NewerFormatError, PreconditionError
+
+from seriatim_broker.embedded.mvcc import FIRST_REVISION, Change, Mvcc
+
+FORMAT: Final = 1
+"""The layout above. A directory with a higher one is refused."""
+
+_MEMTABLE_BYTES: Final = 8 * 1024 * 1024
+_NUMBER: Final = struct.Struct(">Q")
+_RECORD_KEY: Final = struct.Struct(">cQI")
+_LEASE_KEY: Final = struct.Struct(">cq")
+_FORMAT_KEY: Final = b"m/format"
+_CLUSTER_KEY: Final = b"m/cluster"
+_REVISION_KEY: Final = b"m/revision"
+_COMPACTED_KEY: Final = b"m/compacted"
+
+
+@dataclass(slots=True)
+class Batch:
+    """What one commit makes durable, all of it or nothing.
+
+    Attributes:
+        revision: The revision after it.
+        compact_revision: The oldest revision after it.
+        leases: Granted time in seconds by id; None: the lease has ended.
+    """
+
+    revision: int
+    compact_revision: int
+    changes: list[Change] = field(default_factory=list)
+    leases: dict[int, int | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """What a directory held when it was opened."""
+
+    cluster_id: int
+    mvcc: Mvcc
+    leases: dict[int, int]
+
+
+class Disk:
+    """An open database. Use from one thread at a time."""
+
+    def __init__(self, directory: Path) -> None:
+        """Open or make the database; `load` comes next.
+
+        Raises:
+            PreconditionError: Another process has it open, or the directory cannot be used.
+            ForeignDiskError: The directory holds something else.
+            CorruptionError: RocksDB cannot read its own files.
+        """
+        self._directory = directory
+        _check_directory(directory)
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            self._db = Rdict(str(directory), _options(), access_type=AccessType.read_write())
+        except Exception as error:
+            raise _open_error(directory, error) from error
+
+    def load(self) -> Remembered:
+        """Read everything; an empty database becomes a cluster of its own.
+
+        Raises:
+            NewerFormatError, ForeignDiskError, CorruptionError: The directory cannot be used; nothing was
+            changed.
+        """
+        found = self._db.get(_FORMAT_KEY)
+        if found is None:
+            return self._begin()
+        version = _NUMBER.unpack(found)[0]
+        if version > FORMAT:
+            raise NewerFormatError(
+                f"{self._directory} was written by a newer version of the embedded coordinator "
+                f"(format {version}, known here: {FORMAT}): start that version",
+                format=version,
+            )
+        try:
+            mvcc = Mvcc.load(self._number(_REVISION_KEY), self._number(_COMPACTED_KEY), self._records())
+            return Remembered(self._number(_CLUSTER_KEY), mvcc, dict(self._leases()))
+        except Exception as error:
+            raise CorruptionError(
+                f"{self._directory} holds a coordinator's data that cannot be read ({error}): "
+                "restore a copy, or move the directory away and begin with an empty one",
+                directory=self._directory,
+            ) from error
+
+    def commit(self, batch: Batch) -> None:
+        """Make a batch durable. After any exception the process must end: what the disk holds is not known
+        then."""
+        writes = WriteBatch(raw_mode=True)
+        for change in batch.changes:
+            key = _RECORD_KEY.pack(b"r", change.revision, change.sub)
+            if change.event is None:
+                writes.delete(key)
+            else:
+                writes.put(key, change.event.SerializeToString())
+        for lease_id, ttl_s in batch.leases.items():
+            key = _LEASE_KEY.pack(b"l", lease_id)
+            if ttl_s is None:
+                writes.delete(key)
+            else:
+                writes.put(key, _NUMBER.pack(ttl_s))
+        writes.put(_REVISION_KEY, _NUMBER.pack(batch.revision))
+        writes.put(_COMPACTED_KEY, _NUMBER.pack(batch.compact_revision))
+        self._db.write(writes)
+        self._db.flush_wal(True)
+
+    def close(self) -> None:
+        """Close the database; the directory can be opened again afterwards."""
+        self._db.close()
+
+    def _begin(self) -> Remembered:
+        if next(iter(self._db.keys()), None) is not None:
+            raise ForeignDiskError(f"{self._directory} is a RocksDB database, but not a coordinator's")
+        cluster_id = secrets.randbits(63) | 1
+        writes = WriteBatch(raw_mode=True)
+        writes.put(_FORMAT_KEY, _NUMBER.pack(FORMAT))
+        writes.put(_CLUSTER_KEY, _NUMBER.pack(cluster_id))
+        writes.put(_REVISION_KEY, _NUMBER.pack(FIRST_REVISION))
+        writes.put(_COMPACTED_KEY, _NUMBER.pack(FIRST_REVISION))
+        self._db.write(writes)
+        self._db.flush_wal(True)
+        return Remembered(cluster_id, Mvcc(), {})
+
+    def _number(self, key: bytes) -> int:
+        found = self._db.get(key)
+        if found is None:
+            raise ValueError(f"{key!r} is missing")
+        number: int = _NUMBER.unpack(found)[0]
+        return number
+
+    def _scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        entries = cast("Iterator[tuple[bytes, bytes]]", self._db.items(from_key=prefix))  # bytes: raw mode
+        for key, value in entries:
+            if not key.startswith(prefix):
+                return
+            yield key, value
+
+    def _records(self) -> Iterator[Change]:
+        for key, value in self._scan(b"r"):
+            _, revision, sub = _RECORD_KEY.unpack(key)
+            yield Change(revision, sub, kv_pb2.Event.FromString(value))
+
+    def _leases(self) -> Iterator[tuple[int, int]]:
+        for key, value in self._scan(b"l"):
+            yield _LEASE_KEY.unpack(key)[1], _NUMBER.unpack(value)[0]
+
+
+def _options() -> Options:
+    options = Options(raw_mode=True)
+    options.create_if_missing(True)
+    options.set_write_buffer_size(_MEMTABLE_BYTES)
+    options.set_max_total_wal_size(4 * _MEMTABLE_BYTES)
+    options.set_max_background_jobs(2)
+    options.set_keep_log_file_num(2)
+    options.set_max_log_file_size(1024 * 1024)
+    # A torn end is what a crash leaves; damage before it is not, and must not be skipped in silence.
+    options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
+    return options
+
+
+def _check_directory(directory: Path) -> None:
+    """Refuse a directory with files of others in it, before RocksDB adds its own."""
+    if not directory.is_dir():
+        return
+    names = {entry.name for entry in directory.iterdir()}
+    if names and "CURRENT" not in names and not names <= {"LOCK", "LOG", "IDENTITY"}:
+        raise ForeignDiskError(
+            f"{directory} is not empty and not an embedded coordinator's directory: name another one",
+            directory=directory,
+        )
+
+
+def _open_error(directory: Path, error: Exception) -> PreconditionError | CorruptionError:
+    text = str(error)
+    if "lock" in text.lower():
+        return PreconditionError(
+            f"{directory} is in use by another process: one coordinator serves a directory", directory=directory
+        )
+    if "Corruption" in text:
+        return CorruptionError(
+            f"{directory} is damaged ({text}): restore a copy, or move it away and begin with an empty one",
+            directory=directory,
+        )
+    return PreconditionError(f"{directory} cannot be opened: {text}", directory=directory)

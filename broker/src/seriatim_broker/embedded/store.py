@@ -1,0 +1,331 @@
+"""The embedded coordinator's state: changed at once in memory, told to nobody before the disk has it.
+
+A request changes memory on the event loop, in the order of arrival, and joins the open *group*. One worker
+thread commits group after group: while it waits for the disk, the next group fills, so that many requests
+share one flush. An answer, also to a read, leaves only when every change that it could have seen is
+durable; watches are woken by durable revisions alone.
+
+If the disk fails, what it holds is unknown: every caller gets an error, and `on_fatal` is called, which by
+default ends the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+
+from seriatim_broker.embedded import refusal
+from seriatim_broker.embedded.disk import Batch, Disk
+from seriatim_broker.embedded.lease import TTL_S_MAX, TTL_S_MIN, Leases, LeaseState
+from seriatim_broker.embedded.mvcc import Change, Mvcc
+from seriatim_broker.embedded.requests import Requests
+
+HISTORY_REVISION_COUNT: Final = 10_000
+"""Revisions kept behind the newest for watches and paging; older ones are compacted away."""
+
+_COMPACTION_STEP_REVISION_COUNT: Final = 500
+"""Compaction runs when this many are over: a few milliseconds of the loop at a time."""
+
+_LEASE_CHECK_S_MAX: Final = 60.0
+"""Longest sleep of the lease task; it is woken when leases change anyway."""
+
+FatalHandler = Callable[[BaseException], None]
+"""Called once when the disk has failed; must not return to a process that goes on serving."""
+
+_log = structlog.get_logger(__name__)
+
+
+def end_process(error: BaseException) -> None:
+    """Say why and end the process at once: nothing it holds in memory may be told to anybody any more."""
+    _log.critical("coordinator_disk_failed", error=str(error))
+    os._exit(74)  # EX_IOERR
+
+
+class _Group:
+    """Changes that become durable together."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.changes: list[Change] = []
+        self.leases: dict[int, int | None] = {}
+        self.done: asyncio.Future[None] = loop.create_future()
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.changes and not self.leases
+
+
+class Store:
+    """Keys, leases and their durability. Made by `open`; belongs to one event loop."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        cluster_id: int,
+        mvcc: Mvcc,
+        leases: Leases,
+        *,
+        history_revision_count: int,
+        on_fatal: FatalHandler,
+    ) -> None:
+        self.cluster_id = cluster_id
+        self.durable_revision = mvcc.revision
+        self.mvcc = mvcc
+        self.leases = leases
+        self._requests = Requests(mvcc, leases)
+        self._disk = disk
+        self._history_revision_count = history_revision_count
+        self._on_fatal = on_fatal
+        self._loop = asyncio.get_running_loop()
+        self._open_group = _Group(self._loop)
+        self._writing: _Group | None = None
+        self._failure: BaseException | None = None
+        self._is_stopping = False
+        self._closing = False
+        self._work = asyncio.Event()
+        self._leases_changed = asyncio.Event()
+        self._watchers: dict[asyncio.Event, None] = {}
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="coordinator-disk")
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @classmethod
+    async def open(
+        cls,
+        directory: Path,
+        *,
+        history_revision_count: int = HISTORY_REVISION_COUNT,
+        on_fatal: FatalHandler = end_process,
+    ) -> Store:
+        """Open the directory, or begin in an empty one. Every lease has its whole time again.
+
+        Raises:
+            StorageError, PreconditionError: The directory cannot be used; the message says why and what to
+            do.
+        """
+        assert history_revision_count > 0
+        loop = asyncio.get_running_loop()
+        disk = await asyncio.to_thread(Disk, directory)
+        try:
+            remembered = await asyncio.to_thread(disk.load)
+        except BaseException:
+            disk.close()
+            raise
+        leases = Leases()
+        for lease_id, ttl_s in remembered.leases.items():
+            leases.add(lease_id, ttl_s, loop.time())
+        for lease_id, key in remembered.mvcc.leased_keys():
+            leases.attach(key, lease_id)
+        store = cls(
+            disk,
+            remembered.cluster_id,
+            remembered.mvcc,
+            leases,
+            history_revision_count=history_revision_count,
+            on_fatal=on_fatal,
+        )
+        store._tasks = [
+            loop.create_task(store._commit_groups(), name="coordinator-commit"),
+            loop.create_task(store._end_leases(), name="coordinator-leases"),
+        ]
+        return store
+
+    async def close(self) -> None:
+        """Make durable what is open, then close the directory. Callers have been sent away before."""
+        self._closing = True
+        self._work.set()
+        self._leases_changed.set()
+        await asyncio.gather(*self._tasks)
+        await self._loop.run_in_executor(self._thread, self._disk.close)
+        self._thread.shutdown(wait=True)
+
+    # -- requests -----------------------------------------------------------------------------------------
+
+    async def range(self, request: Any) -> Any:
+        """Read, linearizably."""
+        self._check_alive()
+        response = self._requests.range(request)
+        revision = self.mvcc.revision
+        await self._durable()
+        return self.with_header(response, revision)
+
+    async def put(self, request: Any) -> Any:
+        """Put a key; durable on return."""
+        self._check_alive()
+        return await self._written(self._requests.put(request, self._loop.time()))
+
+    async def delete_range(self, request: Any) -> Any:
+        """Delete keys; durable on return."""
+        self._check_alive()
+        return await self._written(self._requests.delete_range(request))
+
+    async def txn(self, request: Any) -> Any:
+        """Carry out a transaction; durable on return."""
+        self._check_alive()
+        return await self._written(self._requests.txn(request, self._loop.time()))
+
+    async def compact(self, revision: int) -> int:
+        """Compact up to `revision`; the revision of the store."""
+        self._check_alive()
+        if revision > self.mvcc.revision:
+            raise refusal.future_revision()
+        if revision <= self.mvcc.compact_revision:
+            raise refusal.compacted()
+        self.mvcc.compact(revision)
+        self._stage()
+        current = self.mvcc.revision
+        await self._durable()
+        return current
+
+    async def grant(self, lease_id: int, ttl_s: int) -> LeaseState:
+        """Make a lease (0: choose an id); durable on return."""
+        self._check_alive()
+        if ttl_s > TTL_S_MAX:
+            raise refusal.ttl_too_large()
+        if self.leases.exists(lease_id):
+            raise refusal.lease_exists()
+        state = self.leases.add(lease_id, max(ttl_s, TTL_S_MIN), self._loop.time())
+        self._open_group.leases[lease_id] = state.ttl_s
+        self._leases_changed.set()
+        self._stage()
+        await self._durable()
+        return state
+
+    async def keep_alive(self, lease_id: int) -> int:
+        """Give a lease its whole time again; that time in seconds, or 0 if it has ended."""
+        self._check_alive()
+        state = self.leases.find(lease_id, self._loop.time())
+        if state is not None:
+            state.deadline_s = self._loop.time() + state.ttl_s
+        await self._durable()  # the end of a lease that we saw must be durable, too
+        return state.ttl_s if state is not None else 0
+
+    async def revoke(self, lease_id: int) -> None:
+        """End a lease and delete its keys; durable on return."""
+        self._check_alive()
+        if not self.leases.exists(lease_id):
+            await self._durable()
+            raise refusal.lease_not_found()
+        self._end_lease(lease_id)
+        await self._durable()
+
+    def remaining_s(self, lease: LeaseState) -> int:
+        """Whole seconds that a lease has left."""
+        return max(0, int(lease.deadline_s - self._loop.time()))
+
+    def find_lease(self, lease_id: int) -> LeaseState | None:
+        """A lease that has not ended."""
+        return self.leases.find(lease_id, self._loop.time())
+
+    # -- watches ------------------------------------------------------------------------------------------
+
+    def add_watcher(self, wake: asyncio.Event) -> None:
+        """Set `wake` whenever `durable_revision` has moved, until `remove_watcher`."""
+        self._watchers[wake] = None
+
+    def remove_watcher(self, wake: asyncio.Event) -> None:
+        """The watcher has gone."""
+        del self._watchers[wake]
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether watches are to end: nothing more will become durable."""
+        return self._is_stopping or self._failure is not None
+
+    def stop_watches(self) -> None:
+        """Tell the watches to end, before the rest does."""
+        self._is_stopping = True
+        for wake in self._watchers:
+            wake.set()
+
+    # -- durability ---------------------------------------------------------------------------------------
+
+    def _check_alive(self) -> None:
+        if self._closing or self._failure is not None:
+            raise refusal.stopping()
+
+    def with_header(self, response: Any, revision: int) -> Any:
+        """The response with the header that every answer of etcd carries."""
+        header = response.header
+        header.cluster_id = self.cluster_id
+        header.member_id = self.cluster_id
+        header.raft_term = 1
+        header.revision = revision
+        return response
+
+    async def _written(self, response: Any) -> Any:
+        revision = self.mvcc.revision
+        self._stage()
+        await self._durable()
+        return self.with_header(response, revision)
+
+    def _stage(self) -> None:
+        """Hand what has changed in memory to the open group."""
+        surplus = self.mvcc.revision - self.mvcc.compact_revision - self._history_revision_count
+        if surplus >= min(_COMPACTION_STEP_REVISION_COUNT, self._history_revision_count):
+            self.mvcc.compact(self.mvcc.compact_revision + surplus)
+        self._open_group.changes += self.mvcc.take_changes()
+        self._work.set()
+
+    async def _durable(self) -> None:
+        """Wait until everything in memory now is on the disk. Cancelling stops the wait, not the write."""
+        group = self._writing if self._open_group.is_empty else self._open_group
+        if group is not None:
+            await asyncio.shield(group.done)
+
+    async def _commit_groups(self) -> None:
+        while not (self._closing and self._open_group.is_empty):
+            await self._work.wait()
+            self._work.clear()
+            if self._open_group.is_empty:
+                continue
+            group, self._open_group = self._open_group, _Group(self._loop)
+            batch = Batch(self.mvcc.revision, self.mvcc.compact_revision, group.changes, group.leases)
+            self._writing = group
+            try:
+                await self._loop.run_in_executor(self._thread, self._disk.commit, batch)
+            except Exception as error:
+                self._fail(error, group)
+                return
+            self._writing = None
+            self.durable_revision = batch.revision
+            group.done.set_result(None)
+            for wake in self._watchers:
+                wake.set()
+            if not self._open_group.is_empty or self._closing:
+                self._work.set()
+
+    def _fail(self, error: Exception, group: _Group) -> None:
+        self._failure = error
+        for one in (group, self._open_group):
+            one.done.set_exception(refusal.stopping())
+            one.done.exception()  # seen, also where nobody waits
+        self.stop_watches()
+        self._on_fatal(error)
+
+    # -- leases -------------------------------------------------------------------------------------------
+
+    def _end_lease(self, lease_id: int) -> None:
+        self._requests.delete_lease(lease_id)
+        self._open_group.leases[lease_id] = None
+        self._stage()
+
+    async def _end_leases(self) -> None:
+        while not self._closing and self._failure is None:
+            for lease_id in self.leases.due(self._loop.time()):
+                _log.info("coordinator_lease_expired", lease=f"{lease_id:x}")
+                self._end_lease(lease_id)
+            deadline_s = self.leases.next_deadline_s()
+            wait_s = _LEASE_CHECK_S_MAX if deadline_s is None else deadline_s - self._loop.time()
+            self._leases_changed.clear()
+            if self._closing:
+                return
+            try:
+                async with asyncio.timeout(min(max(wait_s, 0.0), _LEASE_CHECK_S_MAX)):
+                    await self._leases_changed.wait()
+            except TimeoutError:
+                continue
