@@ -1,0 +1,190 @@
+"""The words of the producer's core: its limits, its events and its effects. What they mean is told in `producer`."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from seriatim_api.errors import CATALOGUE
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerConfig:
+    """Limits and times of one producer; the broker's credits lower the window further."""
+
+    window_batches_max: int = 16
+    """Attempts of the current run without an answer."""
+    window_bytes_max: int = 8 << 20
+    """Their bytes; one batch may always be in flight."""
+    queue_batches_max: int = 4096
+    """Batches not settled. The caller holds back before that."""
+    delivery_timeout_ms: int = 120_000
+    """From Enqueue until the batch is given up."""
+    reply_timeout_ms: int = 1000
+    """Silence of the master before a complaint."""
+    backoff_ms_min: int = 5
+    backoff_ms_max: int = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Where the partition accepts messages, as of a chain epoch."""
+
+    epoch: int
+    segment: int
+    master_broker: str
+    master_address: str
+    next_addresses: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyError:
+    """An error of the catalogue as it came in a reply."""
+
+    number: int
+    message: str = ""
+    retry_after_ms: int = 0
+
+    @property
+    def outcome_known(self) -> bool:
+        """Whether it proves that the attempt was not stored. Numbers unknown here prove nothing."""
+        kind = CATALOGUE.get(self.number)
+        return kind is not None and kind.outcome_known
+
+    @property
+    def retriable(self) -> bool:
+        """Whether the same batch may be taken later."""
+        kind = CATALOGUE.get(self.number)
+        return kind is not None and kind.retriable
+
+
+class Outcome(enum.Enum):
+    """What became of a batch."""
+
+    OK = "ok"
+    FAILED = "failed"
+    UNKNOWN = "unknown"
+
+
+# ---- events ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Enqueue:
+    """A new batch, behind all earlier ones."""
+
+    batch_id: int
+    message_count: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Connected:
+    """A stream to `address` is up, with the broker's credits for one producer and partition."""
+
+    address: str
+    stream: int
+    window_batches: int
+    window_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Disconnected:
+    """The stream is over, or (None) could not be opened."""
+
+    address: str
+    stream: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Replied:
+    """The answer to one attempt."""
+
+    producer_epoch: int
+    base_sequence: int
+    run: int
+    offset: int = 0
+    append_time_ms: int = 0
+    error: ReplyError | None = None
+    route: Route | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """The answer to `Resolve`, or None if nobody gave one."""
+
+    route: Route | None
+
+
+@dataclass(frozen=True, slots=True)
+class RouteKnown:
+    """A route that was not asked for."""
+
+    route: Route
+
+
+@dataclass(frozen=True, slots=True)
+class Timer:
+    """Time has passed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Abandon:
+    """Settle everything now."""
+
+
+Event = Enqueue | Connected | Disconnected | Replied | Resolved | RouteKnown | Timer | Abandon
+
+
+# ---- effects --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class OpenStream:
+    """Have an append stream to `address`."""
+
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """One attempt of a batch."""
+
+    stream: int
+    batch_id: int
+    message_count: int
+    producer_epoch: int
+    base_sequence: int
+    run: int
+    starts_run: bool
+    route_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Resolve:
+    """Ask a broker for the route; with `failed_segment`, complain about its master."""
+
+    failed_segment: int | None
+    known_epoch: int
+    avoid_address: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """The outcome of a batch. `offset` and `append_time_ms` are of its first message, if it is ok."""
+
+    batch_id: int
+    outcome: Outcome
+    offset: int = 0
+    append_time_ms: int = 0
+    error: ReplyError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """Nothing more will be sent; batches enqueued from now on are settled as failed with this error."""
+
+    error: ReplyError
+
+
+Effect = OpenStream | Send | Resolve | Settled | Ended

@@ -1,0 +1,49 @@
+"""Twins and fingerprints of core state, for exploration and comparison in tests and in the simulator.
+
+A class of the core lists its whole state in `__slots__` and derives from `State`. What the slots may hold is small on
+purpose: values that cannot change, other `State`s, and dicts, lists and deques of those.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable
+from typing import Any, Self
+
+
+class State:
+    """Base of what changes in the core."""
+
+    __slots__: tuple[str, ...] = ()
+
+    def copy(self) -> Self:
+        """An independent twin: a step of one leaves the other as it is."""
+        twin = object.__new__(type(self))
+        for name in self.__slots__:
+            setattr(twin, name, _twin(getattr(self, name)))
+        return twin
+
+    def freeze(self) -> Hashable:
+        """A hashable value, equal for two states that will behave alike."""
+        return (type(self).__name__, *(_frozen(getattr(self, name)) for name in self.__slots__))
+
+
+def _twin(value: Any) -> Any:
+    if isinstance(value, State):
+        return value.copy()
+    if isinstance(value, dict):
+        return {key: _twin(item) for key, item in value.items()}
+    if isinstance(value, (list, deque)):
+        return type(value)(_twin(item) for item in value)
+    return value
+
+
+def _frozen(value: Any) -> Hashable:
+    if isinstance(value, State):
+        return value.freeze()
+    if isinstance(value, dict):
+        return tuple(sorted((key, _frozen(item)) for key, item in value.items()))
+    if isinstance(value, (list, deque)):
+        return tuple(_frozen(item) for item in value)
+    assert isinstance(value, Hashable), f"a core state must not hold a {type(value).__name__}"
+    return value
