@@ -1,0 +1,257 @@
+"""The coordinator's adapter: etcd, or the embedded coordinator, which speaks the same protocol.
+
+Built on the generated stubs of `aetcd` over channels of our own, because its client has no TLS, one
+endpoint, no paging and no resumed watch. Reads, keep-alives and revocations are tried again, at other
+endpoints too, until their deadline; transactions and grants are sent once at most. Every gRPC error ends
+here as an error of the catalogue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import grpc
+import structlog
+from aetcd.rpc import rpc_pb2
+from seriatim_api.errors import CoordinatorUnavailableError, LeaseNotFoundError
+
+from seriatim_broker.adapters.etcd_channel import Endpoint, EndpointPool, EtcdTls
+from seriatim_broker.adapters.etcd_codec import (
+    TRANSIENT_CODES,
+    decode_item,
+    decode_items,
+    decode_txn,
+    encode_key,
+    encode_txn,
+    make_error,
+    prefix_range,
+)
+from seriatim_broker.adapters.etcd_watch import BACKOFF_S_MAX, BACKOFF_S_MIN, ResumedWatch
+from seriatim_broker.interfaces.coordinator import (
+    PAGE_ITEM_COUNT,
+    Compare,
+    KeyValue,
+    Lease,
+    Listing,
+    Operation,
+    TxnResult,
+    WatchBatch,
+)
+
+__all__ = ["EtcdConfig", "EtcdCoordinator", "EtcdTls", "is_supported_version"]
+
+_log = structlog.get_logger(__name__)
+
+_Call = Callable[[Endpoint, float], Any]
+"""Makes one attempt at an endpoint with a time-out in seconds; returns an awaitable."""
+
+_VERSIONS_MIN: Final = {(3, 5): 23, (3, 6): 5}
+"""Oldest supported patch of each minor version: older ones can renew a lease that was revoked."""
+
+
+@dataclass(frozen=True, slots=True)
+class EtcdConfig:
+    """Where the coordinator is and how long to wait for it.
+
+    Attributes:
+        endpoints: `host:port` of each member.
+        tls: None speaks plain text.
+        deadline_s: Of every call that does not name its own, in seconds.
+    """
+
+    endpoints: tuple[str, ...]
+    tls: EtcdTls | None = None
+    deadline_s: float = 5.0
+
+    def __post_init__(self) -> None:
+        assert self.endpoints, "at least one endpoint"
+        assert self.deadline_s > 0
+
+
+class EtcdCoordinator:
+    """A `Coordinator` over etcd's v3 API. Make it inside the event loop that uses it; connects at the first
+    call."""
+
+    def __init__(self, config: EtcdConfig) -> None:
+        self._config = config
+        self._pool = EndpointPool(config.endpoints, config.tls)
+        self._version_checks: dict[str, asyncio.Task[None]] = {}
+
+    async def get(self, key: str, *, deadline_s: float | None = None) -> KeyValue | None:
+        """See `Coordinator.get`."""
+        request = rpc_pb2.RangeRequest(key=encode_key(key))
+        response = await self._repeat(
+            f"get of {key!r}", lambda at, s: at.kv.Range(request, timeout=s), self._end_s(deadline_s)
+        )
+        return decode_item(response.kvs[0]) if response.kvs else None
+
+    async def list(
+        self, prefix: str, *, limit_per_page: int = PAGE_ITEM_COUNT, deadline_s: float | None = None
+    ) -> Listing:
+        """See `Coordinator.list`."""
+        assert limit_per_page > 0
+        end_s = self._end_s(deadline_s)
+        start, range_end = prefix_range(prefix)
+        items: list[KeyValue] = []
+        revision = 0
+        while True:
+            request = rpc_pb2.RangeRequest(key=start, range_end=range_end, limit=limit_per_page, revision=revision)
+            response = await self._repeat(f"list of {prefix!r}", _range_call(request), end_s)
+            items += decode_items(response.kvs)
+            revision = revision or response.header.revision
+            if not response.more:
+                return Listing(tuple(items), revision)
+            start = response.kvs[-1].key + b"\0"
+
+    async def txn(
+        self,
+        compares: Sequence[Compare],
+        then: Sequence[Operation],
+        otherwise: Sequence[Operation] = (),
+        *,
+        deadline_s: float | None = None,
+    ) -> TxnResult:
+        """See `Coordinator.txn`."""
+        request = encode_txn(compares, then, otherwise)
+        return decode_txn(
+            await self._once("transaction", lambda at, s: at.kv.Txn(request, timeout=s), self._end_s(deadline_s))
+        )
+
+    async def grant(self, ttl_s: int, *, deadline_s: float | None = None) -> Lease:
+        """See `Coordinator.grant`."""
+        assert ttl_s > 0
+        request = rpc_pb2.LeaseGrantRequest(TTL=ttl_s)
+        response = await self._once(
+            "grant", lambda at, s: at.lease.LeaseGrant(request, timeout=s), self._end_s(deadline_s)
+        )
+        return Lease(response.ID, response.TTL)
+
+    async def keep_alive(self, lease: int, *, deadline_s: float | None = None) -> int:
+        """See `Coordinator.keep_alive`."""
+        request = rpc_pb2.LeaseKeepAliveRequest(ID=lease)
+        response = await self._repeat(
+            "keep-alive", lambda at, s: _keep_alive_once(at, request, s), self._end_s(deadline_s)
+        )
+        return max(0, int(response.TTL))
+
+    async def revoke(self, lease: int, *, deadline_s: float | None = None) -> None:
+        """See `Coordinator.revoke`."""
+        request = rpc_pb2.LeaseRevokeRequest(ID=lease)
+        try:
+            await self._repeat(
+                "revocation", lambda at, s: at.lease.LeaseRevoke(request, timeout=s), self._end_s(deadline_s)
+            )
+        except LeaseNotFoundError:
+            return
+
+    def watch(self, key: str, *, start_revision: int, prefix: bool = False) -> AsyncGenerator[WatchBatch, None]:
+        """See `Coordinator.watch`."""
+        return ResumedWatch(self._pool, key, start_revision=start_revision, prefix=prefix).batches()
+
+    async def close(self) -> None:
+        """See `Coordinator.close`."""
+        await self._pool.close()
+        for check in self._version_checks.values():
+            check.cancel()
+        await asyncio.gather(*self._version_checks.values(), return_exceptions=True)
+
+    # -- calls --------------------------------------------------------------------------------------------
+
+    def _end_s(self, deadline_s: float | None) -> float:
+        return asyncio.get_running_loop().time() + (self._config.deadline_s if deadline_s is None else deadline_s)
+
+    async def _once(self, doing: str, call: _Call, end_s: float) -> Any:
+        """One attempt, at an endpoint that is connected."""
+        endpoint = await self._ready(end_s)
+        try:
+            return await self._attempt(doing, call, endpoint, end_s - asyncio.get_running_loop().time())
+        except grpc.aio.AioRpcError as error:
+            raise make_error(error, doing) from error
+
+    async def _repeat(self, doing: str, call: _Call, end_s: float) -> Any:
+        """Attempts until one is answered; for calls that may be carried out twice."""
+        loop = asyncio.get_running_loop()
+        backoff_s = BACKOFF_S_MIN
+        while True:
+            endpoint = await self._ready(end_s)
+            remaining_s = end_s - loop.time()
+            # An endpoint that is frozen must leave time to ask another.
+            timeout_s = remaining_s if self._pool.count == 1 else remaining_s / 2
+            try:
+                return await self._attempt(doing, call, endpoint, timeout_s)
+            except grpc.aio.AioRpcError as error:
+                if error.code() not in TRANSIENT_CODES or loop.time() + backoff_s >= end_s:
+                    raise make_error(error, doing) from error
+            await asyncio.sleep(backoff_s)
+            backoff_s = min(2 * backoff_s, BACKOFF_S_MAX)
+
+    async def _attempt(self, doing: str, call: _Call, endpoint: Endpoint, timeout_s: float) -> Any:
+        try:
+            return await call(endpoint, max(timeout_s, 0.001))
+        except grpc.aio.AioRpcError as error:
+            if error.code() in TRANSIENT_CODES:
+                self._pool.avoid(endpoint)
+            raise
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            # Not our caller's doing: the channel was closed under the call.
+            raise CoordinatorUnavailableError(f"{doing}: the connection was closed") from error
+
+    async def _ready(self, end_s: float) -> Endpoint:
+        endpoint = await self._pool.ready(end_s)
+        if endpoint.address not in self._version_checks:
+            self._version_checks[endpoint.address] = asyncio.create_task(
+                self._check_version(endpoint), name="coordinator-version-check"
+            )
+        return endpoint
+
+    async def _check_version(self, endpoint: Endpoint) -> None:
+        """Once for each endpoint, beside the calls: a warning must not hold up a switch."""
+        try:
+            status = await endpoint.maintenance.Status(rpc_pb2.StatusRequest(), timeout=self._config.deadline_s)
+        except (grpc.aio.AioRpcError, asyncio.CancelledError):
+            self._version_checks.pop(endpoint.address, None)  # asked again with the next call
+            return
+        if not is_supported_version(status.version):
+            _log.warning(
+                "etcd_version_not_supported",
+                endpoint=endpoint.address,
+                version=status.version,
+                supported="3.5.23 or newer, 3.6.5 or newer",
+                why="older versions can renew a lease that was revoked",
+            )
+
+
+def is_supported_version(version: str) -> bool:
+    """Whether a version as etcd states it (`3.6.16`, perhaps with a suffix) is one that we support."""
+    found = re.match(r"(\d+)\.(\d+)\.(\d+)", version)
+    if found is None:
+        return False
+    major, minor, patch = (int(number) for number in found.groups())
+    patch_min = _VERSIONS_MIN.get((major, minor))
+    if patch_min is not None:
+        return patch >= patch_min
+    return (major, minor) > max(_VERSIONS_MIN)
+
+
+def _range_call(request: Any) -> _Call:
+    return lambda at, timeout_s: at.kv.Range(request, timeout=timeout_s)
+
+
+async def _keep_alive_once(endpoint: Endpoint, request: Any, timeout_s: float) -> Any:
+    """One renewal on a stream of its own."""
+    call = endpoint.lease.LeaseKeepAlive(timeout=timeout_s)
+    try:
+        await call.write(request)
+        response = await call.read()
+        if response is grpc.aio.EOF:
+            raise CoordinatorUnavailableError("keep-alive: the coordinator ended the stream")
+        return response
+    finally:
+        call.cancel()

@@ -1,0 +1,144 @@
+"""A watch that goes on: over broken streams, restarts and changes of endpoint, from the revision it had
+reached.
+
+Each watch has a stream of its own. The position moves past a revision only when all of its events are
+handed on, so a stream that breaks costs nothing; it moves also when the coordinator says that nothing
+happened, so that a quiet watch is not left behind by compaction.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import Any, Final
+
+import grpc
+import structlog
+from aetcd.rpc import rpc_pb2
+from seriatim_api.errors import CompactedError, CoordinatorUnavailableError, PreconditionError
+
+from seriatim_broker.adapters.etcd_channel import Endpoint, EndpointPool
+from seriatim_broker.adapters.etcd_codec import (
+    TRANSIENT_CODES,
+    decode_event,
+    encode_key,
+    make_error,
+    prefix_range,
+)
+from seriatim_broker.interfaces.coordinator import WatchBatch
+
+BACKOFF_S_MIN: Final = 0.02
+BACKOFF_S_MAX: Final = 0.2
+"""Between attempts to take a watch up again; doubles."""
+
+_CREATE_S_MAX: Final = 5.0
+"""How long a stream may take to confirm the watch; then another is tried."""
+
+_LEADER_REQUIRED: Final = (("hasleader", "true"),)
+"""Asks etcd to end the stream on a member that has lost its leader, where events would stop in silence."""
+
+_log = structlog.get_logger(__name__)
+
+
+class ResumedWatch:
+    """One watch. `batches` is the whole of its life."""
+
+    def __init__(self, pool: EndpointPool, key: str, *, start_revision: int, prefix: bool) -> None:
+        assert start_revision >= 1, "a watch names its first revision"
+        assert key or prefix, "the empty key cannot be watched"
+        self._pool = pool
+        self._name = f"watch of {key!r}" + (" and below" if prefix else "")
+        self._key, self._range_end = prefix_range(key) if prefix else (encode_key(key), b"")
+        self._next_revision = start_revision
+        self._backoff_s = BACKOFF_S_MIN
+        self._endpoint: Endpoint | None = None
+
+    async def batches(self) -> AsyncGenerator[WatchBatch, None]:
+        """The changes, until the caller ends it, the pool is closed, or the coordinator refuses."""
+        while not self._pool.is_closed:
+            call = None
+            try:
+                call = await self._open()
+                while (response := await call.read()) is not grpc.aio.EOF:
+                    self._backoff_s = BACKOFF_S_MIN
+                    batch = self._accept(response)
+                    if batch is not None:
+                        yield batch
+                        self._next_revision = batch.revision + 1
+            except (CoordinatorUnavailableError, grpc.aio.AioRpcError, TimeoutError) as error:
+                self._check_resumable(error)
+            except asyncio.CancelledError:
+                if not _was_cut():
+                    raise
+            finally:
+                if call is not None:
+                    call.cancel()
+            if not self._pool.is_closed:
+                await asyncio.sleep(self._backoff_s)
+                self._backoff_s = min(2 * self._backoff_s, BACKOFF_S_MAX)
+
+    async def _open(self) -> Any:
+        """A stream on which the coordinator has confirmed the watch from our position on."""
+        end_s = asyncio.get_running_loop().time() + _CREATE_S_MAX
+        self._endpoint = None
+        self._endpoint = await self._pool.ready(end_s)
+        call = self._endpoint.watch.Watch(metadata=_LEADER_REQUIRED)
+        try:
+            async with asyncio.timeout_at(end_s):
+                await call.write(self._request())
+                response = await call.read()
+            if response is grpc.aio.EOF:
+                raise CoordinatorUnavailableError(f"{self._name}: the stream ended at once")
+            self._accept(response)
+        except BaseException:
+            call.cancel()
+            raise
+        return call
+
+    def _request(self) -> Any:
+        create = rpc_pb2.WatchCreateRequest(
+            key=self._key, range_end=self._range_end, start_revision=self._next_revision, progress_notify=True
+        )
+        return rpc_pb2.WatchRequest(create_request=create)
+
+    def _accept(self, response: Any) -> WatchBatch | None:
+        """The batch in a response; the position moves when it has been handed on."""
+        if response.canceled:
+            raise self._cancelled(response)
+        if response.created:
+            return None
+        if not response.events:
+            # Nothing happened up to here. (Not so for the confirmation, which says where the store is.)
+            self._next_revision = max(self._next_revision, response.header.revision + 1)
+            return None
+        first, last = response.events[0].kv.mod_revision, response.events[-1].kv.mod_revision
+        assert self._next_revision <= first <= last, (self._name, self._next_revision, first, last)
+        return WatchBatch(tuple(map(decode_event, response.events)), last)
+
+    def _cancelled(self, response: Any) -> Exception:
+        if response.compact_revision:
+            return CompactedError(
+                f"{self._name}: revision {self._next_revision} is compacted away "
+                f"(kept: {response.compact_revision} and later)",
+                compact_revision=response.compact_revision,
+            )
+        reason = response.cancel_reason
+        if "permission denied" in reason or "not possible" in reason:
+            return PreconditionError(f"{self._name}: refused: {reason}")
+        return CoordinatorUnavailableError(f"{self._name}: ended by the coordinator: {reason}")
+
+    def _check_resumable(self, error: Exception) -> None:
+        """Raise what no other attempt would change; else see to it that the next one is made elsewhere."""
+        if self._endpoint is not None:
+            self._pool.avoid(self._endpoint)
+        if isinstance(error, grpc.aio.AioRpcError) and error.code() not in TRANSIENT_CODES:
+            refused = make_error(error, self._name)
+            if not isinstance(refused, CoordinatorUnavailableError):
+                raise refused from error
+        _log.debug("coordinator_watch_resumes", watch=self._name, revision=self._next_revision, error=str(error))
+
+
+def _was_cut() -> bool:
+    """Whether a cancellation came from the channel being closed, not from whoever awaits the watch."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() == 0
