@@ -1,0 +1,292 @@
+"""The checker: reads a history, judges it, reports.
+
+Order and repeats are judged in `_order`; here is what needs all partitions at once: what is missing, what failed and
+came all the same, and what still waits.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Collection, Iterable
+from pathlib import Path
+from typing import Final
+
+from seriatim.history import _report as kinds
+from seriatim.history._collect import FAILED, NO_OUTCOME, NONE, OK, UNKNOWN, End, History, Range
+from seriatim.history._findings import Findings
+from seriatim.history._format import format_offset
+from seriatim.history._order import GroupView, StreamJudge
+from seriatim.history._report import Report
+from seriatim.history._sources import Event, FileLines, Lines, MemoryLines
+
+FINDINGS_MAX: Final = 10
+"""Of each kind; enough to see a pattern, few enough to read."""
+
+
+def check(
+    paths: str | Path | Iterable[str | Path], *, groups: Collection[str] = (), limit: int = FINDINGS_MAX
+) -> Report:
+    """Judge the history in these files.
+
+    Linear in the number of messages but for a merge by time where several files hold deliveries to one group; about
+    a hundred bytes of memory a message and forty a delivery.
+
+    Args:
+        paths: The files of all processes, in any order.
+        groups: Consumer groups that must appear, even if nothing was recorded of them.
+        limit: How many findings of each kind are kept with their lines; counts are exact.
+
+    Raises:
+        HistoryFormatError: A line that no recorder writes.
+        OSError: A file cannot be read.
+    """
+    files = [paths] if isinstance(paths, str | Path) else paths
+    return _check(FileLines(Path(path) for path in files), groups, limit)
+
+
+def check_events(events: Iterable[Event], *, groups: Collection[str] = (), limit: int = FINDINGS_MAX) -> Report:
+    """Judge a history held in memory: events as the lines hold them, in the order in which they happened.
+
+    Args:
+        events: For example `MemoryHistory.events`.
+        groups: As in `check`.
+        limit: As in `check`.
+
+    Raises:
+        HistoryFormatError: An event that no recorder writes; `line` is its position, counted from 1.
+    """
+    return _check(MemoryLines(events), groups, limit)
+
+
+def _check(lines: Lines, groups: Collection[str], limit: int) -> Report:
+    assert limit >= 0
+    history = History()
+    lines.read(history.take)
+    return _Checker(history, lines, groups, limit).report()
+
+
+class _Checker:
+    def __init__(self, history: History, lines: Lines, groups: Collection[str], limit: int) -> None:
+        self._history = history
+        self._messages = history.messages
+        self._lines = lines
+        self._findings = Findings(history, lines, limit)
+        named = {group for group, _ in history.deliveries} | {group for group, _ in history.acked}
+        named |= {end.group for end in history.ends if end.group is not None}
+        self._groups = tuple(sorted(named | set(groups)))
+        count = len(history.messages)
+        none = array("i", [NONE])
+        self._views = {name: GroupView(name, none * count, none * count) for name in self._groups}
+        self._judge = StreamJudge(history, self._findings)
+        self._stream_count = len(history.streams.all())
+        self._run_starts = [run.first_line for run in history.runs]
+        self._in_gaps = 0
+        self._unsent_excused = 0
+
+    def report(self) -> Report:
+        for stream in range(self._stream_count):
+            self._judge.judge(stream, self._views)
+        self._judge_messages()
+        for group in self._groups:
+            self._judge_group(group)
+        return self._make_report()
+
+    def _judge_messages(self) -> None:
+        """What can be said of a message whoever received it."""
+        messages, findings, first_line = self._messages, self._findings, self._judge.first_line
+        for row, line in self._history.contradictions:
+            if findings.wants(kinds.CONTRADICTED):
+                text = f"message {findings.ids[row]!r} was given two outcomes"
+                shown = [(messages.outcome_line[row], row), (line, row)]
+                findings.keep(kinds.CONTRADICTED, text, shown, row=row, stream=messages.stream[row])
+        for row, (sent_to, outcome, came) in enumerate(
+            zip(messages.stream, messages.outcome, first_line, strict=True)
+        ):
+            if outcome == FAILED and came != NONE and findings.wants(kinds.FAILED_DELIVERED):
+                text = f"message {findings.ids[row]!r} was reported as failed, and delivered"
+                shown = [(messages.send_line[row], row), (messages.outcome_line[row], row), (came, row)]
+                findings.keep(kinds.FAILED_DELIVERED, text, shown, row=row, stream=sent_to)
+            if sent_to == NONE and came != NONE:
+                self._judge_unsent(row, came)
+            waits = outcome == NO_OUTCOME and sent_to != NONE and not self._was_cut(messages.send_line[row])
+            if waits and findings.wants(kinds.STUCK):
+                text = f"message {findings.ids[row]!r} was sent and has no outcome"
+                shown = [(messages.send_line[row], row), (came, row)]
+                findings.keep(kinds.STUCK, text, shown, row=row, stream=sent_to)
+
+    def _judge_unsent(self, row: int, came: int) -> None:
+        if not all(run.closed for run in self._history.runs):
+            # A kill takes the lines that its process had not flushed yet: this send may be one of them.
+            self._unsent_excused += 1
+        elif self._findings.wants(kinds.UNSENT):
+            text = f"message {self._findings.ids[row]!r} was delivered, but nobody sent it"
+            self._findings.keep(kinds.UNSENT, text, [(came, row)], row=row)
+
+    def _was_cut(self, line: int) -> bool:
+        """Whether the process that wrote this line was killed: then nobody was left to be told an outcome."""
+        run = bisect_right(self._run_starts, line) - 1
+        return run >= 0 and not self._history.runs[run].closed
+
+    def _judge_group(self, group: str) -> None:
+        view = self._views[group]
+        ends = [end for end in self._history.ends if end.group in (None, group)]
+        topics = self._topics(group, ends)
+        drained = {topic: _last_end(ends, topic) for topic in topics}
+        missing = self._missing(view, topics)
+        stuck_streams = 0
+        for stream, rows in sorted(missing.items()):
+            topic, _partition = self._findings.stream(stream)
+            assert topic is not None
+            end = drained[topic]
+            if end is not None and end.drained:
+                for row in rows:
+                    self._lost(view, stream, row, end)
+            else:
+                stuck_streams += 1
+                self._stuck(view, stream, rows, end)
+        undrained = [end for end in drained.values() if end is None or not end.drained]
+        if not stuck_streams and (undrained or not drained):
+            self._undrained(view, undrained[0] if undrained else _last_end(ends, None))
+
+    def _topics(self, group: str, ends: list[End]) -> list[str]:
+        """The topics whose messages the group must see: those it was seen to read, or said that it reads."""
+        everything = sorted({self._topic(stream) for stream in range(self._stream_count)})
+        read = {self._topic(stream) for name, stream in self._history.deliveries if name == group}
+        read |= {self._topic(stream) for name, stream in self._history.acked if name == group}
+        read |= {end.topic for end in ends if end.topic is not None}
+        return sorted(read) if read else everything
+
+    def _topic(self, stream: int) -> str:
+        topic, _partition = self._findings.stream(stream)
+        assert topic is not None
+        return topic
+
+    def _missing(self, view: GroupView, topics: list[str]) -> dict[int, list[int]]:
+        """By stream, the messages that the group must see and did not, outside declared gaps; in offset order."""
+        messages = self._messages
+        wanted = [self._topic(stream) in topics for stream in range(self._stream_count)]
+        missing: dict[int, list[int]] = {}
+        for row, (first, outcome, came) in enumerate(
+            zip(view.first, messages.outcome, self._judge.first_line, strict=True)
+        ):
+            if first != NONE or (outcome != OK and came == NONE):
+                continue
+            stream = messages.stream[row]
+            if stream == NONE or not wanted[stream]:
+                continue
+            if _covering(self._history.gaps.get(stream, []), view.name, self._judge.offset_of(row)) is not None:
+                self._in_gaps += 1
+            else:
+                missing.setdefault(stream, []).append(row)
+        for rows in missing.values():
+            rows.sort(key=lambda row: (self._judge.offset_of(row), messages.send_at[row]))
+        return missing
+
+    def _lost(self, view: GroupView, stream: int, row: int, end: End) -> None:
+        if not self._findings.wants(kinds.LOST):
+            return
+        messages = self._messages
+        offset = self._judge.offset_of(row)
+        place = f" at {format_offset(offset)}" if offset != NONE else ""
+        known = f"was acknowledged{place}" if messages.outcome[row] == OK else f"came to another group{place}"
+        skip = _covering(self._history.skips.get(stream, []), view.name, offset)
+        text = f"message {self._findings.ids[row]!r} {known} and never came to group {view.name}"
+        if skip is not None:
+            text += ", which was told to skip it as a repeat"
+        shown = [
+            (messages.send_line[row], row),
+            (messages.outcome_line[row], row),
+            (self._judge.first_line[row], row),
+            (skip.line if skip is not None else NONE, NONE),
+            (end.line, NONE),
+        ]
+        self._findings.keep(kinds.LOST, text, shown, row=row, group=view.name, stream=stream)
+
+    def _stuck(self, view: GroupView, stream: int, rows: list[int], end: End | None) -> None:
+        if not self._findings.wants(kinds.STUCK):
+            return
+        topic, partition = self._findings.stream(stream)
+        messages, first = self._messages, rows[0]
+        offset = self._judge.offset_of(first)
+        place = f" ({format_offset(offset)})" if offset != NONE else ""
+        acked, acked_line = self._history.acked.get((view.name, stream), (NONE, NONE))
+        by_source = self._history.deliveries.get((view.name, stream), {})
+        last_line = max((seen.line[-1] for seen in by_source.values()), default=NONE)
+        text = (
+            f"group {view.name} did not drain {topic}/{partition}: it waits for {len(rows):,} messages, the first is"
+            f" {self._findings.ids[first]!r}{place}"
+            + (f"; it has acknowledged up to {format_offset(acked)}" if acked != NONE else "")
+            + (f"; it says: {end.waiting}" if end is not None and end.waiting else "")
+        )
+        shown = [
+            (messages.send_line[first], first),
+            (messages.outcome_line[first], first),
+            (last_line, NONE),
+            (acked_line, NONE),
+            (end.line if end is not None else NONE, NONE),
+        ]
+        self._findings.keep(kinds.STUCK, text, shown, row=first, group=view.name, stream=stream)
+
+    def _undrained(self, view: GroupView, end: End | None) -> None:
+        if end is not None and end.drained:
+            return
+        if self._findings.wants(kinds.STUCK):
+            said = "never said that it had drained" if end is None else "did not drain"
+            more = f"; it says: {end.waiting}" if end is not None and end.waiting else ""
+            text = f"group {view.name} has all that was acknowledged, but {said}{more}"
+            shown = [(end.line, NONE)] if end is not None else []
+            self._findings.keep(kinds.STUCK, text, shown, group=view.name)
+
+    def _make_report(self) -> Report:
+        history, outcomes = self._history, self._messages.outcome
+        sent = sum(stream != NONE for stream in self._messages.stream)
+        no_outcome = sum(
+            outcome == NO_OUTCOME and stream != NONE
+            for outcome, stream in zip(outcomes, self._messages.stream, strict=True)
+        )
+        unknown = outcomes.count(UNKNOWN)
+        counts = {
+            "sent": sent,
+            "ok": outcomes.count(OK),
+            "failed": outcomes.count(FAILED),
+            "unknown": unknown,
+            "no_outcome": no_outcome,
+            "delivered": self._judge.first_count,
+            "redelivered": self._judge.repeat_count,
+            "acks": history.ack_count,
+            "gaps": sum(map(len, history.gaps.values())),
+            "in_gaps": self._in_gaps,
+            "skips": sum(map(len, history.skips.values())),
+            "faults": len(history.faults),
+            "groups": len(self._groups),
+            "partitions": self._stream_count,
+            "producers": len(history.producers.all()),
+            "torn_lines": sum(source.torn_lines for source in self._lines.sources),
+            "cut_runs": sum(not run.closed for run in history.runs),
+            "unsent_in_cut_runs": self._unsent_excused,
+            kinds.REORDERED: self._judge.reordered_count,
+        }
+        counts.update({kind: self._findings.counts[kind] for kind in kinds.KINDS})
+        return Report(
+            counts=counts,
+            findings=self._findings.all(),
+            unknown_share=(unknown + no_outcome) / sent if sent else 0.0,
+            span_s=max(0.0, history.at_last - history.at_first),
+            groups=self._groups,
+        )
+
+
+def _last_end(ends: list[End], topic: str | None) -> End | None:
+    """What was said last about this topic."""
+    fitting = [end for end in ends if end.topic in (None, topic)]
+    return fitting[-1] if fitting else None
+
+
+def _covering(ranges: list[Range], group: str, offset: int) -> Range | None:
+    if offset == NONE:
+        return None
+    for found in ranges:
+        if found.group in (None, group) and found.first <= offset < found.end:
+            return found
+    return None

@@ -1,0 +1,334 @@
+"""Lines become columns: one row for each message, one for each delivery, held in arrays of numbers.
+
+A million messages as Python objects would take a gigabyte and most of the checker's time. What a finding has to show
+is read again from its line. Nothing is judged here except whether a line is one.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from seriatim.history import _format as f
+from seriatim.history._format import MessageId
+from seriatim.history._sources import Event
+
+NONE: Final = -1
+NO_OUTCOME: Final = 0
+OK: Final = 1
+FAILED: Final = 2
+UNKNOWN: Final = 3
+_OUTCOMES: Final = {"ok": OK, "failed": FAILED, "unknown": UNKNOWN}
+
+_EPOCH_END: Final = 1 << 31
+_SEQUENCE_END: Final = 1 << 32
+
+Stream = tuple[str, int]
+"""A topic and the number of one of its partitions."""
+
+
+class Names:
+    """Numbers for names, from 0 on in the order in which they were first seen."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[object, int] = {}
+
+    def number(self, name: object) -> int:
+        return self._numbers.setdefault(name, len(self._numbers))
+
+    def all(self) -> list[object]:
+        return list(self._numbers)
+
+
+class Messages:
+    """One row for each message id, whoever mentioned it first."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[MessageId, int] = {}
+        self.stream = array("i")  # NONE: no send was recorded
+        self.producer = array("i")
+        self.order = array("q")  # epoch and sequence, as one number that orders like both
+        self.send_at = array("d")
+        self.send_line = array("q")
+        self.outcome = bytearray()
+        self.outcome_at = array("d")
+        self.outcome_line = array("q")
+        self.offset = array("q")  # as acknowledged; NONE if the outcome gave none
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def ids(self) -> list[MessageId]:
+        """The id of each row."""
+        return list(self._numbers)
+
+    def rows(self, ids: Sequence[MessageId]) -> list[int]:
+        """The rows of these ids, made where they are new."""
+        numbers = self._numbers
+        rows = [numbers.setdefault(message, len(numbers)) for message in ids]
+        new = len(numbers) - len(self.outcome)
+        if new == 1:
+            self._add_one()
+        elif new:
+            none = array("q", [NONE]) * new
+            self.stream.extend(array("i", [NONE]) * new)
+            self.producer.extend(array("i", [NONE]) * new)
+            self.order.extend(none)
+            self.send_at.extend(array("d", [0.0]) * new)
+            self.send_line.extend(none)
+            self.outcome.extend(bytes(new))
+            self.outcome_at.extend(array("d", [0.0]) * new)
+            self.outcome_line.extend(none)
+            self.offset.extend(none)
+        return rows
+
+    def _add_one(self) -> None:
+        """The same for a single row, without the small arrays: histories of single lines spend their time here."""
+        self.stream.append(NONE)
+        self.producer.append(NONE)
+        self.order.append(NONE)
+        self.send_at.append(0.0)
+        self.send_line.append(NONE)
+        self.outcome.append(NO_OUTCOME)
+        self.outcome_at.append(0.0)
+        self.outcome_line.append(NONE)
+        self.offset.append(NONE)
+
+
+@dataclass(slots=True)
+class Deliveries:
+    """What one source saw delivered to one group from one stream, in its order."""
+
+    message: array[int] = field(default_factory=lambda: array("i"))
+    offset: array[int] = field(default_factory=lambda: array("q"))
+    flagged: bytearray = field(default_factory=bytearray)
+    at: array[float] = field(default_factory=lambda: array("d"))
+    line: array[int] = field(default_factory=lambda: array("q"))
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """A declared gap or a skip: offsets from `first` up to, not including, `end`."""
+
+    group: str | None
+    first: int
+    end: int
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """A group (None: all) said whether it has everything."""
+
+    group: str | None
+    topic: str | None
+    drained: bool
+    waiting: str
+    line: int
+
+
+@dataclass(slots=True)
+class Run:
+    """One life of a recording process."""
+
+    first_line: int
+    closed: bool = False
+
+
+class History:
+    """Everything the lines said; `take` is given each of them once."""
+
+    def __init__(self) -> None:
+        self.messages = Messages()
+        self.streams = Names()  # of Stream
+        self.producers = Names()
+        self.deliveries: dict[tuple[str, int], dict[int, Deliveries]] = {}  # (group, stream) → by source
+        self.acked: dict[tuple[str, int], tuple[int, int]] = {}  # the highest: (offset, line)
+        self.gaps: dict[int, list[Range]] = {}  # by stream
+        self.skips: dict[int, list[Range]] = {}
+        self.faults: list[tuple[float, int]] = []  # (at, line)
+        self.ends: list[End] = []
+        self.runs: list[Run] = []
+        self.contradictions: list[tuple[int, int]] = []  # (message, line of the second outcome)
+        self.ack_count = 0
+        self.at_first = math.inf
+        self.at_last = -math.inf
+        self._takers = {
+            f.SEND: self._send,
+            f.OUTCOME: self._outcome,
+            f.DELIVER: self._deliver,
+            f.ACK: self._ack,
+            f.GAP: self._range,
+            f.SKIP: self._range,
+            f.FAULT: self._fault,
+            f.END: self._end,
+        }
+
+    def take(self, event: Event, source: int, line: int) -> None:
+        """Add one line.
+
+        Raises:
+            KeyError, TypeError, ValueError, OverflowError: The line is malformed.
+        """
+        kind = event["k"]
+        if kind == f.HISTORY:
+            if event["version"] != f.VERSION:
+                raise ValueError(f"history version {event['version']!r} is not known here (known: {f.VERSION})")
+            self.runs.append(Run(line))
+            return
+        at = event["at"]
+        if type(at) not in (int, float) or not math.isfinite(at):  # type: ignore[arg-type]
+            raise ValueError(f"at is a time in seconds, not {at!r}")
+        assert isinstance(at, (int, float))
+        self.at_first = min(self.at_first, at)
+        self.at_last = max(self.at_last, at)
+        if kind == f.CLOSE:
+            if self.runs:
+                self.runs[-1].closed = True
+            return
+        taker = self._takers.get(kind)  # type: ignore[call-overload]
+        if taker is None:
+            raise ValueError(f"unknown kind {kind!r}")
+        taker(event, float(at), source, line)
+
+    def _stream(self, event: Event) -> int:
+        return self.streams.number((_name(event, "t"), _count(event, "q")))
+
+    def _send(self, event: Event, at: float, source: int, line: int) -> None:
+        ids = f.decode_ids(event)
+        known = len(self.messages)
+        rows = self.messages.rows(ids)
+        messages, count = self.messages, len(ids)
+        stream, producer = self._stream(event), self.producers.number(_name(event, "p"))
+        epoch, sequence = _count(event, "e", default=0), _count(event, "s")
+        if epoch >= _EPOCH_END or sequence + count > _SEQUENCE_END:
+            raise ValueError(f"epoch {epoch} or sequence {sequence} is out of range")
+        first = epoch * _SEQUENCE_END + sequence
+        if rows[0] == known and rows[-1] == known + count - 1 and len(messages) == known + count:
+            span = slice(known, known + count)  # all new, the ordinary case: no loop
+            messages.stream[span] = array("i", [stream]) * count
+            messages.producer[span] = array("i", [producer]) * count
+            messages.order[span] = array("q", range(first, first + count))
+            messages.send_at[span] = array("d", [at]) * count
+            messages.send_line[span] = array("q", [line]) * count
+            return
+        for position, row in enumerate(rows):
+            if messages.stream[row] != NONE:
+                raise ValueError(f"message {ids[position]!r} was sent before: ids must be unique")
+            messages.stream[row] = stream
+            messages.producer[row] = producer
+            messages.order[row] = first + position
+            messages.send_at[row] = at
+            messages.send_line[row] = line
+
+    def _outcome(self, event: Event, at: float, source: int, line: int) -> None:
+        outcome = _OUTCOMES.get(event["x"])  # type: ignore[call-overload]
+        if outcome is None:
+            raise ValueError(f"an outcome is ok, failed or unknown, not {event['x']!r}")
+        rows = self.messages.rows(f.decode_ids(event))
+        offset = f.parse_offset(event["o"]) if "o" in event else NONE
+        messages, count, start = self.messages, len(rows), rows[0]
+        span = slice(start, start + count)
+        as_sent = rows[-1] == start + count - 1 and rows == list(range(start, start + count))
+        if as_sent and not any(messages.outcome[span]):  # the ordinary case: no loop
+            messages.outcome[span] = bytes([outcome]) * count
+            messages.outcome_at[span] = array("d", [at]) * count
+            messages.outcome_line[span] = array("q", [line]) * count
+            if offset != NONE:
+                messages.offset[span] = array("q", range(offset, offset + count))
+            return
+        for position, row in enumerate(rows):
+            if messages.outcome[row] == NO_OUTCOME:
+                messages.outcome[row] = outcome
+                messages.outcome_at[row] = at
+                messages.outcome_line[row] = line
+                messages.offset[row] = NONE if offset == NONE else offset + position
+            elif messages.outcome[row] != outcome:
+                self.contradictions.append((row, line))
+
+    def _deliver(self, event: Event, at: float, source: int, line: int) -> None:
+        rows = self.messages.rows(f.decode_ids(event))
+        count = len(rows)
+        offset = f.parse_offset(event["o"])
+        attempt = event.get("a", 1)
+        if type(attempt) is not int or attempt < 1:
+            raise ValueError(f"attempts are counted from 1, not {attempt!r}")
+        flagged = attempt > 1 or bool(event.get("r"))
+        _name(event, "c")
+        by_source = self.deliveries.setdefault((_name(event, "g"), self._stream(event)), {})
+        seen = by_source.setdefault(source, Deliveries())
+        seen.message.extend(rows)
+        seen.offset.extend(range(offset, offset + count))
+        seen.flagged.extend(bytes([flagged]) * count)
+        seen.at.extend(array("d", [at]) * count)
+        seen.line.extend(array("q", [line]) * count)
+
+    def _ack(self, event: Event, at: float, source: int, line: int) -> None:
+        key = (_name(event, "g"), self._stream(event))
+        offset = f.parse_offset(event["o"])
+        self.ack_count += 1
+        if offset > self.acked.get(key, (NONE, NONE))[0]:
+            self.acked[key] = (offset, line)
+
+    def _range(self, event: Event, at: float, source: int, line: int) -> None:
+        group = _name(event, "g") if "g" in event else None
+        found = Range(group, f.parse_offset(event["o"]), f.parse_offset(event["z"]), line)
+        if found.end < found.first:
+            raise ValueError("ends before it begins")
+        ranges = self.gaps if event["k"] == f.GAP else self.skips
+        ranges.setdefault(self._stream(event), []).append(found)
+
+    def _fault(self, event: Event, at: float, source: int, line: int) -> None:
+        _name(event, "name")
+        _name(event, "victim")
+        self.faults.append((at, line))
+
+    def _end(self, event: Event, at: float, source: int, line: int) -> None:
+        if type(event["drained"]) is not bool:
+            raise ValueError("drained is true or false")
+        group = _name(event, "g") if "g" in event else None
+        topic = _name(event, "t") if "t" in event else None
+        self.ends.append(End(group, topic, event["drained"], str(event.get("waiting", "")), line))
+
+
+def _name(event: Event, key: str) -> str:
+    name = event[key]
+    if type(name) is not str or not name:
+        raise ValueError(f"{key} is a name, not {name!r}")
+    return name
+
+
+def _count(event: Event, key: str, default: int | None = None) -> int:
+    number = event.get(key, default) if default is not None else event[key]
+    if type(number) is not int or number < 0:
+        raise ValueError(f"{key} is a number from 0 on, not {number!r}")
+    return number
+
+
+def merged(by_source: dict[int, Deliveries]) -> Deliveries:
+    """The deliveries of several sources as one row, by time, each source in its own order.
+
+    Only where a standby in another process took over is there more than one source. A source's own order counts more
+    than its times: a time never moves a delivery before the one that stands above it in its file.
+    """
+    if len(by_source) == 1:
+        return next(iter(by_source.values()))
+    rows: list[tuple[float, int, int]] = []
+    for source, seen in by_source.items():
+        latest = -math.inf
+        for position, at in enumerate(seen.at):
+            latest = max(latest, at)
+            rows.append((latest, source, position))
+    rows.sort()
+    result = Deliveries()
+    for _at, source, position in rows:
+        seen = by_source[source]
+        result.message.append(seen.message[position])
+        result.offset.append(seen.offset[position])
+        result.flagged.append(seen.flagged[position])
+        result.at.append(seen.at[position])
+        result.line.append(seen.line[position])
+    return result

@@ -1,0 +1,151 @@
+"""The lines of a history: names of kinds, batches of ids, offsets, and what a bad line is called.
+
+Offsets repeat a few lines of `seriatim_api.ids`, for this package imports nothing but the standard library.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+VERSION: Final = 1
+
+HISTORY: Final = "history"
+SEND: Final = "send"
+OUTCOME: Final = "outcome"
+DELIVER: Final = "deliver"
+ACK: Final = "ack"
+GAP: Final = "gap"
+SKIP: Final = "skip"
+FAULT: Final = "fault"
+END: Final = "end"
+CLOSE: Final = "close"
+
+LINE_SIZE_BYTES_MAX: Final = 32 << 20
+"""A batch of a million ids fits; what is longer is not a history."""
+
+MessageId = int | str
+
+_INDEX_BITS: Final = 40
+_OFFSET_END: Final = 1 << 63
+_MESSAGE_COUNT_MAX: Final = 10_000_000  # in one line, so that a wild `n` cannot eat the memory
+
+_WORDS: Final = {
+    "k": "kind",
+    "p": "producer",
+    "e": "epoch",
+    "t": "topic",
+    "q": "partition",
+    "s": "sequence",
+    "m": "message",
+    "n": "count",
+    "y": "key",
+    "x": "outcome",
+    "o": "offset",
+    "z": "end_offset",
+    "g": "group",
+    "c": "consumer",
+    "a": "attempt",
+    "r": "maybe_repeated",
+}
+
+
+class HistoryFormatError(ValueError):
+    """A line that no recorder writes: the history cannot be judged.
+
+    Attributes:
+        source: The file.
+        line: Its line, counted from 1; 0 where it is about the whole file.
+        reason: What is wrong with it.
+    """
+
+    def __init__(self, source: str, line: int, reason: str) -> None:
+        super().__init__(f"{source}:{line}: {reason}" if line else f"{source}: {reason}")
+        self.source = source
+        self.line = line
+        self.reason = reason
+
+
+def parse_offset(text: object) -> int:
+    """The offset written as `segment:index`, as one integer that orders like it.
+
+    Raises:
+        ValueError: Not an offset.
+    """
+    if not isinstance(text, str):
+        raise ValueError(f"an offset is a string segment:index, not {text!r}")
+    segment, separator, index = text.partition(":")
+    if not separator or not segment.isdecimal() or not index.isdecimal():
+        raise ValueError(f"an offset is written segment:index, not {text!r}")
+    offset = int(segment) << _INDEX_BITS | int(index)
+    if int(index) >> _INDEX_BITS or offset >= _OFFSET_END:
+        raise ValueError(f"offset {text} is out of range")
+    return offset
+
+
+def format_offset(offset: int) -> str:
+    """The offset as it stands in a line."""
+    assert 0 <= offset < _OFFSET_END, offset
+    return f"{offset >> _INDEX_BITS}:{offset & ((1 << _INDEX_BITS) - 1)}"
+
+
+def encode_ids(ids: Sequence[MessageId]) -> dict[str, object]:
+    """The keys `m` and `n` for these ids, in the shortest of the three forms."""
+    count = len(ids)
+    first = ids[0]
+    if count == 1:
+        return {"m": first}
+    if isinstance(ids, range):
+        if ids.step == 1:
+            return {"m": first, "n": count}
+        return {"m": list(ids)}
+    last = ids[-1]
+    if isinstance(first, int) and isinstance(last, int) and last - first == count - 1:
+        consecutive = range(first, last + 1)
+        if all(map(_same, ids, consecutive)):
+            return {"m": first, "n": count}
+    return {"m": list(ids)}
+
+
+def _same(a: object, b: object) -> bool:
+    return a == b
+
+
+def decode_ids(event: Mapping[str, object]) -> Sequence[MessageId]:
+    """The ids that a line speaks of.
+
+    Raises:
+        ValueError: None, or no ids.
+    """
+    ids = event.get("m")
+    if isinstance(ids, list):
+        if not ids or not set(map(type, ids)) <= {int, str}:
+            raise ValueError("m is a list of message ids (integers or strings), and not empty")
+        return ids
+    if type(ids) is not int and type(ids) is not str:
+        raise ValueError(f"m is a message id (an integer or a string), not {ids!r}")
+    if "n" not in event:
+        return (ids,)
+    count = event["n"]
+    if type(count) is not int or type(ids) is not int or not 0 < count <= _MESSAGE_COUNT_MAX:
+        raise ValueError("n counts the consecutive integers from m on")
+    return range(ids, ids + count)
+
+
+def in_words(event: Mapping[str, object], position: int | None, message: MessageId | None) -> dict[str, object]:
+    """A line as people read it, of one message where it is a batch.
+
+    Args:
+        event: The line.
+        position: Where in the batch that message is; None leaves the line as it is.
+        message: The message's id.
+    """
+    words = {_WORDS.get(key, key): value for key, value in event.items() if key not in ("m", "n")}
+    if message is not None:
+        words["message"] = message
+    if position is not None:
+        if isinstance(words.get("sequence"), int):
+            words["sequence"] = event["s"] + position  # type: ignore[operator]
+        if "offset" in words:
+            words["offset"] = format_offset(parse_offset(event["o"]) + position)
+    return words

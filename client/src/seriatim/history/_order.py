@@ -1,0 +1,249 @@
+"""Judging the deliveries from one partition: repeats, places, and order in its four meanings.
+
+Every rule is one pass over the first deliveries of a group in the order in which they came:
+
+- *offset*, *producer*: what has come so far has a greatest offset, and for each producer a greatest send order. A
+  message below either was overtaken, and what holds the greatest overtook it.
+- *realtime*: message a was overtaken by a later sent one if and only if some b was delivered before a and sent after
+  a's acknowledgement. Some b was, if and only if the b with the greatest send time among all delivered before a was.
+  So the one greatest send time so far, against each message's acknowledgement time, finds every such a.
+- *group*: walk the messages as one group saw them, and look at their positions in the other group: a position below
+  the greatest so far was seen there in the opposite order.
+
+All are linear in the number of deliveries. The number found is that of messages overtaken, not of pairs (which may be
+quadratic), so that one message that came late is one finding, and one that came early counts those it passed.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Final
+
+from seriatim.history import _report as kinds
+from seriatim.history._collect import NONE, OK, Deliveries, History, merged
+from seriatim.history._findings import Findings
+from seriatim.history._format import format_offset
+
+_SAME_MESSAGE: Final = "the same message"
+_SAME_OFFSET: Final = "the same offset (with two messages)"
+
+
+@dataclass(slots=True)
+class GroupView:
+    """What a group has seen of all messages.
+
+    Attributes:
+        name: The group.
+        first: For each message, the position of its first delivery in its stream's row; NONE: not delivered.
+        plain: The same of the first delivery that was not flagged.
+    """
+
+    name: str
+    first: array[int]
+    plain: array[int]
+
+
+class StreamJudge:
+    """Judges stream after stream, and remembers for each message where it was found to be stored."""
+
+    def __init__(self, history: History, findings: Findings) -> None:
+        self._history = history
+        self._messages = history.messages
+        self._findings = findings
+        count = len(history.messages)
+        self.first_line = array("q", [NONE]) * count  # the first delivery of each message to any group
+        self._offset = array("q", history.messages.offset)
+        self._offset_line = array("q", history.messages.outcome_line)
+        self._misplaced: set[int] = set()
+        self._reordered: set[tuple[str, int]] = set()
+        self.first_count = 0
+        self.repeat_count = 0  # flagged ones
+
+    @property
+    def reordered_count(self) -> int:
+        """(Group, message) pairs that were overtaken in any of the four ways."""
+        return len(self._reordered)
+
+    def offset_of(self, row: int) -> int:
+        """Where a message is stored: as acknowledged, else as first delivered; NONE if nobody said."""
+        return self._offset[row]
+
+    def judge(self, stream: int, views: dict[str, GroupView]) -> None:
+        """Judge everything that was delivered from one partition."""
+        holders: dict[int, tuple[int, int]] = {}  # offset → (message, line), whichever group saw it first
+        walks: list[tuple[GroupView, Deliveries, array[int]]] = []
+        for name, view in views.items():
+            by_source = self._history.deliveries.get((name, stream))
+            if by_source is None:
+                continue
+            seen = merged(by_source)
+            firsts = self._walk(stream, view, seen)
+            self._places(stream, view, seen, holders)
+            self._order(stream, view, seen, firsts)
+            walks.append((view, seen, firsts))
+        for (one, one_seen, _), (other, other_seen, other_firsts) in combinations(walks, 2):
+            self._compare(stream, one, one_seen, other, other_seen, other_firsts)
+
+    def _walk(self, stream: int, view: GroupView, seen: Deliveries) -> array[int]:
+        """Find the first deliveries (their positions in the row), and those that claim to be and are not."""
+        firsts = array("i")
+        first, plain = view.first, view.plain
+        plain_at: dict[int, int] = {}
+        for position, (row, offset, flagged) in enumerate(zip(seen.message, seen.offset, seen.flagged, strict=True)):
+            if first[row] == NONE:
+                first[row] = position
+                firsts.append(position)
+                if self.first_line[row] == NONE:
+                    self.first_line[row] = seen.line[position]
+            elif flagged:
+                self.repeat_count += 1
+            if flagged:
+                continue
+            earlier = plain[row]
+            earlier_there = plain_at.setdefault(offset, position)
+            if earlier == NONE:
+                plain[row] = position
+                if earlier_there != position:
+                    self._repeated(stream, view, seen, earlier_there, position, _SAME_OFFSET)
+            else:
+                self._repeated(stream, view, seen, earlier, position, _SAME_MESSAGE)
+        self.first_count += len(firsts)
+        return firsts
+
+    def _repeated(
+        self, stream: int, view: GroupView, seen: Deliveries, earlier: int, later: int, what: str
+    ) -> None:
+        if not self._findings.wants(kinds.REPEATED):
+            return
+        row = seen.message[later]
+        if what == _SAME_MESSAGE and (earlier >= len(seen.message) or seen.message[earlier] != row):
+            earlier = later  # the first came from another partition, which is found as misplaced
+        earlier_row = seen.message[earlier]
+        self._findings.keep(
+            kinds.REPEATED,
+            f"{what} came twice to group {view.name} as a first attempt: message {self._findings.ids[row]!r} at"
+            f" {format_offset(seen.offset[later])}, after {format_offset(seen.offset[earlier])}",
+            [(seen.line[earlier], earlier_row), (seen.line[later], row)],
+            row=row, group=view.name, stream=stream,
+        )  # fmt: skip
+
+    def _places(
+        self, stream: int, view: GroupView, seen: Deliveries, holders: dict[int, tuple[int, int]]
+    ) -> None:
+        """Each message in one place, each place with one message, and both as acknowledged."""
+        sent_to, known, known_line = self._messages.stream, self._offset, self._offset_line
+        for row, offset, line in zip(seen.message, seen.offset, seen.line, strict=True):
+            holder, holder_line = holders.setdefault(offset, (row, line))
+            if known[row] == NONE:
+                known[row], known_line[row] = offset, line
+            if holder != row:
+                text = f"offset {format_offset(offset)} holds message {self._findings.ids[holder]!r} and"
+                self._misplace(row, stream, view, text, [(holder_line, holder), (line, row)])
+            elif known[row] != offset:
+                text = f"{format_offset(known[row])} and {format_offset(offset)} are both said to be the place of"
+                self._misplace(row, stream, view, text, [(known_line[row], row), (line, row)])
+            elif sent_to[row] not in (stream, NONE):
+                text = "sent to one partition and delivered from another:"
+                self._misplace(row, stream, view, text, [(self._messages.send_line[row], row), (line, row)])
+
+    def _misplace(
+        self, row: int, stream: int, view: GroupView, text: str, shown: list[tuple[int, int]]
+    ) -> None:
+        if row in self._misplaced:
+            return
+        self._misplaced.add(row)
+        if self._findings.wants(kinds.MISPLACED):
+            text = f"{text} message {self._findings.ids[row]!r}"
+            self._findings.keep(kinds.MISPLACED, text, shown, row=row, group=view.name, stream=stream)
+
+    def _order(self, stream: int, view: GroupView, seen: Deliveries, firsts: array[int]) -> None:
+        messages = self._messages
+        offsets, rows = seen.offset, seen.message
+        top_offset, top_offset_at = -1, NONE
+        top_send, top_send_at = -math.inf, NONE
+        top_order: dict[int, tuple[int, int]] = {}  # producer → (order, position)
+        for position in firsts:
+            row, offset = rows[position], offsets[position]
+            if offset >= top_offset:
+                top_offset, top_offset_at = offset, position
+            else:
+                self._overtaken(kinds.REORDERED_OFFSET, stream, view, seen, top_offset_at, position)
+            if messages.outcome[row] == OK and top_send > messages.outcome_at[row]:
+                self._overtaken(kinds.REORDERED_REALTIME, stream, view, seen, top_send_at, position)
+            producer = messages.producer[row]
+            if producer == NONE:
+                continue
+            order, at = messages.order[row], messages.send_at[row]
+            top, top_at = top_order.get(producer, (NONE, NONE))
+            if order >= top:
+                top_order[producer] = (order, position)
+            else:
+                self._overtaken(kinds.REORDERED_PRODUCER, stream, view, seen, top_at, position)
+            if at > top_send:
+                top_send, top_send_at = at, position
+
+    def _overtaken(
+        self, kind: str, stream: int, view: GroupView, seen: Deliveries, earlier: int, later: int
+    ) -> None:
+        row, other = seen.message[later], seen.message[earlier]
+        self._reordered.add((view.name, row))
+        if not self._findings.wants(kind):
+            return
+        messages, ids = self._messages, self._findings.ids
+        deliveries = [(seen.line[earlier], other), (seen.line[later], row)]
+        if kind == kinds.REORDERED_OFFSET:
+            text = (
+                f"group {view.name} was given {format_offset(seen.offset[earlier])} before"
+                f" {format_offset(seen.offset[later])}: message {ids[row]!r} came too late"
+            )
+            shown = deliveries
+        elif kind == kinds.REORDERED_PRODUCER:
+            text = f"message {ids[row]!r} was sent before {ids[other]!r} and delivered after it, to group {view.name}"
+            shown = [(messages.send_line[row], row), (messages.send_line[other], other), *deliveries]
+        else:
+            text = (
+                f"message {ids[other]!r} was sent after {ids[row]!r} was acknowledged and delivered before it,"
+                f" to group {view.name}"
+            )
+            shown = [(messages.outcome_line[row], row), (messages.send_line[other], other), *deliveries]
+        self._findings.keep(kind, text, shown, row=row, group=view.name, stream=stream)
+
+    def _compare(
+        self,
+        stream: int,
+        one: GroupView,
+        one_seen: Deliveries,
+        other: GroupView,
+        other_seen: Deliveries,
+        other_firsts: array[int],
+    ) -> None:
+        """Walk the messages as `other` saw them, and watch their positions in `one`."""
+        top, top_at = NONE, NONE
+        one_first, one_rows = one.first, one_seen.message
+        for position in other_firsts:
+            row = other_seen.message[position]
+            there = one_first[row]
+            if there == NONE or there >= len(one_rows) or one_rows[there] != row:
+                continue  # not seen by that group, or (misplaced) from another partition
+            if there >= top:
+                top, top_at = there, position
+                continue
+            self._reordered.add((other.name, row))
+            if not self._findings.wants(kinds.REORDERED_GROUP):
+                continue
+            before = other_seen.message[top_at]
+            ids = self._findings.ids
+            self._findings.keep(
+                kinds.REORDERED_GROUP,
+                f"group {one.name} saw message {ids[row]!r} before {ids[before]!r}, group {other.name} after it",
+                [
+                    (one_seen.line[there], row),
+                    (one_seen.line[top], before),
+                    (other_seen.line[top_at], before),
+                    (other_seen.line[position], row),
+                ],
+                row=row, group=other.name, stream=stream,
+            )  # fmt: skip

@@ -1,0 +1,174 @@
+"""What the checker found: counts, findings with their evidence, and both as text and as plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from seriatim.history._format import MessageId
+
+LOST: Final = "lost"
+REPEATED: Final = "repeated"
+REORDERED: Final = "reordered"
+REORDERED_PRODUCER: Final = "reordered_producer"
+REORDERED_OFFSET: Final = "reordered_offset"
+REORDERED_GROUP: Final = "reordered_group"
+REORDERED_REALTIME: Final = "reordered_realtime"
+FAILED_DELIVERED: Final = "failed_delivered"
+MISPLACED: Final = "misplaced"
+CONTRADICTED: Final = "contradicted"
+UNSENT: Final = "unsent"
+STUCK: Final = "stuck"
+
+KINDS: Final = (
+    LOST, REPEATED, REORDERED_PRODUCER, REORDERED_OFFSET, REORDERED_GROUP, REORDERED_REALTIME, FAILED_DELIVERED,
+    MISPLACED, CONTRADICTED, UNSENT, STUCK,
+)  # fmt: skip
+"""Every kind of finding, in the order in which they are printed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """A line of the history, in words, for one message where the line is a batch."""
+
+    source: str
+    line: int
+    event: Mapping[str, object]
+
+    def __str__(self) -> str:
+        said = " ".join(f"{name}={value}" for name, value in self.event.items() if name not in ("kind", "at"))
+        at = self.event.get("at")
+        when = f"{at:>12.6f} s  " if isinstance(at, (int, float)) else ""
+        return f"{when}{self.event.get('kind')!s:<8} {said}  ({self.source}:{self.line})"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One broken promise.
+
+    Attributes:
+        kind: One of `KINDS`.
+        text: A sentence that says what happened.
+        events: The lines that show it, in the order in which the sentence needs them.
+        message: The message's id, if it is about one.
+        group: The consumer group, if it is about one.
+        topic: The topic, if known.
+        partition: The partition in it, if known.
+        fault: The last fault injected or healed before it, if any was recorded.
+    """
+
+    kind: str
+    text: str
+    events: tuple[Evidence, ...]
+    message: MessageId | None = None
+    group: str | None = None
+    topic: str | None = None
+    partition: int | None = None
+    fault: Evidence | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The judgement.
+
+    Attributes:
+        counts: Exact figures: what was seen (`sent`, `ok`, `failed`, `unknown`, `no_outcome`, `delivered`, …) and,
+            for each of `KINDS`, how often; `reordered` counts each (group, message) of the four ways once.
+        findings: Of each kind the first few, as many as the caller's limit.
+        unknown_share: Unknown outcomes as a share of what was sent, 0 to 1; sends without any outcome count too.
+        span_s: From the first to the last event, in seconds.
+        groups: The consumer groups, sorted.
+    """
+
+    counts: Mapping[str, int]
+    findings: tuple[Finding, ...]
+    unknown_share: float
+    span_s: float
+    groups: tuple[str, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing at all was found."""
+        return not any(self.counts[kind] for kind in KINDS)
+
+    def to_dict(self) -> dict[str, object]:
+        """The report as plain data, ready for JSON."""
+        return {
+            "ok": self.ok,
+            "counts": dict(self.counts),
+            "unknown_share": self.unknown_share,
+            "span_s": self.span_s,
+            "groups": list(self.groups),
+            "findings": [_plain(finding) for finding in self.findings],
+        }
+
+
+def _plain(finding: Finding) -> dict[str, object]:
+    return {
+        "kind": finding.kind,
+        "text": finding.text,
+        "message": finding.message,
+        "group": finding.group,
+        "topic": finding.topic,
+        "partition": finding.partition,
+        "events": [_plain_evidence(evidence) for evidence in finding.events],
+        "fault": None if finding.fault is None else _plain_evidence(finding.fault),
+    }
+
+
+def _plain_evidence(evidence: Evidence) -> dict[str, object]:
+    return {"source": evidence.source, "line": evidence.line, "event": dict(evidence.event)}
+
+
+def render(report: Report) -> str:
+    """The report for people, as plain text of several lines, without a newline at its end."""
+    counts = report.counts
+    lines = [
+        f"{counts['sent']:,} sent: {counts['ok']:,} ok, {counts['failed']:,} failed, {counts['unknown']:,} unknown"
+        + (f", {counts['no_outcome']:,} without outcome" if counts["no_outcome"] else "")
+        + f" ({report.unknown_share:.4%} unknown), over {report.span_s:.1f} s",
+        f"{counts['delivered']:,} first deliveries to {_plural(len(report.groups), 'group')}"
+        + (f" ({', '.join(report.groups)})" if report.groups else "")
+        + f" from {_plural(counts['partitions'], 'partition')}, {counts['redelivered']:,} flagged repeats,"
+        f" {_plural(counts['gaps'], 'declared gap')} ({counts['in_gaps']:,} messages),"
+        f" {_plural(counts['faults'], 'fault event')}",
+    ]
+    if counts["cut_runs"]:
+        lines.append(f"{_plural(counts['cut_runs'], 'recording process')} killed, {counts['torn_lines']:,} torn lines")
+    if counts["unsent_in_cut_runs"]:
+        lines.append(f"{counts['unsent_in_cut_runs']:,} delivered messages whose send a killed recorder did not keep")
+    if not counts["sent"]:
+        lines.append("Nothing was sent, so nothing is shown by this history.")
+    elif not report.groups:
+        lines.append("No consumer group was recorded, so nothing is known of deliveries.")
+    lines.append("")
+    for kind in KINDS:
+        if counts[kind]:
+            lines.append(f"{kind}: {counts[kind]:,}")
+            shown = [finding for finding in report.findings if finding.kind == kind]
+            for finding in shown:
+                lines.extend(_render(finding))
+            if counts[kind] > len(shown):
+                lines.append(f"  … and {counts[kind] - len(shown):,} more")
+            lines.append("")
+    lines.append("OK: nothing lost, repeated or reordered" if report.ok else "FAILED: " + _summary(counts))
+    return "\n".join(lines)
+
+
+def _render(finding: Finding) -> list[str]:
+    lines = [f"  - {finding.text}"]
+    lines += [f"      {evidence}" for evidence in finding.events]
+    if finding.fault is not None:
+        lines.append(f"      last fault before: {str(finding.fault).strip()}")
+    return lines
+
+
+def _summary(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{counts[kind]:,} {kind}" for kind in KINDS if counts[kind])
+
+
+def _plural(count: int, noun: str) -> str:
+    if count == 1:
+        return f"1 {noun}"
+    return f"{count:,} {noun}es" if noun.endswith("s") else f"{count:,} {noun}s"
