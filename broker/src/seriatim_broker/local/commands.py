@@ -1,0 +1,285 @@
+"""`seriatim cluster ...`: a cluster of real processes on this machine, for trying it out and for hurting it.
+
+The commands translate and print; what they do is done by the runner (`runner`, `control`). Errors are raised as they
+are: the root command prints them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Final
+
+import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+from seriatim_api.errors import PreconditionError
+
+from seriatim_broker.local.state import DIRECTORY_DEFAULT, end_leftovers, read_state, write_state
+
+CALL_DEADLINE_S: Final = 30.0
+DOWN_DEADLINE_S: Final = 60.0
+_STATE_STYLES: Final = {"running": "green", "frozen": "cyan", "dead": "red"}
+
+_directory = click.option(
+    "--dir",
+    "directory",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=DIRECTORY_DEFAULT,
+    envvar="SERIATIM_CLUSTER_DIR",
+    show_default=True,
+    help="The cluster's directory: data, logs, state file.",
+)
+_victims = click.argument("victims", nargs=-1, required=True, metavar="VICTIM...")
+_wait = click.option(
+    "--wait", "wait_s", type=click.FloatRange(0), default=30.0, show_default=True, help="Seconds to wait until ready."
+)
+
+
+@click.group()
+def cluster() -> None:
+    """A cluster of real broker processes on this machine.
+
+    Each broker has a loopback address of its own (127.0.0.2, 127.0.0.3, ...) and can be killed, frozen and cut off. A
+    VICTIM is a broker (g0-1), a broker group (g0) or the coordinator; an END of a cut also clients, brokers or all.
+    """
+
+
+@cluster.command()
+@_directory
+@click.option("--groups", type=click.IntRange(1), default=3, show_default=True, help="Broker groups.")
+@click.option("--members", type=click.IntRange(1), default=2, show_default=True, help="Members of each group.")
+@click.option(
+    "--coordinator",
+    type=click.Choice(["embedded", "etcd"]),
+    default="embedded",
+    show_default=True,
+    help="The embedded coordinator, or etcd from .tools/bin or the path.",
+)
+@click.option("--proxy/--no-proxy", default=True, show_default=True, help="Without it nothing can be cut; faster.")
+@click.option("--name", default="local", show_default=True, help="The cluster's name.")
+@click.option("--base-port", type=click.IntRange(1024, 65435), help="First port; else the earlier one, or a free one.")
+@click.option("--detach/--foreground", default=True, show_default=True, help="Leave it running, or until Ctrl-C.")
+@click.option("--broker-option", "broker_options", multiple=True, metavar="WORD", help="A word more for each broker.")
+def up(
+    directory: Path,
+    groups: int,
+    members: int,
+    coordinator: Any,
+    proxy: bool,
+    name: str,
+    base_port: int | None,
+    detach: bool,
+    broker_options: tuple[str, ...],
+) -> None:
+    """Start a cluster, on what an earlier one left in the directory, if there was one."""
+    import asyncio
+
+    from seriatim_broker.local import runner  # imports gRPC
+
+    config = runner.RunnerConfig(
+        directory=str(directory.resolve()),
+        groups=groups,
+        members=members,
+        proxy=proxy,
+        coordinator=coordinator,
+        name=name,
+        base_port=base_port,
+        broker_options=broker_options,
+    )
+    if detach:
+        _print_up(directory, config, runner.detach(config))
+        return
+    asyncio.run(runner.run(config, report=lambda answer: _print_up(directory, config, answer["bootstrap"])))
+
+
+def _print_up(directory: Path, config: Any, bootstrap: Any) -> None:
+    if _wants_json():
+        click.echo(json.dumps({"directory": str(directory), "bootstrap": bootstrap}))
+        return
+    click.echo(f"{config.groups} groups of {config.members} run in {directory}, coordinator: {config.coordinator}")
+    click.echo(f"bootstrap: {','.join(bootstrap)}")
+    click.echo("next: seriatim topic create NAME --partitions 4; seriatim cluster status; seriatim cluster down")
+
+
+@cluster.command()
+@_directory
+def status(directory: Path) -> None:
+    """Show every process: its pid, run and state, whether it is ready, and what it is cut off from."""
+    found = _ask(directory, "status")
+    if _wants_json():
+        click.echo(json.dumps(found))
+        return
+    _console().print(render_status(found))
+
+
+def render_status(found: dict[str, Any]) -> Table:
+    """The status as a table; reads without colour as well."""
+    table = Table(title=f"cluster {found['cluster']} in {found['directory']}", title_justify="left", box=None)
+    for column in ("broker", "group", "pid", "run", "state", "ready", "address", "admin", "cut off from"):
+        table.add_column(column, justify="right" if column in ("pid", "run") else "left", overflow="fold")
+    for broker in found["brokers"]:
+        table.add_row(
+            broker["name"],
+            broker["group"],
+            str(broker["pid"] or "-"),
+            str(broker["run"] or "-"),
+            Text(broker["state"], style=_STATE_STYLES[broker["state"]]),
+            Text("yes", style="green") if broker["ready"] else Text("no", style="red"),
+            broker["address"],
+            broker["admin"],
+            ", ".join(broker["cuts"]) or "-",
+        )
+    state, pending = found["coordinator_state"], found["certificates_pending"]
+    table.caption = f"coordinator {found['coordinator']} ({found['coordinator_kind']}): {state}" + (
+        f"; {pending} death certificates wait for it" if pending else ""
+    )
+    table.caption_justify = "left"
+    return table
+
+
+@cluster.command()
+@_directory
+@_victims
+@click.option("--signal", "number", default="KILL", show_default=True, help="Another signal, by name.")
+def kill(directory: Path, victims: tuple[str, ...], number: str) -> None:
+    """Kill processes, all at once."""
+    _print_faults(_ask(directory, "kill", victims=victims, signal=number.upper()))
+
+
+@cluster.command()
+@_directory
+@_victims
+def stop(directory: Path, victims: tuple[str, ...]) -> None:
+    """Ask processes to end: a broker hands over what it holds first."""
+    _print_faults(_ask(directory, "stop", victims=victims))
+
+
+@cluster.command()
+@_directory
+@_victims
+def freeze(directory: Path, victims: tuple[str, ...]) -> None:
+    """Freeze processes where they are (SIGSTOP)."""
+    _print_faults(_ask(directory, "freeze", victims=victims))
+
+
+@cluster.command()
+@_directory
+@_victims
+def thaw(directory: Path, victims: tuple[str, ...]) -> None:
+    """Let frozen processes go on (SIGCONT)."""
+    _print_faults(_ask(directory, "thaw", victims=victims))
+
+
+@cluster.command()
+@_directory
+@_victims
+@_wait
+def start(directory: Path, victims: tuple[str, ...], wait_s: float) -> None:
+    """Start processes that do not run, on the data that they left."""
+    _print_faults(_ask(directory, "start", deadline_s=CALL_DEADLINE_S + wait_s, victims=victims, wait_s=wait_s))
+
+
+@cluster.command()
+@_directory
+@_victims
+@_wait
+def restart(directory: Path, victims: tuple[str, ...], wait_s: float) -> None:
+    """Kill processes, if they run, and start them again."""
+    _print_faults(_ask(directory, "restart", deadline_s=CALL_DEADLINE_S + wait_s, victims=victims, wait_s=wait_s))
+
+
+@cluster.command()
+@_directory
+@click.argument("source", metavar="END")
+@click.argument("destination", metavar="END")
+@click.option("--one-way", is_flag=True, help="Only what the first end says to the second.")
+@click.option("--reset", is_flag=True, help="Break connections, instead of leaving them open and silent.")
+def cut(directory: Path, source: str, destination: str, one_way: bool, reset: bool) -> None:
+    """Cut the network between two ends, as if a cable were pulled.
+
+    For example `cut g0-0 g0-1`, `cut g1 all`, `cut g0-0 clients`, `cut g0-0 coordinator`.
+    """
+    _print_faults(
+        _ask(directory, "cut", source=source, destination=destination, one_way=one_way, reset=reset)
+    )
+
+
+@cluster.command()
+@_directory
+@click.argument("source", metavar="[END]", required=False)
+@click.argument("destination", metavar="[END]", required=False)
+def heal(directory: Path, source: str | None, destination: str | None) -> None:
+    """Mend the cuts between two ends, of one end, or all."""
+    _print_faults(_ask(directory, "heal", source=source, destination=destination), nothing="nothing was cut there")
+
+
+@cluster.command()
+@_directory
+def faults(directory: Path) -> None:
+    """List what has been done to the cluster since it was started."""
+    _print_faults(_ask(directory, "faults"), nothing="nothing yet")
+
+
+@cluster.command()
+@_directory
+def down(directory: Path) -> None:
+    """End the cluster: brokers hand over and flush, then the coordinator, then the runner. The data stays."""
+    from seriatim_broker.local.control import find_running  # imports gRPC
+
+    try:
+        find_running(directory)
+    except PreconditionError:
+        state = read_state(directory)
+        killed = () if state is None else end_leftovers(state)
+        if state is None or not killed:
+            raise
+        write_state(directory, state)
+        click.echo(f"the runner had died; killed what it left behind: {', '.join(entry.name for entry in killed)}")
+        return
+    _ask(directory, "down", deadline_s=DOWN_DEADLINE_S)
+    click.echo(json.dumps({"down": str(directory)}) if _wants_json() else f"the cluster in {directory} is down")
+
+
+def _ask(directory: Path, command: str, *, deadline_s: float = CALL_DEADLINE_S, **arguments: Any) -> Any:
+    from seriatim_broker.local.control import find_running, request  # imports gRPC
+
+    return request(find_running(directory.resolve()), command, arguments, deadline_s=deadline_s)
+
+
+def _print_faults(records: Iterable[dict[str, Any]], *, nothing: str = "nothing to do: it is so already") -> None:
+    found = list(records)
+    if _wants_json():
+        click.echo(json.dumps(found))
+        return
+    if not found:
+        click.echo(nothing)
+    for record in found:
+        done = _VERBS[record["kind"], record["phase"]]
+        details = f" ({record['details']})" if record["details"] else ""
+        click.echo(f"{record['at']:.3f} {done} {record['victim']}{details}")
+
+
+_VERBS: Final = {
+    ("kill", "inject"): "killed",
+    ("kill", "heal"): "started",
+    ("stop", "inject"): "stopped",
+    ("stop", "heal"): "started",
+    ("freeze", "inject"): "froze",
+    ("freeze", "heal"): "thawed",
+    ("cut", "inject"): "cut",
+    ("cut", "heal"): "healed",
+    ("end", "inject"): "ended by itself:",
+}
+
+
+def _wants_json() -> bool:
+    """The root command's --output, wherever this group is mounted."""
+    root = click.get_current_context().find_root()
+    return root.params.get("output") == "json"
+
+
+def _console() -> Console:
+    return Console()

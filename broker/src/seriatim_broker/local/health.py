@@ -1,0 +1,25 @@
+"""Asking a broker's admin port whether it is ready: one plain HTTP request, no library."""
+
+from __future__ import annotations
+
+import asyncio
+
+from seriatim_broker.local.plan import Address
+
+_ANSWER_SIZE_BYTES_MAX = 64 << 10
+
+
+async def is_ready(admin: Address, *, deadline_s: float) -> bool:
+    """Whether `GET /ready` is answered with 200 within `deadline_s` seconds: admitted, and serving."""
+    try:
+        async with asyncio.timeout(deadline_s):
+            reader, writer = await asyncio.open_connection(admin.host, admin.port, limit=_ANSWER_SIZE_BYTES_MAX)
+            try:
+                writer.write(f"GET /ready HTTP/1.1\r\nHost: {admin}\r\nConnection: close\r\n\r\n".encode())
+                await writer.drain()
+                status = await reader.readline()
+            finally:
+                writer.close()
+    except (OSError, TimeoutError, ValueError):
+        return False
+    return status.split()[1:2] == [b"200"]

@@ -1,0 +1,121 @@
+"""Which programs a local cluster runs, as argument vectors: our own broker and coordinator, or a real etcd.
+
+The one place that knows their command lines; tests put small programs of their own here.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol
+
+from seriatim_api.errors import PreconditionError
+from seriatim_api.ids import RunId
+
+from seriatim_broker.local.plan import BrokerPlan, ClusterPlan
+
+CoordinatorKind = Literal["embedded", "etcd"]
+
+
+class Programs(Protocol):
+    """How to start each process."""
+
+    def broker(self, plan: ClusterPlan, broker: BrokerPlan, data: Path) -> Sequence[str]:
+        """The argument vector of a broker with its data directory."""
+        ...
+
+    def coordinator(self, plan: ClusterPlan, data: Path) -> Sequence[str]:
+        """The argument vector of the coordinator with its data directory."""
+        ...
+
+    def last_run(self, data: Path, broker: str) -> RunId | None:
+        """The run that the broker's data directory names; None before the first start.
+
+        Raises:
+            StorageError: It cannot be told.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class SeriatimPrograms:
+    """The real ones.
+
+    Attributes:
+        coordinator_kind: The embedded coordinator, or etcd.
+        broker_options: Further options of every broker, as on its command line.
+    """
+
+    coordinator_kind: CoordinatorKind = "embedded"
+    broker_options: tuple[str, ...] = ()
+
+    def broker(self, plan: ClusterPlan, broker: BrokerPlan, data: Path) -> Sequence[str]:
+        """`seriatim broker`, with this broker's own map of peers."""
+        peers = ",".join(f"{name}={address}" for name, address in broker.peers)
+        options = {
+            "--cluster": plan.name,
+            "--group": broker.group,
+            "--slot": str(broker.slot),
+            "--data": str(data),
+            "--listen": str(broker.listen),
+            "--advertise": str(broker.advertised),
+            "--coordinator": str(broker.coordinator),
+            "--admin-listen": str(broker.admin),
+        }
+        if peers:
+            options["--peers"] = peers
+        return [*_OURS, "broker", *(word for option in options.items() for word in option), *self.broker_options]
+
+    def coordinator(self, plan: ClusterPlan, data: Path) -> Sequence[str]:
+        """`seriatim coordinator`, or etcd with one member.
+
+        Raises:
+            PreconditionError: etcd is asked for, and there is none.
+        """
+        if self.coordinator_kind == "etcd":
+            return _etcd(plan, data)
+        return [*_OURS, "coordinator", "--data", str(data), "--listen", str(plan.coordinator)]
+
+    def last_run(self, data: Path, broker: str) -> RunId | None:
+        """As the directory's passport has it."""
+        from seriatim_broker.adapters.passport import read_run
+
+        return read_run(data)
+
+
+_OURS = (sys.executable, "-m", "seriatim_broker")
+
+
+def find_etcd() -> str:
+    """The etcd binary: `.tools/bin/etcd` of this directory or one above it, else the one on the path.
+
+    Raises:
+        PreconditionError: There is none.
+    """
+    here = Path.cwd()
+    for directory in (here, *here.parents):
+        candidate = directory / ".tools" / "bin" / "etcd"
+        if candidate.is_file():
+            return str(candidate)
+    found = shutil.which("etcd")
+    if found is None:
+        raise PreconditionError("there is no etcd in .tools/bin or on the path: 'make tools' builds one")
+    return found
+
+
+def _etcd(plan: ClusterPlan, data: Path) -> Sequence[str]:
+    clients, peers = f"http://{plan.coordinator}", f"http://{plan.coordinator_peers}"
+    options = {
+        "--name": plan.name,
+        "--data-dir": str(data),
+        "--listen-client-urls": clients,
+        "--advertise-client-urls": clients,
+        "--listen-peer-urls": peers,
+        "--initial-advertise-peer-urls": peers,
+        "--initial-cluster": f"{plan.name}={peers}",
+        "--log-level": "warn",
+    }
+    return [find_etcd(), *(word for option in options.items() for word in option)]

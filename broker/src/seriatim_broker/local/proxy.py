@@ -1,0 +1,140 @@
+"""The forwarding proxy of a local cluster: a listening port for each directed pair, so that any pair can be cut.
+
+It exists because brokers on one machine cannot be cut off from each other without root in any other way, and because
+gRPC cannot choose its source address, by which one port a destination might have told the callers apart. How one
+connection behaves is `forwarding`; the process around this is `proxy_process`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Iterable, Sequence
+from typing import Final, Literal
+
+from seriatim_api.errors import PreconditionError
+
+from seriatim_broker.local.forwarding import Connection
+from seriatim_broker.local.plan import Link
+
+CONNECTION_COUNT_MAX: Final = 4096
+"""Connections open at a time; one more is reset. Two descriptors each."""
+
+_BACKLOG: Final = 128
+_ACCEPT_COUNT_MAX: Final = 64  # in one turn of the loop
+
+CutMode = Literal["silent", "reset"]
+Path = tuple[str, str]
+
+
+class Proxy:
+    """Forwards every link, except in the directions that are cut.
+
+    Args:
+        links: What to listen for, and whom to forward it to.
+    """
+
+    def __init__(self, links: Sequence[Link]) -> None:
+        self._links = tuple(links)
+        self._cuts: dict[Path, CutMode] = {}
+        self._listeners: list[socket.socket] = []
+        self._connections: dict[Connection, None] = {}
+        self._forwarded_bytes = 0
+        self._loop = asyncio.get_running_loop()
+
+    def start(self) -> None:
+        """Bind and listen.
+
+        Raises:
+            PreconditionError: An address is taken, or not of this machine; nothing stays bound.
+        """
+        assert not self._listeners, "started twice"
+        try:
+            for link in self._links:
+                self._listen(link)
+        except OSError as error:
+            self.close()
+            raise PreconditionError(f"the proxy cannot listen on {link.listen}: {error.strerror}") from error
+
+    def cut(self, paths: Iterable[Path], mode: CutMode) -> None:
+        """Let nothing through in these directions.
+
+        Args:
+            paths: The directions, (from, to).
+            mode: `silent`: connections stay open and nothing arrives, new ones are accepted and hear nothing.
+                `reset`: connections are reset, and new ones as well.
+        """
+        for path in paths:
+            self._cuts[path] = mode
+        self._apply()
+
+    def heal(self, paths: Iterable[Path]) -> None:
+        """Let everything through again in these directions; what was held back arrives first."""
+        for path in paths:
+            self._cuts.pop(path, None)
+        self._apply()
+
+    @property
+    def cuts(self) -> dict[Path, CutMode]:
+        """What is cut now."""
+        return dict(self._cuts)
+
+    @property
+    def connection_count(self) -> int:
+        """Connections open now, those held at the door among them."""
+        return len(self._connections)
+
+    @property
+    def forwarded_bytes(self) -> int:
+        """All that was ever forwarded."""
+        return self._forwarded_bytes + sum(connection.forwarded_bytes for connection in self._connections)
+
+    def close(self) -> None:
+        """Stop listening, and reset what is open."""
+        for listener in self._listeners:
+            self._loop.remove_reader(listener)
+            listener.close()
+        self._listeners.clear()
+        for connection in list(self._connections):
+            connection.reset()
+
+    def _listen(self, link: Link) -> None:
+        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        self._listeners.append(listener)
+        listener.setblocking(False)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((link.listen.host, link.listen.port))
+        listener.listen(_BACKLOG)
+        self._loop.add_reader(listener, self._accept, listener, link)
+
+    def _accept(self, listener: socket.socket, link: Link) -> None:
+        for _ in range(_ACCEPT_COUNT_MAX):
+            try:
+                accepted, _caller = listener.accept()
+            except OSError:  # nobody left, or the caller has gone again
+                return
+            there = (link.source, link.destination)
+            connection = Connection(accepted, link.target, there, held=self._is_cut, closed=self._closed)
+            self._connections[connection] = None
+            if len(self._connections) > CONNECTION_COUNT_MAX or self._is_reset(connection):
+                connection.reset()
+            else:
+                connection.apply()
+
+    def _apply(self) -> None:
+        for connection in list(self._connections):
+            if self._is_reset(connection):
+                connection.reset()
+            else:
+                connection.apply()
+
+    def _is_cut(self, path: Path) -> bool:
+        return path in self._cuts
+
+    def _is_reset(self, connection: Connection) -> bool:
+        there = connection.there
+        return "reset" in (self._cuts.get(there), self._cuts.get((there[1], there[0])))
+
+    def _closed(self, connection: Connection) -> None:
+        self._forwarded_bytes += connection.forwarded_bytes
+        del self._connections[connection]
