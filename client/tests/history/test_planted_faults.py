@@ -150,6 +150,14 @@ def test_a_declared_gap_excuses_and_a_skip_does_not() -> None:
             assert kinds_of(only(report, "lost")) == ["send", "outcome", "skip", "end"]
 
 
+def test_a_gap_ends_before_its_end() -> None:
+    story = sent_and_acknowledged()
+    story.came(10, "1:0")
+    story.gap(topic=TOPIC, partition=0, first="1:1", end="1:2", why="LOST")
+    story.end("g")
+    assert only(judged(story), "lost").message == 12
+
+
 def test_a_gap_of_another_group_excuses_nothing() -> None:
     story = sent_and_acknowledged(2)
     story.came(10, "1:0")
