@@ -16,11 +16,17 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, cast
+from typing import Final
 
 from aetcd.rpc import kv_pb2
 from rocksdict import AccessType, DBRecoveryMode, Options, Rdict, WriteBatch
-from seriatim_api.errors import CorruptionError, ForeignDiskError, NewerFormatError, PreconditionError
+from seriatim_api.errors import (
+    CorruptionError,
+    ForeignDiskError,
+    NewerFormatError,
+    PreconditionError,
+    SeriatimError,
+)
 
 from seriatim_broker.embedded.mvcc import FIRST_REVISION, Change, Mvcc
 
@@ -88,25 +94,30 @@ class Disk:
             NewerFormatError, ForeignDiskError, CorruptionError: The directory cannot be used; nothing was
             changed.
         """
-        found = self._db.get(_FORMAT_KEY)
-        if found is None:
-            return self._begin()
-        version = _NUMBER.unpack(found)[0]
-        if version > FORMAT:
-            raise NewerFormatError(
-                f"{self._directory} was written by a newer version of the embedded coordinator "
-                f"(format {version}, known here: {FORMAT}): start that version",
-                format=version,
-            )
         try:
+            found = self._db.get(_FORMAT_KEY)
+            if found is None:
+                return self._begin()
+            version = _NUMBER.unpack(found)[0]
+            if version > FORMAT:
+                raise self._newer(version)
             mvcc = Mvcc.load(self._number(_REVISION_KEY), self._number(_COMPACTED_KEY), self._records())
             return Remembered(self._number(_CLUSTER_KEY), mvcc, dict(self._leases()))
+        except SeriatimError:
+            raise
         except Exception as error:
             raise CorruptionError(
                 f"{self._directory} holds a coordinator's data that cannot be read ({error}): "
                 "restore a copy, or move the directory away and begin with an empty one",
                 directory=self._directory,
             ) from error
+
+    def _newer(self, version: int) -> NewerFormatError:
+        return NewerFormatError(
+            f"{self._directory} was written by a newer version of the embedded coordinator "
+            f"(format {version}, known here: {FORMAT}): start that version",
+            format=version,
+        )
 
     def commit(self, batch: Batch) -> None:
         """Make a batch durable. After any exception the process must end: what the disk holds is not known
@@ -154,11 +165,16 @@ class Disk:
         return number
 
     def _scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        entries = cast("Iterator[tuple[bytes, bytes]]", self._db.items(from_key=prefix))  # bytes: raw mode
-        for key, value in entries:
+        # Not `items()`: that one ends in silence at a block that cannot be read.
+        cursor = self._db.iter()
+        cursor.seek(prefix)
+        while cursor.valid():
+            key: bytes = cursor.key()
             if not key.startswith(prefix):
                 return
-            yield key, value
+            yield key, cursor.value()
+            cursor.next()
+        cursor.status()
 
     def _records(self) -> Iterator[Change]:
         for key, value in self._scan(b"r"):

@@ -91,6 +91,8 @@ class Requests:
 
     def _check_range(self, request: Message) -> None:
         _check_key(request.key)
+        if request.sort_target not in _SORT_KEYS:
+            raise refusal.not_served("this sort_target")
         if request.revision > self._mvcc.revision:
             raise refusal.future_revision()
         if 0 < request.revision < self._mvcc.compact_revision:
@@ -136,7 +138,7 @@ class Requests:
         return all(_compare_one(compare, kv) for kv in found)
 
     def _range(self, request: Message) -> Message:
-        found = self._mvcc.read(request.key, request.range_end, request.revision)
+        found = self._mvcc.read(request.key, request.range_end, max(0, request.revision))
         response = rpc_pb2.RangeResponse(count=len(found))
         if request.count_only:
             return response

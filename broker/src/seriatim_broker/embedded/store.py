@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
@@ -43,7 +43,7 @@ _log = structlog.get_logger(__name__)
 
 def end_process(error: BaseException) -> None:
     """Say why and end the process at once: nothing it holds in memory may be told to anybody any more."""
-    _log.critical("coordinator_disk_failed", error=str(error))
+    _log.critical("coordinator_failed", error=str(error), exc_info=error)
     os._exit(74)  # EX_IOERR
 
 
@@ -129,8 +129,8 @@ class Store:
             on_fatal=on_fatal,
         )
         store._tasks = [
-            loop.create_task(store._commit_groups(), name="coordinator-commit"),
-            loop.create_task(store._end_leases(), name="coordinator-leases"),
+            loop.create_task(store._run(store._commit_groups()), name="coordinator-commit"),
+            loop.create_task(store._run(store._end_leases()), name="coordinator-leases"),
         ]
         return store
 
@@ -147,26 +147,22 @@ class Store:
 
     async def range(self, request: Any) -> Any:
         """Read, linearizably."""
-        self._check_alive()
-        response = self._requests.range(request)
+        response = self._apply(self._requests.range, request)
         revision = self.mvcc.revision
         await self._durable()
         return self.with_header(response, revision)
 
     async def put(self, request: Any) -> Any:
         """Put a key; durable on return."""
-        self._check_alive()
-        return await self._written(self._requests.put(request, self._loop.time()))
+        return await self._written(self._apply(self._requests.put, request, self._loop.time()))
 
     async def delete_range(self, request: Any) -> Any:
         """Delete keys; durable on return."""
-        self._check_alive()
-        return await self._written(self._requests.delete_range(request))
+        return await self._written(self._apply(self._requests.delete_range, request))
 
     async def txn(self, request: Any) -> Any:
         """Carry out a transaction; durable on return."""
-        self._check_alive()
-        return await self._written(self._requests.txn(request, self._loop.time()))
+        return await self._written(self._apply(self._requests.txn, request, self._loop.time()))
 
     async def compact(self, revision: int) -> int:
         """Compact up to `revision`; the revision of the store."""
@@ -248,6 +244,17 @@ class Store:
         if self._closing or self._failure is not None:
             raise refusal.stopping()
 
+    def _apply(self, call: Callable[..., Any], *arguments: Any) -> Any:
+        """Carry out a request in memory. Anything but a refusal is a fault of ours, and memory may be half-way."""
+        self._check_alive()
+        try:
+            return call(*arguments)
+        except refusal.Refusal:
+            raise
+        except Exception as error:
+            self._fail(error)
+            raise refusal.stopping() from error
+
     def with_header(self, response: Any, revision: int) -> Any:
         """The response with the header that every answer of etcd carries."""
         header = response.header
@@ -278,19 +285,17 @@ class Store:
             await asyncio.shield(group.done)
 
     async def _commit_groups(self) -> None:
-        while not (self._closing and self._open_group.is_empty):
+        while self._failure is None and not (self._closing and self._open_group.is_empty):
             await self._work.wait()
             self._work.clear()
-            if self._open_group.is_empty:
+            if self._open_group.is_empty or self._failure is not None:
                 continue
             group, self._open_group = self._open_group, _Group(self._loop)
             batch = Batch(self.mvcc.revision, self.mvcc.compact_revision, group.changes, group.leases)
             self._writing = group
-            try:
-                await self._loop.run_in_executor(self._thread, self._disk.commit, batch)
-            except Exception as error:
-                self._fail(error, group)
-                return
+            await self._loop.run_in_executor(self._thread, self._disk.commit, batch)
+            if self._failure is not None:
+                return  # its waiters were told so
             self._writing = None
             self.durable_revision = batch.revision
             group.done.set_result(None)
@@ -299,12 +304,24 @@ class Store:
             if not self._open_group.is_empty or self._closing:
                 self._work.set()
 
-    def _fail(self, error: Exception, group: _Group) -> None:
+    async def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        """One of the store's own tasks: it ends at `close`, or everything does."""
+        try:
+            await work
+        except Exception as error:
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        """Go on with nothing: the disk failed, or an assertion did."""
+        if self._failure is not None:
+            return
         self._failure = error
-        for one in (group, self._open_group):
-            one.done.set_exception(refusal.stopping())
-            one.done.exception()  # seen, also where nobody waits
+        for group in (self._writing, self._open_group):
+            if group is not None:
+                group.done.set_exception(refusal.stopping())
+                group.done.exception()  # seen, also where nobody waits
         self.stop_watches()
+        self._work.set()
         self._on_fatal(error)
 
     # -- leases -------------------------------------------------------------------------------------------

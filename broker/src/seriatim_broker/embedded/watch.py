@@ -141,7 +141,7 @@ class WatchStream:
             next_revision=request.start_revision if request.start_revision > 0 else now + 1,
             wants_prev_kv=request.prev_kv,
             wants_progress=request.progress_notify,
-            without=frozenset(kinds[one] for one in request.filters),
+            without=frozenset(kinds[one] for one in request.filters if one in kinds),
             told_at_s=self._loop.time(),
         )
         await self._write(rpc_pb2.WatchResponse(watch_id=watch_id, created=True), self._store.durable_revision)

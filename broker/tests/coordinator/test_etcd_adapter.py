@@ -1,0 +1,274 @@
+"""What the adapter does beyond the contract: endpoints, certificates, versions, and the meaning of failures."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import signal
+import socket
+import subprocess
+from contextlib import aclosing
+from pathlib import Path
+
+import grpc
+import pytest
+from seriatim_api.errors import (
+    BadRequestError,
+    CompactedError,
+    LeaseNotFoundError,
+    MessageTooLargeError,
+    PreconditionError,
+    SeriatimError,
+)
+from seriatim_broker.adapters import etcd_channel
+from seriatim_broker.adapters.etcd import EtcdConfig, EtcdCoordinator, EtcdTls, is_supported_version
+from seriatim_broker.adapters.etcd_channel import EndpointPool
+from seriatim_broker.adapters.etcd_codec import decode_key, encode_key, make_error, prefix_range
+from seriatim_broker.adapters.etcd_watch import ResumedWatch
+from seriatim_broker.embedded import serve, service, watch
+from seriatim_broker.interfaces.coordinator import CoordinatorUnavailableError, Put
+from structlog.testing import capture_logs
+
+from .harness import free_port, start_child, until
+
+# -- nobody there --------------------------------------------------------------------------------------------
+
+
+async def test_nobody_listens() -> None:
+    client = EtcdCoordinator(EtcdConfig((f"127.0.0.1:{free_port()}",), deadline_s=0.3))
+    begun_s = asyncio.get_running_loop().time()
+    with pytest.raises(CoordinatorUnavailableError, match="no connection"):
+        await client.txn((), [Put("a", b"")])
+    assert asyncio.get_running_loop().time() - begun_s < 1.0
+    await client.close()
+    await client.close()
+
+
+async def test_somebody_listens_and_says_nothing() -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        client = EtcdCoordinator(EtcdConfig((f"127.0.0.1:{silent.getsockname()[1]}",), deadline_s=0.3))
+        with pytest.raises(CoordinatorUnavailableError):
+            await client.get("a")
+        await client.close()
+
+
+async def test_reconnects_quickly(tmp_path: Path) -> None:
+    """gRPC's own back-off would take a second and more to find a coordinator that is back."""
+    address = f"127.0.0.1:{free_port()}"
+    client = EtcdCoordinator(EtcdConfig((address,), deadline_s=20))
+    waiting = asyncio.ensure_future(client.get("a"))
+    with pytest.raises(CoordinatorUnavailableError):
+        await client.get("a", deadline_s=1.0)  # the back-off has grown meanwhile
+    loop = asyncio.get_running_loop()
+    server = await serve(tmp_path / "c", address)
+    begun_s = loop.time()
+    assert await waiting is None
+    assert loop.time() - begun_s < 0.6
+    await client.close()
+    await server.stop()
+
+
+async def test_cancelled_call_is_cancelled(tmp_path: Path) -> None:
+    client = EtcdCoordinator(EtcdConfig((f"127.0.0.1:{free_port()}",)))
+    call = asyncio.ensure_future(client.get("a"))
+    await asyncio.sleep(0)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    await client.close()
+
+
+# -- several endpoints ---------------------------------------------------------------------------------------
+
+
+async def test_dead_endpoint_is_passed_over(tmp_path: Path) -> None:
+    server = await serve(tmp_path / "c", "127.0.0.1:0")
+    client = EtcdCoordinator(EtcdConfig((f"127.0.0.1:{free_port()}", server.address)))
+    assert (await client.txn((), [Put("a", b"1")])).succeeded
+    await client.close()
+    await server.stop()
+
+
+async def test_read_and_watch_leave_an_endpoint_that_fails(tmp_path: Path) -> None:
+    """Two coordinators that know nothing of each other stand for two members with the same data."""
+    first, second = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
+    frozen = start_child(tmp_path / "first", first)
+    server = await serve(tmp_path / "second", second)
+    for address in (first, second):
+        single = EtcdCoordinator(EtcdConfig((address,), deadline_s=20))
+        await single.txn((), [Put("where", address.encode())])
+        await single.close()
+    client = EtcdCoordinator(EtcdConfig((first, second), deadline_s=4))
+
+    loop = asyncio.get_running_loop()
+
+    async def first_answers() -> bool:
+        found = await client.get("where")
+        if found is not None and found.value == first.encode():
+            return True
+        client._pool.avoid(await client._pool.ready(loop.time() + 5))
+        return False
+
+    try:
+        await until(first_answers, 10)  # whichever was connected first has answered until now
+        frozen.send_signal(signal.SIGSTOP)
+        found = await client.get("where")
+        assert found is not None
+        assert found.value == second.encode()
+        assert (await client.txn((), [Put("b", b"")])).succeeded
+    finally:
+        frozen.kill()
+        await asyncio.to_thread(frozen.wait)
+        await client.close()
+        await server.stop()
+
+
+# -- watches -------------------------------------------------------------------------------------------------
+
+
+async def test_quiet_watch_is_not_left_behind_by_compaction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "PROGRESS_INTERVAL_S", 0.05)
+    server = await serve(tmp_path / "c", "127.0.0.1:0", history_revision_count=5)
+    pool = EndpointPool((server.address,), None)
+    writer = EtcdCoordinator(EtcdConfig((server.address,)))
+    watched = ResumedWatch(pool, "quiet", start_revision=2, prefix=False)
+    async with aclosing(watched.batches()) as batches:
+        waiting = asyncio.ensure_future(anext(batches))
+        for _ in range(4):
+            last = (await writer.txn((), [Put("busy", b"")])).revision
+
+        async def has_moved() -> bool:
+            return watched._next_revision > last
+
+        await until(has_moved, 10)
+        await server.stop()
+        server = await serve(tmp_path / "c", server.address, history_revision_count=5)
+        for _ in range(3):
+            await writer.txn((), [Put("busy", b"")])
+        await writer.txn((), [Put("quiet", b"at last")])
+        async with asyncio.timeout(10):
+            batch = await waiting
+    assert [event.item.value for event in batch.events] == [b"at last"]
+    await writer.close()
+    await pool.close()
+    await server.stop()
+
+
+# -- certificates --------------------------------------------------------------------------------------------
+
+
+def make_certificates(directory: Path) -> None:
+    """A CA with a certificate that is good for both ends of a connection to 127.0.0.1."""
+    directory.mkdir()
+    common = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
+    signed = ["-CA", "ca.pem", "-CAkey", "ca.key", "-addext", "subjectAltName=IP:127.0.0.1"]
+    signed += ["-addext", "basicConstraints=CA:FALSE"]
+    for command in (
+        ["-keyout", "ca.key", "-out", "ca.pem", "-subj", f"/CN={directory.name}"],
+        ["-keyout", "end.key", "-out", "end.pem", "-subj", "/CN=coordinator", *signed],
+    ):
+        subprocess.run(["openssl", "req", "-x509", *common, *command], cwd=directory, check=True, capture_output=True)
+
+
+def server_credentials(directory: Path) -> grpc.ServerCredentials:
+    pair = ((directory / "end.key").read_bytes(), (directory / "end.pem").read_bytes())
+    return grpc.ssl_server_credentials([pair], (directory / "ca.pem").read_bytes(), require_client_auth=True)
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl to make certificates with")
+async def test_certificates_are_read_again_when_they_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(etcd_channel, "TLS_CHECK_INTERVAL_S", 0.0)
+    for name in ("old", "new"):
+        make_certificates(tmp_path / name)
+    used = tmp_path / "used"
+    shutil.copytree(tmp_path / "old", used)
+    tls = EtcdTls(used / "ca.pem", used / "end.pem", used / "end.key")
+    server = await serve(tmp_path / "c", "127.0.0.1:0", credentials=server_credentials(tmp_path / "old"))
+    client = EtcdCoordinator(EtcdConfig((server.address,), tls, deadline_s=10))
+    stranger = EtcdCoordinator(EtcdConfig((server.address,), EtcdTls(used / "ca.pem"), deadline_s=0.5))
+    assert (await client.txn((), [Put("a", b"1")])).succeeded
+    with pytest.raises(CoordinatorUnavailableError):
+        await stranger.get("a")
+    await server.stop()
+    server = await serve(tmp_path / "c", server.address, credentials=server_credentials(tmp_path / "new"))
+    with pytest.raises(CoordinatorUnavailableError):
+        await client.get("a", deadline_s=0.5)
+    shutil.copytree(tmp_path / "new", used, dirs_exist_ok=True)
+    found = await client.get("a")
+    assert found is not None
+    assert found.value == b"1"
+    (used / "ca.pem").unlink()  # in the middle of being replaced: what there is goes on
+    assert await client.get("a") is not None
+    missing = EtcdCoordinator(EtcdConfig((server.address,), tls))
+    with pytest.raises(PreconditionError, match="certificates"):
+        await missing.get("a")
+    for one in (client, stranger, missing):
+        await one.close()
+    await server.stop()
+
+
+# -- versions and failures -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("version", "is_supported"),
+    [
+        ("3.5.22", False), ("3.5.23", True), ("3.6.4", False), ("3.6.5", True), ("3.6.16", True),
+        ("3.4.99", False), ("3.7.0", True), ("4.0.0", True), ("3.6.5-embedded", True), ("", False), ("x", False),
+    ],
+)  # fmt: skip
+def test_supported_versions(version: str, is_supported: bool) -> None:
+    assert is_supported_version(version) is is_supported
+
+
+async def test_old_version_is_warned_of_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "VERSION", "3.5.21")
+    server = await serve(tmp_path / "c", "127.0.0.1:0")
+    client = EtcdCoordinator(EtcdConfig((server.address,)))
+    with capture_logs() as logs:
+
+        async def is_warned() -> bool:
+            await client.get("a")
+            return any(entry["event"] == "etcd_version_not_supported" for entry in logs)
+
+        await until(is_warned, 10)
+        await client.get("a")
+    warnings = [entry for entry in logs if entry["log_level"] == "warning"]
+    assert [entry["version"] for entry in warnings] == ["3.5.21"]
+    await client.close()
+    await server.stop()
+
+
+@pytest.mark.parametrize(
+    ("code", "details", "kind"),
+    [
+        ("UNAVAILABLE", "etcdserver: no leader", CoordinatorUnavailableError),
+        ("UNAVAILABLE", "etcdserver: request timed out", CoordinatorUnavailableError),
+        ("DEADLINE_EXCEEDED", "", CoordinatorUnavailableError),
+        ("UNKNOWN", "", CoordinatorUnavailableError),
+        ("RESOURCE_EXHAUSTED", "etcdserver: too many requests", CoordinatorUnavailableError),
+        ("RESOURCE_EXHAUSTED", "etcdserver: mvcc: database space exceeded", PreconditionError),
+        ("RESOURCE_EXHAUSTED", "grpc: received message larger than max (1 vs. 2)", MessageTooLargeError),
+        ("INVALID_ARGUMENT", "etcdserver: request is too large", MessageTooLargeError),
+        ("INVALID_ARGUMENT", "etcdserver: duplicate key given in txn request", BadRequestError),
+        ("OUT_OF_RANGE", "etcdserver: mvcc: required revision has been compacted", CompactedError),
+        ("OUT_OF_RANGE", "etcdserver: mvcc: required revision is a future revision", BadRequestError),
+        ("NOT_FOUND", "etcdserver: requested lease not found", LeaseNotFoundError),
+        ("PERMISSION_DENIED", "etcdserver: permission denied", PreconditionError),
+        ("UNAUTHENTICATED", "etcdserver: invalid auth token", PreconditionError),
+    ],
+)
+def test_meaning_of_failures(code: str, details: str, kind: type[SeriatimError]) -> None:
+    metadata = grpc.aio.Metadata()
+    error = grpc.aio.AioRpcError(grpc.StatusCode[code], metadata, metadata, details)
+    assert type(make_error(error, "test")) is kind
+
+
+def test_ranges_of_prefixes() -> None:
+    assert prefix_range("a/") == (b"a/", b"a0")
+    assert prefix_range("") == (b"\0", b"\0")
+    assert prefix_range("a" + decode_key(b"\xff\xff")) == (b"a\xff\xff", b"b")
+    assert prefix_range(decode_key(b"\xff")) == (b"\xff", b"\0")
+    assert encode_key(decode_key(b"not \xff utf-8")) == b"not \xff utf-8"
