@@ -1,0 +1,189 @@
+"""Where batches are: the extents, and for each segment the runs of its batches in them.
+
+A segment's log is a row of runs; a run says "from this index on, in that extent" and ends where the next begins.
+Positions are bytes of the segment's log, so that the difference of two is what a run takes: extents know exactly how
+much of them is in use without a counter on disk.
+
+Plain bookkeeping in memory; the index on disk is written by the storage along with the batches.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from typing import NamedTuple
+
+
+class Run(NamedTuple):
+    """Batches of a segment from index `start` on, in one extent; `position` bytes of the segment come before."""
+
+    start: int
+    position: int
+    extent: int
+
+
+class SegmentLog:
+    """A segment's batches on this disk: where the next one goes, and the runs.
+
+    `version` grows when something is taken away or moved, so that a reader can tell that what it read is outdated.
+    """
+
+    __slots__ = ("position", "runs", "tail", "version")
+
+    def __init__(self) -> None:
+        self.tail = 0
+        self.position = 0
+        self.runs: tuple[Run, ...] = ()
+        self.version = 0
+
+    def run_at(self, index: int) -> int:
+        """The place in `runs` of the run that would hold `index`; 0 if it lies before all."""
+        return max(0, bisect_right(self.runs, index, key=lambda run: run.start) - 1)
+
+    def end_of(self, place: int) -> tuple[int, int]:
+        """Index and position at which a run ends."""
+        if place + 1 < len(self.runs):
+            following = self.runs[place + 1]
+            return following.start, following.position
+        return self.tail, self.position
+
+    def size_in(self, place: int) -> int:
+        """Bytes of a run."""
+        return self.end_of(place)[1] - self.runs[place].position
+
+
+class Extent:
+    """One extent: what it took, and what of that is in use."""
+
+    __slots__ = ("live_bytes", "number", "opened_at_ms", "runs", "size_bytes")
+
+    def __init__(self, number: int, opened_at_ms: int) -> None:
+        self.number = number
+        self.opened_at_ms = opened_at_ms
+        self.size_bytes = 0
+        self.live_bytes = 0
+        self.runs = 0
+
+    def is_sparse(self, live_percent_min: int) -> bool:
+        """Whether so little of it is in use that copying that is worth the space."""
+        return self.live_bytes * 100 < self.size_bytes * live_percent_min
+
+
+class ExtentTable:
+    """All extents and all segments' logs."""
+
+    def __init__(self) -> None:
+        self.extents: dict[int, Extent] = {}
+        self.active: Extent | None = None
+        self.spares: list[int] = []
+        self._partitions: dict[int, dict[int, SegmentLog]] = {}
+
+    # ---- segments ---------------------------------------------------------------------------------------
+
+    def log(self, partition: int, segment: int) -> SegmentLog | None:
+        """A segment's log, or None if nothing of it was ever put."""
+        return self._partitions.get(partition, {}).get(segment)
+
+    def ensure_log(self, partition: int, segment: int) -> SegmentLog:
+        """A segment's log, made empty if need be."""
+        logs = self._partitions.setdefault(partition, {})
+        log = logs.get(segment)
+        if log is None:
+            log = logs[segment] = SegmentLog()
+        return log
+
+    def segments_of(self, partition: int) -> list[int]:
+        """Numbers of the segments of a partition with a log."""
+        return sorted(self._partitions.get(partition, {}))
+
+    def forget(self, partition: int, segment: int) -> SegmentLog | None:
+        """Take a segment's log away, out of its extents too."""
+        logs = self._partitions.get(partition, {})
+        log = logs.pop(segment, None)
+        if log is None:
+            return None
+        if not logs:
+            del self._partitions[partition]
+        for place, run in enumerate(log.runs):
+            self._release(run, log.size_in(place))
+        log.version += 1
+        log.runs = ()
+        return log
+
+    def runs_in(self, extent: int) -> Iterator[tuple[int, int, SegmentLog, int]]:
+        """Partition, segment, log and place of each run in an extent: looks at everything."""
+        for partition, logs in self._partitions.items():
+            for segment, log in logs.items():
+                for place, run in enumerate(log.runs):
+                    if run.extent == extent:
+                        yield partition, segment, log, place
+
+    # ---- runs -------------------------------------------------------------------------------------------
+
+    def append(self, log: SegmentLog, extent: Extent, end_index: int, size_bytes: int, start: int) -> Run | None:
+        """Take up a batch of [start, end_index) in an extent; returns the run that it begins, if it does."""
+        begun = None
+        if not log.runs or log.runs[-1].extent != extent.number:
+            begun = Run(start, log.position, extent.number)
+            log.runs = (*log.runs, begun)
+            extent.runs += 1
+        log.tail = end_index
+        log.position += size_bytes
+        extent.size_bytes += size_bytes
+        extent.live_bytes += size_bytes
+        return begun
+
+    def restore(self, log: SegmentLog, runs: tuple[Run, ...], tail: int, position: int) -> None:
+        """Take up a log as found on disk."""
+        log.runs, log.tail, log.position = runs, tail, position
+        for place, run in enumerate(runs):
+            extent = self.extents[run.extent]
+            extent.runs += 1
+            extent.live_bytes += log.size_in(place)
+
+    def truncate(self, log: SegmentLog, length: int, position: int) -> tuple[list[Run], set[int]]:
+        """Cut a log; returns the runs that go, and the extents that hold something of what was cut."""
+        assert length <= log.tail, (length, log.tail)
+        kept = [run for run in log.runs if run.start < length]
+        gone = list(log.runs[len(kept) :])
+        touched = {run.extent for run in gone}
+        for place in range(len(kept), len(log.runs)):
+            self._release(log.runs[place], log.size_in(place))
+        if kept:
+            touched.add(kept[-1].extent)
+            cut = log.end_of(len(kept) - 1)[1] - position
+            self.extents[kept[-1].extent].live_bytes -= cut
+        log.runs, log.tail, log.position = tuple(kept), length, position
+        log.version += 1
+        return gone, touched
+
+    def move(self, log: SegmentLog, place: int, mid: int, mid_position: int, target: Extent) -> tuple[Run, Run | None]:
+        """Note that [start, mid) of a run was copied to another extent; returns the new run, and what is left."""
+        run = log.runs[place]
+        end, _end_position = log.end_of(place)
+        size_bytes = mid_position - run.position
+        assert run.start < mid <= end, (run, mid, end)
+        source = self.extents[run.extent]
+        source.live_bytes -= size_bytes
+        moved = run._replace(extent=target.number)
+        left = Run(mid, mid_position, run.extent) if mid < end else None
+        if left is None:
+            source.runs -= 1
+        log.runs = (*log.runs[:place], moved, *((left,) if left else ()), *log.runs[place + 1 :])
+        log.version += 1
+        target.runs += 1
+        target.size_bytes += size_bytes
+        target.live_bytes += size_bytes
+        return moved, left
+
+    def _release(self, run: Run, size_bytes: int) -> None:
+        extent = self.extents[run.extent]
+        extent.runs -= 1
+        extent.live_bytes -= size_bytes
+        assert extent.runs >= 0, run
+
+    # ---- extents ----------------------------------------------------------------------------------------
+
+    def dead(self) -> list[int]:
+        """Extents that hold nothing in use, and take no more."""
+        return [e.number for e in self.extents.values() if e.runs == 0 and e is not self.active]

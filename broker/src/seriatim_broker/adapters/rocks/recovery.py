@@ -1,0 +1,157 @@
+"""What a start finds: one pass over the control records, and for each segment a look at its last batch.
+
+The tail of a segment is the end of the last batch of its last run; commit is what was known when that batch was
+written, so the batches between are the uncommitted ones and are read with their bodies. Nothing else of the log is
+read. (In a sealed segment all is committed.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import groupby
+from operator import itemgetter
+
+from seriatim_api.batch import Checksum
+from seriatim_api.errors import CorruptionError
+from seriatim_api.ids import PartitionId
+
+from ...core.log import CursorState, LocalSegment, Preparation, RecoveredPartition, RecoveredSegment, TailCopy
+from ...core.producers import Window
+from . import keys
+from .codec import read_cursor, read_extent, read_preparation, read_run, read_segment, read_tail, read_window
+from .copies import CopyTable
+from .engine import CURSOR, INDEX, META, Engine
+from .extents import Extent, ExtentTable, Run, SegmentLog
+from .reader import last_of_run, plan, read_stretches, verify_tail
+
+_NO_LIMIT_BYTES = 1 << 62
+
+
+def recover_extents(engine: Engine, table: ExtentTable) -> None:
+    """Take up the extents: those with a record are in use, the others are spare."""
+    end = keys.extent_key(0xFFFFFFFF)
+    opened = {keys.split_extent_key(key): read_extent(value) for key, value in engine.cursor(INDEX, end).forward(b"")}
+    for number in engine.extents():
+        if number in opened:
+            extent = table.extents[number] = Extent(number, opened[number])
+            extent.size_bytes = engine.extent_size_bytes(number)
+        else:
+            table.spares.append(number)
+    if table.extents:
+        table.active = table.extents[max(table.extents)]
+
+
+class Recovery:
+    """One pass over everything; fills the tables of the storage as it goes."""
+
+    def __init__(self, engine: Engine, checksum: Checksum, table: ExtentTable, copies: CopyTable) -> None:
+        self._engine = engine
+        self._checksum = checksum
+        self._table = table
+        self._copies = copies
+
+    def partitions(self) -> Iterator[RecoveredPartition]:
+        """All partitions, ascending.
+
+        Raises:
+            CorruptionError: Something does not match its checksum, or is missing.
+        """
+        for partition, rows in _merged(self._rows(META), self._rows(INDEX), self._rows(CURSOR)):
+            yield self._partition(PartitionId(partition), rows)
+
+    def _rows(self, family: str) -> Iterator[tuple[int, str, bytes, bytes]]:
+        begin = keys.partition_range(1)[0]
+        for key, value in self._engine.cursor(family).forward(begin):
+            yield keys.partition_of(key), family, key, value
+
+    def _partition(self, partition: PartitionId, rows: list[tuple[str, bytes, bytes]]) -> RecoveredPartition:
+        records: dict[int, LocalSegment] = {}
+        windows: dict[int, list[tuple[bytes, Window]]] = {}
+        runs: dict[int, list[Run]] = {}
+        preparations: list[Preparation] = []
+        tails: list[TailCopy] = []
+        cursors: list[CursorState] = []
+        for family, key, value in rows:
+            if family == INDEX:
+                _partition, segment, start = keys.split_batch_key(key)
+                extent, position = read_run(value)
+                runs.setdefault(segment, []).append(Run(start, position, extent))
+                continue
+            if family == CURSOR:
+                _partition, segment, group = keys.split_cursor_key(key)
+                cursors.append(read_cursor(segment, group, value))
+                continue
+            _partition, kind, segment, rest = keys.split_meta_key(key)
+            if kind == keys.SEGMENT:
+                records[segment] = read_segment(segment, value)
+            elif kind == keys.WINDOW:
+                windows.setdefault(segment, []).append((rest, read_window(value)))
+            elif kind == keys.PREPARATION:
+                preparation = read_preparation(segment, rest, value)
+                self._take_copy(partition, key, preparation.tail)
+                preparations.append(preparation)
+            elif kind == keys.TAIL:
+                tail = read_tail(value)
+                self._take_copy(partition, key, tail)
+                tails.append(tail)
+            else:
+                raise CorruptionError(f"partition {partition}: a record of unknown kind {kind!r}")
+        segments = tuple(
+            self._segment(partition, record, tuple(runs.pop(no, ())), tuple(windows.pop(no, ())))
+            for no, record in sorted(records.items())
+        )
+        for no, orphaned in runs.items():
+            self._restore(partition, no, tuple(orphaned))
+        return RecoveredPartition(partition, segments, tuple(preparations), tuple(tails), tuple(cursors))
+
+    def _segment(
+        self,
+        partition: PartitionId,
+        record: LocalSegment,
+        runs: tuple[Run, ...],
+        windows: tuple[tuple[bytes, Window], ...],
+    ) -> RecoveredSegment:
+        if not runs:
+            return RecoveredSegment(record, 0, 0, 0, (), windows)
+        log, checksum, commit = self._restore(partition, record.no, runs)
+        if record.sealed_len is not None:
+            return RecoveredSegment(record, log.tail, checksum, log.tail, (), windows)
+        stretches = plan(log, commit, log.tail)
+        stored = read_stretches(self._engine, self._checksum, partition, record.no, stretches, _NO_LIMIT_BYTES)
+        batches = tuple(one.batch for one in stored)
+        return RecoveredSegment(record, log.tail, checksum, commit, batches, windows)
+
+    def _restore(self, partition: int, segment: int, runs: tuple[Run, ...]) -> tuple[SegmentLog, int, int]:
+        """A segment's log, its checksum at the tail, and the commit then known."""
+        last = last_of_run(self._engine, self._checksum, partition, segment, runs[-1])
+        header = last.batch.header
+        for run in runs:
+            if run.extent not in self._table.extents:
+                raise CorruptionError(
+                    f"partition {partition} segment {segment}: its batches from {run.start} on are in extent "
+                    f"{run.extent}, which is missing"
+                )
+        log = self._table.ensure_log(partition, segment)
+        self._table.restore(log, runs, header.end_index, last.position + last.batch.size_bytes)
+        return log, header.checksum, min(last.commit, header.end_index)
+
+    def _take_copy(self, partition: int, key: bytes, tail: TailCopy | None) -> None:
+        if tail is not None:
+            verify_tail(tail, self._checksum)
+        self._copies.put(partition, key, tail, 0)
+
+
+def _merged(
+    *sources: Iterator[tuple[int, str, bytes, bytes]],
+) -> Iterator[tuple[int, list[tuple[str, bytes, bytes]]]]:
+    """Rows of all sources, each ascending by partition, gathered by partition."""
+    grouped = [groupby(source, key=itemgetter(0)) for source in sources]
+    heads = [next(group, None) for group in grouped]
+    while any(head is not None for head in heads):
+        partition = min(head[0] for head in heads if head is not None)
+        rows: list[tuple[str, bytes, bytes]] = []
+        for place, head in enumerate(heads):
+            if head is not None and head[0] == partition:
+                rows.extend(row[1:] for row in head[1])
+                heads[place] = next(grouped[place], None)
+        yield partition, rows

@@ -1,0 +1,71 @@
+"""Settings of the RocksDB storage, each with its unit, its default and the reason for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+_MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class RocksSettings:
+    """How much memory and disk the storage may use, and when it acts.
+
+    Attributes:
+        extent_size_bytes_max: An extent that has taken this much is followed by a new one.
+        extent_age_s_max: So is one that is this old, so that retention by time finds whole extents to drop.
+        extent_live_percent_min: An extent with less of it still in use is copied forward and dropped.
+        extent_copy_size_bytes_min: Extents smaller than this are not worth copying.
+        spare_extents: Extents made ahead, at start and afterwards when nothing waits to be written: making one stops
+            the process for several fsyncs.
+        memtables_size_bytes_max: Over all column families; at this size RocksDB begins to write the oldest out.
+        extent_memtable_size_bytes: One memtable of an extent; as large is a file of it.
+        meta_memtable_size_bytes: One memtable of the small column families.
+        memtables_count_max: For each column family; when all wait for the disk, writes are refused for the moment.
+        level0_files_compaction: Files of a small column family at which it is compacted; refusals begin at twice as
+            many. Extents are never compacted.
+        wal_size_bytes_max: Write-ahead logs beyond this are released by writing out the memtables that need them.
+        block_cache_size_bytes: Blocks, indexes and filters kept in memory.
+        open_files_max: Table files kept open.
+        head_cache_size_bytes_max: Newest batches kept in memory for readers at the head, over all partitions.
+        queued_size_bytes_max: Submitted and not yet durable; beyond it the storage says that it is saturated.
+        group_size_bytes_max: Written and flushed together: bounds how long one write holds the interpreter lock
+            (1 to 2 ms a MiB).
+        retry_ms: How soon a write that the engine refused for the moment is tried again.
+        read_deadline_ms: A read from the disk that takes longer fails.
+        reserve_percent: Of the disk, kept free of new appends.
+        reserve_bytes_min: The least reserve, on small disks.
+        disk_check_ms: How long a look at the free space is believed.
+    """
+
+    extent_size_bytes_max: int = 2048 * _MIB
+    extent_age_s_max: float = 3600.0
+    extent_live_percent_min: int = 40
+    extent_copy_size_bytes_min: int = 64 * _MIB
+    spare_extents: int = 2
+    memtables_size_bytes_max: int = 96 * _MIB
+    extent_memtable_size_bytes: int = 32 * _MIB
+    meta_memtable_size_bytes: int = 8 * _MIB
+    memtables_count_max: int = 4
+    level0_files_compaction: int = 4
+    wal_size_bytes_max: int = 128 * _MIB
+    block_cache_size_bytes: int = 32 * _MIB
+    open_files_max: int = 2000
+    head_cache_size_bytes_max: int = 64 * _MIB
+    queued_size_bytes_max: int = 64 * _MIB
+    group_size_bytes_max: int = 2 * _MIB
+    retry_ms: int = 5
+    read_deadline_ms: int = 10_000
+    reserve_percent: int = 5
+    reserve_bytes_min: int = 2048 * _MIB
+    disk_check_ms: int = 1000
+
+    def __post_init__(self) -> None:
+        assert 0 < self.extent_live_percent_min < 100, self.extent_live_percent_min
+        assert self.extent_size_bytes_max > 0, self.extent_size_bytes_max
+        assert self.extent_age_s_max > 0, self.extent_age_s_max
+        assert self.memtables_count_max >= 2, self.memtables_count_max
+        assert self.level0_files_compaction >= 1, self.level0_files_compaction
+        assert 0 < self.group_size_bytes_max <= self.queued_size_bytes_max, self.group_size_bytes_max
+        assert 0 <= self.reserve_percent < 100, self.reserve_percent
+        assert self.spare_extents >= 0, self.spare_extents

@@ -1,0 +1,480 @@
+"""The storage of a broker: what `interfaces.storage` asks for, on RocksDB.
+
+The parts: `engine` (rocksdict), `writer` (groups and flushes), `extents` (where batches are), `head_cache` (newest
+batches in memory), `copies` (tail copies), `reader`, `recovery`, `housekeeping`. Here is what ties them: each `Write`
+becomes operations of one group, and the tables in memory follow at once.
+
+Lives on one event loop, that of the first `submit`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import structlog
+from seriatim_api.batch import Checksum
+from seriatim_api.errors import DeadlineExceededError, StorageError
+from seriatim_api.ids import PartitionId
+
+from ...core.log import (
+    Batch,
+    DropPartition,
+    DropPreparation,
+    DropSegment,
+    PutBatch,
+    PutCursor,
+    PutPreparation,
+    PutSegment,
+    PutTailCopy,
+    RecoveredPartition,
+    Truncate,
+    Write,
+)
+from . import codec, keys
+from .copies import CopyTable
+from .engine import CURSOR, DELETE, DELETE_RANGE, INDEX, META, PUT, Engine, extent_name
+from .extents import Extent, ExtentTable, SegmentLog
+from .head_cache import HeadCache
+from .housekeeping import Housekeeper
+from .reader import Stored, Stretch, plan, read_stretches, verify_link, verify_tail
+from .recovery import Recovery, recover_extents
+from .settings import RocksSettings
+from .watermark import Watermark
+from .writer import Group, Writer
+
+_log = structlog.get_logger(__name__)
+
+_DATABASE: Final = "log"
+_KEY_BYTES: Final = 16
+_READERS: Final = 2
+_READ_ATTEMPTS_MAX: Final = 8
+
+_Result = TypeVar("_Result")
+
+
+class RocksStorage:
+    """A log of extents with the control records beside it, in one RocksDB."""
+
+    def __init__(self, directory: Path, settings: RocksSettings, checksum: Checksum) -> None:
+        """Use `open`."""
+        self._directory = directory
+        self._settings = settings
+        self._checksum = checksum
+        self._watermark = Watermark(directory, checksum)
+        self._engine = Engine(directory / _DATABASE, settings)
+        self._table = ExtentTable()
+        self._copies = CopyTable()
+        self._head = HeadCache(settings.head_cache_size_bytes_max)
+        self._writer = Writer(self._engine, settings, self._watermark)
+        self._writer.on_flushed = self._flushed
+        self._housekeeper = Housekeeper(self, self._table, self._writer, settings)
+        self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="seriatim-read")
+        self._report: Callable[[int], None] = lambda _ticket: None
+        self._on_closed: Callable[[], None] = lambda: None
+        self._is_recovered = False
+        self._is_closed = False
+        self._disk_full = (0.0, False)
+        self._apply: dict[type[Any], Callable[[Group, Any], None]] = {
+            PutBatch: self._put_batch,
+            PutSegment: self._put_segment,
+            PutPreparation: self._put_preparation,
+            DropPreparation: self._drop_preparation,
+            PutTailCopy: self._put_tail_copy,
+            Truncate: self._truncate,
+            PutCursor: self._put_cursor,
+            DropSegment: self._drop_segment,
+            DropPartition: self._drop_partition,
+        }
+
+    @classmethod
+    def open(
+        cls,
+        directory: Path,
+        settings: RocksSettings,
+        checksum: Checksum,
+        *,
+        on_closed: Callable[[], None] | None = None,
+    ) -> RocksStorage:
+        """Open, or make, the storage in a directory that this process has locked. Blocks.
+
+        Args:
+            directory: The data directory; the passport's lock on it must be held.
+            settings: Sizes and limits.
+            checksum: CRC-32C.
+            on_closed: Called when everything is written and the database is closed: the place to mark a clean
+                shutdown.
+
+        Raises:
+            CorruptionError: What is there is damaged, or ends before what was durable.
+            StorageError: It cannot be opened.
+        """
+        storage = cls(directory, settings, checksum)
+        if on_closed is not None:
+            storage._on_closed = on_closed
+        sequence = storage._engine.sequence()
+        storage._watermark.check(sequence)
+        storage._watermark.open(sequence)
+        recover_extents(storage._engine, storage._table)
+        for _count in range(settings.spare_extents - len(storage._table.spares)):
+            storage.make_spare()
+        return storage
+
+    # ---- the interface ----------------------------------------------------------------------------------
+
+    def recover(self) -> Iterator[RecoveredPartition]:
+        """What is on the disk, partition by partition; once, to the end, before the first `submit`. Blocks.
+
+        Raises:
+            CorruptionError: A checksum does not match, or something is missing.
+        """
+        assert not self._is_recovered, "recovered twice"
+        yield from Recovery(self._engine, self._checksum, self._table, self._copies).partitions()
+        self._is_recovered = True
+
+    def submit(self, writes: Sequence[Write]) -> int:
+        """Take writes, to be made durable together and in order with earlier ones; returns their ticket."""
+        assert self._is_recovered, "submit before recover came to its end"
+        assert not self._is_closed, "submit after close"
+        group = self._writer.group()
+        size = group.size_bytes
+        for write in writes:
+            self._apply[type(write)](group, write)
+        return self._writer.commit(group, group.size_bytes - size)
+
+    def on_durable(self, report: Callable[[int], None]) -> None:
+        """Name the function that is called on the event loop with the highest durable ticket."""
+        self._report = report
+
+    @property
+    def is_saturated(self) -> bool:
+        """Whether more than the limit of bytes is not durable yet: new appends should be refused."""
+        return self._writer.is_saturated
+
+    @property
+    def refusals(self) -> int:
+        """How often the engine refused a write for the moment; for a metric."""
+        return self._writer.refusals
+
+    def is_disk_full(self) -> bool:
+        """Whether the disk's reserve is reached: new appends must be refused. Looked up once a second."""
+        now = time.monotonic()
+        if now >= self._disk_full[0]:
+            disk = os.statvfs(self._directory)
+            reserve = max(
+                disk.f_blocks * disk.f_frsize * self._settings.reserve_percent // 100, self._settings.reserve_bytes_min
+            )
+            is_full = disk.f_bavail * disk.f_frsize < reserve
+            if is_full != self._disk_full[1]:
+                _log.warning("disk reserve", is_reached=is_full, reserve=reserve)
+            self._disk_full = (now + self._settings.disk_check_ms / 1000, is_full)
+        return self._disk_full[1]
+
+    async def read(
+        self, partition: PartitionId, segment_no: int, from_index: int, until_index: int, max_bytes: int
+    ) -> list[Batch]:
+        """Batches that hold indexes of [from_index, until_index), from the one that contains `from_index`.
+
+        At least one if there is any, then as many as fit in `max_bytes`.
+
+        Raises:
+            CorruptionError: A body or the chain does not match its checksum.
+            DeadlineExceededError: The disk did not answer in time.
+        """
+        for _attempt in range(_READ_ATTEMPTS_MAX):
+            log = self._table.log(partition, segment_no)
+            version = log.version if log is not None else 0
+            try:
+                found = await self._read_once(partition, segment_no, from_index, until_index, max_bytes)
+            except StorageError:
+                if log is None or log.version == version:
+                    raise
+                continue  # cut, moved or dropped while it was read
+            if log is None or log.version == version:
+                return found
+        raise DeadlineExceededError(f"partition {partition} segment {segment_no} changes faster than it can be read")
+
+    async def close(self) -> None:
+        """Write and flush what was submitted, write all memtables out, and let go of the directory."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        await self._housekeeper.close()
+        await self._writer.close()
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(None, self._readers.shutdown)
+        await loop.run_in_executor(None, self._engine.close)
+        self._watermark.close()
+        self._on_closed()
+
+    async def settle(self) -> None:
+        """Wait until everything is durable and no space is left to be given back."""
+        await self._writer.drain()
+        await self._housekeeper.settle()
+
+    def _flushed(self, ticket: int) -> None:
+        self._head.evict(ticket)
+        self._copies.written(ticket)
+        self._report(ticket)
+
+    # ---- writes to operations ---------------------------------------------------------------------------
+
+    def _put_batch(self, group: Group, write: PutBatch) -> None:
+        partition, batch = write.partition, write.batch
+        header = batch.header
+        log = self._table.ensure_log(partition, header.segment)
+        assert header.partition == partition, (header.partition, partition)
+        assert not log.runs or header.base_index == log.tail, (partition, header.segment, header.base_index, log.tail)
+        value = codec.batch_parts(batch, write.commit, log.position)
+        self._put_value(group, log, batch, value)
+        if write.window:  # empty in a copy of a sealed segment
+            window_key = keys.meta_key(partition, keys.WINDOW, header.segment, header.producer)
+            group.set_window(self._engine.family(META), window_key, codec.write_window(write.window))
+        self._head.add(self._writer.ticket + 1, partition, batch)
+
+    def _put_value(self, group: Group, log: SegmentLog, batch: Batch, value: tuple[bytes, bytes, bytes]) -> None:
+        header = batch.header
+        extent = self._active(group)
+        run = self._table.append(log, extent, header.end_index, batch.size_bytes, header.base_index)
+        key = keys.batch_key(header.partition, header.segment, header.base_index)
+        if run is not None:
+            group.add((PUT, self._engine.family(INDEX), key, codec.write_run(run.extent, run.position)), 2 * _KEY_BYTES)
+        group.add(
+            (PUT, self._engine.family(extent_name(extent.number)), key, value),
+            len(batch.body) + codec.BATCH_OVERHEAD_BYTES + _KEY_BYTES,
+        )
+
+    def _put_segment(self, group: Group, write: PutSegment) -> None:
+        key = keys.meta_key(write.partition, keys.SEGMENT, write.segment.no)
+        self._put(group, META, key, codec.write_segment(write.segment))
+
+    def _put_preparation(self, group: Group, write: PutPreparation) -> None:
+        preparation = write.preparation
+        key = keys.meta_key(write.partition, keys.PREPARATION, preparation.segment_no, preparation.attempt)
+        self._put(group, META, key, codec.write_preparation(preparation))
+        self._copies.put(write.partition, key, preparation.tail, self._writer.ticket + 1)
+
+    def _drop_preparation(self, group: Group, write: DropPreparation) -> None:
+        key = keys.meta_key(write.partition, keys.PREPARATION, write.segment_no, write.attempt)
+        group.add((DELETE, self._engine.family(META), key, None), len(key))
+        self._copies.drop(write.partition, key)
+
+    def _put_tail_copy(self, group: Group, write: PutTailCopy) -> None:
+        tail = write.tail
+        key = keys.meta_key(write.partition, keys.TAIL, tail.segment_no)
+        self._put(group, META, key, codec.write_tail(tail))
+        self._copies.put(write.partition, key, tail, self._writer.ticket + 1)
+
+    def _put_cursor(self, group: Group, write: PutCursor) -> None:
+        key = keys.cursor_key(write.partition, write.cursor.segment_no, write.cursor.group)
+        self._put(group, CURSOR, key, codec.write_cursor(write.cursor))
+
+    def _truncate(self, group: Group, write: Truncate) -> None:
+        partition, segment = write.partition, write.segment_no
+        log = self._table.log(partition, segment)
+        if log is not None and write.length < log.tail:
+            self._cut(group, partition, segment, log, write.length)
+        group.settle()
+        self._delete_range(group, META, keys.meta_range(partition, keys.WINDOW, segment))
+        for producer, window in write.table:
+            key = keys.meta_key(partition, keys.WINDOW, segment, producer)
+            self._put(group, META, key, codec.write_window(window))
+
+    def _cut(self, group: Group, partition: int, segment: int, log: SegmentLog, length: int) -> None:
+        last = log.runs[log.run_at(length)] if log.runs else None
+        known = log.position - self._head.truncate(partition, segment, length)
+        # Exact if the cache held all that is cut; else an estimate that the next start puts right.
+        position = max(known, last.position) if last is not None else known
+        gone, touched = self._table.truncate(log, length, position)
+        for run in gone:
+            key = keys.batch_key(partition, segment, run.start)
+            group.add((DELETE, self._engine.family(INDEX), key, None), len(key))
+        for extent in sorted(touched):
+            self._delete_range(group, extent_name(extent), keys.segment_range(partition, segment, length))
+        self._housekeeper.wake()
+
+    def _drop_segment(self, group: Group, write: DropSegment) -> None:
+        self._drop_log(group, write.partition, write.segment_no)
+        group.settle()
+        place = (write.partition, write.segment_no)
+        for kind in (keys.SEGMENT, keys.WINDOW, keys.PREPARATION, keys.TAIL):
+            key_range = keys.meta_range(write.partition, kind, write.segment_no)
+            self._delete_range(group, META, key_range)
+            self._copies.drop_range(write.partition, key_range)
+        self._delete_range(group, CURSOR, keys.place_range(*place))
+        self._delete_range(group, INDEX, keys.place_range(*place))
+
+    def _drop_partition(self, group: Group, write: DropPartition) -> None:
+        for segment in self._table.segments_of(write.partition):
+            self._drop_log(group, write.partition, segment)
+        group.settle()
+        key_range = keys.partition_range(write.partition)
+        for family in (META, CURSOR, INDEX):
+            self._delete_range(group, family, key_range)
+        self._copies.drop_range(write.partition, key_range)
+
+    def _drop_log(self, group: Group, partition: int, segment: int) -> None:
+        self._head.truncate(partition, segment, 0)
+        log = self._table.forget(partition, segment)
+        active = self._table.active
+        if log is not None and active is not None:
+            # Should the segment ever be copied here again, it goes to this extent or a later one.
+            self._delete_range(group, extent_name(active.number), keys.segment_range(partition, segment))
+        self._housekeeper.wake()
+
+    def _put(self, group: Group, family: str, key: bytes, value: bytes) -> None:
+        group.add((PUT, self._engine.family(family), key, value), len(key) + len(value))
+
+    def _delete_range(self, group: Group, family: str, key_range: tuple[bytes, bytes]) -> None:
+        group.add((DELETE_RANGE, self._engine.family(family), *key_range), len(key_range[0]) + len(key_range[1]))
+
+    # ---- extents ----------------------------------------------------------------------------------------
+
+    def _active(self, group: Group) -> Extent:
+        """The extent that takes the next batch; begins another where the last is full or old."""
+        active, settings = self._table.active, self._settings
+        now_ms = time.time_ns() // 1_000_000
+        if (
+            active is not None
+            and active.size_bytes < settings.extent_size_bytes_max
+            and now_ms - active.opened_at_ms < settings.extent_age_s_max * 1000
+        ):
+            return active
+        if not self._table.spares:
+            self.make_spare()
+        extent = Extent(self._table.spares.pop(0), now_ms)
+        self._table.extents[extent.number] = self._table.active = extent
+        self._put(group, INDEX, keys.extent_key(extent.number), codec.write_extent(now_ms))
+        self._housekeeper.wake()
+        return extent
+
+    def rotate(self) -> None:
+        """End the active extent: the next batch begins another."""
+        self._table.active = None
+
+    def make_spare(self) -> None:
+        """Make one empty extent ahead."""
+        newest = max([*self._table.extents, *self._table.spares], default=0)
+        self._engine.make_extent(newest + 1)
+        self._table.spares.append(newest + 1)
+
+    def drop_extent(self, number: int) -> None:
+        """Drop a dead extent, then its record: the other way round a crash would leave a spare with old batches."""
+        extent = self._table.extents.pop(number)
+        assert extent.runs == 0, number
+        self._engine.drop_extent(number)
+        group = self._writer.group()
+        size = group.size_bytes
+        key = keys.extent_key(number)
+        group.add((DELETE, self._engine.family(INDEX), key, None), len(key))
+        self._writer.commit(group, group.size_bytes - size)
+
+    def put_moved(self, partition: int, segment: int, log: SegmentLog, place: int, stored: Sequence[Stored]) -> None:
+        """Put the first batches of a run again, in the active extent."""
+        group = self._writer.group()
+        size = group.size_bytes
+        target = self._active(group)
+        family = self._engine.family(extent_name(target.number))
+        for one in stored:
+            key = keys.batch_key(partition, segment, one.batch.header.base_index)
+            value = codec.batch_parts(one.batch, one.commit, one.position)
+            group.add((PUT, family, key, value), one.batch.size_bytes + _KEY_BYTES)
+        last = stored[-1]
+        mid_position = last.position + last.batch.size_bytes
+        for run in self._table.move(log, place, last.batch.header.end_index, mid_position, target):
+            if run is not None:
+                key = keys.batch_key(partition, segment, run.start)
+                self._put(group, INDEX, key, codec.write_run(run.extent, run.position))
+        self._writer.commit(group, group.size_bytes - size)
+
+    # ---- reading ----------------------------------------------------------------------------------------
+
+    async def _read_once(
+        self, partition: int, segment: int, from_index: int, until_index: int, max_bytes: int
+    ) -> list[Batch]:
+        log = self._table.log(partition, segment)
+        first = self._head.first_index(partition, segment)
+        found: list[Batch] = []
+        if log is not None and from_index < log.tail and (first is None or from_index < first):
+            stretches = plan(log, from_index, until_index if first is None else min(until_index, first))
+            stored = await self.read_disk(partition, segment, stretches, max_bytes)
+            found = [one.batch for one in stored]
+        index, left = _rest(found, from_index, max_bytes)
+        first = self._head.first_index(partition, segment)
+        if first is not None and first <= index < until_index and (left > 0 or not found):
+            _join(found, self._head.read(partition, segment, index, until_index, left), left)
+            index, left = _rest(found, from_index, max_bytes)
+        tail = log.tail if log is not None else 0
+        while tail <= index < until_index and (left > 0 or not found):
+            more = await self._read_copy(partition, segment, index, until_index, left)
+            _join(found, more, left)
+            if not more or found[-1] is not more[-1]:
+                break
+            index, left = _rest(found, from_index, max_bytes)
+        return found
+
+    async def _read_copy(
+        self, partition: int, segment: int, from_index: int, until_index: int, max_bytes: int
+    ) -> list[Batch]:
+        ref = self._copies.covering(partition, segment, from_index)
+        if ref is None:
+            return []
+        tail = ref.tail
+        if tail is None:
+            value = await self._in_thread(self._engine.get, META, ref.key)
+            if value is None:
+                return []  # dropped meanwhile
+            _partition, kind, number, rest = keys.split_meta_key(ref.key)
+            is_alone = kind == keys.TAIL
+            tail = codec.read_tail(value) if is_alone else codec.read_preparation(number, rest, value).tail
+            assert tail is not None
+            verify_tail(tail, self._checksum)
+        found: list[Batch] = []
+        size = 0
+        for batch in tail.batches:
+            if batch.header.end_index <= from_index or batch.header.base_index >= until_index:
+                continue
+            size += batch.size_bytes
+            if found and size > max_bytes:
+                break
+            found.append(batch)
+        return found
+
+    async def read_disk(
+        self, partition: int, segment: int, stretches: Sequence[Stretch], max_bytes: int
+    ) -> list[Stored]:
+        """Read from the engine, in a worker thread."""
+        return await self._in_thread(
+            read_stretches, self._engine, self._checksum, partition, segment, stretches, max_bytes
+        )
+
+    async def _in_thread(self, function: Callable[..., _Result], *args: Any) -> _Result:
+        seconds = self._settings.read_deadline_ms / 1000
+        try:
+            async with asyncio.timeout(seconds):
+                return await asyncio.get_running_loop().run_in_executor(self._readers, function, *args)
+        except TimeoutError as error:
+            raise DeadlineExceededError(f"the disk did not answer a read within {seconds} s") from error
+
+
+def _rest(found: list[Batch], from_index: int, max_bytes: int) -> tuple[int, int]:
+    """The index to go on from, and the bytes left."""
+    if not found:
+        return from_index, max_bytes
+    return found[-1].header.end_index, max_bytes - sum(batch.size_bytes for batch in found)
+
+
+def _join(found: list[Batch], more: list[Batch], left: int) -> None:
+    """Add batches of the next source as far as they fit, checking that they follow."""
+    for batch in more:
+        if found:
+            verify_link(found[-1], batch)
+            left -= batch.size_bytes
+            if left < 0:
+                return
+        found.append(batch)

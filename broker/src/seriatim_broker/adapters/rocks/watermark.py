@@ -1,0 +1,80 @@
+"""How far the log was known to be durable: a small file beside the database.
+
+RocksDB tells a record cut off at the end of its log from a damaged one, except where the damage makes a record claim
+to be longer than the rest of the file, or where a whole file is gone: then acknowledged batches would vanish without
+a word. So after each flush the sequence number that it covered is noted here, and a start whose log ends before that
+is refused. The note itself is not synced: it survives the process, and after a power failure it is some earlier one,
+which is still a lower bound.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from pathlib import Path
+from typing import Final
+
+from seriatim_api.batch import Checksum
+from seriatim_api.errors import CorruptionError
+
+_NOTE: Final = struct.Struct("<8sQI")
+_MAGIC: Final = b"SQMARK01"
+_FILE: Final = "watermark"
+
+
+class Watermark:
+    """The open file."""
+
+    def __init__(self, directory: Path, checksum: Checksum) -> None:
+        self._path = directory / _FILE
+        self._checksum = checksum
+        self._fd = -1
+
+    def check(self, sequence: int) -> None:
+        """Compare with the sequence number that the database came back with.
+
+        Raises:
+            CorruptionError: The database ends before what was durable, or the note cannot be read.
+        """
+        if not self._path.exists():
+            return
+        data = self._path.read_bytes()
+        known = self._parse(data)
+        if known is None:
+            raise CorruptionError(f"{self._path} is damaged. Remedy: give the slot a new, empty disk")
+        if sequence < known:
+            raise CorruptionError(
+                f"the write-ahead log ends at {sequence}, but {known} was durable: a part of it is missing or damaged. "
+                "Remedy: give the slot a new, empty disk (a new incarnation) and let it be copied from other members"
+            )
+
+    def open(self, sequence: int) -> None:
+        """Make the file and write the first note, durably. Blocks."""
+        self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        self.note(sequence)
+        os.fsync(self._fd)
+        directory = os.open(self._path.parent, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+
+    def note(self, sequence: int) -> None:
+        """All up to `sequence` is durable. One small write, without a sync."""
+        head = _NOTE.pack(_MAGIC, sequence, 0)[:-4]
+        os.pwrite(self._fd, head + struct.pack("<I", self._checksum(0, head)), 0)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _parse(self, data: bytes) -> int | None:
+        if len(data) != _NOTE.size:
+            return None
+        magic, sequence, checksum = _NOTE.unpack(data)
+        if magic != _MAGIC or self._checksum(0, data[:-4]) != checksum:
+            return None
+        number: int = sequence
+        return number

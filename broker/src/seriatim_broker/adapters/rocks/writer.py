@@ -1,0 +1,175 @@
+"""From submitted writes to durable ones: groups, one write and one flush at a time, in order.
+
+    event loop:  submit → group … → turn: engine.write(group), in memory → hand to the flusher
+    flusher:                                                    flush_wal (no interpreter lock) → note → report
+    event loop:  … meanwhile submits fill the next groups …     flushed: tell the owner, next turn
+
+A group is written whole and flushed before the next one is written: so a write never waits for the disk (see
+`engine`), and what arrives during a flush shares the next one. A refusal leaves the group at the head of the queue
+and tries again a little later: nothing overtakes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable
+
+from .engine import PUT, Engine, Family, Op, WriteRefusedError, die
+from .settings import RocksSettings
+from .watermark import Watermark
+
+_OP_OVERHEAD_BYTES = 64
+
+
+class Group:
+    """Writes that become durable together. Producer windows are kept aside: only the last of each counts."""
+
+    __slots__ = ("ops", "size_bytes", "ticket", "windows")
+
+    def __init__(self) -> None:
+        self.ops: list[Op] = []
+        self.windows: dict[bytes, tuple[Family, bytes]] = {}
+        self.size_bytes = 0
+        self.ticket = 0
+
+    def add(self, op: Op, size_bytes: int) -> None:
+        """Append one operation."""
+        self.ops.append(op)
+        self.size_bytes += size_bytes + _OP_OVERHEAD_BYTES
+
+    def set_window(self, family: Family, key: bytes, value: bytes) -> None:
+        """Put a window, in place of an earlier one of this group."""
+        if key not in self.windows:
+            self.size_bytes += len(value) + _OP_OVERHEAD_BYTES
+        self.windows[key] = (family, value)
+
+    def settle(self) -> None:
+        """Put the windows among the operations, before one that takes windows away."""
+        for key, (family, value) in self.windows.items():
+            self.ops.append((PUT, family, key, value))
+        self.windows.clear()
+
+
+class Writer:
+    """The queue of groups. Everything here runs on the event loop, but `_flush_forever`."""
+
+    def __init__(self, engine: Engine, settings: RocksSettings, watermark: Watermark) -> None:
+        self._engine = engine
+        self._settings = settings
+        self._watermark = watermark
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._groups: deque[Group] = deque()
+        self._turn_is_due = False
+        self._is_flushing = False
+        self._flushing_bytes = 0
+        self._flushes: queue.SimpleQueue[tuple[int, int] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self.queued_bytes = 0
+        self.ticket = 0
+        self.written_ticket = 0
+        self.durable_ticket = 0
+        self.refusals = 0
+        self.on_flushed: Callable[[int], None] = lambda _ticket: None
+
+    @property
+    def is_saturated(self) -> bool:
+        """Whether more than the limit of bytes is not durable yet."""
+        return self.queued_bytes > self._settings.queued_size_bytes_max
+
+    def group(self) -> Group:
+        """The group that the next ticket's operations belong to."""
+        if not self._groups or self._groups[-1].size_bytes >= self._settings.group_size_bytes_max:
+            self._groups.append(Group())
+        return self._groups[-1]
+
+    def commit(self, group: Group, grown_bytes: int) -> int:
+        """The operations just added to `group` are one ticket's; returns it."""
+        assert group is self._groups[-1]
+        self.ticket += 1
+        group.ticket = self.ticket
+        self.queued_bytes += grown_bytes
+        self._schedule()
+        return self.ticket
+
+    async def drain(self) -> None:
+        """Wait until everything submitted so far is durable. Ends with the process if the disk does not."""
+        if self.durable_ticket < self.ticket:
+            done = asyncio.get_running_loop().create_future()
+            self._waiters.append((self.ticket, done))
+            await done
+
+    async def close(self) -> None:
+        """Drain, then end the flusher's thread."""
+        await self.drain()
+        if self._thread is not None:
+            self._flushes.put(None)
+            await asyncio.get_running_loop().run_in_executor(None, self._thread.join)
+            self._thread = None
+
+    # ---- turns ------------------------------------------------------------------------------------------
+
+    def _schedule(self) -> None:
+        if self._turn_is_due or self._is_flushing:
+            return
+        if self._loop is None:
+            self._start(asyncio.get_running_loop())
+        assert self._loop is not None
+        self._turn_is_due = True
+        self._loop.call_soon(self._turn)
+
+    def _start(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._thread = threading.Thread(target=self._flush_forever, args=(loop,), name="seriatim-flusher", daemon=True)
+        self._thread.start()
+
+    def _turn(self) -> None:
+        self._turn_is_due = False
+        assert not self._is_flushing
+        assert self._loop is not None
+        group = self._groups[0]
+        group.settle()
+        try:
+            sequence = self._engine.write(group.ops)
+        except WriteRefusedError:
+            self.refusals += 1
+            self._turn_is_due = True
+            self._loop.call_later(self._settings.retry_ms / 1000, self._turn)
+            return
+        self._groups.popleft()
+        self._is_flushing = True
+        self._flushing_bytes = group.size_bytes
+        self.written_ticket = group.ticket
+        self._flushes.put((group.ticket, sequence))
+
+    def _flushed(self, ticket: int) -> None:
+        self._is_flushing = False
+        self.queued_bytes -= self._flushing_bytes
+        self.durable_ticket = ticket
+        assert ticket == self.written_ticket, (ticket, self.written_ticket)
+        if self._groups:
+            self._schedule()
+        else:
+            assert self.queued_bytes == 0, self.queued_bytes
+        while self._waiters and self._waiters[0][0] <= ticket:
+            done = self._waiters.popleft()[1]
+            if not done.done():
+                done.set_result(None)
+        self.on_flushed(ticket)
+
+    # ---- the flusher's thread ---------------------------------------------------------------------------
+
+    def _flush_forever(self, loop: asyncio.AbstractEventLoop) -> None:
+        while (work := self._flushes.get()) is not None:
+            ticket, sequence = work
+            self._engine.flush_wal()
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
+                loop.call_soon_threadsafe(self._flushed, ticket)
+            try:
+                self._watermark.note(sequence)
+            except OSError as error:
+                die("the watermark cannot be written", error)

@@ -1,0 +1,1 @@
+"""Tests of the storage and of the data directory's passport."""

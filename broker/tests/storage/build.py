@@ -1,0 +1,92 @@
+"""Batches, windows and records for the tests of the storage."""
+
+from __future__ import annotations
+
+import random
+
+from seriatim_api.batch import make_header, parse_header, place
+from seriatim_api.ids import MemberId, PartitionId, make_offset
+from seriatim_broker.adapters.crc import crc32c
+from seriatim_broker.core.log import Batch, LocalSegment, Preparation, PutBatch, TailCopy
+from seriatim_broker.core.producers import KEPT_BATCHES, Entry, Window
+
+MEMBERS = (MemberId("g0-0", "a" * 32), MemberId("g0-1", "b" * 32))
+ATTEMPT = b"attempt-00000001"
+
+
+class SegmentBuilder:
+    """Makes the batches of a segment one after the other, with places, chain and windows."""
+
+    def __init__(self, partition: int, segment: int = 1, *, seed: int = 0, producer: bytes = b"p" * 16) -> None:
+        self.partition = PartitionId(partition)
+        self.segment = segment
+        self.producer = producer
+        self.index = 0
+        self.checksum = 0
+        self.sequence = 0
+        self.window: Window = ()
+        self.batches: list[Batch] = []
+        self._random = random.Random(seed)
+
+    def batch(self, size_bytes: int = 100, count: int = 1) -> Batch:
+        """The next batch."""
+        body = self._random.randbytes(size_bytes)
+        raw = make_header(
+            partition=self.partition,
+            message_count=count,
+            producer=self.producer,
+            producer_epoch=1,
+            base_sequence=self.sequence,
+            first_timestamp_ms=1,
+            last_timestamp_ms=2,
+            body_length=len(body),
+            body_crc=crc32c(0, body),
+        )
+        header = place(
+            parse_header(raw),
+            segment=self.segment,
+            base_index=self.index,
+            append_time_ms=3,
+            previous_checksum=self.checksum,
+            checksum=crc32c,
+        )
+        entry = Entry(1, self.sequence, count, make_offset(self.segment, self.index))
+        self.window = (*self.window[-(KEPT_BATCHES - 1) :], entry)
+        self.index, self.checksum, self.sequence = header.end_index, header.checksum, self.sequence + count
+        batch = Batch(header, body)
+        self.batches.append(batch)
+        return batch
+
+    def put(self, size_bytes: int = 100, count: int = 1, commit: int = 0) -> PutBatch:
+        """The write of the next batch."""
+        return PutBatch(self.partition, self.batch(size_bytes, count), commit, self.window)
+
+    def rewind(self, length: int) -> None:
+        """Go on from `length`, as after a truncation."""
+        self.batches = [batch for batch in self.batches if batch.header.end_index <= length]
+        assert self.index == 0 or not self.batches or self.batches[-1].header.end_index == length
+        self.index = length
+        self.checksum = self.batches[-1].header.checksum if self.batches else 0
+
+
+def segment_record(no: int = 1, *, sealed_len: int | None = None, fenced: bool = False) -> LocalSegment:
+    """A segment's record."""
+    return LocalSegment(
+        no=no,
+        attempt=ATTEMPT,
+        members=MEMBERS,
+        flush=True,
+        incomplete_table=False,
+        opened_run=3,
+        fenced=fenced,
+        sealed_len=sealed_len,
+        sealed_checksum=7 if sealed_len is not None else None,
+    )
+
+
+def preparation(
+    no: int, *, tail: TailCopy | None = None, attempt: bytes = ATTEMPT, voided: bool = False
+) -> Preparation:
+    """A preparation of segment `no`."""
+    table = ((b"q" * 16, (Entry(1, 0, 2, 0), Entry(1, 2, 1, 2))),)
+    return Preparation(no, attempt, MEMBERS, True, False, table, tail, run=4, voided=voided)

@@ -1,0 +1,283 @@
+"""What every storage must do, over a harness: the same cases for each implementation.
+
+A module that has a `harness` fixture imports the functions of this one. `harness.storage` is open and recovered;
+`harness.reopen(crash=...)` gives what a start finds after an end in good order, or after one where only what was
+reported durable need be there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from seriatim_api.ids import PartitionId
+from seriatim_broker.core.log import (
+    Batch,
+    CursorState,
+    DropPartition,
+    DropPreparation,
+    DropSegment,
+    PutCursor,
+    PutPreparation,
+    PutSegment,
+    PutTailCopy,
+    RecoveredPartition,
+    TailCopy,
+    Truncate,
+    Write,
+)
+from seriatim_broker.interfaces.storage import Storage
+
+from .build import SegmentBuilder, preparation, segment_record
+
+_DEADLINE_S = 20.0
+MIB = 1 << 20
+
+
+class Harness(Protocol):
+    """A storage under test."""
+
+    storage: Storage
+    recovered: dict[int, RecoveredPartition]
+
+    async def reopen(self, *, crash: bool) -> None:
+        """End the storage and open it again."""
+
+    async def durable(self, ticket: int) -> None:
+        """Wait until a ticket is reported durable."""
+
+
+async def put(harness: Harness, writes: Sequence[Write]) -> None:
+    """Submit, and wait until it is durable."""
+    await harness.durable(harness.storage.submit(writes))
+
+
+async def read_all(harness: Harness, builder: SegmentBuilder, from_index: int = 0, max_bytes: int = MIB) -> list[Batch]:
+    """Read a segment to its end, in as many reads as it takes."""
+    found: list[Batch] = []
+    index = from_index
+    while True:
+        until = 1 << 40
+        some = await harness.storage.read(builder.partition, builder.segment, index, until, max_bytes)
+        if not some:
+            return found
+        found.extend(some)
+        index = some[-1].header.end_index
+
+
+async def test_an_empty_storage_has_nothing(harness: Harness) -> None:
+    assert harness.recovered == {}
+    assert await harness.storage.read(PartitionId(1), 1, 0, 10, MIB) == []
+    assert not harness.storage.is_saturated
+
+
+async def test_tickets_grow_by_one_and_are_reported_in_order(harness: Harness) -> None:
+    builder = SegmentBuilder(1)
+    tickets = [harness.storage.submit([PutSegment(builder.partition, segment_record())])]
+    tickets += [harness.storage.submit([builder.put()]) for _ in range(10)]
+    assert tickets == list(range(tickets[0], tickets[0] + 11))
+    await harness.durable(tickets[-1])
+
+
+async def test_what_is_submitted_can_be_read_at_once(harness: Harness) -> None:
+    builder = SegmentBuilder(1)
+    harness.storage.submit([PutSegment(builder.partition, segment_record()), builder.put(), builder.put()])
+    assert await read_all(harness, builder) == builder.batches
+
+
+async def test_a_read_begins_with_the_batch_that_holds_the_index(harness: Harness) -> None:
+    builder = SegmentBuilder(1)
+    await put(harness, [PutSegment(builder.partition, segment_record()), *(builder.put(count=10) for _ in range(5))])
+    for crash in (False, True):
+        found = await harness.storage.read(builder.partition, 1, 25, 41, MIB)
+        assert [batch.header.base_index for batch in found] == [20, 30, 40]
+        assert await harness.storage.read(builder.partition, 1, 50, 60, MIB) == []
+        await harness.reopen(crash=crash)
+
+
+async def test_a_read_gives_at_least_one_batch_and_no_more_than_fit(harness: Harness) -> None:
+    builder = SegmentBuilder(1)
+    await put(harness, [PutSegment(builder.partition, segment_record()), *(builder.put(1000) for _ in range(5))])
+    for crash in (False, True):
+        assert len(await harness.storage.read(builder.partition, 1, 0, 5, 1)) == 1
+        assert len(await harness.storage.read(builder.partition, 1, 0, 5, 3 * (1000 + 192))) == 3
+        assert len(await harness.storage.read(builder.partition, 1, 1, 3, MIB)) == 2
+        await harness.reopen(crash=crash)
+
+
+async def test_everything_durable_is_found_again(harness: Harness) -> None:
+    builder = SegmentBuilder(5, 2)
+    first = builder.put(count=3)
+    tail = TailCopy(1, 4, 6, _tail_batches(5))
+    writes: list[Write] = [
+        PutSegment(builder.partition, segment_record(2)),
+        PutPreparation(builder.partition, preparation(2, tail=tail)),
+        PutPreparation(builder.partition, preparation(3, attempt=b"another", voided=True)),
+        PutTailCopy(builder.partition, tail),
+        PutCursor(builder.partition, CursorState(2, "billing", 1, 2, 3)),
+        first,
+        builder.put(count=2, commit=3),
+    ]
+    await put(harness, writes)
+    for crash in (True, False):
+        await harness.reopen(crash=crash)
+        found = harness.recovered[5]
+        (segment,) = found.segments
+        assert segment.record == segment_record(2)
+        assert (segment.tail, segment.tail_checksum) == (5, builder.checksum)
+        assert segment.commit == 3
+        assert segment.uncommitted == (builder.batches[1],)
+        assert segment.windows == ((builder.producer, builder.window),)
+        assert {p.attempt for p in found.preparations} == {preparation(2).attempt, b"another"}
+        assert preparation(2, tail=tail) in found.preparations
+        assert found.tail_copies == (tail,)
+        assert found.cursors == (CursorState(2, "billing", 1, 2, 3),)
+
+
+async def test_a_sealed_segment_has_nothing_uncommitted(harness: Harness) -> None:
+    builder = SegmentBuilder(1)
+    await put(harness, [PutSegment(builder.partition, segment_record()), builder.put(), builder.put()])
+    await put(harness, [PutSegment(builder.partition, segment_record(sealed_len=2, fenced=True))])
+    await harness.reopen(crash=True)
+    (segment,) = harness.recovered[1].segments
+    assert (segment.tail, segment.commit, segment.uncommitted) == (2, 2, ())
+
+
+async def test_a_segment_without_batches_is_found(harness: Harness) -> None:
+    await put(harness, [PutSegment(PartitionId(1), segment_record())])
+    await harness.reopen(crash=True)
+    (segment,) = harness.recovered[1].segments
+    assert (segment.tail, segment.tail_checksum, segment.commit, segment.uncommitted) == (0, 0, 0, ())
+
+
+async def test_every_producer_has_its_newest_window(harness: Harness) -> None:
+    builder = SegmentBuilder(1)
+    builder.producer = b"a" * 16
+    writes: list[Write] = [PutSegment(builder.partition, segment_record()), *(builder.put() for _ in range(40))]
+    first = builder.window
+    builder.producer, builder.window = b"b" * 16, ()
+    await put(harness, [*writes, builder.put()])
+    await harness.reopen(crash=True)
+    assert harness.recovered[1].segments[0].windows == ((b"a" * 16, first), (b"b" * 16, builder.window))
+
+
+async def test_what_was_cut_stays_away_and_what_follows_wins(harness: Harness) -> None:
+    builder = SegmentBuilder(1)
+    await put(harness, [PutSegment(builder.partition, segment_record()), *(builder.put(count=2) for _ in range(6))])
+    table = ((b"z" * 16, builder.window[:2]),)
+    await put(harness, [Truncate(builder.partition, 1, 4, table)])
+    builder.rewind(4)
+    assert await read_all(harness, builder) == builder.batches
+    await harness.reopen(crash=True)
+    assert harness.recovered[1].segments[0].windows == table
+    assert harness.recovered[1].segments[0].tail == 4
+    assert await read_all(harness, builder) == builder.batches
+    # Longer batches over the place of what was cut: index 6 must now be inside a batch, not the beginning of one.
+    await put(harness, [builder.put(count=5)])
+    assert await read_all(harness, builder) == builder.batches
+    for crash in (True, False):
+        await harness.reopen(crash=crash)
+        assert harness.recovered[1].segments[0].tail == 9
+        assert await read_all(harness, builder) == builder.batches
+
+
+async def test_cutting_and_putting_in_one_submit(harness: Harness) -> None:
+    builder = SegmentBuilder(1)
+    writes: list[Write] = [PutSegment(builder.partition, segment_record()), builder.put(), builder.put()]
+    builder.rewind(0)
+    builder.window = ()
+    writes += [Truncate(builder.partition, 1, 0, ()), builder.put(count=3)]
+    await put(harness, writes)
+    for crash in (True, False):
+        assert await read_all(harness, builder) == builder.batches
+        await harness.reopen(crash=crash)
+        assert harness.recovered[1].segments[0].windows == ((builder.producer, builder.window),)
+
+
+async def test_tail_copies_are_read_where_the_log_ends(harness: Harness) -> None:
+    builder = SegmentBuilder(1)
+    logged = [builder.put(count=2) for _ in range(3)]
+    copied = tuple(builder.batch(count=2) for _ in range(3))
+    at = builder.partition
+    await put(harness, [PutSegment(at, segment_record()), *logged])
+    harness.storage.submit([PutPreparation(at, preparation(2, tail=TailCopy(1, 4, 12, (builder.batches[2], *copied))))])
+    for crash in (True, False):
+        assert await read_all(harness, builder) == builder.batches
+        assert await read_all(harness, builder, from_index=9) == builder.batches[4:]
+        assert await harness.storage.read(at, 1, 0, 8, MIB) == builder.batches[:4]
+        await put(harness, [PutCursor(at, CursorState(1, "g", 1, 0, 0))])
+        await harness.reopen(crash=crash)
+    await put(harness, [DropPreparation(at, 2, preparation(2).attempt)])
+    assert await read_all(harness, builder) == builder.batches[:3]
+
+
+async def test_a_tail_copy_is_read_without_a_log(harness: Harness) -> None:
+    builder = SegmentBuilder(1)
+    for _ in range(4):
+        builder.batch()
+    await put(harness, [PutTailCopy(builder.partition, TailCopy(1, 2, 4, tuple(builder.batches[2:])))])
+    for crash in (True, False):
+        assert await harness.storage.read(builder.partition, 1, 2, 4, MIB) == builder.batches[2:]
+        assert await harness.storage.read(builder.partition, 1, 1, 4, MIB) == []
+        await harness.reopen(crash=crash)
+
+
+async def test_a_dropped_segment_is_gone_and_may_come_again(harness: Harness) -> None:
+    builder, other = SegmentBuilder(1, 1), SegmentBuilder(1, 2)
+    at = builder.partition
+    await put(harness, [PutSegment(at, segment_record(1)), *(builder.put() for _ in range(4))])
+    await put(harness, [PutSegment(at, segment_record(2)), other.put(), PutCursor(at, CursorState(1, "g", 1, 1, 1))])
+    await put(harness, [DropSegment(at, 1)])
+    for crash in (True, False):
+        assert await read_all(harness, builder) == []
+        assert await read_all(harness, other) == other.batches
+        await harness.reopen(crash=crash)
+        assert [segment.record.no for segment in harness.recovered[1].segments] == [2]
+        assert harness.recovered[1].cursors == ()
+    builder.rewind(0)
+    await put(harness, [PutSegment(at, segment_record(1)), builder.put(count=2)])
+    for crash in (True, False):
+        assert await read_all(harness, builder) == builder.batches
+        await harness.reopen(crash=crash)
+
+
+async def test_a_dropped_partition_is_gone_and_its_neighbours_stay(harness: Harness) -> None:
+    builders = [SegmentBuilder(partition) for partition in (6, 7, 8)]
+    for builder in builders:
+        writes: list[Write] = [PutSegment(builder.partition, segment_record()), builder.put()]
+        writes.append(PutCursor(builder.partition, CursorState(1, "g", 1, 1, 1)))
+        writes.append(PutPreparation(builder.partition, preparation(2)))
+        await put(harness, writes)
+    await put(harness, [DropPartition(PartitionId(7))])
+    for crash in (True, False):
+        await harness.reopen(crash=crash)
+        assert sorted(harness.recovered) == [6, 8]
+        assert await read_all(harness, builders[1]) == []
+        assert await read_all(harness, builders[2]) == builders[2].batches
+
+
+async def test_a_submit_is_kept_whole_or_not_at_all(harness: Harness) -> None:
+    builder = SegmentBuilder(1)
+    await put(harness, [PutSegment(builder.partition, segment_record())])
+    for _ in range(20):
+        index = builder.index
+        harness.storage.submit(
+            [builder.put(300), PutCursor(builder.partition, CursorState(1, "g", 1, index + 1, index + 1))]
+        )
+    await asyncio.sleep(0)
+    await harness.reopen(crash=True)
+    found = harness.recovered[1]
+    acked = found.cursors[0].acked if found.cursors else 0
+    assert acked == found.segments[0].tail
+
+
+def _tail_batches(partition: int) -> tuple[Batch, ...]:
+    builder = SegmentBuilder(partition, 1)
+    for _ in range(6):
+        builder.batch()
+    return tuple(builder.batches[4:])
+
+
+CASES: dict[str, Any] = {name: case for name, case in list(globals().items()) if name.startswith("test_")}
+"""Every case, for a module to take up."""
