@@ -1,0 +1,270 @@
+"""A disk in memory: what the writes of `core.log` mean, with an end that is not synced yet.
+
+Every `submit` is visible at once and durable later, in order. A crash keeps any prefix of what was not durable, which
+is the worst that an ordered log with group commit may do. The simulator drives a `MemoryDisk` directly and decides when
+writes become durable; `MemoryStorage` puts the asynchronous interface of the broker over one. Faults of the medium
+(flipped bits, a full disk) are not modelled here.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from seriatim_api.ids import PartitionId
+
+from seriatim_broker.core.log import (
+    Batch,
+    CursorState,
+    DropPartition,
+    DropPreparation,
+    DropSegment,
+    LocalSegment,
+    Preparation,
+    PutBatch,
+    PutCursor,
+    PutPreparation,
+    PutSegment,
+    PutTailCopy,
+    RecoveredPartition,
+    RecoveredSegment,
+    TailCopy,
+    Truncate,
+    Write,
+)
+from seriatim_broker.core.producers import Window
+
+
+class SegmentImage:
+    """One segment on a disk: its record, its own batches, and the producer windows written with them."""
+
+    __slots__ = ("batches", "commit", "record", "windows")
+
+    def __init__(self, record: LocalSegment) -> None:
+        self.record = record
+        self.batches: list[Batch] = []
+        self.commit = 0
+        self.windows: dict[bytes, Window] = {}
+
+    @property
+    def tail(self) -> int:
+        """The index after the last message."""
+        return self.batches[-1].header.end_index if self.batches else 0
+
+    @property
+    def tail_checksum(self) -> int:
+        """The chain's value at the tail."""
+        return self.batches[-1].header.checksum if self.batches else 0
+
+    def twin(self) -> SegmentImage:
+        """An independent copy."""
+        twin = SegmentImage(self.record)
+        twin.batches = list(self.batches)
+        twin.commit = self.commit
+        twin.windows = dict(self.windows)
+        return twin
+
+
+class PartitionImage:
+    """One partition on a disk."""
+
+    __slots__ = ("cursors", "preparations", "segments", "tails")
+
+    def __init__(self) -> None:
+        self.segments: dict[int, SegmentImage] = {}
+        self.preparations: dict[tuple[int, bytes], Preparation] = {}
+        self.tails: dict[int, TailCopy] = {}
+        self.cursors: dict[tuple[int, str], CursorState] = {}
+
+    def twin(self) -> PartitionImage:
+        """An independent copy."""
+        twin = PartitionImage()
+        twin.segments = {no: segment.twin() for no, segment in self.segments.items()}
+        twin.preparations = dict(self.preparations)
+        twin.tails = dict(self.tails)
+        twin.cursors = dict(self.cursors)
+        return twin
+
+
+class DiskImage:
+    """The state that a sequence of writes leaves behind."""
+
+    __slots__ = ("partitions",)
+
+    def __init__(self) -> None:
+        self.partitions: dict[PartitionId, PartitionImage] = {}
+
+    def twin(self) -> DiskImage:
+        """An independent copy."""
+        twin = DiskImage()
+        twin.partitions = {name: partition.twin() for name, partition in self.partitions.items()}
+        return twin
+
+    def apply(self, write: Write) -> None:
+        """Carry out one write, and assert what the storage may assume of its caller."""
+        if isinstance(write, PutBatch):
+            self._put_batch(write)
+            return
+        if isinstance(write, DropPartition):
+            self.partitions.pop(write.partition, None)
+            return
+        partition = self.partitions.get(write.partition)
+        if partition is None:
+            partition = self.partitions[write.partition] = PartitionImage()
+        if isinstance(write, PutSegment):
+            image = partition.segments.get(write.segment.no)
+            if image is None:
+                partition.segments[write.segment.no] = SegmentImage(write.segment)
+            else:
+                assert not image.record.fenced or write.segment.fenced, f"a fence was lifted: {write.segment}"
+                image.record = write.segment
+        elif isinstance(write, PutPreparation):
+            key = (write.preparation.segment_no, write.preparation.attempt)
+            partition.preparations[key] = write.preparation
+        elif isinstance(write, DropPreparation):
+            partition.preparations.pop((write.segment_no, write.attempt), None)
+        elif isinstance(write, PutTailCopy):
+            partition.tails[write.tail.segment_no] = write.tail
+        elif isinstance(write, Truncate):
+            self._truncate(partition, write)
+        elif isinstance(write, PutCursor):
+            partition.cursors[write.cursor.segment_no, write.cursor.group] = write.cursor
+        elif isinstance(write, DropSegment):
+            partition.segments.pop(write.segment_no, None)
+            partition.tails.pop(write.segment_no, None)
+            for cursor in [key for key in partition.cursors if key[0] == write.segment_no]:
+                del partition.cursors[cursor]
+        else:
+            raise AssertionError(f"an unknown write: {write}")
+
+    def _put_batch(self, write: PutBatch) -> None:
+        header = write.batch.header
+        partition = self.partitions.get(write.partition)
+        assert partition is not None, f"a batch of an unknown partition {write.partition}"
+        image = partition.segments.get(header.segment)
+        assert image is not None, f"a batch of segment {header.segment}, whose record is not on the disk"
+        place = f"{header.segment}:{header.base_index}"
+        assert header.base_index == image.tail, f"a hole: {place} behind {image.tail}"
+        assert header.previous_checksum == image.tail_checksum, f"a broken chain at {place}"
+        image.batches.append(write.batch)
+        image.commit = max(image.commit, write.commit)
+        if write.window:
+            image.windows[header.producer] = write.window
+
+    def _truncate(self, partition: PartitionImage, write: Truncate) -> None:
+        image = partition.segments.get(write.segment_no)
+        assert image is not None, f"truncating segment {write.segment_no}, which is not on the disk"
+        while image.batches and image.batches[-1].header.end_index > write.length:
+            cut = image.batches.pop()
+            assert cut.header.base_index >= write.length, "a truncation inside a batch"
+        image.windows = dict(write.table)
+        image.commit = min(image.commit, write.length)
+
+
+class MemoryDisk:
+    """A disk with a durable image and a visible one, apart by the submits that are not synced yet."""
+
+    def __init__(self) -> None:
+        self.durable = DiskImage()
+        self.visible = DiskImage()
+        self._pending: deque[tuple[int, tuple[Write, ...]]] = deque()
+        self._ticket = 0
+
+    @property
+    def pending_count(self) -> int:
+        """Submits that are not durable yet."""
+        return len(self._pending)
+
+    def submit(self, writes: Sequence[Write]) -> int:
+        """Take writes, visible at once; their ticket."""
+        self._ticket += 1
+        kept = tuple(writes)
+        for write in kept:
+            self.visible.apply(write)
+        self._pending.append((self._ticket, kept))
+        return self._ticket
+
+    def sync(self, ticket: int) -> None:
+        """Make all up to and including `ticket` durable."""
+        while self._pending and self._pending[0][0] <= ticket:
+            for write in self._pending.popleft()[1]:
+                self.durable.apply(write)
+
+    def crash(self, kept_count: int) -> None:
+        """Lose all but the first `kept_count` of the submits that are not durable."""
+        for _ in range(min(kept_count, len(self._pending))):
+            for write in self._pending.popleft()[1]:
+                self.durable.apply(write)
+        self._pending.clear()
+        self.visible = self.durable.twin()
+
+    def wipe(self) -> None:
+        """Lose everything: the disk was replaced."""
+        self.durable = DiskImage()
+        self.visible = DiskImage()
+        self._pending.clear()
+
+    def recover(self) -> list[RecoveredPartition]:
+        """What a start finds: the durable image, as the storage adapter reports it."""
+        return [_recovered(name, image) for name, image in sorted(self.durable.partitions.items())]
+
+    def read(
+        self, partition: PartitionId, segment_no: int, from_index: int, until_index: int, max_bytes: int
+    ) -> list[Batch]:
+        """Batches that hold indexes of [from_index, until_index), from the one that contains `from_index`.
+
+        Where the log itself ends before, batches of the segment's tail copies count: those that came with a preparation
+        of the next segment, too.
+        """
+        image = self.visible.partitions.get(partition)
+        if image is None:
+            return []
+        segment = image.segments.get(segment_no)
+        own = segment.batches if segment is not None else []
+        found: list[Batch] = []
+        size = 0
+        next_index = from_index
+        for batch in [*own, *_tail_batches(image, segment_no)]:
+            header = batch.header
+            if header.end_index <= next_index:
+                continue
+            if header.base_index >= until_index or (header.base_index > next_index):
+                break
+            if found and size + batch.size_bytes > max_bytes:
+                break
+            found.append(batch)
+            size += batch.size_bytes
+            next_index = header.end_index
+        return found
+
+
+def _tail_batches(image: PartitionImage, segment_no: int) -> list[Batch]:
+    batches: list[Batch] = []
+    tail = image.tails.get(segment_no)
+    if tail is not None:
+        batches.extend(tail.batches)
+    for preparation in image.preparations.values():
+        if preparation.tail is not None and preparation.tail.segment_no == segment_no:
+            batches.extend(preparation.tail.batches)
+    return sorted(batches, key=lambda batch: batch.header.base_index)
+
+
+def _recovered(name: PartitionId, image: PartitionImage) -> RecoveredPartition:
+    segments = tuple(
+        RecoveredSegment(
+            record=segment.record,
+            tail=segment.tail,
+            tail_checksum=segment.tail_checksum,
+            commit=segment.commit,
+            uncommitted=tuple(batch for batch in segment.batches if batch.header.end_index > segment.commit),
+            windows=tuple(sorted(segment.windows.items())),
+        )
+        for _, segment in sorted(image.segments.items())
+    )
+    return RecoveredPartition(
+        partition=name,
+        segments=segments,
+        preparations=tuple(preparation for _, preparation in sorted(image.preparations.items())),
+        tail_copies=tuple(tail for _, tail in sorted(image.tails.items())),
+        cursors=tuple(cursor for _, cursor in sorted(image.cursors.items())),
+    )

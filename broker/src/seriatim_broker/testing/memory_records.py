@@ -1,0 +1,66 @@
+"""The coordinator's records as plain objects: chains, cursors and death certificates, with revisions.
+
+One revision counter for everything; a write compares the revision of its own key (0: not there) and, for a chain, that
+the certificate it names exists. Nothing here takes time, loses an answer or fails: the simulator puts that around it.
+"""
+
+from __future__ import annotations
+
+from seriatim_api.ids import PartitionId, RunId
+
+from seriatim_broker.core.chain import Chain
+from seriatim_broker.core.events import CursorRecord
+
+
+class MemoryRecords:
+    """What the coordinator holds, linearizable because it is one object."""
+
+    def __init__(self) -> None:
+        self.revision = 0
+        self.history: list[tuple[int, Chain]] = []
+        self._chains: dict[PartitionId, tuple[Chain, int]] = {}
+        self._cursors: dict[tuple[PartitionId, str], tuple[CursorRecord, int]] = {}
+        self._certificates: dict[RunId, int] = {}
+
+    def chain(self, partition: PartitionId) -> tuple[Chain | None, int]:
+        """The chain of a partition and the revision that wrote it; (None, 0) if there is none."""
+        return self._chains.get(partition, (None, 0))
+
+    def write_chain(self, chain: Chain, revision: int, certificate: RunId | None) -> int | None:
+        """The new revision, or None if the key is at another revision or the certificate is not there."""
+        if self.chain(chain.partition)[1] != revision:
+            return None
+        if certificate is not None and certificate not in self._certificates:
+            return None
+        self.revision += 1
+        self._chains[chain.partition] = (chain, self.revision)
+        self.history.append((self.revision, chain))
+        return self.revision
+
+    def cursor(self, partition: PartitionId, group: str) -> tuple[CursorRecord | None, int]:
+        """A group's cursor and the revision that wrote it; (None, 0) if there is none."""
+        return self._cursors.get((partition, group), (None, 0))
+
+    def write_cursor(self, partition: PartitionId, group: str, record: CursorRecord, revision: int) -> int | None:
+        """The new revision, or None if the key is at another one."""
+        if self.cursor(partition, group)[1] != revision:
+            return None
+        self.revision += 1
+        self._cursors[partition, group] = (record, self.revision)
+        return self.revision
+
+    def cursors(self) -> list[tuple[PartitionId, str, CursorRecord]]:
+        """All cursors, in the order of their keys."""
+        return [(partition, group, entry[0]) for (partition, group), entry in sorted(self._cursors.items())]
+
+    def has_certificate(self, run: RunId) -> bool:
+        """Whether the run is known to have ended."""
+        return run in self._certificates
+
+    def write_certificate(self, run: RunId) -> bool:
+        """Write it once; whether it is new."""
+        if run in self._certificates:
+            return False
+        self.revision += 1
+        self._certificates[run] = self.revision
+        return True

@@ -1,0 +1,168 @@
+"""The producer table against the plain list of everything that was ever appended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from seriatim_api.batch import BatchHeader, make_header, parse_header
+from seriatim_api.ids import make_offset
+from seriatim_broker.core.producers import KEPT_BATCHES, WINDOW_BATCHES, ProducerTable, Table, covers, merge
+
+QUICK = settings(max_examples=50, deadline=None)
+PRODUCERS = [bytes([letter]) * 16 for letter in range(3)]
+
+
+@dataclass(frozen=True)
+class Appended:
+    """A batch where it stands."""
+
+    header: BatchHeader
+    offset: int
+
+
+def _header(producer: bytes, epoch: int, sequence: int, count: int, segment: int, index: int) -> BatchHeader:
+    raw = make_header(
+        partition=1,
+        message_count=count,
+        producer=producer,
+        producer_epoch=epoch,
+        base_sequence=sequence,
+        first_timestamp_ms=0,
+        last_timestamp_ms=0,
+        body_length=0,
+        body_crc=0,
+    )
+    return parse_header(raw)._replace(segment=segment, base_index=index)
+
+
+@st.composite
+def logs(draw: st.DrawFn) -> list[Appended]:
+    """Segments one after another; each producer's sequences without a gap, sometimes a new epoch from 0."""
+    log: list[Appended] = []
+    state = dict.fromkeys(PRODUCERS, (0, 0))
+    for segment in range(1, draw(st.integers(1, 3)) + 1):
+        index = 0
+        for _ in range(draw(st.integers(0, 30))):
+            producer = draw(st.sampled_from(PRODUCERS))
+            epoch, sequence = state[producer]
+            if draw(st.integers(0, 9)) == 0:
+                epoch, sequence = epoch + 1, 0
+            count = draw(st.integers(1, 4))
+            log.append(
+                Appended(_header(producer, epoch, sequence, count, segment, index), make_offset(segment, index))
+            )
+            index += count
+            state[producer] = (epoch, sequence + count)
+    return log
+
+
+def _table(log: list[Appended]) -> ProducerTable:
+    table = ProducerTable()
+    for appended in log:
+        table.record(appended.header)
+    return table
+
+
+def _last(log: list[Appended], producer: bytes) -> Appended | None:
+    return next((entry for entry in reversed(log) if entry.header.producer == producer), None)
+
+
+@QUICK
+@given(logs())
+def test_the_last_of_each_producer_is_the_last_appended(log: list[Appended]) -> None:
+    table = _table(log)
+    for producer in PRODUCERS:
+        expected, found = _last(log, producer), table.last(producer)
+        if expected is None:
+            assert found is None
+        else:
+            assert found is not None
+            assert (found.epoch, found.last_sequence, found.offset) == (
+                expected.header.producer_epoch,
+                expected.header.last_sequence,
+                expected.offset,
+            )
+
+
+@QUICK
+@given(logs())
+def test_a_repeat_within_the_window_is_found_at_its_own_offset(log: list[Appended]) -> None:
+    table = _table(log)
+    for producer in PRODUCERS:
+        own = [entry for entry in log if entry.header.producer == producer]
+        for entry in own[-WINDOW_BATCHES:]:
+            found = table.find(entry.header)
+            assert found is not None
+            assert found.offset == entry.offset
+
+
+@QUICK
+@given(logs())
+def test_another_batch_under_the_same_sequence_is_no_repeat(log: list[Appended]) -> None:
+    table = _table(log)
+    for entry in log[-WINDOW_BATCHES:]:
+        assert table.find(entry.header._replace(message_count=entry.header.message_count + 1)) is None
+        assert table.find(entry.header._replace(producer_epoch=entry.header.producer_epoch + 100)) is None
+
+
+@QUICK
+@given(logs(), st.data())
+def test_winding_back_gives_the_table_of_the_shorter_log(log: list[Appended], data: st.DataObject) -> None:
+    """To any length that a switch may choose: no more than a window of any producer is above it."""
+    cut_count = data.draw(st.integers(0, min(len(log), WINDOW_BATCHES)))
+    kept, cut = log[: len(log) - cut_count], log[len(log) - cut_count :]
+    last_segment = log[-1].header.segment if log else 1
+    cut = [entry for entry in cut if entry.header.segment == last_segment]
+    kept = log[: len(log) - len(cut)]
+    length = cut[0].header.base_index if cut else 1 << 30
+    table = dict(_table(log).as_of(last_segment, length))
+    for producer in PRODUCERS:
+        expected = _last(kept, producer)
+        if expected is None:
+            assert producer not in table
+        else:
+            newest = table[producer][-1]
+            assert (newest.epoch, newest.last_sequence) == (
+                expected.header.producer_epoch,
+                expected.header.last_sequence,
+            )
+
+
+@QUICK
+@given(logs())
+def test_a_table_at_rest_is_sorted_bounded_and_comes_back(log: list[Appended]) -> None:
+    rest = _table(log).at_rest()
+    assert [producer for producer, _ in rest] == sorted(producer for producer, _ in rest)
+    assert all(0 < len(window) <= KEPT_BATCHES for _, window in rest)
+    assert ProducerTable(rest).at_rest() == rest
+
+
+def _ranks(table: Table) -> dict[bytes, tuple[int, int]]:
+    return {producer: (window[-1].epoch, window[-1].last_sequence) for producer, window in table}
+
+
+@QUICK
+@given(logs(), logs(), logs())
+def test_merging_takes_the_highest_in_whatever_order(a: list[Appended], b: list[Appended], c: list[Appended]) -> None:
+    tables = [_table(log).at_rest() for log in (a, b, c)]
+    merged = merge(tables)
+    assert _ranks(merged) == _ranks(merge(reversed(tables))) == _ranks(merge([merge(tables[:2]), tables[2]]))
+    assert merge([merged, merged]) == merged
+    for producer, rank in _ranks(merged).items():
+        assert rank == max(found for table in tables if (found := _ranks(table).get(producer)) is not None)
+
+
+@QUICK
+@given(logs())
+def test_a_table_covers_what_its_log_holds_and_nothing_newer(log: list[Appended]) -> None:
+    rest = _table(log).at_rest()
+    for entry in log:
+        assert covers(rest, entry.header)
+    for producer in PRODUCERS:
+        last = _last(log, producer)
+        next_sequence = 0 if last is None else last.header.last_sequence + 1
+        epoch = 0 if last is None else last.header.producer_epoch
+        assert not covers(rest, _header(producer, epoch, next_sequence, 1, 9, 0))
+        assert not covers(rest, _header(producer, epoch + 1, 0, 1, 9, 0))

@@ -1,0 +1,287 @@
+"""A broker in the simulation: a disk that outlives its processes, and one process at a time around a `BrokerCore`.
+
+A process carries out the effects of its core and hands it events; a frozen one lets them wait and takes them all when
+it thaws. Names in use by messages to clients (requests, streams) belong to `clients`.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from seriatim_api.ids import MemberId
+from seriatim_broker.core import effects as fx
+from seriatim_broker.core.broker import BrokerCore
+from seriatim_broker.core.config import BrokerConfig
+from seriatim_broker.core.events import DirectoryChanged, Event, LogRead, Moment, Persisted, Tick
+from seriatim_broker.testing.memory_disk import MemoryDisk
+
+from .schedule import Schedule, Violation
+
+WALL_MS_START = 1_700_000_000_000
+
+
+def checksum(seed: int, data: bytes) -> int:
+    """A cheap stand-in for CRC-32C: the simulation only needs that different bytes differ."""
+    return zlib.crc32(data, seed)
+
+
+class Surroundings(Protocol):
+    """What a process reaches: the world, as far as brokers need it."""
+
+    schedule: Schedule
+    config: BrokerConfig
+    network: Any
+    coordinator: Any
+    judge: Any
+    clients: Any
+    core_kind: type[BrokerCore]
+
+    def directory(self) -> DirectoryChanged:
+        """The admitted members."""
+        ...
+
+    def sync_us(self, broker: Broker) -> int:
+        """How long the next flush of this broker's disk takes."""
+        ...
+
+
+class Broker:
+    """A slot of a group: its name, its disk, and the process that runs on it, if any."""
+
+    def __init__(self, name: str, group: str, incarnation: str) -> None:
+        self.name = name
+        self.group = group
+        self.member = MemberId(name, incarnation)
+        self.disk = MemoryDisk()
+        self.run = 0
+        self.process: Process | None = None
+        self.refuses = True  # a connection to it is refused while no process is there, not just lost
+        self.suspect = False
+        self.slow_until_us = 0
+
+    def start(self, world: Surroundings) -> Process:
+        """Start the next run on this disk."""
+        assert self.process is None
+        self.run += 1
+        self.process = Process(world, self)
+        self.process.start()
+        return self.process
+
+
+class Process:
+    """One run of a broker."""
+
+    def __init__(self, world: Surroundings, broker: Broker) -> None:
+        self.broker = broker
+        self.name = broker.name
+        self.member = broker.member
+        self.run = broker.run
+        self.alive = True
+        self.frozen = False
+        self.links: dict[str, Any] = {}
+        self.wanted: dict[str, bool] = {}
+        self._world = world
+        self._schedule = world.schedule
+        rng = world.schedule.rng
+        self._mono_offset_us = rng.randint(1_000_000, 50_000_000)
+        self._wall_offset_ms = WALL_MS_START + rng.randint(-500, 500)
+        self._inbox: list[Event] = []
+        self._wake_at_us: int | None = None
+        self._syncing = False
+        self._tokens: list[tuple[int, int]] = []
+        self._durable_token = 0
+        self._reported_token = 0
+        self.core = world.core_kind(
+            world.config,
+            broker.member,
+            broker.run,
+            rng.randbytes(12),
+            checksum,
+            broker.disk.recover(),
+            broker.suspect,
+        )
+
+    def _moment(self) -> Moment:
+        now = self._schedule.now_us
+        return Moment(now + self._mono_offset_us, now // 1000 + self._wall_offset_ms)
+
+    def to_mono(self, time_us: int) -> int:
+        """A virtual time on this process's monotonic clock."""
+        return time_us + self._mono_offset_us
+
+    def start(self) -> None:
+        """Begin; the directory is known at once, as a process reads it before it serves."""
+        self._schedule.mark(self.name, f"start {self.run}")
+        self._carry_out(self._stepped(None))
+        self.deliver(self._world.directory())
+
+    # ---- events -------------------------------------------------------------------------------------
+
+    def deliver(self, event: Event) -> None:
+        """Hand an event to the core, now or when the process thaws."""
+        if not self.alive:
+            return
+        if self.frozen:
+            self._inbox.append(event)
+            return
+        self._carry_out(self._stepped(event))
+
+    def thaw(self) -> None:
+        """Go on, with all that has come meanwhile."""
+        self.frozen = False
+        waiting, self._inbox = self._inbox, []
+        if self._schedule.rng.random() < 0.5:
+            waiting.insert(0, Tick())
+        for event in waiting:
+            self.deliver(event)
+        self._wake_at_us = None
+        self._set_timer()
+
+    def end(self) -> None:
+        """The process is no more."""
+        self.alive = False
+        self.broker.process = None
+
+    def _stepped(self, event: Event | None) -> list[fx.Effect]:
+        schedule = self._schedule
+        try:
+            effects = self.core.start(self._moment()) if event is None else self.core.step(event, self._moment())
+        except AssertionError as error:
+            raise Violation("CORE", f"{self.name} on {event}: {error!r}") from error
+        if schedule.trace:
+            self._tell(event, effects)
+        if schedule.detailed:
+            schedule.mark(self.name, f"{event} {effects}")
+        else:
+            schedule.mark(self.name, f"{type(event).__name__} {len(effects)}")
+        return effects
+
+    def _tell(self, event: Event | None, effects: list[fx.Effect]) -> None:
+        from .story import brief, is_noise
+
+        if event is not None and is_noise(event) and all(is_noise(effect) for effect in effects):
+            return
+        if event is None or not is_noise(event):
+            self._schedule.tell(self.name, "◀ " + ("start" if event is None else brief(event)))
+        for effect in effects:
+            if not is_noise(effect):
+                self._schedule.tell(self.name, "    ▶ " + brief(effect))
+
+    def _set_timer(self) -> None:
+        wake = self.core.next_wake_us()
+        if wake is None:
+            return
+        at = max(wake - self._mono_offset_us, self._schedule.now_us + 1)
+        if self._wake_at_us is None or at < self._wake_at_us:
+            self._wake_at_us = at
+            self._schedule.at(at, self._wake, at)
+
+    def _wake(self, at: int) -> None:
+        if self._wake_at_us != at or not self.alive or self.frozen:
+            return
+        self._wake_at_us = None
+        self.deliver(Tick())
+
+    # ---- effects ------------------------------------------------------------------------------------
+
+    def _carry_out(self, effects: list[fx.Effect]) -> None:
+        for effect in effects:
+            if not self.alive:
+                return
+            handler = _HANDLERS.get(type(effect))
+            assert handler is not None, f"no handler for {effect}"
+            handler(self, effect)
+        if self.alive and not self.frozen:
+            self._set_timer()
+
+    def _persist(self, effect: fx.Persist) -> None:
+        self._world.judge.writes(self, effect.writes)
+        try:
+            ticket = self.broker.disk.submit(effect.writes)
+        except AssertionError as error:
+            raise Violation("CORE", f"{self.name} writes {effect.writes}: {error}") from error
+        self._tokens.append((ticket, effect.token))
+        if not self._syncing:
+            self._begin_sync()
+
+    def _begin_sync(self) -> None:
+        self._syncing = True
+        ticket, _ = self._tokens[-1]
+        self._schedule.after(self._world.sync_us(self.broker), self._synced, ticket)
+
+    def _synced(self, ticket: int) -> None:
+        if not self.alive:
+            return
+        self.broker.disk.sync(ticket)
+        token = 0
+        while self._tokens and self._tokens[0][0] <= ticket:
+            token = self._tokens.pop(0)[1]
+        self._syncing = False
+        if self._tokens:
+            self._begin_sync()
+        self._durable_token = token
+        if self._schedule.rng.random() < 0.3:
+            self._schedule.after(self._schedule.rng.randint(10, 500), self._report_durable)
+        else:
+            self._report_durable()
+
+    def _report_durable(self) -> None:
+        """Tell the core how far its writes are on the disk: some time after they are, and never twice."""
+        if self._reported_token < self._durable_token:
+            self._reported_token = self._durable_token
+            self.deliver(Persisted(self._durable_token))
+
+    def _send(self, effect: fx.Send) -> None:
+        self._world.network.send(self, effect.broker, effect.message)
+
+    def _connect(self, effect: fx.Connect) -> None:
+        self.wanted[effect.broker] = True
+        self._world.network.dial(self, effect.broker)
+
+    def _disconnect(self, effect: fx.Disconnect) -> None:
+        self._world.network.disconnect(self, effect.broker, effect.session)
+
+    def _read_log(self, effect: fx.ReadLog) -> None:
+        self._schedule.after(self._schedule.rng.randint(20, 500), self._read, effect)
+
+    def _read(self, effect: fx.ReadLog) -> None:
+        if self.alive:
+            batches = self.broker.disk.read(
+                effect.partition, effect.segment_no, effect.from_index, effect.until_index, effect.max_bytes
+            )
+            self.deliver(LogRead(effect.serial, tuple(batches)))
+
+    def _ask_coordinator(self, effect: Any) -> None:
+        self._world.coordinator.request(self, effect)
+
+    def _answer_client(self, effect: Any) -> None:
+        self._world.clients.answer(self, effect)
+
+    def _deliver_to_consumer(self, effect: fx.Deliver) -> None:
+        self._world.clients.delivery(self, effect)
+
+    def _note(self, effect: fx.Note) -> None:
+        self._world.judge.note(self, effect)
+
+
+_HANDLERS: dict[type, Callable[[Process, Any], None]] = {
+    fx.Persist: Process._persist,
+    fx.Send: Process._send,
+    fx.Connect: Process._connect,
+    fx.Disconnect: Process._disconnect,
+    fx.ReadLog: Process._read_log,
+    fx.ReadChain: Process._ask_coordinator,
+    fx.WriteChain: Process._ask_coordinator,
+    fx.ReadCertificate: Process._ask_coordinator,
+    fx.ReadCursor: Process._ask_coordinator,
+    fx.WriteCursor: Process._ask_coordinator,
+    fx.AppendAccepted: Process._answer_client,
+    fx.AppendRefused: Process._answer_client,
+    fx.Resolved: Process._answer_client,
+    fx.ConsumerResolved: Process._answer_client,
+    fx.GroupDescribed: Process._answer_client,
+    fx.Deliver: Process._deliver_to_consumer,
+    fx.Note: Process._note,
+}

@@ -1,0 +1,473 @@
+"""The judge: it sees every write, every transaction, every reply and every delivery, and says which promise was broken.
+
+It knows more than anybody in the system: what is on each disk (also on those that were lost since), and the place of
+every batch that was ever written. Rules are named as in the protocol's last section; `RT` is the real-time half of the
+promise, `TABLE` that a prepared producer table tells the truth, `COPY` that a named copy is there.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from seriatim_api.ids import MemberId, PartitionId, RunId, format_offset, split_offset
+from seriatim_broker.core import chain as chains
+from seriatim_broker.core.chain import Chain, Segment, SegmentState
+from seriatim_broker.core.events import CursorRecord
+from seriatim_broker.core.log import Batch, PutBatch, PutPreparation, PutSegment, PutTailCopy, Write
+from seriatim_broker.testing.memory_disk import DiskImage
+
+from .schedule import Schedule, Violation
+
+if TYPE_CHECKING:
+    from .brokers import Broker, Process
+
+_SETTLED = (SegmentState.SEALED, SegmentState.LOST)
+
+
+class Fate:
+    """What is known of one message."""
+
+    __slots__ = ("acked_us", "offset", "outcome", "partition", "producer", "sent_us")
+
+    def __init__(self, partition: PartitionId, producer: bytes, sent_us: int) -> None:
+        self.partition = partition
+        self.producer = producer
+        self.sent_us = sent_us
+        self.acked_us: int | None = None
+        self.offset: int | None = None
+        self.outcome = ""
+
+
+class GroupView:
+    """What a consumer group has seen and acknowledged of one partition."""
+
+    __slots__ = ("acked", "firsts", "seen")
+
+    def __init__(self) -> None:
+        self.firsts: list[tuple[int, int]] = []  # (offset, message)
+        self.seen: set[int] = set()
+        self.acked: dict[int, int] = {}  # segment -> index below which the application acknowledged
+
+
+def messages_of(batch: Batch) -> list[int]:
+    """The ids of the messages that the simulation put into a body."""
+    first = int.from_bytes(batch.body[:8], "big")
+    return list(range(first, first + batch.header.message_count))
+
+
+class Judge:
+    """See the module."""
+
+    def __init__(self, schedule: Schedule, brokers: dict[str, Broker]) -> None:
+        self.fates: dict[int, Fate] = {}
+        self.placed: dict[tuple[PartitionId, int, int], Batch] = {}
+        self.sealed: dict[tuple[PartitionId, int], tuple[int, int | None]] = {}
+        self.history: dict[PartitionId, list[Chain]] = {}
+        self.groups: dict[tuple[str, PartitionId], GroupView] = {}
+        self.graveyard: list[tuple[MemberId, DiskImage]] = []
+        self.seen_states: set[str] = set()
+        self.accepted_count = 0
+        self._schedule = schedule
+        self._brokers = brokers
+        self._promised: dict[tuple[PartitionId, int], int] = {}
+        self._known_runs: set[RunId] = set()
+
+    def fail(self, rule: str, text: str) -> NoReturn:
+        """Report a broken promise."""
+        raise Violation(rule, text)
+
+    def note(self, process: Process, effect: Any) -> None:
+        """Count what happened, so that a run can say which rare states it reached."""
+        self.seen_states.add(effect.name)
+
+    # ---- disks --------------------------------------------------------------------------------------
+
+    def writes(self, process: Process, writes: tuple[Write, ...]) -> None:
+        """I5: at one place of a segment there is one batch, on whatever disk; a seal is known only from the chain."""
+        for write in writes:
+            if isinstance(write, PutBatch):
+                self._place(process.name, write.partition, write.batch)
+            elif isinstance(write, PutTailCopy):
+                for batch in write.tail.batches:
+                    self._place(process.name, write.partition, batch)
+            elif isinstance(write, PutPreparation) and write.preparation.tail is not None:
+                for batch in write.preparation.tail.batches:
+                    self._place(process.name, write.partition, batch)
+            elif isinstance(write, PutSegment) and write.segment.sealed_len is not None:
+                known = self.sealed.get((write.partition, write.segment.no))
+                if known is None or known[0] != write.segment.sealed_len:
+                    self.fail("I5", f"{process.name} takes segment {write.segment.no} for sealed: {write.segment}, {known}")
+
+    def _place(self, who: str, partition: PartitionId, batch: Batch) -> None:
+        header = batch.header
+        key = (partition, header.segment, header.base_index)
+        known = self.placed.get(key)
+        if known is None:
+            self.placed[key] = batch
+        elif known.header.checksum != header.checksum or known.body != batch.body:
+            self.fail("I5", f"two batches at {header.segment}:{header.base_index} ({who}): {known} and {batch}")
+
+    def holders(self, partition: PartitionId, segment_no: int, base: int, end: int) -> list[str]:
+        """The disks, lost ones too, that durably hold [base, end) of a segment: in their log, or as a tail copy."""
+        return [
+            str(member)
+            for member, image in self._images()
+            if holds(image, partition, segment_no, base, end)
+        ]
+
+    def _images(self) -> list[tuple[MemberId, DiskImage]]:
+        return [(broker.member, broker.disk.durable) for broker in self._brokers.values()] + self.graveyard
+
+    def _two_copies(self, rule: str, batch: Batch, why: str) -> None:
+        header = batch.header
+        found = self.holders(PartitionId(header.partition), header.segment, header.base_index, header.end_index)
+        if len(found) < 2:
+            self.fail(rule, f"{why}: {header.segment}:{header.base_index} is on {found or 'no disk'}")
+
+    # ---- chains -------------------------------------------------------------------------------------
+
+    def chain_written(self, process: Process, before: Chain | None, after: Chain, certificate: RunId | None) -> None:
+        """I5, I6, I7, I12, I14 of one transition, as the coordinator carries it out."""
+        if self._schedule.trace:
+            from .story import brief
+
+            self._schedule.tell("coord", f"chain by {process.name}: {brief(after)} cert {certificate}")
+        chains.check(after)
+        self.history.setdefault(after.partition, []).append(after)
+        if before is None:
+            if after.epoch != 1:
+                self.fail("I7", f"a chain begins at epoch {after.epoch}")
+            self._opened(after)
+            return
+        if after.epoch != before.epoch + 1:
+            self.fail("I7", f"epoch {before.epoch} is followed by {after.epoch}")
+        if after.segments[0].no != before.segments[0].no or len(after.segments) - len(before.segments) not in (0, 1):
+            self.fail("I7", f"segments came or went: {before} {after}")
+        for old in before.segments:
+            new = after.segment(old.no)
+            assert new is not None
+            self._segment_changed(after, old, new)
+        if len(after.segments) > len(before.segments):
+            if before.open_segment.state is not SegmentState.OPEN:
+                self.fail("I7", "opened behind a segment that was not open")
+            self._opened(after)
+            old = after.segments[-2]
+            if old.state is SegmentState.UNSETTLED and certificate != old.master_run_id and not self._suspects(old):
+                self.fail("I7", f"{old.no} was opened over without the certificate of {old.master_run_id}")
+
+    def _suspects(self, segment: Segment) -> bool:
+        return any(self._brokers[member.broker].suspect for member in segment.members)
+
+    def _segment_changed(self, chain: Chain, old: Segment, new: Segment) -> None:
+        what = f"segment {old.no} of partition {chain.partition}"
+        if new.state is not old.state and new.state not in chains.LEGAL_TRANSITIONS[old.state]:
+            self.fail("I7", f"{what} went from {old.state} to {new.state}")
+        fixed = ("attempt", "group", "master_run", "incomplete_table", "opened_at_ms")
+        for name in fixed:
+            if getattr(old, name) != getattr(new, name):
+                self.fail("I7", f"{what}: {name} changed from {getattr(old, name)} to {getattr(new, name)}")
+        if old.state in (SegmentState.OPEN, SegmentState.UNSETTLED) and old.members != new.members:
+            self.fail("I7", f"{what}: members of an unsealed segment changed: {old.members} to {new.members}")
+        if old.base is not None and old.base != new.base:
+            self.fail("I5", f"{what}: base changed from {old.base} to {new.base}")
+        if old.state in _SETTLED:
+            if (old.sealed_len, old.sealed_checksum) != (new.sealed_len, new.sealed_checksum):
+                self.fail("I5", f"{what}: length or checksum changed: {old} {new}")
+            for member in new.members:
+                if member not in old.members and not self._is_whole(chain.partition, new, member):
+                    self.fail("COPY", f"{what}: {member} was listed as a copy and is none")
+        if new.server_epoch < old.server_epoch or (new.server != old.server and new.server_epoch == old.server_epoch):
+            self.fail("I14", f"{what}: the server changed from {old.server} to {new.server} without a new epoch")
+        if old.state is not SegmentState.SEALED and new.state is SegmentState.SEALED:
+            self._sealed(chain, new)
+
+    def _sealed(self, chain: Chain, segment: Segment) -> None:
+        length, partition = segment.sealed_len, chain.partition
+        assert length is not None
+        what = f"segment {segment.no} of partition {partition} is sealed at {length}"
+        promised = self._promised.get((partition, segment.no), 0)
+        if length < promised:
+            self.fail("I6", f"{what}, and all below {promised} was acknowledged or delivered")
+        self.sealed[partition, segment.no] = (length, segment.sealed_checksum)
+        if segment.sealed_checksum != self._checksum_at(partition, segment.no, length):
+            self.fail("I5", f"{what}, with a checksum that is not that of the log")
+        for batch in self.batches(partition, segment.no, length):
+            self._two_copies("I12", batch, what)
+        if not self._is_whole(partition, segment, segment.server):
+            self.fail("I14", f"{what}, and its server {segment.server} does not hold it")
+        for member in segment.tail_copies:
+            assert segment.tail_from is not None
+            if not self._has_tail(partition, segment, member):
+                self.fail("COPY", f"{what}: {member} is listed for its tail and has none")
+
+    def _opened(self, chain: Chain) -> None:
+        segment = chain.open_segment
+        if not len(set(segment.members)) >= 2:
+            self.fail("I12", f"segment {segment.no} was opened on {segment.members}")
+        for member in segment.members:
+            image = self._image(member)
+            found = image.partitions.get(chain.partition) if image is not None else None
+            preparation = found.preparations.get((segment.no, segment.attempt)) if found is not None else None
+            if preparation is None:
+                self.fail("COPY", f"segment {segment.no} was opened under an attempt that {member} did not prepare")
+            if preparation.members != segment.members or preparation.incomplete_table != segment.incomplete_table:
+                self.fail("COPY", f"segment {segment.no} was opened as {segment}, prepared as {preparation}")
+            if not segment.incomplete_table:
+                self._check_table(chain, preparation.table)
+
+    def _check_table(self, chain: Chain, table: tuple[tuple[bytes, Any], ...]) -> None:
+        """A table that is not marked incomplete knows the last batch of each producer, with its place."""
+        expected: dict[bytes, tuple[int, int]] = {}
+        for _, batch in self._log_of(chain, chain.open_segment.no):
+            header = batch.header
+            rank = (header.producer_epoch, header.last_sequence)
+            expected[header.producer] = max(expected.get(header.producer, (0, -1)), rank)
+        found = {producer: (window[-1].epoch, window[-1].last_sequence) for producer, window in table}
+        if found != expected:
+            self.fail("TABLE", f"segment {chain.open_segment.no} begins with {found}, the log says {expected}")
+
+    def _log_of(self, chain: Chain, before_no: int) -> list[tuple[int, Batch]]:
+        log: list[tuple[int, Batch]] = []
+        for segment in chain.segments:
+            if segment.no < before_no and segment.sealed_len is not None:
+                log.extend((segment.no, batch) for batch in self.batches(chain.partition, segment.no, segment.sealed_len))
+        return log
+
+    def batches(self, partition: PartitionId, segment_no: int, length: int) -> list[Batch]:
+        """The batches of a segment below a length, as they were placed."""
+        found: list[Batch] = []
+        index = 0
+        while index < length:
+            batch = self.placed.get((partition, segment_no, index))
+            if batch is None:
+                self.fail("I5", f"segment {segment_no} is {length} long, and nothing was ever written at {index}")
+            found.append(batch)
+            index = batch.header.end_index
+        if index != length:
+            self.fail("I5", f"segment {segment_no} ends at {length}, inside of {found[-1]}")
+        return found
+
+    def _checksum_at(self, partition: PartitionId, segment_no: int, length: int) -> int:
+        found = self.batches(partition, segment_no, length)
+        return found[-1].header.checksum if found else 0
+
+    def _image(self, member: MemberId) -> DiskImage | None:
+        broker = self._brokers.get(member.broker)
+        if broker is not None and broker.member == member:
+            return broker.disk.durable
+        return next((image for owner, image in self.graveyard if owner == member), None)
+
+    def _is_whole(self, partition: PartitionId, segment: Segment, member: MemberId) -> bool:
+        image = self._image(member)
+        if image is None or segment.sealed_len is None:
+            return False
+        return own_tail(image, partition, segment.no) >= segment.sealed_len
+
+    def _has_tail(self, partition: PartitionId, segment: Segment, member: MemberId) -> bool:
+        image = self._image(member)
+        assert segment.tail_from is not None
+        assert segment.sealed_len is not None
+        if image is None:
+            return False
+        return holds(image, partition, segment.no, segment.tail_from, segment.sealed_len)
+
+    # ---- producers ----------------------------------------------------------------------------------
+
+    def sent(self, message: int, partition: PartitionId, producer: bytes) -> None:
+        """The application handed a message over."""
+        self.fates[message] = Fate(partition, producer, self._schedule.now_us)
+
+    def accepted(self, process: Process, partition: PartitionId, messages: list[int], offset: int) -> None:
+        """A broker says that a batch stands at `offset`: two disks have it, and the segment was not sealed below."""
+        segment_no, index = split_offset(offset)
+        batch = self.placed.get((partition, segment_no, index))
+        what = f"{process.name} acknowledges {messages} at {format_offset(offset)}"
+        self.accepted_count += 1
+        if batch is None or messages_of(batch) != messages:
+            self.fail("I1", f"{what}, where there is {batch and messages_of(batch)}")
+        self._promise(what, partition, segment_no, batch.header.end_index, "I6")
+        self._two_copies("I12", batch, what)
+
+    def _promise(self, what: str, partition: PartitionId, segment_no: int, end: int, rule: str) -> None:
+        sealed = self.sealed.get((partition, segment_no))
+        if sealed is not None and end > sealed[0]:
+            self.fail(rule, f"{what}, and the segment is sealed at {sealed[0]}")
+        key = (partition, segment_no)
+        self._promised[key] = max(self._promised.get(key, 0), end)
+
+    def settled(self, messages: list[int], outcome: str, offset: int | None) -> None:
+        """The application was told the outcome of a batch."""
+        for message in messages:
+            fate = self.fates[message]
+            if fate.outcome:
+                self.fail("I10", f"message {message} was {fate.outcome} and is {outcome} now")
+            fate.outcome = outcome
+            if outcome == "ok":
+                fate.acked_us = self._schedule.now_us
+                fate.offset = offset
+
+    # ---- consumers ----------------------------------------------------------------------------------
+
+    def served(self, process: Process, partition: PartitionId, batches: tuple[Batch, ...]) -> None:
+        """A broker puts batches on a consumer's stream: committed, and below the seal."""
+        for batch in batches:
+            header = batch.header
+            what = f"{process.name} delivers {header.segment}:{header.base_index}"
+            known = self.placed.get((partition, header.segment, header.base_index))
+            if known is None or known.header.checksum != header.checksum:
+                self.fail("I5", f"{what}, which is not what was written there")
+            self._promise(what, partition, header.segment, header.end_index, "I6")
+            self._two_copies("I12", batch, what)
+
+    def view(self, group: str, partition: PartitionId) -> GroupView:
+        """What a group has seen."""
+        found = self.groups.get((group, partition))
+        if found is None:
+            found = self.groups[group, partition] = GroupView()
+        return found
+
+    def delivered(self, group: str, partition: PartitionId, offset: int, message: int, *, flagged: bool) -> None:
+        """The application of a group is given a message."""
+        chain = self.history[partition][-1]
+        view = self.view(group, partition)
+        what = f"{group} is given {message} at {format_offset(offset)}"
+        if message in view.seen:
+            if not flagged:
+                self.fail("I9", f"{what} again, as a first attempt")
+            return
+        fate = self.fates.get(message)
+        if fate is None or fate.partition != partition:
+            self.fail("I2", f"{what}, which nobody sent there")
+        if fate.outcome == "failed":
+            self.fail("I10", f"{what}, which its producer was told to have failed")
+        if view.firsts and view.firsts[-1][0] >= offset:
+            self.fail("I2", f"{what} behind {view.firsts[-1]}")
+        segment_no, _ = split_offset(offset)
+        for segment in chain.segments:
+            if segment.no >= segment_no:
+                break
+            if segment.state not in _SETTLED or segment.sealed_len is None:
+                self.fail("I3", f"{what}, and segment {segment.no} is not settled")
+            if segment.state is SegmentState.SEALED and not self._is_drained(view, partition, segment):
+                self.fail("I3", f"{what}, and of segment {segment.no} it acknowledged {view.acked.get(segment.no, 0)}")
+        view.seen.add(message)
+        view.firsts.append((offset, message))
+
+    def skipped(self, group: str, partition: PartitionId, segment_no: int, start: int, end: int) -> None:
+        """A consumer is told to pass over [start, end): each message there stands earlier in the order."""
+        view = self.view(group, partition)
+        for (of, no, base), batch in self.placed.items():
+            if (of, no) == (partition, segment_no) and start <= base < end:
+                missing = [message for message in messages_of(batch) if message not in view.seen]
+                if missing:
+                    self.fail("I1", f"{group} is to skip {segment_no}:{base} and was never given {missing}")
+
+    def acknowledged(self, group: str, partition: PartitionId, offset: int) -> None:
+        """The application of a group acknowledges everything up to and including `offset`."""
+        segment_no, index = split_offset(offset)
+        view = self.view(group, partition)
+        view.acked[segment_no] = max(view.acked.get(segment_no, 0), index + 1)
+
+    def cursor_written(
+        self, process: Process, partition: PartitionId, group: str, old: CursorRecord | None, new: CursorRecord
+    ) -> None:
+        """I8 and I11: a cursor goes forward, over settled segments that the group has drained."""
+        self._schedule.tell("coord", f"cursor of {group} by {process.name}: {new}")
+        if old is None:
+            return
+        what = f"the cursor of {group} goes from segment {old.segment_no} to {new.segment_no}"
+        if new.group_epoch < old.group_epoch or (
+            new.group_epoch == old.group_epoch and new.segment_no < old.segment_no
+        ):
+            self.fail("I11", what)
+        chain = self.history[partition][-1]
+        view = self.view(group, partition)
+        for segment in chain.segments:
+            if not old.segment_no <= segment.no < new.segment_no:
+                continue
+            if segment.state not in _SETTLED or segment.sealed_len is None:
+                self.fail("I8", f"{what}, and segment {segment.no} is not settled")
+            if segment.state is SegmentState.SEALED and not self._is_drained(view, partition, segment):
+                self.fail("I8", f"{what}, and of {segment.no} it acknowledged {view.acked.get(segment.no, 0)}")
+
+    def _is_drained(self, view: GroupView, partition: PartitionId, segment: Segment) -> bool:
+        """Whether all but repeats at the end of the segment is acknowledged."""
+        assert segment.sealed_len is not None
+        acked = view.acked.get(segment.no, 0)
+        for batch in self.batches(partition, segment.no, segment.sealed_len):
+            if batch.header.end_index > acked and not set(messages_of(batch)) <= view.seen:
+                return False
+        return True
+
+    # ---- the end ------------------------------------------------------------------------------------
+
+    def replay(self, chain: Chain, open_length: int) -> list[tuple[int, int]]:
+        """Every message once, in the one order: (offset, message), computed from the chain and what was written."""
+        order: list[tuple[int, int]] = []
+        seen: set[int] = set()
+        for segment in chain.segments:
+            length = open_length if segment.state is SegmentState.OPEN else segment.sealed_len
+            if segment.state is SegmentState.LOST:
+                continue
+            assert length is not None, f"segment {segment.no} is not settled"
+            for batch in self.batches(chain.partition, segment.no, length):
+                for place, message in enumerate(messages_of(batch)):
+                    if message not in seen:
+                        seen.add(message)
+                        order.append(((segment.no << 40) + batch.header.base_index + place, message))
+        return order
+
+    def final(self, chain: Chain, open_length: int, groups: list[str]) -> None:
+        """I1, I2, I9, I10 and real time over the whole run, once everything has drained."""
+        partition = chain.partition
+        order = self.replay(chain, open_length)
+        standing = {message: offset for offset, message in order}
+        behind: tuple[int, int] = (-1, -1)  # the latest send so far, and its message
+        for _, message in order:
+            fate = self.fates[message]
+            if fate.acked_us is not None and fate.acked_us < behind[0]:
+                self.fail("RT", f"{behind[1]} was sent after {message} was acknowledged, and stands before it")
+            behind = max(behind, (fate.sent_us, message))
+        for message, fate in self.fates.items():
+            if fate.partition != partition:
+                continue
+            if fate.outcome == "ok" and message not in standing:
+                self.fail("I1", f"{message} was acknowledged at {fate.offset} and is lost")
+            if fate.outcome == "failed" and message in standing:
+                self.fail("I10", f"{message} failed, and stands at {format_offset(standing[message])}")
+        self._check_producer_order(order)
+        for group in groups:
+            firsts = self.view(group, partition).firsts
+            if firsts != order:
+                at = next((i for i, pair in enumerate(order) if i >= len(firsts) or firsts[i] != pair), len(order))
+                self.fail("I2", f"{group} differs from the replay at {at}: {firsts[at : at + 3]}, {order[at : at + 3]}")
+
+    def _check_producer_order(self, order: list[tuple[int, int]]) -> None:
+        """Ids of one producer's messages grow in the order of sending."""
+        last: dict[bytes, int] = {}
+        for _, message in order:
+            producer = self.fates[message].producer
+            if last.get(producer, -1) > message:
+                self.fail("I2", f"{message} stands behind {last[producer]} of the same producer")
+            last[producer] = message
+
+
+def own_tail(image: DiskImage, partition: PartitionId, segment_no: int) -> int:
+    """How far a disk's own log of a segment goes."""
+    found = image.partitions.get(partition)
+    segment = found.segments.get(segment_no) if found is not None else None
+    return segment.tail if segment is not None else 0
+
+
+def holds(image: DiskImage, partition: PartitionId, segment_no: int, base: int, end: int) -> bool:
+    """Whether a disk has [base, end) of a segment, in its log or in one tail copy."""
+    found = image.partitions.get(partition)
+    if found is None:
+        return False
+    if own_tail(image, partition, segment_no) >= end:
+        return True
+    tails = [tail for no, tail in found.tails.items() if no == segment_no]
+    for preparation in found.preparations.values():
+        if preparation.tail is not None and preparation.tail.segment_no == segment_no:
+            tails.append(preparation.tail)
+    return any(tail.from_index <= base and tail.length >= end for tail in tails)

@@ -1,0 +1,397 @@
+"""Clients in the simulation: their streams to brokers, and the producers; consumers are in `consumers`.
+
+A stream to a broker is first in first out both ways. It breaks when the process ends, when a fault says so, or when the
+path stays cut; the client notices after a while, and what was on its way may or may not have arrived.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from seriatim._core import producer as core
+from seriatim_api.batch import make_header, parse_header
+from seriatim_api.ids import PartitionId
+from seriatim_broker.core import effects as fx
+from seriatim_broker.core.events import AckLevel, Append, ConsumerGone, Event, ResolveConsumer, ResolveProducer
+
+from .faults import Options
+from .schedule import Schedule
+
+if TYPE_CHECKING:
+    from .brokers import Broker, Process
+    from .checkers import Judge
+    from .network import Network
+
+RESOLVE_DEADLINE_US = 300_000
+SILENCE_US = 250_000  # after this without a path a client takes its stream for dead
+WINDOW_BYTES = 1 << 20
+
+
+class Stream:
+    """A client's stream to one process of a broker."""
+
+    __slots__ = ("arrivals", "is_open", "number", "on_closed", "on_reply", "process", "seen_by_client")
+
+    def __init__(
+        self, number: int, process: Process, on_reply: Callable[[Any], None], on_closed: Callable[[Stream], None]
+    ) -> None:
+        self.number = number
+        self.process = process
+        self.on_reply = on_reply
+        self.on_closed = on_closed
+        self.is_open = True  # until it breaks; nothing is delivered after that
+        self.seen_by_client = True  # until the client has noticed
+        self.arrivals = [0, 0]  # to the broker, to the client
+
+
+class Clients:
+    """The desks where requests of clients and answers of brokers meet."""
+
+    def __init__(
+        self, schedule: Schedule, options: Options, brokers: dict[str, Broker], network: Network, judge: Judge
+    ) -> None:
+        self.schedule = schedule
+        self.options = options
+        self.brokers = brokers
+        self.network = network
+        self.judge = judge
+        self.cut: dict[str, int] = {}  # brokers that clients cannot reach
+        self._serial = 0
+        self._asked: dict[int, tuple[Stream | None, Callable[[Any], None]]] = {}
+        self._streams: dict[int, Stream] = {}
+
+    def number(self) -> int:
+        """A number that was not used before."""
+        self._serial += 1
+        return self._serial
+
+    # ---- streams ------------------------------------------------------------------------------------
+
+    def open(
+        self,
+        address: str,
+        on_open: Callable[[Stream | None], None],
+        on_reply: Callable[[Any], None],
+        on_closed: Callable[[Stream], None],
+    ) -> None:
+        """Connect; `on_open` is given the stream, or None if that could not be."""
+        self.schedule.after(self.network.latency_us(), self._connect, address, on_open, on_reply, on_closed)
+
+    def _connect(self, address: str, on_open: Any, on_reply: Any, on_closed: Any) -> None:
+        broker = self.brokers[address]
+        process = broker.process
+        if process is None or process.frozen or self.cut.get(address):
+            patience = self.network.latency_us() if process is None and broker.refuses else SILENCE_US
+            self.schedule.after(patience, on_open, None)
+            return
+        stream = Stream(self.number(), process, on_reply, on_closed)
+        self._streams[stream.number] = stream
+        self.schedule.after(self.network.latency_us(), on_open, stream)
+
+    def send(self, stream: Stream, event: Event) -> None:
+        """Put something on the stream, behind all before it."""
+        arrival = max(stream.arrivals[0], self.schedule.now_us + self.network.latency_us())
+        stream.arrivals[0] = arrival
+        self.schedule.at(arrival, self._arrive, stream, event)
+
+    def _arrive(self, stream: Stream, event: Event) -> None:
+        if not stream.is_open or not stream.process.alive:
+            return
+        if self.cut.get(stream.process.name):
+            self.break_stream(stream)
+            return
+        stream.process.deliver(event)
+
+    def reply(self, stream: Stream, what: Any) -> None:
+        """Put something on the stream's way back."""
+        arrival = max(stream.arrivals[1], self.schedule.now_us + self.network.latency_us())
+        stream.arrivals[1] = arrival
+        self.schedule.at(arrival, self._came_back, stream, what)
+
+    def _came_back(self, stream: Stream, what: Any) -> None:
+        if not stream.is_open or not stream.seen_by_client:
+            return
+        if self.cut.get(stream.process.name):
+            self.break_stream(stream)
+            return
+        stream.on_reply(what)
+
+    def break_stream(self, stream: Stream, *, silent: bool = False) -> None:
+        """End a stream now; the client notices a little later, the broker is told if it consumed there."""
+        if not stream.is_open:
+            return
+        stream.is_open = False
+        self._streams.pop(stream.number, None)
+        delay = SILENCE_US if silent or self.cut.get(stream.process.name) else self.network.latency_us()
+        self.schedule.after(delay, self._noticed, stream)
+        self.schedule.after(delay, stream.process.deliver, ConsumerGone(stream.number))
+
+    def _noticed(self, stream: Stream) -> None:
+        if stream.seen_by_client:
+            stream.seen_by_client = False
+            stream.on_closed(stream)
+
+    def close(self, stream: Stream) -> None:
+        """The client lets go of a stream."""
+        stream.seen_by_client = False
+        if stream.is_open:
+            stream.is_open = False
+            self._streams.pop(stream.number, None)
+            self.schedule.after(self.network.latency_us(), stream.process.deliver, ConsumerGone(stream.number))
+
+    def process_ended(self, process: Process, *, silent: bool) -> None:
+        """All streams to a process end with it."""
+        for stream in list(self._streams.values()):
+            if stream.process is process:
+                self.break_stream(stream, silent=silent)
+
+    def break_some(self, share: float) -> None:
+        """Break streams by chance."""
+        for stream in list(self._streams.values()):
+            if self.schedule.rng.random() < share:
+                self.break_stream(stream)
+
+    # ---- requests -----------------------------------------------------------------------------------
+
+    def ask(self, stream: Stream | None, on_answer: Callable[[Any], None]) -> int:
+        """A request number; what the broker answers under it comes back by the stream, or alone."""
+        request = self.number()
+        self._asked[request] = (stream, on_answer)
+        return request
+
+    def answer(self, process: Process, effect: Any) -> None:
+        """An answer leaves a broker."""
+        asked = self._asked.pop(effect.request, None)
+        if asked is None:
+            return
+        stream, on_answer = asked
+        if isinstance(effect, fx.AppendAccepted):
+            on_answer((process, effect))
+        if stream is not None:
+            if stream.is_open:
+                self.reply(stream, (on_answer, effect))
+        elif not self.cut.get(process.name):
+            self.schedule.after(self.network.latency_us(), on_answer, effect)
+
+    def unary(
+        self, avoid: str | None, make: Callable[[int, int], Event], on_answer: Callable[[Any], None]
+    ) -> None:
+        """Ask any broker that answers; `on_answer(None)` if none does in time. `make(request, deadline_us)`."""
+        names = [name for name in sorted(self.brokers) if name != avoid]
+        name = self.schedule.rng.choice(names)
+        once = _Once(on_answer)
+        self.schedule.after(self.network.latency_us(), self._unary_arrives, name, make, once)
+        self.schedule.after(RESOLVE_DEADLINE_US + 20_000, once, None)
+
+    def _unary_arrives(self, name: str, make: Callable[[int, int], Event], once: _Once) -> None:
+        broker = self.brokers[name]
+        process = broker.process
+        if process is None and broker.refuses:
+            self.schedule.after(self.network.latency_us(), once, None)
+        if process is None or self.cut.get(name):
+            return
+        request = self.ask(None, once)
+        process.deliver(make(request, process.to_mono(self.schedule.now_us + RESOLVE_DEADLINE_US)))
+
+    def delivery(self, process: Process, effect: fx.Deliver) -> None:
+        """Something for a consumer leaves a broker."""
+        stream = self._streams.get(effect.stream)
+        if stream is None or stream.process is not process:
+            return
+        if isinstance(effect.event, fx.Batches):
+            self.judge.served(process, PartitionId(effect.event.batches[0].header.partition), effect.event.batches)
+        self.reply(stream, effect)
+
+
+class _Once:
+    """Calls through the first time only."""
+
+    __slots__ = ("_call",)
+
+    def __init__(self, call: Callable[[Any], None]) -> None:
+        self._call: Callable[[Any], None] | None = call
+
+    def __call__(self, value: Any) -> None:
+        call, self._call = self._call, None
+        if call is not None:
+            call(value)
+
+
+class SimProducer:
+    """A process that sends batches to one partition through the client's ordering core."""
+
+    def __init__(self, clients: Clients, partition: PartitionId, name: str, config: core.ProducerConfig) -> None:
+        self.name = name
+        self.partition = partition
+        self.producer = clients.schedule.rng.randbytes(16)
+        self.left = clients.options.batches_per_producer
+        self.is_asking = False
+        self._clients = clients
+        self._schedule = clients.schedule
+        self._core = core.PartitionProducer(config)
+        self._bodies: dict[int, bytes] = {}
+        self._messages: dict[int, list[int]] = {}
+        self._streams: dict[int, Stream] = {}
+        self._wake_at_us: int | None = None
+
+    @property
+    def is_done(self) -> bool:
+        """Everything was sent, and everything has an outcome."""
+        return self.left == 0 and not self._messages
+
+    def start(self) -> None:
+        """Begin to send."""
+        self._schedule.after(self._schedule.rng.randint(0, 20_000), self._send_next)
+
+    def _send_next(self) -> None:
+        if self.left == 0:
+            return
+        if self._core.unsettled_count < 2 * self._clients.options.window_batches:
+            self.left -= 1
+            count = self._schedule.rng.randint(1, self._clients.options.messages_per_batch_max)
+            messages = [self._clients.number() for _ in range(count)]
+            batch_id = messages[0]
+            self._messages[batch_id] = messages
+            self._bodies[batch_id] = batch_id.to_bytes(8, "big")
+            for message in messages:
+                self._clients.judge.sent(message, self.partition, self.producer)
+            self._tell(f"application sends {messages}")
+            self._step(core.Enqueue(batch_id, count, 8))
+        gap = self._clients.options.send_gap_us
+        self._schedule.after(self._schedule.rng.randint(gap // 4, gap), self._send_next)
+
+    def _tell(self, text: str) -> None:
+        self._schedule.tell(self.name, text)
+
+    def _step(self, event: core.Event) -> None:
+        effects = self._core.step(event, self._schedule.now_us, self._schedule.rng.random())
+        self._schedule.mark(self.name, f"{type(event).__name__} {len(effects)}")
+        if self._schedule.trace and not isinstance(event, core.Timer):
+            self._tell(f"◀ {event}")
+        for effect in effects:
+            if self._schedule.trace:
+                self._tell(f"    ▶ {effect}")
+            self._carry_out(effect)
+        self._set_timer()
+
+    def _set_timer(self) -> None:
+        wake = self._core.wake_at_us
+        if wake is None:
+            return
+        at = max(wake, self._schedule.now_us + 1)
+        if self._wake_at_us is None or at < self._wake_at_us:
+            self._wake_at_us = at
+            self._schedule.at(at, self._wake, at)
+
+    def _wake(self, at: int) -> None:
+        if self._wake_at_us == at:
+            self._wake_at_us = None
+            self._step(core.Timer())
+
+    def _carry_out(self, effect: core.Effect) -> None:
+        if isinstance(effect, core.Send):
+            self._attempt(effect)
+        elif isinstance(effect, core.OpenStream):
+            self._open(effect.address)
+        elif isinstance(effect, core.Resolve):
+            self._resolve(effect)
+        elif isinstance(effect, core.Settled):
+            messages = self._messages.pop(effect.batch_id)
+            self._tell(f"application is told: {messages} {effect.outcome.value}")
+            ok = effect.outcome is core.Outcome.OK
+            self._clients.judge.settled(messages, effect.outcome.value, effect.offset if ok else None)
+        else:
+            self._clients.judge.fail("CORE", f"{self.name} ended: {effect}")
+
+    def _open(self, address: str) -> None:
+        def opened(stream: Stream | None) -> None:
+            if stream is None:
+                self._step(core.Disconnected(address, None))
+                return
+            self._streams[stream.number] = stream
+            window = self._clients.options.window_batches
+            self._step(core.Connected(address, stream.number, window, WINDOW_BYTES))
+            if not stream.is_open:
+                closed(stream)
+
+        def closed(stream: Stream) -> None:
+            if self._streams.pop(stream.number, None) is not None:
+                self._step(core.Disconnected(address, stream.number))
+
+        self._clients.open(address, opened, self._came_back, closed)
+
+    def _attempt(self, effect: core.Send) -> None:
+        stream = self._streams.get(effect.stream)
+        if stream is None:
+            return
+        body = self._bodies[effect.batch_id]
+        header = make_header(
+            partition=self.partition,
+            message_count=effect.message_count,
+            producer=self.producer,
+            producer_epoch=effect.producer_epoch,
+            base_sequence=effect.base_sequence,
+            first_timestamp_ms=0,
+            last_timestamp_ms=0,
+            body_length=len(body),
+            body_crc=0,
+        )
+        messages = list(range(effect.batch_id, effect.batch_id + effect.message_count))
+
+        def answered(answer: Any) -> None:
+            if isinstance(answer, tuple):
+                process, accepted = answer
+                self._clients.judge.accepted(process, self.partition, messages, accepted.offset)
+            else:
+                self._replied(effect, answer)
+
+        request = self._clients.ask(stream, answered)
+        level = int(AckLevel.REPLICATED_FLUSHED)
+        self._clients.send(
+            stream,
+            Append(request, self.partition, parse_header(header), body, effect.run, effect.starts_run, level),
+        )
+
+    def _came_back(self, what: Any) -> None:
+        answered, effect = what
+        answered(effect)
+
+    def _replied(self, sent: core.Send, effect: fx.AppendAccepted | fx.AppendRefused) -> None:
+        if isinstance(effect, fx.AppendAccepted):
+            self._step(
+                core.Replied(sent.producer_epoch, sent.base_sequence, sent.run, effect.offset, effect.append_time_ms)
+            )
+            return
+        error = core.ReplyError(effect.error.number, effect.error.message, effect.error.retry_after_ms or 0)
+        self._step(
+            core.Replied(
+                sent.producer_epoch, sent.base_sequence, sent.run, error=error, route=_route(effect.route)
+            )
+        )
+
+    def _resolve(self, effect: core.Resolve) -> None:
+        def make(request: int, deadline_us: int) -> Event:
+            return ResolveProducer(request, self.partition, effect.failed_segment, deadline_us)
+
+        def answered(answer: fx.Resolved | None) -> None:
+            self._step(core.Resolved(_route(answer.route) if answer is not None else None))
+
+        self._clients.unary(effect.avoid_address, make, answered)
+
+
+def _route(route: fx.RouteInfo | None) -> core.Route | None:
+    if route is None:
+        return None
+    return core.Route(route.epoch, route.segment_no, route.master, route.master, ())
+
+
+def ask_consumer_route(
+    partition: PartitionId, group: str, failed_server_epoch: int | None, start: Any
+) -> Callable[[int, int], Event]:
+    """A maker of the question where a group's head is served."""
+
+    def make(request: int, deadline_us: int) -> Event:
+        return ResolveConsumer(request, partition, group, failed_server_epoch, start, deadline_us)
+
+    return make

@@ -1,0 +1,109 @@
+"""What may go wrong in a run, as one record of numbers drawn from the seed.
+
+Each seed draws its own mix (which kinds of fault there are, how many, how slow things are), for a world in which
+everything fails all the time reaches few deep states: most of it is spent in the shallow ones. Times are virtual
+microseconds.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+KINDS: tuple[str, ...] = (
+    "crash",
+    "crash_group",
+    "freeze",
+    "cut",
+    "cut_one_way",
+    "break",
+    "slow_disk",
+    "isolate",
+    "coordinator_down",
+    "complaint",
+    "two_complaints",
+    "plan",
+    "switch_away",
+    "client_break",
+    "consumer_crash",
+)
+"""The faults that may be drawn; each is a method `inject_<kind>` of `e2e.sim.injector.Injector`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The mix of one run.
+
+    `kinds` maps a fault to its weight; `fault_count` faults happen at random times of the first `fault_span_us`, after
+    which everything heals and the run must drain within `drain_us`.
+    """
+
+    group_count: int = 2
+    partition_count: int = 1
+    producer_count: int = 2
+    batches_per_producer: int = 6
+    messages_per_batch_max: int = 3
+    window_batches: int = 3
+    send_gap_us: int = 40_000
+    fault_span_us: int = 1_200_000
+    fault_count: int = 6
+    drain_us: int = 8_000_000
+    kinds: dict[str, int] = field(default_factory=dict)
+
+    latency_us_min: int = 200
+    latency_us_max: int = 3_000
+    latency_us_rare: int = 40_000
+    latency_rare_share: float = 0.02
+    sync_us_min: int = 100
+    sync_us_max: int = 4_000
+    coordinator_us_max: int = 6_000
+
+    txn_lost_share: float = 0.02
+    txn_answer_lost_share: float = 0.04
+    txn_late_share: float = 0.02
+    read_lost_share: float = 0.01
+
+    outage_us_max: int = 500_000
+    restart_us_max: int = 600_000
+    machine_share: float = 0.3
+    certificate_never_share: float = 0.3
+    certificate_us_max: int = 200_000
+    wipe_share: float = 0.0
+    late_group: bool = True
+    ack_lag: int = 2
+    delivery_timeout_ms: int = 60_000
+
+
+def draw(rng: random.Random) -> Options:
+    """A mix for one seed."""
+    kinds: dict[str, int] = {}
+    for kind in KINDS:
+        if rng.random() < 0.55:
+            kinds[kind] = rng.choice((1, 1, 2, 4))
+    kinds.setdefault("crash", 1)
+    return Options(
+        group_count=rng.choice((2, 2, 2, 3)),
+        partition_count=rng.choice((1, 1, 1, 2)),
+        producer_count=rng.choice((1, 2, 2)),
+        batches_per_producer=rng.choice((4, 6, 8)),
+        window_batches=rng.choice((1, 2, 3, 4)),
+        send_gap_us=rng.choice((5_000, 30_000, 80_000)),
+        fault_span_us=rng.choice((400_000, 800_000, 1_200_000)),
+        fault_count=rng.choice((2, 4, 6, 9)),
+        kinds=kinds,
+        latency_us_max=rng.choice((1_000, 3_000, 10_000)),
+        latency_rare_share=rng.choice((0.0, 0.02, 0.1)),
+        sync_us_max=rng.choice((500, 4_000, 20_000)),
+        coordinator_us_max=rng.choice((2_000, 6_000, 30_000)),
+        txn_lost_share=rng.choice((0.0, 0.02, 0.1)),
+        txn_answer_lost_share=rng.choice((0.0, 0.05, 0.2)),
+        txn_late_share=rng.choice((0.0, 0.02, 0.1)),
+        read_lost_share=rng.choice((0.0, 0.02)),
+        machine_share=rng.choice((0.0, 0.3, 0.7)),
+        certificate_never_share=rng.choice((0.0, 0.3, 1.0)),
+        certificate_us_max=rng.choice((5_000, 200_000)),
+        wipe_share=rng.choice((0.0, 0.0, 0.15)),
+        late_group=rng.random() < 0.7,
+        ack_lag=rng.choice((0, 1, 4)),
+        delivery_timeout_ms=rng.choice((60_000, 60_000, 60_000, 150, 400)),
+    )

@@ -1,0 +1,293 @@
+"""Faults: when they strike, whom, and how they heal. Victims are mostly those who matter at that moment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from seriatim_api.ids import PartitionId, RunId
+from seriatim_broker.core import events as ev
+
+from .brokers import Broker
+from .faults import KINDS
+
+if TYPE_CHECKING:
+    from .world import World
+
+
+class Injector:
+    """Draws faults over the fault span and undoes them, at the latest when `heal` is called."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._schedule = world.schedule
+        self._rng = world.schedule.rng
+        self._options = world.options
+        self._healing = False
+
+    def plan(self) -> None:
+        """Schedule the faults."""
+        kinds = [kind for kind in KINDS for _ in range(self._options.kinds.get(kind, 0))]
+        now = self._schedule.now_us
+        for _ in range(self._options.fault_count):
+            kind = self._rng.choice(kinds)
+            self._schedule.at(now + self._rng.randint(0, self._options.fault_span_us), self._inject, kind)
+
+    def _inject(self, kind: str) -> None:
+        if self._healing:
+            return
+        method: Callable[[], None] = getattr(self, f"inject_{kind}")
+        method()
+
+    def _tell(self, text: str) -> None:
+        self._schedule.mark("fault", text)
+        self._schedule.tell("FAULT", text)
+
+    def _outage_us(self) -> int:
+        return self._rng.randint(5_000, self._options.outage_us_max)
+
+    def heal(self) -> None:
+        """Undo everything: all brokers run, all paths are open, every ended run is certified."""
+        self._healing = True
+        world = self._world
+        self._tell("everything heals")
+        world.coordinator.is_faulty = world.coordinator.is_down = False
+        world.coordinator.isolated.clear()
+        world.network.heal_all()
+        world.clients.cut.clear()
+        for broker in world.brokers.values():
+            broker.slow_until_us = 0
+            for run in range(1, broker.run + (0 if broker.process else 1)):
+                world.coordinator.certify(RunId(broker.member, run))
+            if broker.process is None:
+                self._restart(broker)
+            elif broker.process.frozen:
+                broker.process.thaw()
+
+    # ---- victims ------------------------------------------------------------------------------------
+
+    def _victim(self) -> Broker:
+        """A broker: mostly a member of an open segment, often its master, sometimes a server of an older one."""
+        world = self._world
+        chain, _ = world.coordinator.records.chain(self._partition())
+        names = sorted(world.brokers)
+        draw = self._rng.random()
+        if chain is not None and draw < 0.7:
+            segment = chain.open_segment
+            if draw < 0.1 and len(chain.segments) > 1:
+                segment = chain.segments[-2]
+            member = segment.master if self._rng.random() < 0.5 else self._rng.choice(segment.members)
+            return world.brokers[member.broker]
+        return world.brokers[self._rng.choice(names)]
+
+    def _partition(self) -> PartitionId:
+        return self._rng.choice(self._world.partitions)
+
+    def _pair(self) -> tuple[str, str]:
+        first = self._victim().name
+        others = [name for name in sorted(self._world.brokers) if name != first]
+        if self._rng.random() < 0.5:
+            others = [name for name in others if self._world.brokers[name].group == self._world.brokers[first].group]
+        return first, self._rng.choice(others)
+
+    # ---- processes ----------------------------------------------------------------------------------
+
+    def inject_crash(self) -> None:
+        """A process or its machine ends; it comes back, perhaps with another disk."""
+        self.crash(self._victim())
+
+    def inject_crash_group(self) -> None:
+        """All members of a group end at nearly the same time."""
+        group = self._victim().group
+        for broker in self._world.brokers.values():
+            if broker.group == group:
+                self._schedule.after(self._rng.randint(0, 20_000), self.crash, broker)
+
+    def crash(self, broker: Broker) -> None:
+        """End a process; what its disk had not synced may be lost from some point on."""
+        process = broker.process
+        if process is None or self._healing:
+            return
+        machine = self._rng.random() < self._options.machine_share
+        kept = self._rng.randint(0, broker.disk.pending_count)
+        self._tell(f"{broker.name} ends ({'machine' if machine else 'process'}), of the unsynced it keeps {kept}")
+        run = RunId(broker.member, broker.run)
+        process.end()
+        broker.refuses = not machine
+        broker.disk.crash(kept)
+        self._world.network.process_ended(process, silent=machine)
+        self._world.clients.process_ended(process, silent=machine)
+        if self._rng.random() >= self._options.certificate_never_share:
+            self._schedule.after(
+                self._rng.randint(1_000, self._options.certificate_us_max), self._world.coordinator.certify, run
+            )
+        if self._rng.random() < self._options.wipe_share and self._world.may_lose_a_disk(broker):
+            self._world.replace_disk(broker)
+        self._schedule.after(self._rng.randint(10_000, self._options.restart_us_max), self._restart, broker)
+
+    def _restart(self, broker: Broker) -> None:
+        if broker.process is not None:
+            return
+        self._tell(f"{broker.name} starts again")
+        for run in range(1, broker.run + 1):
+            if self._rng.random() < 0.7:  # a later run of the same incarnation may say that the earlier ones ended
+                self._world.coordinator.certify(RunId(broker.member, run))
+        broker.refuses = True
+        broker.start(self._world)
+
+    def inject_freeze(self) -> None:
+        """A process does nothing for a while."""
+        process = self._victim().process
+        if process is None or process.frozen:
+            return
+        self._tell(f"{process.name} freezes")
+        process.frozen = True
+
+        def thaw() -> None:
+            if process.alive and process.frozen:
+                self._tell(f"{process.name} thaws")
+                process.thaw()
+
+        self._schedule.after(self._outage_us(), thaw)
+
+    def inject_slow_disk(self) -> None:
+        """A disk takes long for each flush."""
+        broker = self._victim()
+        self._tell(f"the disk of {broker.name} is slow")
+        broker.slow_until_us = self._schedule.now_us + self._outage_us()
+
+    # ---- paths --------------------------------------------------------------------------------------
+
+    def inject_cut(self) -> None:
+        """Nothing gets through between two brokers; sometimes a broker is cut off from all others."""
+        first, second = self._pair()
+        if self._rng.random() < 0.3:
+            self._cut([(first, name) for name in sorted(self._world.brokers) if name != first], both=True)
+        else:
+            self._cut([(first, second)], both=True)
+
+    def inject_cut_one_way(self) -> None:
+        """What one broker sends to another does not arrive."""
+        first, second = self._pair()
+        self._cut([(first, second) if self._rng.random() < 0.5 else (second, first)], both=False)
+
+    def _cut(self, pairs: list[tuple[str, str]], *, both: bool) -> None:
+        network = self._world.network
+        paths = pairs + ([(b, a) for a, b in pairs] if both else [])
+        self._tell(f"cut {paths}")
+        for source, target in paths:
+            network.cut(source, target)
+        breaks = self._rng.random() < 0.4
+
+        def heal() -> None:
+            if self._healing:
+                return
+            self._tell(f"healed {paths}")
+            for source, target in paths:
+                if breaks:
+                    network.break_link(source, target)
+                network.heal(source, target)
+
+        self._schedule.after(self._outage_us(), heal)
+
+    def inject_break(self) -> None:
+        """A connection between two brokers breaks."""
+        first, second = self._pair()
+        self._tell(f"the link {first} {second} breaks")
+        self._world.network.break_link(first, second)
+
+    def inject_client_break(self) -> None:
+        """Streams of clients break, and perhaps clients cannot reach a broker for a while."""
+        self._tell("streams of clients break")
+        self._world.clients.break_some(0.5)
+        if self._rng.random() < 0.5:
+            name = self._victim().name
+            cut = self._world.clients.cut
+            self._tell(f"clients cannot reach {name}")
+            cut[name] = cut.get(name, 0) + 1
+
+            def heal() -> None:
+                cut[name] = max(0, cut.get(name, 0) - 1)
+
+            self._schedule.after(self._outage_us(), heal)
+
+    # ---- the coordinator ----------------------------------------------------------------------------
+
+    def inject_isolate(self) -> None:
+        """A broker cannot reach the coordinator."""
+        name = self._victim().name
+        isolated = self._world.coordinator.isolated
+        self._tell(f"{name} cannot reach the coordinator")
+        isolated[name] = isolated.get(name, 0) + 1
+
+        def heal() -> None:
+            isolated[name] = max(0, isolated.get(name, 0) - 1)
+
+        self._schedule.after(self._outage_us(), heal)
+
+    def inject_coordinator_down(self) -> None:
+        """Nobody can reach the coordinator."""
+        self._tell("the coordinator is away")
+        self._world.coordinator.is_down = True
+
+        def heal() -> None:
+            self._world.coordinator.is_down = False
+
+        self._schedule.after(self._outage_us(), heal)
+
+    # ---- requests that cause switches ---------------------------------------------------------------
+
+    def inject_complaint(self) -> None:
+        """Somebody complains about a healthy master, at some broker."""
+        self._complain(1)
+
+    def inject_two_complaints(self) -> None:
+        """The same at two or three brokers at once: several switchers."""
+        self._complain(self._rng.choice((2, 2, 3)))
+
+    def _complain(self, count: int) -> None:
+        partition = self._partition()
+        chain, _ = self._world.coordinator.records.chain(partition)
+        if chain is None:
+            return
+        no = chain.open_segment.no
+        names = self._rng.sample(sorted(self._world.brokers), count)
+        self._tell(f"complaints about segment {no} at {names}")
+        for name in names:
+            self._ask(name, lambda request, until: ev.ResolveProducer(request, partition, no, until))
+
+    def inject_plan(self) -> None:
+        """A planned switch, asked of some broker."""
+        partition = self._partition()
+        name = self._victim().name
+        self._tell(f"a planned switch at {name}")
+        self._ask(name, lambda request, _until: ev.PlanSwitch(request, partition))
+
+    def inject_switch_away(self) -> None:
+        """The controller tells a broker that the open segment's group has no live member, rightly or not."""
+        partition = self._partition()
+        chain, _ = self._world.coordinator.records.chain(partition)
+        if chain is None:
+            return
+        no = chain.open_segment.no
+        name = self._rng.choice(sorted(self._world.brokers))
+        self._tell(f"{name} is told to switch away from segment {no}")
+        self._ask(name, lambda _request, _until: ev.SwitchAwayFrom(partition, no))
+
+    def _ask(self, name: str, make: Callable[[int, int], ev.Event]) -> None:
+        process = self._world.brokers[name].process
+        if process is None:
+            return
+        request = self._world.clients.ask(None, _ignore)
+        until = process.to_mono(self._schedule.now_us + self._rng.randint(50_000, 400_000))
+        self._schedule.after(self._rng.randint(0, 3_000), process.deliver, make(request, until))
+
+    # ---- consumers ----------------------------------------------------------------------------------
+
+    def inject_consumer_crash(self) -> None:
+        """A consumer ends without a word, and another of its group takes over."""
+        self._world.crash_consumer()
+
+
+def _ignore(_answer: Any) -> None:
+    """Nobody waits for this answer."""

@@ -1,0 +1,231 @@
+"""The network between brokers: links with sessions, two lanes each, cuts, breaks and half-open ends.
+
+A link joins two processes. Each end has a session number of its own and two lanes (control, data), each first in first
+out, with random delays; between the lanes nothing is ordered. A cut holds what would arrive, like a connection whose
+packets are repeated until they get through; a break ends the link, which the two ends notice at different times. What
+arrives at an end that has not noticed yet is still delivered.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from seriatim_broker.core.events import LinkDown, LinkUp, Received
+from seriatim_broker.core.messages import DATA, Message
+
+from .faults import Options
+from .schedule import Schedule
+
+if TYPE_CHECKING:
+    from .brokers import Broker, Process
+
+RECONNECT_US_MIN = 20_000
+RECONNECT_US_MAX = 120_000
+
+_DATA = frozenset(DATA)
+
+
+class End:
+    """One process's end of a link."""
+
+    __slots__ = ("arrivals", "held", "is_open", "peer", "process", "session")
+
+    def __init__(self, process: Process, session: int) -> None:
+        self.process = process
+        self.session = session
+        self.is_open = False  # from LinkUp to LinkDown, as the process sees it
+        self.peer: End = self
+        self.arrivals = [0, 0]  # of what this end sent, by lane
+        self.held: tuple[list[Message], list[Message]] = ([], [])
+
+
+class Network:
+    """All links, and the cuts between brokers."""
+
+    def __init__(self, schedule: Schedule, options: Options, brokers: dict[str, Broker]) -> None:
+        self._schedule = schedule
+        self._options = options
+        self._brokers = brokers
+        self._session = 0
+        self._cuts: dict[tuple[str, str], int] = {}
+        self._dialling: dict[tuple[str, str], Process] = {}
+
+    def latency_us(self) -> int:
+        """How long something takes from one process to another."""
+        rng = self._schedule.rng
+        options = self._options
+        if options.latency_rare_share and rng.random() < options.latency_rare_share:
+            return rng.randint(options.latency_us_max, options.latency_us_max + options.latency_us_rare)
+        return rng.randint(options.latency_us_min, options.latency_us_max)
+
+    # ---- cuts ---------------------------------------------------------------------------------------
+
+    def cut(self, source: str, target: str) -> None:
+        """Nothing more arrives at `target` from `source` until `heal`."""
+        self._cuts[source, target] = self._cuts.get((source, target), 0) + 1
+
+    def heal(self, source: str, target: str) -> None:
+        """Undo one `cut`; what was held arrives now."""
+        count = self._cuts.get((source, target), 0)
+        if count > 1:
+            self._cuts[source, target] = count - 1
+            return
+        self._cuts.pop((source, target), None)
+        process = self._brokers[source].process
+        end = process.links.get(target) if process is not None else None
+        if end is not None:
+            self._release(end)
+
+    def heal_all(self) -> None:
+        """Undo all cuts."""
+        for source, target in sorted(self._cuts):
+            self._cuts[source, target] = 1
+            self.heal(source, target)
+
+    def is_cut(self, source: str, target: str) -> bool:
+        """Whether nothing gets from `source` to `target` now."""
+        return (source, target) in self._cuts
+
+    def _release(self, end: End) -> None:
+        for messages in end.held:
+            for message in messages:
+                self._schedule.after(0, self._arrive, end, message)
+            messages.clear()
+
+    # ---- messages -----------------------------------------------------------------------------------
+
+    def send(self, process: Process, target: str, message: Message) -> None:
+        """Put a message on the process's link, or drop it and dial if there is none."""
+        end = process.links.get(target)
+        if end is None or not end.is_open:
+            process.wanted[target] = True
+            self.dial(process, target)
+            return
+        lane = 1 if type(message) in _DATA else 0
+        arrival = max(end.arrivals[lane], self._schedule.now_us + self.latency_us())
+        end.arrivals[lane] = arrival
+        self._schedule.at(arrival, self._arrive, end, message)
+
+    def _arrive(self, end: End, message: Message) -> None:
+        source = end.process.name
+        target = end.peer.process.name
+        lane = end.held[1 if type(message) in _DATA else 0]
+        if lane or (source, target) in self._cuts:
+            lane.append(message)
+            return
+        receiver = end.peer.process
+        if receiver.alive and end.peer.is_open:
+            receiver.deliver(Received(source, end.peer.session, message))
+
+    # ---- links --------------------------------------------------------------------------------------
+
+    def dial(self, process: Process, target: str) -> None:
+        """Try to connect soon, unless an attempt is under way."""
+        if self._dialling.get((process.name, target)) is process or target not in self._brokers:
+            return
+        self._dialling[process.name, target] = process
+        self._schedule.after(self.latency_us(), self._attempt, process, target)
+
+    def _again(self, process: Process, target: str) -> None:
+        self._schedule.after(
+            self._schedule.rng.randint(RECONNECT_US_MIN, RECONNECT_US_MAX), self._attempt, process, target
+        )
+
+    def _attempt(self, process: Process, target: str) -> None:
+        current = process.links.get(target)
+        if not process.alive or (current is not None and current.is_open):
+            if self._dialling.get((process.name, target)) is process:
+                del self._dialling[process.name, target]
+            return
+        if process.frozen or self.is_cut(process.name, target) or self.is_cut(target, process.name):
+            self._again(process, target)
+            return
+        other = self._brokers[target].process
+        if other is None:
+            if self._brokers[target].refuses:
+                process.deliver(LinkDown(target, 0, True))
+            self._again(process, target)
+            return
+        if other.frozen:
+            self._again(process, target)
+            return
+        del self._dialling[process.name, target]
+        self._connect(process, other)
+
+    def _connect(self, caller: Process, callee: Process) -> None:
+        near, far = self._end(caller), self._end(callee)
+        near.peer, far.peer = far, near
+        self._replace(callee, caller.name, far)
+        self._replace(caller, callee.name, near)
+        self._up(far)
+        when = self._schedule.now_us + self.latency_us()
+        far.arrivals = [when, when]
+        self._schedule.at(when, self._up, near)
+
+    def _end(self, process: Process) -> End:
+        self._session += 1
+        return End(process, self._session)
+
+    def _replace(self, process: Process, other: str, end: End) -> None:
+        """A half-open old link is superseded; its end is told first."""
+        old = process.links.get(other)
+        if old is not None and old.is_open:
+            self._down(old, False)
+        process.links[other] = end
+
+    def _up(self, end: End) -> None:
+        process, other = end.process, end.peer.process
+        if not process.alive or process.links.get(other.name) is not end:
+            return
+        if not other.alive:
+            self._again(process, other.name)
+            return
+        end.is_open = True
+        process.deliver(LinkUp(other.name, other.member, other.run, end.session))
+
+    def _down(self, end: End, refused: bool) -> None:
+        if not end.is_open:
+            return
+        end.is_open = False
+        process, other = end.process, end.peer.process.name
+        if not process.alive:
+            return
+        process.deliver(LinkDown(other, end.session, refused))
+        if process.wanted.get(other) and process.links.get(other) is end:
+            self.dial(process, other)
+
+    def disconnect(self, process: Process, target: str, session: int) -> None:
+        """The process lets go of its end; the other notices later, if anything gets through."""
+        end = process.links.get(target)
+        if end is None or end.session != session:
+            return
+        self._schedule.after(0, self._down, end, False)
+        self._notice(end.peer, False)
+
+    def break_link(self, first: str, second: str) -> bool:
+        """End the link between two brokers; whether there was one."""
+        process = self._brokers[first].process
+        end = process.links.get(second) if process is not None else None
+        if end is None or not end.is_open:
+            return False
+        self._notice(end, False)
+        self._notice(end.peer, False)
+        return True
+
+    def process_ended(self, process: Process, *, silent: bool) -> None:
+        """All links of a process end; with `silent` (a machine went down) nobody is told."""
+        for name in sorted(process.links):
+            end = process.links[name]
+            end.is_open = False
+            if not silent:
+                self._notice(end.peer, True)
+
+    def _notice(self, end: End, refused: bool) -> None:
+        """An end learns that its link is gone, when the path to it allows, after what was on its way."""
+        source = end.peer.process.name
+        if self.is_cut(source, end.process.name):
+            self._schedule.after(RECONNECT_US_MAX, self._notice, end, refused)
+            return
+        last = max(end.peer.arrivals) if self._schedule.rng.random() < 0.5 else 0
+        when = max(last, self._schedule.now_us + self.latency_us())
+        self._schedule.at(when, self._down, end, refused)

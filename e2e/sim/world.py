@@ -1,0 +1,337 @@
+"""One run: a cluster, its clients and a fault plan in virtual time, all from one seed.
+
+A run creates the partitions, sends under faults for a while, heals everything, and then must drain within a bound;
+the judge looks on throughout and compares everything at the end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from seriatim._core import producer as producing
+from seriatim_api.ids import PartitionId
+from seriatim_broker.core.broker import BrokerCore
+from seriatim_broker.core.chain import Chain, SegmentState
+from seriatim_broker.core.config import BrokerConfig
+from seriatim_broker.core.events import CreatePartition, DirectoryChanged
+
+from .brokers import Broker
+from .checkers import Judge, own_tail
+from .clients import Clients, SimProducer
+from .consumers import SimConsumer
+from .coordinator import SimCoordinator
+from .faults import Options, draw
+from .injector import Injector
+from .network import Network
+from .schedule import Schedule, Violation
+
+CREATE_US_MAX = 5_000_000
+CHECK_US = 20_000
+EVENT_COUNT_MAX = 200_000
+
+SIM_CONFIG = BrokerConfig(
+    heartbeat_us=100_000,
+    slow_heartbeat_us=400_000,
+    silence_us=250_000,
+    resume_us=120_000,
+    serve_lease_us=160_000,
+    serve_margin_us=15_000,
+    fenced_us=150_000,
+    planned_switch_us=80_000,
+    fence_wait_us=10_000,
+    fence_timeout_us=100_000,
+    prepare_timeout_us=100_000,
+    table_timeout_us=80_000,
+    retry_us=30_000,
+    retry_us_max=300_000,
+    commit_idle_us=5_000,
+    flapping_us=600_000,
+    reservation_messages=4,
+    ack_sync_us=15_000,
+)
+
+
+@dataclass(slots=True)
+class Result:
+    """How a run ended."""
+
+    seed: int
+    violation: str = ""
+    rule: str = ""
+    digest: int = 0
+    event_count: int = 0
+    virtual_us: int = 0
+    segment_count: int = 0
+    accepted_count: int = 0
+    outcomes: dict[str, int] = field(default_factory=dict)
+    states: list[str] = field(default_factory=list)
+    story: list[str] = field(default_factory=list)
+
+
+class World:
+    """Everything of one run."""
+
+    def __init__(
+        self,
+        seed: int,
+        options: Options | None = None,
+        *,
+        core_kind: type[BrokerCore] = BrokerCore,
+        trace: bool = False,
+        detailed: bool = False,
+    ) -> None:
+        self.seed = seed
+        self.schedule = Schedule(seed, trace=trace, detailed=detailed)
+        self.options = options or draw(self.schedule.rng)
+        self.config = SIM_CONFIG
+        self.core_kind = core_kind
+        self.brokers: dict[str, Broker] = {}
+        for group in range(self.options.group_count):
+            for slot in range(2):
+                name = f"g{group}-{slot}"
+                self.brokers[name] = Broker(name, f"g{group}", self._incarnation())
+        self.partitions = [PartitionId(number + 1) for number in range(self.options.partition_count)]
+        self.judge = Judge(self.schedule, self.brokers)
+        self.network = Network(self.schedule, self.options, self.brokers)
+        self.coordinator = SimCoordinator(self.schedule, self.options, self.brokers, self.judge)
+        self.clients = Clients(self.schedule, self.options, self.brokers, self.network, self.judge)
+        self.producers: list[SimProducer] = []
+        self.consumers: list[SimConsumer] = []
+        self.groups: list[str] = []
+        self._lost_disks = 0
+        self._healed_us = 0
+
+    def _incarnation(self) -> str:
+        return self.schedule.rng.randbytes(16).hex()
+
+    # ---- what processes reach -----------------------------------------------------------------------
+
+    def directory(self) -> DirectoryChanged:
+        """The admitted members, by group."""
+        groups: dict[str, list[Broker]] = {}
+        for broker in self.brokers.values():
+            groups.setdefault(broker.group, []).append(broker)
+        return DirectoryChanged(
+            tuple((group, tuple(broker.member for broker in members)) for group, members in sorted(groups.items()))
+        )
+
+    def sync_us(self, broker: Broker) -> int:
+        """How long the next flush takes."""
+        rng = self.schedule.rng
+        if broker.slow_until_us > self.schedule.now_us:
+            return rng.randint(20_000, 150_000)
+        return rng.randint(self.options.sync_us_min, self.options.sync_us_max)
+
+    # ---- lost disks ---------------------------------------------------------------------------------
+
+    def may_lose_a_disk(self, broker: Broker) -> bool:
+        """One disk of a run may go: two copies are promised, not three."""
+        return self._lost_disks == 0
+
+    def replace_disk(self, broker: Broker) -> None:
+        """The slot gets an empty disk: another member, which has to be admitted."""
+        self._lost_disks += 1
+        self.judge.graveyard.append((broker.member, broker.disk.durable.twin()))
+        broker.disk.wipe()
+        broker.member = type(broker.member)(broker.name, self._incarnation())
+        broker.run = 0
+        self.schedule.tell("FAULT", f"{broker.name} has lost its disk and is {broker.member} now")
+        for other in self.brokers.values():
+            if other.process is not None:
+                other.process.deliver(self.directory())
+
+    # ---- the run ------------------------------------------------------------------------------------
+
+    def run(self) -> Result:
+        """Run to the end; a broken promise is in the result, not raised."""
+        result = Result(self.seed)
+        try:
+            self._run()
+        except Violation as violation:
+            result.violation, result.rule = str(violation), violation.rule
+        except RecursionError:
+            raise
+        except AssertionError as error:
+            result.violation, result.rule = f"CORE: {error!r}", "CORE"
+            if self.schedule.trace:
+                raise
+        result.digest = self.schedule.digest
+        result.event_count = self.schedule.event_count
+        result.virtual_us = self.schedule.now_us
+        result.accepted_count = self.judge.accepted_count
+        for chains in self.judge.history.values():
+            result.segment_count += len(chains[-1].segments)
+        for fate in self.judge.fates.values():
+            outcome = fate.outcome or "open"
+            result.outcomes[outcome] = result.outcomes.get(outcome, 0) + 1
+        result.states = sorted(self.judge.seen_states)
+        result.story = self.schedule.lines
+        return result
+
+    def _run(self) -> None:
+        for broker in self.brokers.values():
+            broker.start(self)
+        self._create()
+        self._start_clients()
+        self.coordinator.is_faulty = True
+        injector = Injector(self)
+        injector.plan()
+        until = self.schedule.now_us + self.options.fault_span_us
+        self._run_until(until)
+        injector.heal()
+        self._healed_us = self.schedule.now_us
+        while not self._is_drained():
+            if self.schedule.now_us > self._healed_us + self.options.drain_us:
+                raise Violation("I13", f"not drained {self.options.drain_us} us after the last fault: {self._stuck()}")
+            self._run_until(self.schedule.now_us + CHECK_US)
+        for partition in self.partitions:
+            self.judge.final(self._chain(partition), self._open_length(self._chain(partition)), self.groups)
+
+    def _run_until(self, until_us: int) -> None:
+        self.schedule.at(until_us, _nothing)
+        while self.schedule.now_us < until_us and self.schedule.run_one():
+            if self.schedule.event_count > EVENT_COUNT_MAX:
+                raise Violation("I13", f"{EVENT_COUNT_MAX} events: something turns in circles; {self._stuck()}")
+
+    def _create(self) -> None:
+        names = sorted(self.brokers)
+        groups = sorted({broker.group for broker in self.brokers.values()})
+        self._run_until(20_000)
+        for partition in self.partitions:
+            process = self.brokers[self.schedule.rng.choice(names)].process
+            assert process is not None
+            order = tuple(self.schedule.rng.sample(groups, len(groups)))
+            request = self.clients.ask(None, _ignore)
+            process.deliver(CreatePartition(request, partition, "topic", partition - 1, True, order))
+        while any(self.coordinator.records.chain(partition)[0] is None for partition in self.partitions):
+            self._run_until(self.schedule.now_us + 2_000)
+            if self.schedule.now_us > CREATE_US_MAX:
+                raise Violation("I13", "the partitions were never created")
+
+    def _start_clients(self) -> None:
+        config = producing.ProducerConfig(
+            window_batches_max=self.options.window_batches,
+            delivery_timeout_ms=self.options.delivery_timeout_ms,
+            reply_timeout_ms=150,
+            backoff_ms_min=2,
+            backoff_ms_max=60,
+        )
+        for partition in self.partitions:
+            for number in range(self.options.producer_count):
+                producer = SimProducer(self.clients, partition, f"p{partition}.{number}", config)
+                self.producers.append(producer)
+                producer.start()
+        self.groups = ["early", "late"] if self.options.late_group else ["early"]
+        for group in self.groups:
+            delay = 0 if group == "early" else self.schedule.rng.randint(0, self.options.fault_span_us * 2)
+            for number in range(2 if group == "early" else 1):
+                self.schedule.after(delay, self._add_consumer, group, number)
+
+    def _add_consumer(self, group: str, number: int) -> None:
+        for partition in self.partitions:
+            consumer = SimConsumer(self.clients, self.judge, partition, group, f"{group}.{number}")
+            self.consumers.append(consumer)
+            consumer.start()
+
+    def crash_consumer(self) -> None:
+        """One consumer ends, mostly an active one; another comes for it, sooner or later."""
+        running = [consumer for consumer in self.consumers if consumer.alive]
+        active = [consumer for consumer in running if consumer.is_active]
+        if not running:
+            return
+        victim = self.schedule.rng.choice(active or running)
+        self.schedule.tell("FAULT", f"{victim.name} ends")
+        victim.crash()
+        self.schedule.after(
+            self.schedule.rng.randint(1_000, 400_000), self._replace_consumer, victim.group, victim.partition
+        )
+
+    def _replace_consumer(self, group: str, partition: PartitionId) -> None:
+        consumer = SimConsumer(self.clients, self.judge, partition, group, f"{group}.{self.clients.number()}")
+        self.consumers.append(consumer)
+        consumer.start()
+
+    # ---- the end ------------------------------------------------------------------------------------
+
+    def _chain(self, partition: PartitionId) -> Chain:
+        chain, _ = self.coordinator.records.chain(partition)
+        assert chain is not None
+        return chain
+
+    def _open_length(self, chain: Chain) -> int:
+        segment = chain.open_segment
+        tails = []
+        for member in segment.members:
+            broker = self.brokers[member.broker]
+            if broker.member == member:
+                tails.append(own_tail(broker.disk.durable, chain.partition, segment.no))
+        return min(tails, default=0)
+
+    def _is_drained(self) -> bool:
+        if not all(producer.is_done for producer in self.producers):
+            return False
+        for partition in self.partitions:
+            chain = self._chain(partition)
+            if any(segment.state is SegmentState.UNSETTLED for segment in chain.segments):
+                return False
+            if not self._open_segment_is_quiet(chain):
+                return False
+            order = self.judge.replay(chain, self._open_length(chain))
+            for group in self.groups:
+                if len(self.judge.view(group, partition).firsts) < len(order):
+                    return False
+            if not self._has_two_copies(chain):
+                return False
+        return True
+
+    def _open_segment_is_quiet(self, chain: Chain) -> bool:
+        """Whether the members of the open segment are the current ones and hold the same."""
+        segment = chain.open_segment
+        tails = set()
+        for member in segment.members:
+            broker = self.brokers[member.broker]
+            if broker.member != member or broker.process is None:
+                return False
+            tails.add(own_tail(broker.disk.durable, chain.partition, segment.no))
+        return len(tails) == 1
+
+    def _has_two_copies(self, chain: Chain) -> bool:
+        """Whether each settled segment is whole on two of the present disks that the chain names."""
+        for segment in chain.segments:
+            if segment.state is not SegmentState.SEALED or not segment.sealed_len:
+                continue
+            whole = 0
+            for member in segment.members:
+                broker = self.brokers[member.broker]
+                if broker.member == member:
+                    whole += own_tail(broker.disk.durable, chain.partition, segment.no) == segment.sealed_len
+            if whole < 2:
+                return False
+        return True
+
+    def _stuck(self) -> str:
+        """What keeps the run from being drained."""
+        parts = [f"{producer.name} waits" for producer in self.producers if not producer.is_done]
+        for partition in self.partitions:
+            chain = self._chain(partition)
+            if any(segment.state is SegmentState.UNSETTLED for segment in chain.segments):
+                parts.append(f"partition {partition} is unsettled")
+                continue
+            if not self._open_segment_is_quiet(chain):
+                parts.append(f"the open segment of partition {partition} is not quiet")
+            order = self.judge.replay(chain, self._open_length(chain))
+            for group in self.groups:
+                seen = len(self.judge.view(group, partition).firsts)
+                if seen < len(order):
+                    parts.append(f"{group} has {seen} of {len(order)} in partition {partition}")
+            if not self._has_two_copies(chain):
+                parts.append(f"partition {partition} has not two copies of everything")
+        return "; ".join(parts)
+
+
+def _nothing() -> None:
+    """Lets virtual time pass."""
+
+
+def _ignore(_answer: object) -> None:
+    """Nobody waits for this answer."""
