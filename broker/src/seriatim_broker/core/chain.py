@@ -171,7 +171,7 @@ def seal_and_open(chain: Chain, seal: Seal, opening: Opening, now_ms: int) -> Ch
         tail_from=seal.tail_from,
         tail_copies=seal.tail_copies,
         server=seal.server,
-        server_epoch=epoch,
+        server_epoch=old.server_epoch if seal.server == old.server else epoch,
         eligible=seal.eligible,
         sealed_at_ms=now_ms,
     )
@@ -199,7 +199,7 @@ def settle(chain: Chain, no: int, seal: Seal) -> Chain:
         tail_from=seal.tail_from,
         tail_copies=seal.tail_copies,
         server=seal.server,
-        server_epoch=epoch,
+        server_epoch=old.server_epoch if seal.server == old.server else epoch,
         eligible=seal.eligible,
     )
     return _with_bases(_replace_segment(chain, settled, epoch))
@@ -221,9 +221,7 @@ def change_server(chain: Chain, no: int, server: MemberId, silent: Iterable[Memb
     eligible = tuple(member for member in old.eligible if member not in gone)
     if server not in eligible:
         eligible = (*eligible, server)
-    return _replace_segment(
-        chain, replace(old, server=server, server_epoch=epoch, eligible=eligible), epoch
-    )
+    return _replace_segment(chain, replace(old, server=server, server_epoch=epoch, eligible=eligible), epoch)
 
 
 def remove_eligible(chain: Chain, no: int, silent: Iterable[MemberId]) -> Chain:
@@ -239,9 +237,7 @@ def add_eligible(chain: Chain, no: int, member: MemberId) -> Chain:
     """The server lists a member that has the whole segment and its control records."""
     old = _require(chain, no)
     assert member not in old.eligible
-    return _replace_segment(
-        chain, replace(old, eligible=(*old.eligible, member)), chain.epoch + 1
-    )
+    return _replace_segment(chain, replace(old, eligible=(*old.eligible, member)), chain.epoch + 1)
 
 
 def add_copy(chain: Chain, no: int, member: MemberId) -> Chain:

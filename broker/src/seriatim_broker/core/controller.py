@@ -1,0 +1,89 @@
+"""What the controller decides, as pure functions of what it knows: whom to switch away from, what to heal.
+
+The asynchronous half (election, watches, paging over chains) is `runtime.controller`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass
+
+from seriatim_api.ids import MemberId
+
+from .chain import Chain, SegmentState
+from .events import Heal, SwitchAwayFrom
+from .placement import healer
+
+
+@dataclass(frozen=True, slots=True)
+class MemberView:
+    """What the controller knows of a registered member.
+
+    `is_live`: its live key stands, or it is linked. `is_certified`: the run that it registered last has a death certificate.
+    """
+
+    member: MemberId
+    group: str
+    admitted: bool
+    is_live: bool
+    is_certified: bool
+
+
+def lost_groups(members: Iterable[MemberView]) -> frozenset[str]:
+    """Groups of which no member runs: certified dead, or neither live nor linked."""
+    running: dict[str, bool] = {}
+    for view in members:
+        if view.admitted:
+            runs = view.is_live and not view.is_certified
+            running[view.group] = running.get(view.group, False) or runs
+    return frozenset(group for group, any_runs in running.items() if not any_runs)
+
+
+def switch_away(chain: Chain, lost: Set[str]) -> SwitchAwayFrom | None:
+    """The event for a partition whose open segment is on a lost group."""
+    segment = chain.open_segment
+    return SwitchAwayFrom(chain.partition, segment.no) if segment.group in lost else None
+
+
+def plan_heals(
+    chain: Chain,
+    dead: Set[MemberId],
+    live: Mapping[str, Sequence[MemberId]],
+    *,
+    min_copies: int,
+) -> list[Heal]:
+    """What to copy of a partition: sealed segments with fewer than `min_copies` copies that are not dead.
+
+    Args:
+        chain: The partition.
+        dead: Members that were away for longer than `heal_after`.
+        live: Running, admitted members by group.
+        min_copies: How many copies there should be.
+    """
+    heals: list[Heal] = []
+    for segment in chain.segments:
+        if segment.state is not SegmentState.SEALED:
+            continue
+        left = [member for member in segment.members if member not in dead]
+        if not left or len(left) >= min_copies:
+            continue
+        replaced = next((member for member in segment.members if member in dead), None)
+        candidates = _candidates(segment.group, set(segment.members), live)
+        member = healer(chain.partition, segment.no, candidates)
+        if member is not None:
+            heals.append(Heal(chain.partition, segment.no, member, replaced))
+    return heals
+
+
+def _candidates(group: str, holding: Set[MemberId], live: Mapping[str, Sequence[MemberId]]) -> list[MemberId]:
+    """Members of the segment's own group first, others only if there is none: copies stay together while they can."""
+    own = [member for member in live.get(group, ()) if member not in holding]
+    if own:
+        return own
+    brokers = {member.broker for member in holding}
+    return [
+        member
+        for _, members in sorted(live.items())
+        for member in members
+        if member not in holding and member.broker not in brokers
+    ]

@@ -1,0 +1,257 @@
+"""Copying: a member that lacks part of a sealed segment gets it from one that is whole, and says so.
+
+Both a member that comes back and a broker that is asked to become a new copy do the same: batch after batch, each checked
+against the chain of checksums, until length and checksum are those of the seal. A member of the segment then asks the
+server to be listed as eligible; a new copy is first added to the record.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from seriatim_api.ids import MemberId
+
+from .chain import Chain, Segment, SegmentState, add_copy, remove_copy
+from .effects import ReadLog
+from .log import Batch, LocalSegment, PutSegment
+from .messages import CopyAnswer, CopyRequest, EligibleRequest
+from .outbox import Outbox
+from .producers import Table
+from .replica import SegmentLog
+from .state import State
+
+if TYPE_CHECKING:
+    from .partition import Partition
+
+
+class Copying(State):
+    """One segment that this broker is completing."""
+
+    __slots__ = ("asked", "asked_us", "failures", "pause_us", "replaces", "stored_to", "wake_us")
+
+    def __init__(self, replaces: MemberId | None = None) -> None:
+        self.asked: MemberId | None = None
+        self.asked_us = 0
+        self.failures = 0
+        self.pause_us = 0
+        self.wake_us = 0
+        self.replaces = replaces
+        self.stored_to = 0  # durable up to here
+
+
+def on_learned(outbox: Outbox, partition: Partition, chain: Chain) -> None:
+    """Look which sealed segments this member should complete, or be listed for."""
+    for segment in chain.segments:
+        if segment.state is not SegmentState.SEALED:
+            partition.copies.pop(segment.no, None)
+            continue
+        if segment.no in partition.copies:
+            _go_on(outbox, partition, segment.no)
+        elif outbox.member in segment.members and outbox.member not in segment.eligible:
+            partition.copies[segment.no] = Copying()
+            _go_on(outbox, partition, segment.no)
+        elif outbox.member in segment.members:
+            log = partition.logs.get(segment.no)
+            if log is None or not log.is_whole:
+                partition.copies[segment.no] = Copying()
+                _go_on(outbox, partition, segment.no)
+
+
+def heal(outbox: Outbox, partition: Partition, no: int, replaces: MemberId | None) -> None:
+    """Become a copy of a segment that has too few."""
+    chain = partition.chain
+    segment = chain.segment(no) if chain is not None else None
+    if segment is None:
+        partition.read_chain(outbox)
+        return
+    if segment.state is not SegmentState.SEALED or outbox.member in segment.members or no in partition.copies:
+        return
+    partition.copies[no] = Copying(replaces)
+    _go_on(outbox, partition, no)
+
+
+def _go_on(outbox: Outbox, partition: Partition, no: int) -> None:
+    """Whatever comes next: ask for batches, or to be listed, or be done."""
+    copying = partition.copies[no]
+    chain = partition.chain
+    segment = chain.segment(no) if chain is not None else None
+    if chain is None or segment is None or segment.sealed_len is None or segment.sealed_checksum is None:
+        del partition.copies[no]
+        return
+    log = partition.logs.get(no)
+    if log is None or log.record.sealed_len is None:
+        log = _begin_log(outbox, partition, segment)
+    if log.tail == segment.sealed_len and not log.is_whole:
+        outbox.note("copy differs", partition.id, segment=no)
+        log.start_over(outbox, _table_at_open(partition, segment))
+    if log.is_whole:
+        _be_listed(outbox, partition, chain, segment, copying)
+    else:
+        _ask(outbox, partition, segment, log, copying)
+
+
+def _begin_log(outbox: Outbox, partition: Partition, segment: Segment) -> SegmentLog:
+    assert partition.chain is not None
+    record = LocalSegment(
+        segment.no,
+        segment.attempt,
+        segment.members,
+        partition.chain.flush,
+        segment.incomplete_table,
+        fenced=True,
+        sealed_len=segment.sealed_len,
+        sealed_checksum=segment.sealed_checksum,
+    )
+    log = SegmentLog(partition.id, record, _table_at_open(partition, segment))
+    partition.logs[segment.no] = log
+    outbox.write(PutSegment(partition.id, record))
+    return log
+
+
+def _table_at_open(partition: Partition, segment: Segment) -> Table:
+    chosen = partition.chosen_preparation(segment)
+    return chosen.table if chosen is not None else ()
+
+
+# ---- getting the batches --------------------------------------------------------------------------------
+
+
+def _ask(outbox: Outbox, partition: Partition, segment: Segment, log: SegmentLog, copying: Copying) -> None:
+    """Ask the next source for what comes after the tail."""
+    if copying.asked is not None and outbox.now.mono_us < copying.wake_us:
+        return  # under way
+    sources = _sources(outbox, segment, log.tail)
+    linked = [member for member in sources if outbox.is_linked(member)]
+    for member in sources:
+        outbox.connect(member.broker)
+    copying.asked = linked[copying.failures % len(linked)] if linked else None
+    config = outbox.config
+    copying.pause_us = min(max(2 * copying.pause_us, config.retry_us), config.retry_us_max)
+    copying.wake_us = outbox.now.mono_us + (config.retry_us_max if copying.asked is not None else copying.pause_us)
+    outbox.wake(copying.wake_us, "copy", partition.id, segment.no)
+    if copying.asked is not None:
+        outbox.send(copying.asked, CopyRequest(partition.id, segment.no, log.tail, config.copy_bytes))
+
+
+def _sources(outbox: Outbox, segment: Segment, tail: int) -> list[MemberId]:
+    """Who may have what lies from `tail` on: the server first; holders of the tail copy if it reaches so far."""
+    with_tail = segment.tail_copies if segment.tail_from is not None and tail >= segment.tail_from else ()
+    sources = dict.fromkeys((segment.server, *segment.eligible, *segment.members, *with_tail))
+    return [member for member in sources if member != outbox.member]
+
+
+def on_copy_request(outbox: Outbox, partition: Partition, sender: MemberId, message: CopyRequest) -> None:
+    """Give what is here of a sealed segment."""
+    log = partition.logs.get(message.segment_no)
+    if log is not None and log.is_whole and log.record.sealed_len is not None:
+        serial = outbox.new_serial()
+        outbox.reads[serial] = ("copy", partition.id, message.segment_no, sender, message.from_index)
+        until = log.record.sealed_len
+        outbox.emit(ReadLog(serial, partition.id, message.segment_no, message.from_index, until, message.max_bytes))
+        return
+    batches = tail_copy_batches(partition, message.segment_no, message.from_index)
+    answer = CopyAnswer(partition.id, message.segment_no, message.from_index, bool(batches), batches)
+    outbox.send(sender, answer)
+
+
+def tail_copy_batches(partition: Partition, no: int, from_index: int) -> tuple[Batch, ...]:
+    """What the tail copies here hold from an index on; empty if they do not reach back so far."""
+    held = [partition.tail_copies[no]] if no in partition.tail_copies else []
+    following = partition.chain.segment(no + 1) if partition.chain is not None else None
+    if following is not None:
+        chosen = partition.chosen_preparation(following)
+        if chosen is not None and chosen.tail is not None:
+            held.append(chosen.tail)
+    for tail in held:
+        if tail.segment_no == no and tail.from_index <= from_index < tail.length:
+            return tuple(batch for batch in tail.batches if batch.header.base_index >= from_index)
+    return ()
+
+
+def on_log_read(
+    outbox: Outbox, partition: Partition, no: int, to: MemberId, from_index: int, batches: tuple[Batch, ...] | None
+) -> None:
+    """The disk answered for a `CopyRequest`."""
+    outbox.send(to, CopyAnswer(partition.id, no, from_index, bool(batches), batches or ()))
+
+
+def on_copy_answer(outbox: Outbox, partition: Partition, sender: MemberId, message: CopyAnswer) -> None:
+    """Take the batches that continue the log."""
+    copying = partition.copies.get(message.segment_no)
+    log = partition.logs.get(message.segment_no)
+    if copying is None or log is None or copying.asked != sender or message.from_index != log.tail:
+        return
+    copying.asked = None
+    sealed_len = log.record.sealed_len
+    good = message.available
+    for batch in message.batches:
+        good = sealed_len is not None and batch.header.end_index <= sealed_len and log.follow(outbox, batch)
+        if not good:
+            break
+    if good:
+        copying.pause_us = 0
+        outbox.when_stored(partition.id, "copy", message.segment_no)  # goes on when this is on the disk
+        copying.wake_us = outbox.now.mono_us + outbox.config.retry_us_max
+    else:
+        copying.failures += 1
+        copying.wake_us = outbox.now.mono_us + outbox.config.retry_us
+    outbox.wake(copying.wake_us, "copy", partition.id, message.segment_no)
+
+
+def on_stored(outbox: Outbox, partition: Partition, no: int) -> None:
+    """A part of the copy is durable."""
+    if no in partition.copies:
+        partition.copies[no].wake_us = outbox.now.mono_us
+        _go_on(outbox, partition, no)
+
+
+# ---- being listed ---------------------------------------------------------------------------------------
+
+
+def _be_listed(outbox: Outbox, partition: Partition, chain: Chain, segment: Segment, copying: Copying) -> None:
+    """Whole: into the record as a copy, then as eligible; then there is nothing left to do."""
+    if outbox.member not in segment.members:
+        if not partition.is_writing("copy", segment.no):
+            changed = add_copy(chain, segment.no, outbox.member)
+            if copying.replaces is not None and copying.replaces in segment.members:
+                if copying.replaces != segment.server:
+                    changed = remove_copy(changed, segment.no, copying.replaces)
+            partition.write_chain(outbox, "copy", changed, segment.no)
+        return
+    if outbox.member in segment.eligible or segment.server == outbox.member:
+        del partition.copies[segment.no]
+        return
+    if outbox.now.mono_us >= copying.wake_us:
+        config = outbox.config
+        copying.pause_us = min(max(2 * copying.pause_us, config.retry_us), config.retry_us_max)
+        copying.wake_us = outbox.now.mono_us + copying.pause_us
+        outbox.wake(copying.wake_us, "copy", partition.id, segment.no)
+        outbox.send(segment.server, EligibleRequest(partition.id, segment.no))
+
+
+def on_timer(outbox: Outbox, partition: Partition, no: int) -> None:
+    """Try again, or with another source."""
+    copying = partition.copies.get(no)
+    if copying is not None and outbox.now.mono_us >= copying.wake_us:
+        if copying.asked is not None:
+            copying.failures += 1
+            copying.asked = None
+        _go_on(outbox, partition, no)
+
+
+def on_link_up(outbox: Outbox, partition: Partition, member: MemberId) -> None:
+    """A source, or the server, is there."""
+    for no, copying in list(partition.copies.items()):
+        if copying.asked is None:
+            copying.wake_us = outbox.now.mono_us
+            _go_on(outbox, partition, no)
+
+
+def on_link_lost(outbox: Outbox, partition: Partition, member: MemberId) -> None:
+    """A source is gone: another one is asked."""
+    for no, copying in list(partition.copies.items()):
+        if copying.asked == member:
+            copying.failures += 1
+            copying.asked = None
+            copying.wake_us = outbox.now.mono_us
+            _go_on(outbox, partition, no)

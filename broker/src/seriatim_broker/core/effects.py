@@ -1,0 +1,300 @@
+"""What the core wants done, in the order of the list that `step` returned.
+
+Nothing here waits for a disk: whatever may leave only after a write is held back in the core until `Persisted`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from seriatim_api.errors import SeriatimError
+from seriatim_api.ids import PartitionId, RunId
+
+from .chain import Chain
+from .events import CursorRecord
+from .log import Batch, Write
+from .messages import Message
+
+
+@dataclass(frozen=True, slots=True)
+class Persist:
+    """Write these together; report `Persisted(token)` once they and all before are durable."""
+
+    token: int
+    writes: tuple[Write, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send to a broker on its current link; dropped if there is none (the link is then opened)."""
+
+    broker: str
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Connect:
+    """Keep a link to this broker from now on."""
+
+    broker: str
+
+
+@dataclass(frozen=True, slots=True)
+class Disconnect:
+    """The link to this broker is of no more use for now: it is silent. Break it and connect anew."""
+
+    broker: str
+    session: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadLog:
+    """Read batches that hold indexes of [from_index, until_index); answered by `LogRead(serial)`."""
+
+    serial: int
+    partition: PartitionId
+    segment_no: int
+    from_index: int
+    until_index: int
+    max_bytes: int
+
+
+# ---- the coordinator ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ReadChain:
+    """Read the partition's chain, linearizably; answered by `ChainRead`."""
+
+    partition: PartitionId
+
+
+@dataclass(frozen=True, slots=True)
+class WriteChain:
+    """Write the record if its key is still at `revision` (0: does not exist) and the certificate, if named, exists."""
+
+    partition: PartitionId
+    serial: int
+    chain: Chain
+    revision: int
+    certificate: RunId | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReadCertificate:
+    """Is there a death certificate of this run? Answered by `CertificateRead`."""
+
+    partition: PartitionId
+    run: RunId
+
+
+@dataclass(frozen=True, slots=True)
+class ReadCursor:
+    """Read a group's cursor; answered by `CursorRead`."""
+
+    partition: PartitionId
+    group: str
+
+
+@dataclass(frozen=True, slots=True)
+class WriteCursor:
+    """Write a group's cursor if its key is still at `revision` (0: does not exist)."""
+
+    partition: PartitionId
+    group: str
+    serial: int
+    record: CursorRecord
+    revision: int
+
+
+# ---- replies to clients ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class RouteInfo:
+    """Where a partition accepts messages, as far as this broker knows."""
+
+    partition: PartitionId
+    epoch: int
+    segment_no: int
+    master: str
+    next_groups: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AppendAccepted:
+    """The batch stands at `offset` (segment and index of its first message) by the promise of its ack level."""
+
+    request: int
+    offset: int
+    append_time_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class AppendRefused:
+    """The attempt ended otherwise; `error.outcome_known` says whether it is proven not to be stored."""
+
+    request: int
+    error: SeriatimError
+    route: RouteInfo | None
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """The answer to `ResolveProducer` or `PlanSwitch` or `CreatePartition`."""
+
+    request: int
+    route: RouteInfo | None
+    error: SeriatimError | None
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerResolved:
+    """The answer to `ResolveConsumer`."""
+
+    request: int
+    partition: PartitionId
+    segment_no: int
+    server: str
+    server_epoch: int
+    group_epoch: int
+    state: str
+    has_cursor: bool
+    error: SeriatimError | None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDescribed:
+    """The answer to `DescribeGroup`."""
+
+    request: int
+    segment_no: int
+    acked: int
+    position: int | None
+    end_position: int | None
+    group_epoch: int
+    active: str
+    standbys: tuple[str, ...]
+    error: SeriatimError | None
+
+
+# ---- deliveries -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """The subscription is active from `index` on, or stands by."""
+
+    active: bool
+    segment_no: int
+    index: int
+    token: int
+    group_epoch: int
+    server_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Batches:
+    """Batches, from `from_index` (within the first) on."""
+
+    segment_no: int
+    batches: tuple[Batch, ...]
+    from_index: int
+    maybe_repeated_below: int
+    attempt: int
+    server_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Skip:
+    """[from_index, to_index) stands earlier in the order already."""
+
+    segment_no: int
+    from_index: int
+    to_index: int
+
+
+@dataclass(frozen=True, slots=True)
+class EndOfSegment:
+    """All of the segment is acknowledged and the group's cursor stands in the next one."""
+
+    segment_no: int
+    sealed_len: int
+    next_segment_no: int
+    next_server: str
+    group_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """A declared gap: what lay here is lost."""
+
+    segment_no: int
+    from_index: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionRefused:
+    """Not here; `server` serves the group's head, if it is known."""
+
+    error: SeriatimError
+    segment_no: int
+    server: str
+
+
+@dataclass(frozen=True, slots=True)
+class Revoked:
+    """The subscription ended: this broker serves the segment no more."""
+
+    error: SeriatimError
+
+
+@dataclass(frozen=True, slots=True)
+class AckConfirmed:
+    """All below `index` is acknowledged, durably on every eligible copy."""
+
+    segment_no: int
+    index: int
+
+
+DeliveryEvent = Joined | Batches | Skip | EndOfSegment | Gap | SubscriptionRefused | Revoked | AckConfirmed
+
+
+@dataclass(frozen=True, slots=True)
+class Deliver:
+    """An event for one subscription of a consumer's stream, in order."""
+
+    stream: int
+    subscription: int
+    event: DeliveryEvent
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Something worth a log line and perhaps a metric: a closed set of names, with fields."""
+
+    name: str
+    partition: PartitionId
+    fields: tuple[tuple[str, object], ...]
+
+
+Effect = (
+    Persist
+    | Send
+    | Connect
+    | Disconnect
+    | ReadLog
+    | ReadChain
+    | WriteChain
+    | ReadCertificate
+    | ReadCursor
+    | WriteCursor
+    | AppendAccepted
+    | AppendRefused
+    | Resolved
+    | ConsumerResolved
+    | GroupDescribed
+    | Deliver
+    | Note
+)

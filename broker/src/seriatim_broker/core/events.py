@@ -1,0 +1,359 @@
+"""What can happen to a broker's core. Every event is handled by `BrokerCore.step(event, now)`."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from seriatim_api.batch import BatchHeader
+from seriatim_api.errors import SeriatimError
+from seriatim_api.ids import MemberId, PartitionId, RunId
+
+from .chain import Chain
+from .log import Batch
+from .messages import Message
+
+
+class Moment(NamedTuple):
+    """The time of an event: a monotonic clock for durations, the wall clock for what people read."""
+
+    mono_us: int
+    wall_ms: int
+
+
+class WriteOutcome(enum.Enum):
+    """How a transaction at the coordinator ended."""
+
+    DONE = "done"
+    CONFLICT = "conflict"
+    UNKNOWN = "unknown"
+
+
+class AckLevel(enum.IntEnum):
+    """When the reply to a batch leaves. Numbers as on the wire; only the last two carry the promise."""
+
+    NONE = 1
+    MASTER_RECEIVED = 2
+    MASTER_FLUSHED = 3
+    REPLICATED = 4
+    REPLICATED_FLUSHED = 5
+
+
+class StartPosition(enum.IntEnum):
+    """Where a consumer group without a cursor begins. Numbers as on the wire."""
+
+    EARLIEST = 1
+    LATEST = 2
+
+
+@dataclass(frozen=True, slots=True)
+class CursorRecord:
+    """Where a consumer group is, as the coordinator knows it: a segment, and the epoch of the group."""
+
+    segment_no: int
+    group_epoch: int
+    start_index: int
+    topic: str
+
+
+# ---- time, links, disk ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Nothing but time passed."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinkUp:
+    """Both streams to a broker stand; `session` is new and larger than any before."""
+
+    broker: str
+    member: MemberId
+    run: int
+    session: int
+
+
+@dataclass(frozen=True, slots=True)
+class LinkDown:
+    """A stream of the link broke. `refused`: and nobody listens there any more, so the process is probably gone.
+
+    Also reported (with session 0) when an attempt to connect is refused while the link is down.
+    """
+
+    broker: str
+    session: int
+    refused: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A message of a link; of an older session than the current one it is ignored."""
+
+    broker: str
+    session: int
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Persisted:
+    """All `Persist` effects up to and including this token are durable."""
+
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogRead:
+    """The answer to `ReadLog`; `batches` is empty if there is nothing (any more), None if the read failed."""
+
+    serial: int
+    batches: tuple[Batch, ...] | None
+
+
+# ---- the coordinator ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ChainRead:
+    """The answer to `ReadChain`: linearizable, with the key's mod revision. chain None: no such partition.
+
+    `failed`: the coordinator did not answer.
+    """
+
+    partition: PartitionId
+    chain: Chain | None
+    revision: int
+    failed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ChainWritten:
+    """The answer to `WriteChain`; `revision` is the key's new one if DONE."""
+
+    partition: PartitionId
+    serial: int
+    outcome: WriteOutcome
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class CertificateRead:
+    """The answer to `ReadCertificate`. `exists` None: the coordinator did not answer."""
+
+    partition: PartitionId
+    run: RunId
+    exists: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class CertificateSeen:
+    """A death certificate appeared (a hint from a watch; transactions compare it themselves)."""
+
+    run: RunId
+
+
+@dataclass(frozen=True, slots=True)
+class CursorRead:
+    """The answer to `ReadCursor`; `record` None: no cursor. `failed`: the coordinator did not answer."""
+
+    partition: PartitionId
+    group: str
+    record: CursorRecord | None
+    revision: int
+    failed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CursorWritten:
+    """The answer to `WriteCursor`."""
+
+    partition: PartitionId
+    group: str
+    serial: int
+    outcome: WriteOutcome
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryChanged:
+    """The admitted members of each group, by slot; and the runs and addresses they last registered."""
+
+    groups: tuple[tuple[str, tuple[MemberId, ...]], ...]
+
+
+# ---- clients --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """A batch from a producer. The frame layer has checked lengths, limits and the body's CRC.
+
+    `request` names the reply. `refuse`: the broker has no room for it; the core answers with that error, and refuses
+    the rest of the run with it.
+    """
+
+    request: int
+    partition: PartitionId
+    header: BatchHeader
+    body: bytes
+    run: int
+    starts_run: bool
+    level: int
+    refuse: SeriatimError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ResolveProducer:
+    """Where to append? With `failed_segment`, a complaint: answered when the chain is past it, or at the deadline."""
+
+    request: int
+    partition: PartitionId
+    failed_segment: int | None
+    deadline_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class ResolveConsumer:
+    """Who serves the group's head? With `failed_server_epoch`, a complaint about that server."""
+
+    request: int
+    partition: PartitionId
+    group: str
+    failed_server_epoch: int | None
+    start: StartPosition
+    deadline_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class CreatePartition:
+    """The controller makes a partition: prepare the first group that answers, then write the chain."""
+
+    request: int
+    partition: PartitionId
+    topic: str
+    number: int
+    flush: bool
+    send_chain: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DropPartitionData:
+    """The partition was deleted (the coordinator has its tombstone): forget it."""
+
+    partition: PartitionId
+
+
+@dataclass(frozen=True, slots=True)
+class PlanSwitch:
+    """Move the open segment to the next group of the send chain, everyone alive."""
+
+    request: int
+    partition: PartitionId
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchAwayFrom:
+    """The controller found a group without any live member: open over the partition if its segment is there."""
+
+    partition: PartitionId
+    segment_no: int
+
+
+@dataclass(frozen=True, slots=True)
+class Heal:
+    """The controller decided that this member (or another, by message) should copy a segment that has one copy left."""
+
+    partition: PartitionId
+    segment_no: int
+    member: MemberId
+    replaces: MemberId | None
+
+
+# ---- consumers ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerJoin:
+    """A consumer of an exclusive group asks for a partition. (stream, subscription) names it from now on."""
+
+    stream: int
+    subscription: int
+    partition: PartitionId
+    group: str
+    consumer: str
+    start: StartPosition
+    was_active: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerLeave:
+    """It lets go of the partition."""
+
+    stream: int
+    subscription: int
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerAck:
+    """All up to and including `offset` is done, under the grant's token."""
+
+    stream: int
+    subscription: int
+    token: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerCredit:
+    """The consumer has room for this many more bytes of bodies on the stream."""
+
+    stream: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerGone:
+    """The stream ended: all its subscriptions with it."""
+
+    stream: int
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeGroup:
+    """What this broker, as the server of the group's head, knows of the group."""
+
+    request: int
+    partition: PartitionId
+    group: str
+
+
+Event = (
+    Tick
+    | LinkUp
+    | LinkDown
+    | Received
+    | Persisted
+    | LogRead
+    | ChainRead
+    | ChainWritten
+    | CertificateRead
+    | CertificateSeen
+    | CursorRead
+    | CursorWritten
+    | DirectoryChanged
+    | Append
+    | ResolveProducer
+    | ResolveConsumer
+    | CreatePartition
+    | DropPartitionData
+    | PlanSwitch
+    | SwitchAwayFrom
+    | Heal
+    | ConsumerJoin
+    | ConsumerLeave
+    | ConsumerAck
+    | ConsumerCredit
+    | ConsumerGone
+    | DescribeGroup
+)

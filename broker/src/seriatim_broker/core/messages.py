@@ -1,0 +1,305 @@
+"""What brokers say to each other, as plain values.
+
+Every message names the partition and, where it matters, the segment and the attempt: nothing is inferred from the
+connection it came on. `DATA` messages travel on the replication stream of a link, in order among themselves; all others
+on its control stream, so that bulk never delays a heartbeat or a fence.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from seriatim_api.ids import MemberId, PartitionId
+
+from .chain import Chain
+from .log import Batch, CursorState, TailCopy
+from .producers import Table
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """ "I am here", with the sender's own clock, which the answer repeats."""
+
+    sent_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatAnswer:
+    """The answer to a heartbeat, and the segments for which the answerer no longer answers that server."""
+
+    sent_us: int
+    refused: tuple[tuple[PartitionId, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FenceRequest:
+    """Refuse appends to the segment (opened under `attempt`) for ever, durably, and say what you have."""
+
+    partition: PartitionId
+    segment_no: int
+    attempt: bytes
+    switch: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class FenceAnswer:
+    """What a fenced member holds.
+
+    `length` is its commit if it is the unbroken master, else its tail; None if it cannot give one (suspect, or the
+    segment is not known to it). `table` is as of `length`; `tail` holds the batches in [commit, length).
+    """
+
+    partition: PartitionId
+    segment_no: int
+    switch: bytes
+    fenced: bool
+    length: int | None
+    checksum: int
+    unbroken: bool
+    commit: int
+    table: Table
+    incomplete_table: bool
+    tail: tuple[Batch, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PrepareRequest:
+    """Write, durably, what a segment opened under this attempt will start from."""
+
+    partition: PartitionId
+    segment_no: int
+    attempt: bytes
+    members: tuple[MemberId, ...]
+    flush: bool
+    incomplete_table: bool
+    table: Table
+    tail: TailCopy | None
+
+
+@dataclass(frozen=True, slots=True)
+class PrepareAnswer:
+    """Whether it is written, and the run of the member that wrote it."""
+
+    partition: PartitionId
+    segment_no: int
+    attempt: bytes
+    run: int
+    refusal: str
+
+
+@dataclass(frozen=True, slots=True)
+class ChainUpdate:
+    """A chain record as the coordinator holds (or held) it, with its mod revision (0: not known).
+
+    Older than what the receiver knows: ignored.
+    """
+
+    chain: Chain
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class QuiesceRequest:
+    """A planned switch asks the master to queue new batches until commit = tail."""
+
+    partition: PartitionId
+    segment_no: int
+    switch: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class QuiesceAnswer:
+    """Whether commit = tail was reached in time; if not, the master accepts as before."""
+
+    partition: PartitionId
+    segment_no: int
+    switch: bytes
+    quiet: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Replicate:
+    """DATA. Batches of an open segment from its master, and the commit then known."""
+
+    partition: PartitionId
+    segment_no: int
+    attempt: bytes
+    commit: int
+    batches: tuple[Batch, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicateAck:
+    """DATA. Up to where a member has the segment in memory and on disk."""
+
+    partition: PartitionId
+    segment_no: int
+    attempt: bytes
+    received: int
+    durable: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicateRefused:
+    """DATA. The member takes nothing more for this segment and attempt: fenced, sealed, or not opened here."""
+
+    partition: PartitionId
+    segment_no: int
+    attempt: bytes
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeReplica:
+    """DATA. First message of a master about a segment on a new connection: where are you?"""
+
+    partition: PartitionId
+    segment_no: int
+    attempt: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaTail:
+    """DATA. The answer to `ResumeReplica`."""
+
+    partition: PartitionId
+    segment_no: int
+    attempt: bytes
+    tail: int
+    checksum: int
+    durable: int
+
+
+@dataclass(frozen=True, slots=True)
+class CopyRequest:
+    """DATA. Batches of a sealed segment, please, from this index on."""
+
+    partition: PartitionId
+    segment_no: int
+    from_index: int
+    max_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class CopyAnswer:
+    """DATA. The batches, contiguous from `from_index`; empty with `available` false if this member has them not."""
+
+    partition: PartitionId
+    segment_no: int
+    from_index: int
+    available: bool
+    batches: tuple[Batch, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StoreTail:
+    """Keep a copy of an uncertain tail: a settler wants it on a second disk."""
+
+    partition: PartitionId
+    settle: bytes
+    tail: TailCopy
+
+
+@dataclass(frozen=True, slots=True)
+class TailStored:
+    """The copy is durable."""
+
+    partition: PartitionId
+    segment_no: int
+    settle: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class TableRequest:
+    """The producer table as of the end of a settled segment, merged with all before it."""
+
+    partition: PartitionId
+    segment_no: int
+
+
+@dataclass(frozen=True, slots=True)
+class TableAnswer:
+    """The table, or None if this member cannot tell."""
+
+    partition: PartitionId
+    segment_no: int
+    table: Table | None
+
+
+@dataclass(frozen=True, slots=True)
+class CursorSync:
+    """Control records from the server of a segment to another eligible (or soon to be eligible) member."""
+
+    partition: PartitionId
+    segment_no: int
+    server_epoch: int
+    serial: int
+    cursors: tuple[CursorState, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CursorSynced:
+    """The control records up to `serial` are durable."""
+
+    partition: PartitionId
+    segment_no: int
+    server_epoch: int
+    serial: int
+
+
+@dataclass(frozen=True, slots=True)
+class EligibleRequest:
+    """To the server: this member holds the whole sealed segment and wants to be listed."""
+
+    partition: PartitionId
+    segment_no: int
+
+
+@dataclass(frozen=True, slots=True)
+class TakeOver:
+    """To an eligible member: the server is said to be silent; look, and take the right if so."""
+
+    partition: PartitionId
+    segment_no: int
+    server_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class HealRequest:
+    """The controller asks a member to become a whole copy of a sealed segment, in place of a dead one."""
+
+    partition: PartitionId
+    segment_no: int
+    replaces: MemberId | None
+
+
+Message = (
+    Heartbeat
+    | HeartbeatAnswer
+    | FenceRequest
+    | FenceAnswer
+    | PrepareRequest
+    | PrepareAnswer
+    | ChainUpdate
+    | QuiesceRequest
+    | QuiesceAnswer
+    | Replicate
+    | ReplicateAck
+    | ReplicateRefused
+    | ResumeReplica
+    | ReplicaTail
+    | CopyRequest
+    | CopyAnswer
+    | StoreTail
+    | TailStored
+    | TableRequest
+    | TableAnswer
+    | CursorSync
+    | CursorSynced
+    | EligibleRequest
+    | TakeOver
+    | HealRequest
+)
+
+DATA = (Replicate, ReplicateAck, ReplicateRefused, ResumeReplica, ReplicaTail, CopyRequest, CopyAnswer)
+"""The kinds that travel on the replication stream."""

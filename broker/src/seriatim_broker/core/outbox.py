@@ -1,0 +1,305 @@
+"""What the parts of the core share while a step runs: the time, the effects, the writes, the timers, the links.
+
+Writes of a step go out as one `Persist`. Whatever must not leave before they are durable is held here until the
+matching `Persisted`: effects as they are, and marks that tell a partition how far its log is on the disk.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from typing import NamedTuple
+
+from seriatim_api.batch import Checksum
+from seriatim_api.ids import MemberId, PartitionId
+
+from .chain import Chain, SegmentState
+from .config import BrokerConfig
+from .effects import Connect, Effect, Note, Persist, Send
+from .events import Moment
+from .log import Write
+from .messages import Message, ReplicateAck
+from .state import State
+
+
+class LogDurable(NamedTuple):
+    """Held like an effect: the log of a segment is durable up to `tail`."""
+
+    partition: PartitionId
+    segment_no: int
+    tail: int
+
+
+class Stored(NamedTuple):
+    """Held like an effect: something that a part of a partition waits for is durable."""
+
+    partition: PartitionId
+    kind: str
+    segment_no: int
+    serial: int
+
+
+class Timer(NamedTuple):
+    """When to wake whom. A hint: whoever wakes looks at its own deadlines."""
+
+    at_us: int
+    serial: int
+    partition: PartitionId | None
+    kind: str
+    detail: str | int
+
+
+Read = tuple[str, PartitionId, int, MemberId | str | None, int]
+"""Who asked the disk: kind, partition, segment, for whom, from which index."""
+
+
+class Link(State):
+    """What is known of the connection to another broker."""
+
+    __slots__ = (
+        "answered_us",
+        "beat_us",
+        "broker",
+        "heard_us",
+        "member",
+        "refused",
+        "refused_by",
+        "run",
+        "session",
+        "up",
+        "wanted_us",
+    )
+
+    def __init__(self, broker: str) -> None:
+        self.broker = broker
+        self.up = False
+        self.refused = False  # nobody listened at the last attempt
+        self.member: MemberId | None = None
+        self.run = 0
+        self.session = 0
+        self.heard_us = 0
+        self.answered_us = -(1 << 60)  # when the newest heartbeat that it answered was sent
+        self.refused_by: frozenset[tuple[PartitionId, int]] = frozenset()
+        self.wanted_us = 0
+        self.beat_us = 0
+
+
+class Outbox(State):
+    """Shared by all parts of one `BrokerCore`."""
+
+    __slots__ = (
+        "beat_due_us",
+        "checksum",
+        "config",
+        "credits",
+        "durable_token",
+        "effects",
+        "ended",
+        "flapping",
+        "groups",
+        "held",
+        "links",
+        "marks",
+        "member",
+        "nonce",
+        "now",
+        "reads",
+        "refusals",
+        "run",
+        "serial",
+        "started_us",
+        "streams",
+        "suspect",
+        "timers",
+        "token",
+        "watched",
+        "watched_by",
+        "writes",
+    )
+
+    def __init__(
+        self, config: BrokerConfig, member: MemberId, run: int, nonce: bytes, checksum: Checksum, suspect: bool
+    ) -> None:
+        assert len(nonce) == 12
+        self.config = config
+        self.member = member
+        self.run = run
+        self.nonce = nonce
+        self.checksum = checksum
+        self.suspect = suspect
+        self.now = Moment(0, 0)
+        self.effects: list[Effect] = []
+        self.writes: list[Write] = []
+        self.marks: list[Effect | LogDurable | Stored] = []
+        self.held: deque[tuple[int, Effect | LogDurable | Stored]] = deque()
+        self.token = 0
+        self.durable_token = 0
+        self.serial = 0
+        self.timers: list[Timer] = []
+        self.links: dict[str, Link] = {}
+        self.groups: dict[str, tuple[MemberId, ...]] = {}
+        self.watched: dict[str, dict[PartitionId, None]] = {}  # broker -> partitions that need to hear it
+        self.watched_by: dict[PartitionId, tuple[str, ...]] = {}
+        self.refusals: dict[str, dict[tuple[PartitionId, int], None]] = {}  # server -> segments it is refused for
+        self.ended: dict[MemberId, int] = {}  # newest run whose death certificate was seen
+        self.started_us = 0
+        self.credits: dict[int, int] = {}  # consumers' stream -> bytes that may still be delivered
+        self.streams: dict[int, dict[PartitionId, None]] = {}  # consumers' stream -> its partitions
+        self.beat_due_us = 0
+        self.reads: dict[int, Read] = {}  # serial -> who asked the disk
+        self.flapping: dict[str, tuple[int, int]] = {}  # group -> (passed over until, for how long)
+
+    # ---- effects ----
+
+    def emit(self, effect: Effect) -> None:
+        """Do this now."""
+        self.effects.append(effect)
+
+    def send(self, member: MemberId, message: Message) -> None:
+        """Send to a member; a broker that has another disk by now is not it, and does not get it."""
+        if self.is_linked(member):
+            self.effects.append(Send(member.broker, message))
+        else:
+            self.connect(member.broker)
+
+    def send_broker(self, broker: str, message: Message) -> None:
+        """Send to whoever holds that slot now, this broker included."""
+        link = self.links.get(broker)
+        if broker == self.member.broker or (link is not None and link.up):
+            self.effects.append(Send(broker, message))
+        else:
+            self.connect(broker)
+
+    def connect(self, broker: str) -> None:
+        """Keep a link to that broker from now on."""
+        if broker == self.member.broker:
+            return
+        if broker not in self.links:
+            self.links[broker] = link = Link(broker)
+            link.wanted_us = self.now.mono_us
+            self.effects.append(Connect(broker))
+
+    def watch_peers(self, partition: PartitionId, chain: Chain) -> None:
+        """Whom this partition needs to hear often: members of its open segment, and those that share a serving right."""
+        wanted: dict[str, None] = {}
+        for segment in chain.segments:
+            parties = segment.members if segment.state is SegmentState.OPEN else segment.eligible
+            if self.member in parties:
+                wanted.update((member.broker, None) for member in parties if member != self.member)
+        for broker in self.watched_by.pop(partition, ()):
+            if broker not in wanted:
+                self.watched[broker].pop(partition, None)
+        if wanted:
+            self.watched_by[partition] = tuple(wanted)
+        for broker in wanted:
+            self.watched.setdefault(broker, {})[partition] = None
+            self.connect(broker)
+        if self.member in chain.open_segment.members:
+            for group in chain.send_chain:
+                for member in self.groups.get(group, ()):
+                    self.connect(member.broker)
+
+    def forget_peers(self, partition: PartitionId) -> None:
+        """The partition is gone."""
+        for broker in self.watched_by.pop(partition, ()):
+            self.watched[broker].pop(partition, None)
+
+    def note(self, name: str, partition: PartitionId, **fields: object) -> None:
+        """Tell the operator."""
+        self.effects.append(Note(name, partition, tuple(fields.items())))
+
+    # ---- writes ----
+
+    def write(self, write: Write) -> None:
+        """Put this into the step's write."""
+        self.writes.append(write)
+
+    def when_durable(self, what: Effect | LogDurable | Stored) -> None:
+        """Hold this back until all writes up to the end of this step are durable."""
+        self.marks.append(what)
+
+    def when_durable_send(self, member: MemberId, message: Message) -> None:
+        """Send to a member once all writes up to the end of this step are durable."""
+        self.marks.append(Send(member.broker, message))
+
+    def when_stored(self, partition: PartitionId, kind: str, segment_no: int, serial: int = 0) -> None:
+        """Have the part `kind` told when all writes up to the end of this step are durable."""
+        self.marks.append(Stored(partition, kind, segment_no, serial))
+
+    def finish(self) -> tuple[list[Effect], list[LogDurable | Stored]]:
+        """End a step: its effects, with the write in front, and the marks that are true already."""
+        if self.writes:
+            self.token += 1
+            self.effects.insert(0, Persist(self.token, tuple(self.writes)))
+            self.writes = []
+        ready: list[LogDurable | Stored] = []
+        for mark in self.marks:
+            if self.durable_token >= self.token:
+                if isinstance(mark, (LogDurable, Stored)):
+                    ready.append(mark)
+                else:
+                    self.effects.append(mark)
+            else:
+                self.held.append((self.token, mark))
+        self.marks = []
+        effects, self.effects = self.effects, []
+        return effects, ready
+
+    def persisted(self, token: int) -> list[LogDurable | Stored]:
+        """Let go of what waited for this token; returns the marks, newest only for each log."""
+        assert token <= self.token
+        self.durable_token = max(self.durable_token, token)
+        logs: dict[tuple[PartitionId, int], LogDurable] = {}
+        stored: list[LogDurable | Stored] = []
+        acks: dict[tuple[str, PartitionId, int], Send] = {}
+        while self.held and self.held[0][0] <= token:
+            what = self.held.popleft()[1]
+            if isinstance(what, LogDurable):
+                logs[what.partition, what.segment_no] = what
+            elif isinstance(what, Stored):
+                stored.append(what)
+            elif isinstance(what, Send) and isinstance(what.message, ReplicateAck):
+                acks[what.broker, what.message.partition, what.message.segment_no] = what  # the newest says it all
+            else:
+                self.effects.append(what)
+        self.effects.extend(acks.values())
+        return [*logs.values(), *stored]
+
+    # ---- ids and time ----
+
+    def new_serial(self) -> int:
+        """A number that this run did not use before."""
+        self.serial += 1
+        return self.serial
+
+    def new_id(self) -> bytes:
+        """16 bytes that no other run and no other call has: the run's random nonce and a counter."""
+        return self.nonce + self.new_serial().to_bytes(4, "big")
+
+    def wake(self, at_us: int, kind: str, partition: PartitionId | None = None, detail: str | int = 0) -> None:
+        """Have `on_timer(kind)` called at that time."""
+        heapq.heappush(self.timers, Timer(at_us, self.new_serial(), partition, kind, detail))
+
+    def due(self) -> Timer | None:
+        """The next timer whose time has come."""
+        if self.timers and self.timers[0].at_us <= self.now.mono_us:
+            return heapq.heappop(self.timers)
+        return None
+
+    # ---- links ----
+
+    def is_linked(self, member: MemberId) -> bool:
+        """Whether a connection to exactly this member stands and is not known to be silent."""
+        if member == self.member:
+            return True
+        link = self.links.get(member.broker)
+        return link is not None and link.up and link.member == member
+
+    def is_gone(self, member: MemberId) -> bool:
+        """Whether the member is surely not to be reached now: refused, silent for long, or another disk."""
+        link = self.links.get(member.broker)
+        if member == self.member or link is None:
+            return False
+        if link.up:
+            return link.member != member
+        return link.refused or self.now.mono_us - max(link.heard_us, link.wanted_us) > self.config.resume_us

@@ -1,0 +1,50 @@
+"""Where partitions go: rendezvous hashing of (partition, group), weighted.
+
+Every broker computes the same order from the same names, a group that comes or goes moves only what it must, and the
+weights say how much of the load a group should get.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+
+from seriatim_api.ids import MemberId, PartitionId
+
+CHAIN_WIDTH_DEFAULT = 5
+"""Groups that a send chain names: enough to fail over several times, few enough for a small record."""
+
+
+def score(name: str, partition: int, weight: float) -> float:
+    """How much `name` wants the partition; the highest gets it. Among equals of weight w, w of them win in proportion."""
+    assert weight > 0
+    digest = hashlib.blake2b(f"{partition}/{name}".encode(), digest_size=8).digest()
+    fraction = (int.from_bytes(digest, "big") + 0.5) / 2**64
+    return -weight / math.log(fraction)
+
+
+def order(names: Sequence[str], partition: int, weights: Mapping[str, float] | None = None) -> list[str]:
+    """The names, the one that wants the partition most first."""
+    weights = weights or {}
+    return sorted(names, key=lambda name: (-score(name, partition, weights.get(name, 1.0)), name))
+
+
+def send_chain(
+    partition: PartitionId,
+    groups: Sequence[str],
+    *,
+    chain_width: int = CHAIN_WIDTH_DEFAULT,
+    weights: Mapping[str, float] | None = None,
+) -> tuple[str, ...]:
+    """The groups of a new partition's send chain, head first."""
+    assert chain_width >= 1
+    return tuple(order(groups, partition, weights)[:chain_width])
+
+
+def healer(partition: PartitionId, segment_no: int, candidates: Sequence[MemberId]) -> MemberId | None:
+    """Which of the candidates should copy a segment: spread by hash, the same whoever computes it."""
+    if not candidates:
+        return None
+    by_name = {str(member): member for member in candidates}
+    return by_name[order(list(by_name), partition << 23 | segment_no)[0]]

@@ -1,0 +1,146 @@
+"""Settling: giving an UNSETTLED segment its length when one of its members is back.
+
+A trusted member fences itself; its length follows as in a switch (an unbroken master's commit, else its tail). What lies
+above the commit it knew may be on its disk alone, so it is copied to another disk first. Then one transaction. Nothing
+that a producer says can settle a segment: consumers may have been given more than the producer knows.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from seriatim_api.ids import MemberId
+
+from . import right
+from .chain import Chain, Seal, SegmentState, settle
+from .events import WriteOutcome
+from .log import TailCopy
+from .messages import StoreTail, TailStored
+from .outbox import Outbox
+from .state import State
+
+if TYPE_CHECKING:
+    from .partition import Partition
+
+
+class Settlement(State):
+    """One segment that this member is settling."""
+
+    __slots__ = ("asked", "fenced", "id", "pause_us", "stored", "wake_us", "writing")
+
+    def __init__(self) -> None:
+        self.id = b""
+        self.fenced = False  # durably, with all that lies below the tail
+        self.asked: tuple[MemberId, ...] = ()
+        self.stored: dict[MemberId, None] = {}
+        self.pause_us = 0
+        self.wake_us = 0
+        self.writing = False
+
+
+def on_learned(outbox: Outbox, partition: Partition, chain: Chain) -> None:
+    """Begin with what this member can settle, end what is settled."""
+    for segment in chain.segments:
+        if segment.state is not SegmentState.UNSETTLED:
+            partition.settling.pop(segment.no, None)
+        elif segment.no not in partition.settling and _may_settle(outbox, partition, segment.no):
+            settlement = Settlement()
+            settlement.id = outbox.new_id()
+            partition.settling[segment.no] = settlement
+            partition.logs[segment.no].fence(outbox)
+            right.refuse_server(outbox, partition, segment.no)
+            outbox.when_stored(partition.id, "settle", segment.no)
+    for no in [no for no in partition.settling if chain.segment(no) is None]:
+        del partition.settling[no]
+
+
+def _may_settle(outbox: Outbox, partition: Partition, no: int) -> bool:
+    log = partition.logs.get(no)
+    segment = partition.chain.segment(no) if partition.chain is not None else None
+    if log is None or segment is None or outbox.member not in segment.members:
+        return False
+    return log.record.flush or not outbox.suspect
+
+
+def on_fenced(outbox: Outbox, partition: Partition, no: int) -> None:
+    """The fence is durable: get the tail on a second disk, then write."""
+    settlement = partition.settling.get(no)
+    if settlement is not None:
+        settlement.fenced = True
+        _go_on(outbox, partition, no, settlement)
+
+
+def length_of(partition: Partition, no: int) -> int:
+    """The length that this member gives the segment."""
+    log = partition.logs[no]
+    return log.commit if log.unbroken else log.tail
+
+
+def _tail(partition: Partition, no: int) -> TailCopy:
+    return partition.logs[no].tail_copy(length_of(partition, no))
+
+
+def _go_on(outbox: Outbox, partition: Partition, no: int, settlement: Settlement) -> None:
+    chain = partition.chain
+    segment = chain.segment(no) if chain is not None else None
+    if chain is None or segment is None or not settlement.fenced or settlement.writing:
+        return
+    tail = _tail(partition, no)
+    if tail.batches and not settlement.stored:
+        following = chain.segment(no + 1)
+        assert following is not None
+        others = [member for member in (*following.members, *segment.members) if member != outbox.member]
+        settlement.asked = tuple(dict.fromkeys(others))
+        for member in settlement.asked:
+            outbox.send(member, StoreTail(partition.id, settlement.id, tail))
+        _pause(outbox, partition, no, settlement)
+        return
+    seal = Seal(
+        length=tail.length,
+        checksum=partition.logs[no].checksum_at(tail.length),
+        server=outbox.member,
+        eligible=(outbox.member,),
+        tail_from=tail.from_index if settlement.stored else None,
+        tail_copies=tuple(settlement.stored),
+    )
+    settlement.writing = True
+    partition.write_chain(outbox, "settle", settle(chain, no, seal), no)
+
+
+def on_tail_stored(outbox: Outbox, partition: Partition, sender: MemberId, message: TailStored) -> None:
+    """A second disk has the tail."""
+    settlement = partition.settling.get(message.segment_no)
+    if settlement is None or settlement.id != message.settle or sender not in settlement.asked:
+        return
+    settlement.stored[sender] = None
+    _go_on(outbox, partition, message.segment_no, settlement)
+
+
+def on_written(outbox: Outbox, partition: Partition, no: int, outcome: WriteOutcome) -> None:
+    """Lost or not known: the chain is being read; try again after it."""
+    settlement = partition.settling.get(no)
+    if settlement is not None:
+        settlement.writing = False
+        if outcome is not WriteOutcome.DONE:
+            _pause(outbox, partition, no, settlement)
+
+
+def _pause(outbox: Outbox, partition: Partition, no: int, settlement: Settlement) -> None:
+    config = outbox.config
+    settlement.pause_us = min(max(2 * settlement.pause_us, config.retry_us), config.retry_us_max)
+    settlement.wake_us = outbox.now.mono_us + settlement.pause_us
+    outbox.wake(settlement.wake_us, "settle", partition.id, no)
+
+
+def on_timer(outbox: Outbox, partition: Partition, no: int) -> None:
+    """Try again."""
+    settlement = partition.settling.get(no)
+    if settlement is not None and outbox.now.mono_us >= settlement.wake_us:
+        _go_on(outbox, partition, no, settlement)
+
+
+def on_link_up(outbox: Outbox, partition: Partition, member: MemberId) -> None:
+    """Somebody who could store the tail is there."""
+    for no, settlement in list(partition.settling.items()):
+        if member in settlement.asked and member not in settlement.stored:
+            outbox.send(member, StoreTail(partition.id, settlement.id, _tail(partition, no)))

@@ -1,0 +1,546 @@
+"""The switch: seal the open segment and open the next one. Any broker may run it.
+
+Read the chain; fence a member and take its tail; prepare the next group under an id of this attempt; one transaction. Each
+phase has a deadline, and whatever goes wrong before the transaction leaves the chain as it was. Being wrong about who is
+dead costs a switch, never order.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING
+
+from seriatim_api import errors
+from seriatim_api.ids import MemberId
+
+from .chain import Chain, Opening, Seal, Segment, create, open_over, seal_and_open
+from .effects import ReadCertificate, Resolved
+from .events import WriteOutcome
+from .log import TailCopy
+from .messages import (
+    FenceAnswer,
+    FenceRequest,
+    PrepareAnswer,
+    PrepareRequest,
+    QuiesceAnswer,
+    QuiesceRequest,
+    TableRequest,
+)
+from .outbox import Outbox
+from .producers import Table, merge
+from .state import State
+
+if TYPE_CHECKING:
+    from .partition import Partition
+
+
+class Kind(enum.Enum):
+    """Why a switch runs."""
+
+    FAILOVER = "failover"
+    PLANNED = "planned"
+    GENESIS = "genesis"
+
+
+class Phase(enum.Enum):
+    """What a switch waits for."""
+
+    READING = "reading"
+    QUIESCING = "quiescing"
+    FENCING = "fencing"
+    TABLES = "tables"
+    CERTIFYING = "certifying"
+    PREPARING = "preparing"
+    WRITING = "writing"
+    PAUSED = "paused"
+
+
+class Genesis(State):
+    """What a first segment is made from."""
+
+    __slots__ = ("flush", "number", "send_chain", "topic")
+
+    def __init__(self, topic: str, number: int, flush: bool, send_chain: tuple[str, ...]) -> None:
+        self.topic = topic
+        self.number = number
+        self.flush = flush
+        self.send_chain = send_chain
+
+
+class Switch(State):
+    """One switch of one partition, run by this broker."""
+
+    __slots__ = (
+        "answers",
+        "attempt",
+        "certified",
+        "chain",
+        "deadline_us",
+        "first_answer_us",
+        "genesis",
+        "group",
+        "groups_left",
+        "id",
+        "kind",
+        "members",
+        "pause_us",
+        "pending",
+        "phase",
+        "prepared",
+        "reason",
+        "request",
+        "segment_no",
+        "source",
+        "started_us",
+        "table",
+        "table_complete",
+    )
+
+    def __init__(self, kind: Kind, reason: str, segment_no: int, request: int | None) -> None:
+        self.kind = kind
+        self.reason = reason
+        self.segment_no = segment_no
+        self.request = request
+        self.genesis: Genesis | None = None
+        self.phase = Phase.READING
+        self.id = b""
+        self.chain: Chain | None = None
+        self.answers: dict[MemberId, FenceAnswer] = {}
+        self.pending: dict[MemberId, bool] = {}  # asked and not answered -> whether the question was sent
+        self.first_answer_us: int | None = None
+        self.source: MemberId | None = None
+        self.certified = False
+        self.table: Table = ()
+        self.table_complete = True
+        self.groups_left: list[str] = []
+        self.group = ""
+        self.members: tuple[MemberId, ...] = ()
+        self.attempt = b""
+        self.prepared: dict[MemberId, int] = {}
+        self.deadline_us = 0
+        self.pause_us = 0
+        self.started_us = 0
+
+    @property
+    def is_planned(self) -> bool:
+        """Whether everyone is alive and it may be dropped at no cost."""
+        return self.kind is not Kind.FAILOVER
+
+    # ---- begin and end ----------------------------------------------------------------------------------
+
+    def begin(self, outbox: Outbox, partition: Partition) -> None:
+        """Step 1: read the chain."""
+        if not self.started_us:
+            self.started_us = outbox.now.mono_us
+        self.phase = Phase.READING
+        self.id = outbox.new_id()
+        self.answers = {}
+        self.pending = {}
+        self.first_answer_us = None
+        self.source = None
+        self.certified = False
+        self.table_complete = True
+        if self.kind is Kind.GENESIS:
+            assert self.genesis is not None
+            self.groups_left = list(self.genesis.send_chain)
+            self._prepare_next(outbox, partition)
+        else:
+            partition.read_chain(outbox)
+
+    def hurry(self, outbox: Outbox, partition: Partition) -> None:
+        """There is a new reason: do not sit out a pause."""
+        if self.phase is Phase.PAUSED:
+            self.begin(outbox, partition)
+
+    def give_up(self, outbox: Outbox, partition: Partition, error: errors.SeriatimError) -> None:
+        """A planned switch is dropped; the segment goes on where it is."""
+        if self.request is not None:
+            outbox.emit(Resolved(self.request, partition.route(), error))
+        if partition.switch is self:
+            partition.switch = None
+
+    def _finish(self, outbox: Outbox, partition: Partition) -> None:
+        """The chain is past the segment, by this switch or another."""
+        if self.request is not None:
+            outbox.emit(Resolved(self.request, partition.route(), None))
+        partition.switch = None
+
+    def _pause(self, outbox: Outbox, partition: Partition) -> None:
+        """Nothing more can be done now: try again after a while, or when something changes."""
+        if self.kind is not Kind.FAILOVER:
+            self.give_up(outbox, partition, errors.UnavailableError("the members needed did not answer in time"))
+            return
+        config = outbox.config
+        self.phase = Phase.PAUSED
+        self.pause_us = min(max(2 * self.pause_us, config.retry_us), config.retry_us_max)
+        self._set_deadline(outbox, partition, self.pause_us)
+
+    def _set_deadline(self, outbox: Outbox, partition: Partition, after_us: int) -> None:
+        self.deadline_us = outbox.now.mono_us + after_us
+        outbox.wake(self.deadline_us, "switch", partition.id)
+
+    # ---- what happens -----------------------------------------------------------------------------------
+
+    def on_chain_read(
+        self, outbox: Outbox, partition: Partition, chain: Chain | None, revision: int, failed: bool
+    ) -> None:
+        """The record as the coordinator has it: only this one may be compared with in the transaction."""
+        if self.phase is not Phase.READING or self.kind is Kind.GENESIS:
+            return
+        if failed:
+            self._pause(outbox, partition)
+            return
+        if chain is None:
+            self.give_up(outbox, partition, errors.UnknownTopicError(f"there is no partition {partition.id}"))
+            return
+        chain = partition.chain  # what was read, or something newer that came meanwhile
+        assert chain is not None
+        if not self.segment_no:
+            self.segment_no = chain.open_segment.no  # planned: whatever is open now
+        if chain.open_segment.no != self.segment_no:
+            self._finish(outbox, partition)
+        elif self.kind is Kind.PLANNED:
+            self.chain = chain
+            self._quiesce(outbox, partition, chain)
+        else:
+            self.chain = chain
+            self._fence(outbox, partition, chain.open_segment.members)
+
+    def on_learned(self, outbox: Outbox, partition: Partition, chain: Chain) -> None:
+        """A newer record came by another way."""
+        if not self.segment_no and self.kind is Kind.PLANNED:
+            return  # it has not read which segment it is about
+        if self.kind is Kind.GENESIS or chain.open_segment.no > self.segment_no:
+            self._finish(outbox, partition)
+        elif self.phase not in (Phase.READING, Phase.PAUSED, Phase.WRITING):
+            self.chain = chain  # another field changed: the transaction compares with the newest revision known
+
+    def on_timer(self, outbox: Outbox, partition: Partition) -> None:
+        """A deadline passed."""
+        if outbox.now.mono_us < self.deadline_us:
+            return
+        if self.phase is Phase.PAUSED:
+            self.begin(outbox, partition)
+        elif self.phase is Phase.FENCING:
+            self._decide_or_wait(outbox, partition, timed_out=True)
+        elif self.phase is Phase.TABLES:
+            self._choose_groups(outbox, partition)
+        elif self.phase is Phase.CERTIFYING:
+            self._pause(outbox, partition)
+        elif self.phase is Phase.PREPARING:
+            self._prepare_next(outbox, partition)
+        elif self.phase is Phase.QUIESCING:
+            self.give_up(outbox, partition, errors.DeadlineExceededError("the master did not come to rest in time"))
+
+    def on_link_up(self, outbox: Outbox, partition: Partition, member: MemberId) -> None:
+        """A member that could not be asked can be asked now."""
+        if self.phase is Phase.FENCING and self.pending.get(member) is False:
+            self._ask_fence(outbox, partition, member)
+        elif self.phase is Phase.PREPARING and member in self.members and member not in self.prepared:
+            self._ask_prepare(outbox, partition, member)
+        elif self.phase is Phase.PAUSED:
+            self.begin(outbox, partition)
+
+    def on_link_lost(self, outbox: Outbox, partition: Partition, member: MemberId) -> None:
+        """A member will not answer."""
+        if self.phase is Phase.FENCING and member in self.pending:
+            self.pending[member] = False
+            self._decide_or_wait(outbox, partition)
+        elif self.phase is Phase.PREPARING and member in self.members and member not in self.prepared:
+            self._prepare_next(outbox, partition)
+
+    # ---- planned: come to rest first --------------------------------------------------------------------
+
+    def _quiesce(self, outbox: Outbox, partition: Partition, chain: Chain) -> None:
+        old = chain.open_segment
+        targets = self.candidates(outbox, chain)
+        if not [group for group in targets if group != old.group]:
+            self.give_up(outbox, partition, errors.PreconditionError("no other group of the send chain is whole"))
+            return
+        self.phase = Phase.QUIESCING
+        self._set_deadline(outbox, partition, 2 * outbox.config.planned_switch_us)
+        outbox.send(old.master, QuiesceRequest(partition.id, old.no, self.id))
+
+    def on_quiesced(self, outbox: Outbox, partition: Partition, message: QuiesceAnswer) -> None:
+        """The master rests, or goes on."""
+        if self.phase is not Phase.QUIESCING or message.switch != self.id:
+            return
+        if not message.quiet:
+            self.give_up(outbox, partition, errors.UnavailableError("the master did not come to rest in time"))
+            return
+        assert self.chain is not None
+        self._fence(outbox, partition, self.chain.open_segment.members[:1])
+
+    # ---- step 2: fence ----------------------------------------------------------------------------------
+
+    def _fence(self, outbox: Outbox, partition: Partition, members: tuple[MemberId, ...]) -> None:
+        self.phase = Phase.FENCING
+        self.pending = dict.fromkeys(members, False)
+        self._set_deadline(outbox, partition, outbox.config.fence_timeout_us)
+        for member in members:
+            self._ask_fence(outbox, partition, member)
+        self._decide_or_wait(outbox, partition)
+
+    def _ask_fence(self, outbox: Outbox, partition: Partition, member: MemberId) -> None:
+        assert self.chain is not None
+        if not outbox.is_linked(member):
+            outbox.connect(member.broker)
+            return
+        self.pending[member] = True
+        attempt = self.chain.open_segment.attempt
+        outbox.send(member, FenceRequest(partition.id, self.segment_no, attempt, self.id))
+
+    def on_fence_answer(self, outbox: Outbox, partition: Partition, sender: MemberId, message: FenceAnswer) -> None:
+        """A member is fenced, and says what it has."""
+        if self.phase is not Phase.FENCING or message.switch != self.id or sender not in self.pending:
+            return
+        del self.pending[sender]
+        if message.fenced:
+            self.answers[sender] = message
+            if self.first_answer_us is None:
+                self.first_answer_us = outbox.now.mono_us
+        self._decide_or_wait(outbox, partition)
+
+    def _decide_or_wait(self, outbox: Outbox, partition: Partition, timed_out: bool = False) -> None:
+        """Go on once the best answer is there, or nobody else can give one, or the time is up."""
+        with_length = [member for member, answer in self.answers.items() if answer.length is not None]
+        hopeless = not any(sent or not outbox.is_gone(member) for member, sent in self.pending.items())
+        if (
+            any(self.answers[member].unbroken for member in with_length)
+            or (with_length and hopeless)
+            or (timed_out and with_length)
+        ):
+            self._decide(outbox, partition, with_length)
+        elif timed_out or hopeless:
+            if self.answers:
+                self._open_over(outbox, partition)  # only suspects answered: fenced, but no length to trust
+            else:
+                self._ask_certificate(outbox, partition)
+        elif with_length:
+            self._set_deadline(outbox, partition, outbox.config.fence_wait_us)
+
+    # ---- step 3: decide ---------------------------------------------------------------------------------
+
+    def _decide(self, outbox: Outbox, partition: Partition, with_length: list[MemberId]) -> None:
+        """The unbroken master's commit; else the shortest answered tail (any would be safe, it copies least)."""
+        assert self.chain is not None
+        self.source = self.choose_source(with_length)
+        answer = self.answers[self.source]
+        self.table = answer.table
+        self.table_complete = not answer.incomplete_table
+        before = self.chain.segment(self.segment_no - 1)
+        if not self.table_complete and before is not None and self.chain.settled_before(self.segment_no):
+            self.phase = Phase.TABLES
+            self._set_deadline(outbox, partition, outbox.config.table_timeout_us)
+            outbox.send(before.server, TableRequest(partition.id, before.no))
+        else:
+            self._choose_groups(outbox, partition)
+
+    def choose_source(self, with_length: list[MemberId]) -> MemberId:
+        """Whose answer becomes the sealed length."""
+        unbroken = [member for member in with_length if self.answers[member].unbroken]
+        if unbroken:
+            return unbroken[0]
+        return min(with_length, key=lambda member: self.answers[member].length or 0)
+
+    def on_table(self, outbox: Outbox, partition: Partition, segment_no: int, table: Table | None) -> None:
+        """What lies in all segments before is known: the next segment opens with a complete table again."""
+        if self.phase is not Phase.TABLES or segment_no != self.segment_no - 1:
+            return
+        if table is not None:
+            self.table = merge([table, self.table])
+            self.table_complete = True
+        self._choose_groups(outbox, partition)
+
+    def _ask_certificate(self, outbox: Outbox, partition: Partition) -> None:
+        """Nobody answers: only a certificate that the master's run has ended allows to open over it."""
+        assert self.chain is not None
+        self.phase = Phase.CERTIFYING
+        self._set_deadline(outbox, partition, outbox.config.fence_timeout_us)
+        outbox.emit(ReadCertificate(partition.id, self.chain.open_segment.master_run_id))
+
+    def on_certificate(self, outbox: Outbox, partition: Partition, exists: bool | None) -> None:
+        """Whether the master's run is certified to have ended."""
+        if self.phase is not Phase.CERTIFYING:
+            return
+        if exists:
+            self.certified = True
+            self._open_over(outbox, partition)
+        else:
+            self._pause(outbox, partition)
+
+    def _open_over(self, outbox: Outbox, partition: Partition) -> None:
+        self.source = None
+        self.table = ()
+        self.table_complete = False
+        self._choose_groups(outbox, partition)
+
+    # ---- step 4: prepare --------------------------------------------------------------------------------
+
+    def candidates(self, outbox: Outbox, chain: Chain) -> list[str]:
+        """Groups to try, best first: whole ones in the order of the send chain, then flapping ones, then what is left."""
+        head, *rest = chain.send_chain
+        order = [*rest, head]
+        linked = [group for group in order if _is_whole(outbox, group)]
+        steady = [group for group in linked if group != head and not _is_flapping(outbox, group)]
+        others = [group for group in linked if group not in steady and group != head]
+        possible = [group for group in order if group not in linked and self._usable(outbox, group)]
+        own = [head] if head in linked else []
+        return [*steady, *others, *[g for g in possible if g != head], *own, *[g for g in possible if g == head]]
+
+    def _usable(self, outbox: Outbox, group: str) -> tuple[MemberId, ...]:
+        """The members of a group that a segment could be opened on; empty if they are too few."""
+        members = [member for member in outbox.groups.get(group, ()) if not outbox.is_gone(member)]
+        if len(members) < outbox.config.min_copies:
+            return ()
+        linked = [member for member in members if outbox.is_linked(member)]
+        return tuple(linked if len(linked) >= outbox.config.min_copies else members)
+
+    def _choose_groups(self, outbox: Outbox, partition: Partition) -> None:
+        assert self.chain is not None
+        self.groups_left = self.candidates(outbox, self.chain)
+        if self.kind is Kind.PLANNED:
+            self.groups_left = [group for group in self.groups_left if group != self.chain.open_segment.group]
+        self._prepare_next(outbox, partition)
+
+    def _prepare_next(self, outbox: Outbox, partition: Partition) -> None:
+        """Ask all members of the next group, under an attempt of its own."""
+        while self.groups_left:
+            self.group = self.groups_left.pop(0)
+            usable = self._usable(outbox, self.group)
+            if not usable:
+                continue
+            turn = (partition.id + self.segment_no) % len(usable)  # the members of a group take turns as master
+            self.members = (*usable[turn:], *usable[:turn])
+            self.attempt = outbox.new_id()
+            self.prepared = {}
+            self.phase = Phase.PREPARING
+            self._set_deadline(outbox, partition, outbox.config.prepare_timeout_us)
+            for member in self.members:
+                self._ask_prepare(outbox, partition, member)
+            return
+        self._pause(outbox, partition)
+
+    def _ask_prepare(self, outbox: Outbox, partition: Partition, member: MemberId) -> None:
+        flush = self.genesis.flush if self.genesis is not None else self.chain is not None and self.chain.flush
+        outbox.send(
+            member,
+            PrepareRequest(
+                partition.id,
+                self.segment_no + 1,
+                self.attempt,
+                self.members,
+                flush,
+                not self.table_complete,
+                self.table,
+                self.tail(),
+            ),
+        )
+
+    def tail(self) -> TailCopy | None:
+        """The uncertain tail: sealed in, perhaps on one disk only."""
+        if self.source is None:
+            return None
+        answer = self.answers[self.source]
+        if not answer.tail:
+            return None
+        assert answer.length is not None
+        return TailCopy(self.segment_no, answer.commit, answer.length, answer.tail)
+
+    def on_prepare_answer(self, outbox: Outbox, partition: Partition, sender: MemberId, message: PrepareAnswer) -> None:
+        """A member of the next group is prepared, or will not be."""
+        if self.phase is not Phase.PREPARING or message.attempt != self.attempt or sender not in self.members:
+            return
+        if message.refusal:
+            if message.refusal == "decided":
+                self.begin(outbox, partition)
+            else:
+                self._prepare_next(outbox, partition)
+            return
+        self.prepared[sender] = message.run
+        if len(self.prepared) == len(self.members):
+            self._write(outbox, partition)
+
+    # ---- step 5: the transaction ------------------------------------------------------------------------
+
+    def _write(self, outbox: Outbox, partition: Partition) -> None:
+        opening = Opening(
+            self.attempt, self.group, self.members, self.prepared[self.members[0]], not self.table_complete
+        )
+        now_ms = outbox.now.wall_ms
+        self.phase = Phase.WRITING
+        if self.genesis is not None:
+            g = self.genesis
+            chain = create(partition.id, g.topic, g.number, g.flush, g.send_chain, opening, now_ms)
+            partition.revision = 0
+            partition.write_chain(outbox, "switch", chain)
+            return
+        self.chain = partition.chain
+        assert self.chain is not None
+        old = self.chain.open_segment
+        assert old.no == self.segment_no
+        if self.source is None:
+            certificate = old.master_run_id if self.certified else None
+            chain = open_over(self.chain, opening, now_ms)
+            partition.write_chain(outbox, "switch", chain, certificate=certificate)
+            return
+        chain = seal_and_open(self.chain, self._seal(old), opening, now_ms)
+        partition.write_chain(outbox, "switch", chain)
+
+    def _seal(self, old: Segment) -> Seal:
+        assert self.source is not None
+        answer = self.answers[self.source]
+        length = answer.length
+        assert length is not None
+        holders = [member for member, other in self.answers.items() if other.length is not None and _has(other, length)]
+        server = old.server if old.server in holders else self.source
+        tail = self.tail()
+        return Seal(
+            length=length,
+            checksum=answer.checksum,
+            server=server,
+            eligible=tuple(sorted(holders, key=old.members.index)),
+            tail_from=tail.from_index if tail is not None else None,
+            tail_copies=self.members if tail is not None else (),
+        )
+
+    def on_written(self, outbox: Outbox, partition: Partition, outcome: WriteOutcome) -> None:
+        """Done: everybody concerned hears of it. Lost, or not known: read before anything else."""
+        if outcome is not WriteOutcome.DONE and self.phase is Phase.WRITING:
+            if self.kind is Kind.GENESIS:
+                self.give_up(outbox, partition, errors.UnavailableError("the chain could not be written"))
+            else:
+                self.phase = Phase.READING  # the read is under way
+                self._renew(outbox)
+
+    def _renew(self, outbox: Outbox) -> None:
+        self.id = outbox.new_id()
+        self.answers = {}
+        self.pending = {}
+        self.first_answer_us = None
+        self.source = None
+        self.certified = False
+        self.table_complete = True
+
+
+def _has(answer: FenceAnswer, length: int) -> bool:
+    """Whether the member holds all below `length`: an unbroken master at least up to its commit."""
+    return answer.length is not None and answer.length >= length
+
+
+def _is_whole(outbox: Outbox, group: str) -> bool:
+    members = outbox.groups.get(group, ())
+    return len(members) >= outbox.config.min_copies and all(outbox.is_linked(member) for member in members)
+
+
+def _is_flapping(outbox: Outbox, group: str) -> bool:
+    until_us, _ = outbox.flapping.get(group, (0, 0))
+    return outbox.now.mono_us < until_us
+
+
+def note_failure(outbox: Outbox, group: str) -> None:
+    """A group lost its segment: it is passed over for a while, longer each time."""
+    until_us, for_us = outbox.flapping.get(group, (0, 0))
+    quiet = outbox.now.mono_us > until_us + 10 * outbox.config.flapping_us
+    for_us = outbox.config.flapping_us if quiet or not for_us else min(2 * for_us, 60 * outbox.config.flapping_us)
+    outbox.flapping[group] = (outbox.now.mono_us + for_us, for_us)
