@@ -125,8 +125,7 @@ class _ServerHarness:
 
 
 class EmbeddedHarness(_ServerHarness):
-    """The embedded coordinator in this process, and in a child of its own where it is to be frozen or
-    killed."""
+    """The embedded coordinator in this process; in a child where it is to be frozen or killed."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(f"127.0.0.1:{free_port()}")

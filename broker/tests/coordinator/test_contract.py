@@ -660,8 +660,7 @@ async def test_what_was_acknowledged_survives_a_crash(harness: Harness, coordina
 async def test_calls_wait_for_a_coordinator_that_comes_back(
     harness: Harness, coordinator: Coordinator, prefix: str
 ) -> None:
-    """Reads and writes begun after it went away are carried out once it is there again, within their
-    deadline."""
+    """What was begun while it was away is carried out once it is there again, within the deadline."""
     await put(coordinator, prefix + "a", b"1")
     restarting = asyncio.ensure_future(harness.restart())
     await asyncio.sleep(0)

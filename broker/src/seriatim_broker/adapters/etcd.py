@@ -73,8 +73,7 @@ class EtcdConfig:
 
 
 class EtcdCoordinator:
-    """A `Coordinator` over etcd's v3 API. Make it inside the event loop that uses it; connects at the first
-    call."""
+    """A `Coordinator` over etcd's v3 API; belongs to one event loop, and connects at the first call."""
 
     def __init__(self, config: EtcdConfig) -> None:
         self._config = config

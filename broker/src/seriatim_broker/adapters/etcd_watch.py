@@ -1,5 +1,4 @@
-"""A watch that goes on: over broken streams, restarts and changes of endpoint, from the revision it had
-reached.
+"""A watch that goes on where it was, over broken streams, restarts and changes of endpoint.
 
 Each watch has a stream of its own. The position moves past a revision only when all of its events are
 handed on, so a stream that breaks costs nothing; it moves also when the coordinator says that nothing

@@ -91,8 +91,7 @@ class Disk:
         """Read everything; an empty database becomes a cluster of its own.
 
         Raises:
-            NewerFormatError, ForeignDiskError, CorruptionError: The directory cannot be used; nothing was
-            changed.
+            NewerFormatError, ForeignDiskError, CorruptionError: It cannot be used; nothing was changed.
         """
         try:
             found = self._db.get(_FORMAT_KEY)
@@ -120,8 +119,7 @@ class Disk:
         )
 
     def commit(self, batch: Batch) -> None:
-        """Make a batch durable. After any exception the process must end: what the disk holds is not known
-        then."""
+        """Make a batch durable. After an exception nobody knows what the disk holds: the process ends."""
         writes = WriteBatch(raw_mode=True)
         for change in batch.changes:
             key = _RECORD_KEY.pack(b"r", change.revision, change.sub)

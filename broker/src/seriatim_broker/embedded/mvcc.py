@@ -30,8 +30,7 @@ FROM_KEY: Final = b"\0"
 """As `range_end`: no end. As `key` with it: every key there is."""
 
 _ITEM_OVERHEAD_BYTES: Final = 400
-"""Counted for each version beside key and value: objects, list entries, the key once more. Measured
-roughly."""
+"""Counted for each version beside key and value: objects, list entries, the key once more; roughly."""
 
 
 class Version(NamedTuple):
@@ -70,8 +69,7 @@ class Mvcc:
     # -- reading ------------------------------------------------------------------------------------------
 
     def key_slice(self, key: bytes, range_end: bytes) -> list[bytes]:
-        """The keys in [key, range_end) that have a version of any kind, in order; without an end, `key`
-        alone."""
+        """The keys in [key, range_end) with a version of any kind, in order; without an end, `key` alone."""
         if not range_end:
             return [key] if key in self._versions else []
         start = bisect_left(self._keys, key)
@@ -95,8 +93,7 @@ class Mvcc:
         return None
 
     def read(self, key: bytes, range_end: bytes, revision: int = 0) -> list[KeyValueMessage]:
-        """What there is in the range, in key order: now (0), or as of a revision that is not compacted
-        away."""
+        """What there is in the range, in key order: now (0), or as of a revision still kept."""
         if revision == 0:
             found = (self.current(one) for one in self.key_slice(key, range_end))
         else:

@@ -1,5 +1,4 @@
-"""The gRPC services of the embedded coordinator: etcd's KV, Lease, Watch and Maintenance, as far as we use
-them.
+"""The gRPC services of the embedded coordinator: what we use of etcd's KV, Lease, Watch and Maintenance.
 
 Servicers translate and apply limits; what happens is decided in `store`. Calls of these services that are
 not here are answered UNIMPLEMENTED by the generated base classes, the other services (Cluster, Auth) by
@@ -21,8 +20,7 @@ from seriatim_broker.embedded.store import Store
 from seriatim_broker.embedded.watch import WatchStream
 
 VERSION: Final = "3.6.5-embedded"
-"""The version of etcd whose behaviour is served; the word behind it tells the embedded coordinator from
-etcd."""
+"""The version of etcd whose behaviour is served; the word behind it says that this is not etcd."""
 
 _Answer = TypeVar("_Answer")
 

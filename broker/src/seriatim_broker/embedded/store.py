@@ -6,7 +6,7 @@ share one flush. An answer, also to a read, leaves only when every change that i
 durable; watches are woken by durable revisions alone.
 
 If the disk fails, what it holds is unknown: every caller gets an error, and `on_fatal` is called, which by
-default ends the process.
+default ends the process. A failed assertion is treated alike.
 """
 
 from __future__ import annotations
@@ -104,8 +104,7 @@ class Store:
         """Open the directory, or begin in an empty one. Every lease has its whole time again.
 
         Raises:
-            StorageError, PreconditionError: The directory cannot be used; the message says why and what to
-            do.
+            StorageError, PreconditionError: It cannot be used; the message says why and what to do.
         """
         assert history_revision_count > 0
         loop = asyncio.get_running_loop()

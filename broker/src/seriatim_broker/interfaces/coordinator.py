@@ -184,8 +184,7 @@ def none_under(prefix: str) -> Compare:
 
 
 def unchanged_under(prefix: str, revision: int) -> Compare:
-    """No key that begins with `prefix` was made or written after `revision`. Does not notice a deleted
-    one."""
+    """No key that begins with `prefix` was written after `revision`; a deleted one goes unnoticed."""
     return Compare(prefix, Target.MOD_REVISION, Comparator.LESS, revision + 1, prefix=True)
 
 
@@ -321,10 +320,10 @@ class Coordinator(Protocol):
     async def list(
         self, prefix: str, *, limit_per_page: int = PAGE_ITEM_COUNT, deadline_s: float | None = None
     ) -> Listing:
-        """Read all keys that begin with `prefix` (the empty prefix: all there is), linearizably, as of one
-        revision.
+        """Read all keys that begin with `prefix`, linearizably, as of one revision.
 
-        Asks for `limit_per_page` keys at a time; the deadline is for all pages together.
+        The empty prefix is all there is. Asks for `limit_per_page` keys at a time; the deadline is for all
+        pages together.
 
         Raises:
             CompactedError: The listing's revision was compacted away between two pages; list again.
@@ -339,14 +338,13 @@ class Coordinator(Protocol):
         *,
         deadline_s: float | None = None,
     ) -> TxnResult:
-        """If all `compares` hold carry out `then`, else `otherwise`: atomically, durable when the answer is
-        here.
+        """If all `compares` hold carry out `then`, else `otherwise`, atomically.
 
-        A key may be written at most once in a branch.
+        Durable when the answer is here. A key may be written at most once in a branch.
 
         Raises:
-            CoordinatorUnavailableError: The outcome is unknown. Never sent twice by the implementation
-            itself. LeaseNotFoundError: A `Put` named a lease that has ended; nothing was done.
+            CoordinatorUnavailableError: The outcome is unknown. The implementation never sends it twice.
+            LeaseNotFoundError: A `Put` named a lease that has ended; nothing was done.
             BadRequestError, MessageTooLargeError: Nothing was done.
         """
         ...
@@ -364,15 +362,11 @@ class Coordinator(Protocol):
         ...
 
     async def revoke(self, lease: int, *, deadline_s: float | None = None) -> None:
-        """End a lease now and delete its keys, in one revision. A lease that has ended already is no
-        error."""
+        """End a lease and delete its keys, in one revision. One that has ended already is no error."""
         ...
 
-    def watch(
-        self, key: str, *, start_revision: int, prefix: bool = False
-    ) -> AsyncGenerator[WatchBatch, None]:
-        """Follow the changes of `key`, or with `prefix` of every key that begins with it, from
-        `start_revision` on.
+    def watch(self, key: str, *, start_revision: int, prefix: bool = False) -> AsyncGenerator[WatchBatch, None]:
+        """Follow the changes of `key`, or with `prefix` of every key that begins with it.
 
         `start_revision` (at least 1) is the first revision of interest, a listing's revision + 1 as a rule;
         one in the future waits for it. Nothing is left out, repeated or reordered, over reconnects and
