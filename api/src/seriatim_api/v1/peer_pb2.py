@@ -22,21 +22,83 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from seriatim_api.v1 import common_pb2 as seriatim_dot_v1_dot_common__pb2
+from seriatim_api.v1 import records_pb2 as seriatim_dot_v1_dot_records__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16seriatim/v1/peer.proto\x12\x0bseriatim.v1\"t\n\tPeerHello\x12\x10\n\x08protocol\x18\x01 \x01(\r\x12\x12\n\ncluster_id\x18\x02 \x01(\t\x12\x0e\n\x06\x62roker\x18\x03 \x01(\t\x12\x13\n\x0bincarnation\x18\x04 \x01(\t\x12\x0b\n\x03run\x18\x05 \x01(\x04\x12\x0f\n\x07session\x18\x06 \x01(\x0c\"D\n\tPeerFrame\x12%\n\x05hello\x18\x01 \x01(\x0b\x32\x16.seriatim.v1.PeerHello\x12\x10\n\x08messages\x18\x02 \x03(\x0c\"x\n\x0eReplicateFrame\x12%\n\x05hello\x18\x01 \x01(\x0b\x32\x16.seriatim.v1.PeerHello\x12\x10\n\x08messages\x18\x02 \x03(\x0c\x12\x0c\n\x04runs\x18\x03 \x01(\x0c\x12\x0f\n\x07headers\x18\x04 \x01(\x0c\x12\x0e\n\x06\x62odies\x18\x0f \x01(\x0c\x32\x90\x01\n\x04Peer\x12=\n\x07\x43ontrol\x12\x16.seriatim.v1.PeerFrame\x1a\x16.seriatim.v1.PeerFrame(\x01\x30\x01\x12I\n\tReplicate\x12\x1b.seriatim.v1.ReplicateFrame\x1a\x1b.seriatim.v1.ReplicateFrame(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16seriatim/v1/peer.proto\x12\x0bseriatim.v1\x1a\x18seriatim/v1/common.proto\x1a\x19seriatim/v1/records.proto\"t\n\tPeerHello\x12\x10\n\x08protocol\x18\x01 \x01(\r\x12\x12\n\ncluster_id\x18\x02 \x01(\t\x12\x0e\n\x06\x62roker\x18\x03 \x01(\t\x12\x13\n\x0bincarnation\x18\x04 \x01(\t\x12\x0b\n\x03run\x18\x05 \x01(\x04\x12\x0f\n\x07session\x18\x06 \x01(\x0c\"D\n\tPeerFrame\x12%\n\x05hello\x18\x01 \x01(\x0b\x32\x16.seriatim.v1.PeerHello\x12\x10\n\x08messages\x18\x02 \x03(\x0c\"x\n\x0eReplicateFrame\x12%\n\x05hello\x18\x01 \x01(\x0b\x32\x16.seriatim.v1.PeerHello\x12\x10\n\x08messages\x18\x02 \x03(\x0c\x12\x0c\n\x04runs\x18\x03 \x01(\x0c\x12\x0f\n\x07headers\x18\x04 \x01(\x0c\x12\x0e\n\x06\x62odies\x18\x0f \x01(\x0c\"\xea\t\n\x0bPeerMessage\x12+\n\theartbeat\x18\x01 \x01(\x0b\x32\x16.seriatim.v1.HeartbeatH\x00\x12\x38\n\x10heartbeat_answer\x18\x02 \x01(\x0b\x32\x1c.seriatim.v1.HeartbeatAnswerH\x00\x12\x32\n\rfence_request\x18\x03 \x01(\x0b\x32\x19.seriatim.v1.FenceRequestH\x00\x12\x30\n\x0c\x66\x65nce_answer\x18\x04 \x01(\x0b\x32\x18.seriatim.v1.FenceAnswerH\x00\x12\x36\n\x0fprepare_request\x18\x05 \x01(\x0b\x32\x1b.seriatim.v1.PrepareRequestH\x00\x12\x34\n\x0eprepare_answer\x18\x06 \x01(\x0b\x32\x1a.seriatim.v1.PrepareAnswerH\x00\x12\x30\n\x0c\x63hain_update\x18\x07 \x01(\x0b\x32\x18.seriatim.v1.ChainUpdateH\x00\x12\x36\n\x0fquiesce_request\x18\x08 \x01(\x0b\x32\x1b.seriatim.v1.QuiesceRequestH\x00\x12\x34\n\x0equiesce_answer\x18\t \x01(\x0b\x32\x1a.seriatim.v1.QuiesceAnswerH\x00\x12\x32\n\rreplicate_ack\x18\n \x01(\x0b\x32\x19.seriatim.v1.ReplicateAckH\x00\x12:\n\x11replicate_refused\x18\x0b \x01(\x0b\x32\x1d.seriatim.v1.ReplicateRefusedH\x00\x12\x34\n\x0eresume_replica\x18\x0c \x01(\x0b\x32\x1a.seriatim.v1.ResumeReplicaH\x00\x12\x30\n\x0creplica_tail\x18\r \x01(\x0b\x32\x18.seriatim.v1.ReplicaTailH\x00\x12\x30\n\x0c\x63opy_request\x18\x0e \x01(\x0b\x32\x18.seriatim.v1.CopyRequestH\x00\x12.\n\x0b\x63opy_answer\x18\x0f \x01(\x0b\x32\x17.seriatim.v1.CopyAnswerH\x00\x12,\n\nstore_tail\x18\x10 \x01(\x0b\x32\x16.seriatim.v1.StoreTailH\x00\x12.\n\x0btail_stored\x18\x11 \x01(\x0b\x32\x17.seriatim.v1.TailStoredH\x00\x12\x32\n\rtable_request\x18\x12 \x01(\x0b\x32\x19.seriatim.v1.TableRequestH\x00\x12\x30\n\x0ctable_answer\x18\x13 \x01(\x0b\x32\x18.seriatim.v1.TableAnswerH\x00\x12.\n\x0b\x63ursor_sync\x18\x14 \x01(\x0b\x32\x17.seriatim.v1.CursorSyncH\x00\x12\x32\n\rcursor_synced\x18\x15 \x01(\x0b\x32\x19.seriatim.v1.CursorSyncedH\x00\x12\x38\n\x10\x65ligible_request\x18\x16 \x01(\x0b\x32\x1c.seriatim.v1.EligibleRequestH\x00\x12*\n\ttake_over\x18\x17 \x01(\x0b\x32\x15.seriatim.v1.TakeOverH\x00\x12\x30\n\x0cheal_request\x18\x18 \x01(\x0b\x32\x18.seriatim.v1.HealRequestH\x00\x42\x06\n\x04kind\"/\n\x0c\x42\x61tchColumns\x12\x0f\n\x07headers\x18\x01 \x01(\x0c\x12\x0e\n\x06\x62odies\x18\x02 \x01(\x0c\"o\n\x0eProducerWindow\x12\x10\n\x08producer\x18\x01 \x01(\x0c\x12\r\n\x05\x65poch\x18\x02 \x03(\r\x12\x15\n\rbase_sequence\x18\x03 \x03(\x04\x12\x15\n\rmessage_count\x18\x04 \x03(\r\x12\x0e\n\x06offset\x18\x05 \x03(\x04\"=\n\rProducerTable\x12,\n\x07windows\x18\x01 \x03(\x0b\x32\x1b.seriatim.v1.ProducerWindow\"k\n\x08TailCopy\x12\x0f\n\x07segment\x18\x01 \x01(\r\x12\x12\n\nfrom_index\x18\x02 \x01(\x04\x12\x0e\n\x06length\x18\x03 \x01(\x04\x12*\n\x07\x62\x61tches\x18\x04 \x01(\x0b\x32\x19.seriatim.v1.BatchColumns\"\x1c\n\tHeartbeat\x12\x0f\n\x07sent_us\x18\x01 \x01(\x04\"V\n\x0fHeartbeatAnswer\x12\x0f\n\x07sent_us\x18\x01 \x01(\x04\x12\x19\n\x11refused_partition\x18\x02 \x03(\r\x12\x17\n\x0frefused_segment\x18\x03 \x03(\r\"V\n\x0c\x46\x65nceRequest\x12\x14\n\x0cpartition_id\x18\x01 \x01(\r\x12\x0f\n\x07segment\x18\x02 \x01(\r\x12\x0e\n\x06switch\x18\x03 \x01(\x0c\x12\x0f\n\x07\x61ttempt\x18\x04 \x01(\x0c\"\x96\x02\n\x0b\x46\x65nceAnswer\x12\x14\n\x0cpartition_id\x18\x01 \x01(\r\x12\x0f\n\x07segment\x18\x02 \x01(\r\x12\x0e\n\x06switch\x18\x03 \x01(\x0c\x12\x0e\n\x06\x66\x65nced\x18\x04 \x01(\x08\x12\x13\n\x06length\x18\x05 \x01(\x04H\x00\x88\x01\x01\x12\x10\n\x08\x63hecksum\x18\x06 \x01(\r\x12\x10\n\x08unbroken\x18\x07 \x01(\x08\x12\x0e\n\x06\x63ommit\x18\x08 \x01(\x04\x12)\n\x05table\x18\t \x01(\x0b\x32\x1a.seriatim.v1.ProducerTable\x12\x18\n\x10incomplete_table\x18\n \x01(\x08\x12\'\n\x04tail\x18\x0b \x01(\x0b\x32\x19.seriatim.v1.BatchColumnsB\t\n\x07_length\"\xe7\x01\n\x0ePrepareRequest\x12\x14\n\x0cpartition_id\x18\x01 \x01(\r\x12\x0f\n\x07segment\x18\x02 \x01(\r\x12\x0f\n\x07\x61ttempt\x18\x03 \x01(\x0c\x12$\n\x07members\x18\x04 \x03(\x0b\x32\x13.seriatim.v1.Member\x12\r\n\x05\x66lush\x18\x05 \x01(\x08\x12\x18\n\x10incomplete_table\x18\x06 \x01(\x08\x12)\n\x05table\x18\x07 \x01(\x0b\x32\x1a.seriatim.v1.ProducerTable\x12#\n\x04tail\x18\x08 \x01(\x0b\x32\x15.seriatim.v1.TailCopy\"e\n\rPrepareAnswer\x12\x14\n\x0cpartition_id\x18\x01 \x01(\r\x12\x0f\n\x07segment\x18\x02 \x01(\r\x12\x0f\n\x07\x61ttempt\x18\x03 \x01(\x0c\x12\x0b\n\x03run\x18\x04 \x01(\x04\x12\x0f\n\x07refusal\x18\x05 \x01(\t\"H\n\x0b\x43hainUpdate\x12\'\n\x05\x63hain\x18\x01 \x01(\x0b\x32\x18.seriatim.v1.ChainRecord\x12\x10\n\x08revision\x18\x02 \x01(\x03\"G\n\x0eQuiesceRequest\x12\x14\n\x0cpartition_id\x18\x01 \x01(\r\x12\x0f\n\x07segment\x18\x02 \x01(\r\x12\x0e\n\x06switch\x18\x03 \x01(\x0c\"U\n\rQuiesceAnswer\x12\x14\n\x0cpartition_id\x18\x01 \x01(\r\x12\x0f\n\x07segment\x18\x02 \x01(\r\x12\x0e\n\x06switch\x18\x03 \x01(\x0c\x12\r\n\x05quiet\x18\x04 \x01(\x08\"i\n\x0cReplicateAck\x12\x14\n\x0cpartition_id\x18\x01 \x01(\r\x12\x0f\n\x07segment\x18\x02 \x01(\r\x12\x0f\n\x07\x61ttempt\x18\x03 \x01(\x0c\x12\x10\n\x08received\x18\x04 \x01(\x04\x12\x0f\n\x07\x64urable\x18\x05 \x01(\x04\"Z\n\x10ReplicateRefused\x12\x14\n\x0cpartition_id\x18\x01 \x01(\r\x12\x0f\n\x07segment\x18\x02 \x01(\r\x12\x0f\n\x07\x61ttempt\x18\x03 \x01(\x0c\x12\x0e\n\x06reason\x18\x04 \x01(\t\"G\n\rResumeReplica\x12\x14\n\x0cpartition_id\x18\x01 \x01(\r\x12\x0f\n\x07segment\x18\x02 \x01(\r\x12\x0f\n\x07\x61ttempt\x18\x03 \x01(\x0c\"v\n\x0bReplicaTail\x12\x14\n\x0cpartition_id\x18\x01 \x01(\r\x12\x0f\n\x07segment\x18\x02 \x01(\r\x12\x0f\n\x07\x61ttempt\x18\x03 \x01(\x0c\x12\x0c\n\x04tail\x18\x04 \x01(\x04\x12\x10\n\x08\x63hecksum\x18\x05 \x01(\r\x12\x0f\n\x07\x64urable\x18\x06 \x01(\x04\"[\n\x0b\x43opyRequest\x12\x14\n\x0cpartition_id\x18\x01 \x01(\r\x12\x0f\n\x07segment\x18\x02 \x01(\r\x12\x12\n\nfrom_index\x18\x03 \x01(\x04\x12\x11\n\tbytes_max\x18\x04 \x01(\x04\"\x86\x01\n\nCopyAnswer\x12\x14\n\x0cpartition_id\x18\x01 \x01(\r\x12\x0f\n\x07segment\x18\x02 \x01(\r\x12\x12\n\nfrom_index\x18\x03 \x01(\x04\x12\x11\n\tavailable\x18\x04 \x01(\x08\x12*\n\x07\x62\x61tches\x18\x05 \x01(\x0b\x32\x19.seriatim.v1.BatchColumns\"V\n\tStoreTail\x12\x14\n\x0cpartition_id\x18\x01 \x01(\r\x12\x0e\n\x06settle\x18\x02 \x01(\x0c\x12#\n\x04tail\x18\x03 \x01(\x0b\x32\x15.seriatim.v1.TailCopy\"C\n\nTailStored\x12\x14\n\x0cpartition_id\x18\x01 \x01(\r\x12\x0f\n\x07segment\x18\x02 \x01(\r\x12\x0e\n\x06settle\x18\x03 \x01(\x0c\"5\n\x0cTableRequest\x12\x14\n\x0cpartition_id\x18\x01 \x01(\r\x12\x0f\n\x07segment\x18\x02 \x01(\r\"_\n\x0bTableAnswer\x12\x14\n\x0cpartition_id\x18\x01 \x01(\r\x12\x0f\n\x07segment\x18\x02 \x01(\r\x12)\n\x05table\x18\x03 \x01(\x0b\x32\x1a.seriatim.v1.ProducerTable\"c\n\x0b\x43ursorState\x12\x0f\n\x07segment\x18\x01 \x01(\r\x12\r\n\x05group\x18\x02 \x01(\t\x12\x13\n\x0bgroup_epoch\x18\x03 \x01(\x04\x12\r\n\x05\x61\x63ked\x18\x04 \x01(\x04\x12\x10\n\x08reserved\x18\x05 \x01(\x04\"\x84\x01\n\nCursorSync\x12\x14\n\x0cpartition_id\x18\x01 \x01(\r\x12\x0f\n\x07segment\x18\x02 \x01(\r\x12\x14\n\x0cserver_epoch\x18\x03 \x01(\x04\x12\x0e\n\x06serial\x18\x04 \x01(\x04\x12)\n\x07\x63ursors\x18\x05 \x03(\x0b\x32\x18.seriatim.v1.CursorState\"[\n\x0c\x43ursorSynced\x12\x14\n\x0cpartition_id\x18\x01 \x01(\r\x12\x0f\n\x07segment\x18\x02 \x01(\r\x12\x14\n\x0cserver_epoch\x18\x03 \x01(\x04\x12\x0e\n\x06serial\x18\x04 \x01(\x04\"8\n\x0f\x45ligibleRequest\x12\x14\n\x0cpartition_id\x18\x01 \x01(\r\x12\x0f\n\x07segment\x18\x02 \x01(\r\"G\n\x08TakeOver\x12\x14\n\x0cpartition_id\x18\x01 \x01(\r\x12\x0f\n\x07segment\x18\x02 \x01(\r\x12\x14\n\x0cserver_epoch\x18\x03 \x01(\x04\"[\n\x0bHealRequest\x12\x14\n\x0cpartition_id\x18\x01 \x01(\r\x12\x0f\n\x07segment\x18\x02 \x01(\r\x12%\n\x08replaces\x18\x03 \x01(\x0b\x32\x13.seriatim.v1.Member2\x90\x01\n\x04Peer\x12=\n\x07\x43ontrol\x12\x16.seriatim.v1.PeerFrame\x1a\x16.seriatim.v1.PeerFrame(\x01\x30\x01\x12I\n\tReplicate\x12\x1b.seriatim.v1.ReplicateFrame\x1a\x1b.seriatim.v1.ReplicateFrame(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'seriatim_api.v1.peer_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_PEERHELLO']._serialized_start=39
-  _globals['_PEERHELLO']._serialized_end=155
-  _globals['_PEERFRAME']._serialized_start=157
-  _globals['_PEERFRAME']._serialized_end=225
-  _globals['_REPLICATEFRAME']._serialized_start=227
-  _globals['_REPLICATEFRAME']._serialized_end=347
-  _globals['_PEER']._serialized_start=350
-  _globals['_PEER']._serialized_end=494
+  _globals['_PEERHELLO']._serialized_start=92
+  _globals['_PEERHELLO']._serialized_end=208
+  _globals['_PEERFRAME']._serialized_start=210
+  _globals['_PEERFRAME']._serialized_end=278
+  _globals['_REPLICATEFRAME']._serialized_start=280
+  _globals['_REPLICATEFRAME']._serialized_end=400
+  _globals['_PEERMESSAGE']._serialized_start=403
+  _globals['_PEERMESSAGE']._serialized_end=1661
+  _globals['_BATCHCOLUMNS']._serialized_start=1663
+  _globals['_BATCHCOLUMNS']._serialized_end=1710
+  _globals['_PRODUCERWINDOW']._serialized_start=1712
+  _globals['_PRODUCERWINDOW']._serialized_end=1823
+  _globals['_PRODUCERTABLE']._serialized_start=1825
+  _globals['_PRODUCERTABLE']._serialized_end=1886
+  _globals['_TAILCOPY']._serialized_start=1888
+  _globals['_TAILCOPY']._serialized_end=1995
+  _globals['_HEARTBEAT']._serialized_start=1997
+  _globals['_HEARTBEAT']._serialized_end=2025
+  _globals['_HEARTBEATANSWER']._serialized_start=2027
+  _globals['_HEARTBEATANSWER']._serialized_end=2113
+  _globals['_FENCEREQUEST']._serialized_start=2115
+  _globals['_FENCEREQUEST']._serialized_end=2201
+  _globals['_FENCEANSWER']._serialized_start=2204
+  _globals['_FENCEANSWER']._serialized_end=2482
+  _globals['_PREPAREREQUEST']._serialized_start=2485
+  _globals['_PREPAREREQUEST']._serialized_end=2716
+  _globals['_PREPAREANSWER']._serialized_start=2718
+  _globals['_PREPAREANSWER']._serialized_end=2819
+  _globals['_CHAINUPDATE']._serialized_start=2821
+  _globals['_CHAINUPDATE']._serialized_end=2893
+  _globals['_QUIESCEREQUEST']._serialized_start=2895
+  _globals['_QUIESCEREQUEST']._serialized_end=2966
+  _globals['_QUIESCEANSWER']._serialized_start=2968
+  _globals['_QUIESCEANSWER']._serialized_end=3053
+  _globals['_REPLICATEACK']._serialized_start=3055
+  _globals['_REPLICATEACK']._serialized_end=3160
+  _globals['_REPLICATEREFUSED']._serialized_start=3162
+  _globals['_REPLICATEREFUSED']._serialized_end=3252
+  _globals['_RESUMEREPLICA']._serialized_start=3254
+  _globals['_RESUMEREPLICA']._serialized_end=3325
+  _globals['_REPLICATAIL']._serialized_start=3327
+  _globals['_REPLICATAIL']._serialized_end=3445
+  _globals['_COPYREQUEST']._serialized_start=3447
+  _globals['_COPYREQUEST']._serialized_end=3538
+  _globals['_COPYANSWER']._serialized_start=3541
+  _globals['_COPYANSWER']._serialized_end=3675
+  _globals['_STORETAIL']._serialized_start=3677
+  _globals['_STORETAIL']._serialized_end=3763
+  _globals['_TAILSTORED']._serialized_start=3765
+  _globals['_TAILSTORED']._serialized_end=3832
+  _globals['_TABLEREQUEST']._serialized_start=3834
+  _globals['_TABLEREQUEST']._serialized_end=3887
+  _globals['_TABLEANSWER']._serialized_start=3889
+  _globals['_TABLEANSWER']._serialized_end=3984
+  _globals['_CURSORSTATE']._serialized_start=3986
+  _globals['_CURSORSTATE']._serialized_end=4085
+  _globals['_CURSORSYNC']._serialized_start=4088
+  _globals['_CURSORSYNC']._serialized_end=4220
+  _globals['_CURSORSYNCED']._serialized_start=4222
+  _globals['_CURSORSYNCED']._serialized_end=4313
+  _globals['_ELIGIBLEREQUEST']._serialized_start=4315
+  _globals['_ELIGIBLEREQUEST']._serialized_end=4371
+  _globals['_TAKEOVER']._serialized_start=4373
+  _globals['_TAKEOVER']._serialized_end=4444
+  _globals['_HEALREQUEST']._serialized_start=4446
+  _globals['_HEALREQUEST']._serialized_end=4537
+  _globals['_PEER']._serialized_start=4540
+  _globals['_PEER']._serialized_end=4684
 # @@protoc_insertion_point(module_scope)

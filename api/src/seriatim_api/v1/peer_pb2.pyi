@@ -9,6 +9,8 @@ from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
+from seriatim_api.v1 import common_pb2 as _common_pb2
+from seriatim_api.v1 import records_pb2 as _records_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -57,7 +59,7 @@ Global___PeerHello: _TypeAlias = PeerHello  # noqa: Y015
 
 @_typing.final
 class PeerFrame(_message.Message):
-    """Several small messages; see seriatim_broker.rpc.codec for their types."""
+    """Several small messages, each an encoded PeerMessage."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -102,7 +104,7 @@ class ReplicateFrame(_message.Message):
     def hello(self) -> Global___PeerHello: ...
     @_builtins.property
     def messages(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
-        """resume, tail and acknowledgement messages, in order, before the runs"""
+        """encoded PeerMessages of the data path, in order, before the runs"""
 
     def __init__(
         self,
@@ -120,3 +122,950 @@ class ReplicateFrame(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ReplicateFrame: _TypeAlias = ReplicateFrame  # noqa: Y015
+
+@_typing.final
+class PeerMessage(_message.Message):
+    """---- the messages of both streams -----------------------------------------------------------------------"""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HEARTBEAT_FIELD_NUMBER: _builtins.int
+    HEARTBEAT_ANSWER_FIELD_NUMBER: _builtins.int
+    FENCE_REQUEST_FIELD_NUMBER: _builtins.int
+    FENCE_ANSWER_FIELD_NUMBER: _builtins.int
+    PREPARE_REQUEST_FIELD_NUMBER: _builtins.int
+    PREPARE_ANSWER_FIELD_NUMBER: _builtins.int
+    CHAIN_UPDATE_FIELD_NUMBER: _builtins.int
+    QUIESCE_REQUEST_FIELD_NUMBER: _builtins.int
+    QUIESCE_ANSWER_FIELD_NUMBER: _builtins.int
+    REPLICATE_ACK_FIELD_NUMBER: _builtins.int
+    REPLICATE_REFUSED_FIELD_NUMBER: _builtins.int
+    RESUME_REPLICA_FIELD_NUMBER: _builtins.int
+    REPLICA_TAIL_FIELD_NUMBER: _builtins.int
+    COPY_REQUEST_FIELD_NUMBER: _builtins.int
+    COPY_ANSWER_FIELD_NUMBER: _builtins.int
+    STORE_TAIL_FIELD_NUMBER: _builtins.int
+    TAIL_STORED_FIELD_NUMBER: _builtins.int
+    TABLE_REQUEST_FIELD_NUMBER: _builtins.int
+    TABLE_ANSWER_FIELD_NUMBER: _builtins.int
+    CURSOR_SYNC_FIELD_NUMBER: _builtins.int
+    CURSOR_SYNCED_FIELD_NUMBER: _builtins.int
+    ELIGIBLE_REQUEST_FIELD_NUMBER: _builtins.int
+    TAKE_OVER_FIELD_NUMBER: _builtins.int
+    HEAL_REQUEST_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def heartbeat(self) -> Global___Heartbeat: ...
+    @_builtins.property
+    def heartbeat_answer(self) -> Global___HeartbeatAnswer: ...
+    @_builtins.property
+    def fence_request(self) -> Global___FenceRequest: ...
+    @_builtins.property
+    def fence_answer(self) -> Global___FenceAnswer: ...
+    @_builtins.property
+    def prepare_request(self) -> Global___PrepareRequest: ...
+    @_builtins.property
+    def prepare_answer(self) -> Global___PrepareAnswer: ...
+    @_builtins.property
+    def chain_update(self) -> Global___ChainUpdate: ...
+    @_builtins.property
+    def quiesce_request(self) -> Global___QuiesceRequest: ...
+    @_builtins.property
+    def quiesce_answer(self) -> Global___QuiesceAnswer: ...
+    @_builtins.property
+    def replicate_ack(self) -> Global___ReplicateAck: ...
+    @_builtins.property
+    def replicate_refused(self) -> Global___ReplicateRefused: ...
+    @_builtins.property
+    def resume_replica(self) -> Global___ResumeReplica: ...
+    @_builtins.property
+    def replica_tail(self) -> Global___ReplicaTail: ...
+    @_builtins.property
+    def copy_request(self) -> Global___CopyRequest: ...
+    @_builtins.property
+    def copy_answer(self) -> Global___CopyAnswer: ...
+    @_builtins.property
+    def store_tail(self) -> Global___StoreTail: ...
+    @_builtins.property
+    def tail_stored(self) -> Global___TailStored: ...
+    @_builtins.property
+    def table_request(self) -> Global___TableRequest: ...
+    @_builtins.property
+    def table_answer(self) -> Global___TableAnswer: ...
+    @_builtins.property
+    def cursor_sync(self) -> Global___CursorSync: ...
+    @_builtins.property
+    def cursor_synced(self) -> Global___CursorSynced: ...
+    @_builtins.property
+    def eligible_request(self) -> Global___EligibleRequest: ...
+    @_builtins.property
+    def take_over(self) -> Global___TakeOver: ...
+    @_builtins.property
+    def heal_request(self) -> Global___HealRequest: ...
+    def __init__(
+        self,
+        *,
+        heartbeat: Global___Heartbeat | None = ...,
+        heartbeat_answer: Global___HeartbeatAnswer | None = ...,
+        fence_request: Global___FenceRequest | None = ...,
+        fence_answer: Global___FenceAnswer | None = ...,
+        prepare_request: Global___PrepareRequest | None = ...,
+        prepare_answer: Global___PrepareAnswer | None = ...,
+        chain_update: Global___ChainUpdate | None = ...,
+        quiesce_request: Global___QuiesceRequest | None = ...,
+        quiesce_answer: Global___QuiesceAnswer | None = ...,
+        replicate_ack: Global___ReplicateAck | None = ...,
+        replicate_refused: Global___ReplicateRefused | None = ...,
+        resume_replica: Global___ResumeReplica | None = ...,
+        replica_tail: Global___ReplicaTail | None = ...,
+        copy_request: Global___CopyRequest | None = ...,
+        copy_answer: Global___CopyAnswer | None = ...,
+        store_tail: Global___StoreTail | None = ...,
+        tail_stored: Global___TailStored | None = ...,
+        table_request: Global___TableRequest | None = ...,
+        table_answer: Global___TableAnswer | None = ...,
+        cursor_sync: Global___CursorSync | None = ...,
+        cursor_synced: Global___CursorSynced | None = ...,
+        eligible_request: Global___EligibleRequest | None = ...,
+        take_over: Global___TakeOver | None = ...,
+        heal_request: Global___HealRequest | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["chain_update", b"chain_update", "copy_answer", b"copy_answer", "copy_request", b"copy_request", "cursor_sync", b"cursor_sync", "cursor_synced", b"cursor_synced", "eligible_request", b"eligible_request", "fence_answer", b"fence_answer", "fence_request", b"fence_request", "heal_request", b"heal_request", "heartbeat", b"heartbeat", "heartbeat_answer", b"heartbeat_answer", "kind", b"kind", "prepare_answer", b"prepare_answer", "prepare_request", b"prepare_request", "quiesce_answer", b"quiesce_answer", "quiesce_request", b"quiesce_request", "replica_tail", b"replica_tail", "replicate_ack", b"replicate_ack", "replicate_refused", b"replicate_refused", "resume_replica", b"resume_replica", "store_tail", b"store_tail", "table_answer", b"table_answer", "table_request", b"table_request", "tail_stored", b"tail_stored", "take_over", b"take_over"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chain_update", b"chain_update", "copy_answer", b"copy_answer", "copy_request", b"copy_request", "cursor_sync", b"cursor_sync", "cursor_synced", b"cursor_synced", "eligible_request", b"eligible_request", "fence_answer", b"fence_answer", "fence_request", b"fence_request", "heal_request", b"heal_request", "heartbeat", b"heartbeat", "heartbeat_answer", b"heartbeat_answer", "kind", b"kind", "prepare_answer", b"prepare_answer", "prepare_request", b"prepare_request", "quiesce_answer", b"quiesce_answer", "quiesce_request", b"quiesce_request", "replica_tail", b"replica_tail", "replicate_ack", b"replicate_ack", "replicate_refused", b"replicate_refused", "resume_replica", b"resume_replica", "store_tail", b"store_tail", "table_answer", b"table_answer", "table_request", b"table_request", "tail_stored", b"tail_stored", "take_over", b"take_over"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["heartbeat", "heartbeat_answer", "fence_request", "fence_answer", "prepare_request", "prepare_answer", "chain_update", "quiesce_request", "quiesce_answer", "replicate_ack", "replicate_refused", "resume_replica", "replica_tail", "copy_request", "copy_answer", "store_tail", "tail_stored", "table_request", "table_answer", "cursor_sync", "cursor_synced", "eligible_request", "take_over", "heal_request"]  # noqa: Y015
+    _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
+
+Global___PeerMessage: _TypeAlias = PeerMessage  # noqa: Y015
+
+@_typing.final
+class BatchColumns(_message.Message):
+    """Batches inside a message: small tails and copies, off the hot path. Headers of 192 bytes say the bodies' lengths."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HEADERS_FIELD_NUMBER: _builtins.int
+    BODIES_FIELD_NUMBER: _builtins.int
+    headers: _builtins.bytes
+    bodies: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        headers: _builtins.bytes = ...,
+        bodies: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bodies", b"bodies", "headers", b"headers"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BatchColumns: _TypeAlias = BatchColumns  # noqa: Y015
+
+@_typing.final
+class ProducerWindow(_message.Message):
+    """A producer's newest batches, oldest first, as columns of equal length."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PRODUCER_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    BASE_SEQUENCE_FIELD_NUMBER: _builtins.int
+    MESSAGE_COUNT_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    producer: _builtins.bytes
+    @_builtins.property
+    def epoch(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def base_sequence(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def message_count(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def offset(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        producer: _builtins.bytes = ...,
+        epoch: _abc.Iterable[_builtins.int] | None = ...,
+        base_sequence: _abc.Iterable[_builtins.int] | None = ...,
+        message_count: _abc.Iterable[_builtins.int] | None = ...,
+        offset: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_sequence", b"base_sequence", "epoch", b"epoch", "message_count", b"message_count", "offset", b"offset", "producer", b"producer"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ProducerWindow: _TypeAlias = ProducerWindow  # noqa: Y015
+
+@_typing.final
+class ProducerTable(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WINDOWS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def windows(self) -> _containers.RepeatedCompositeFieldContainer[Global___ProducerWindow]: ...
+    def __init__(
+        self,
+        *,
+        windows: _abc.Iterable[Global___ProducerWindow] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["windows", b"windows"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ProducerTable: _TypeAlias = ProducerTable  # noqa: Y015
+
+@_typing.final
+class TailCopy(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SEGMENT_FIELD_NUMBER: _builtins.int
+    FROM_INDEX_FIELD_NUMBER: _builtins.int
+    LENGTH_FIELD_NUMBER: _builtins.int
+    BATCHES_FIELD_NUMBER: _builtins.int
+    segment: _builtins.int
+    from_index: _builtins.int
+    length: _builtins.int
+    @_builtins.property
+    def batches(self) -> Global___BatchColumns: ...
+    def __init__(
+        self,
+        *,
+        segment: _builtins.int = ...,
+        from_index: _builtins.int = ...,
+        length: _builtins.int = ...,
+        batches: Global___BatchColumns | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["batches", b"batches"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batches", b"batches", "from_index", b"from_index", "length", b"length", "segment", b"segment"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TailCopy: _TypeAlias = TailCopy  # noqa: Y015
+
+@_typing.final
+class Heartbeat(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SENT_US_FIELD_NUMBER: _builtins.int
+    sent_us: _builtins.int
+    def __init__(
+        self,
+        *,
+        sent_us: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["sent_us", b"sent_us"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Heartbeat: _TypeAlias = Heartbeat  # noqa: Y015
+
+@_typing.final
+class HeartbeatAnswer(_message.Message):
+    """The refused segments as columns: (partition, segment) in the same place."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SENT_US_FIELD_NUMBER: _builtins.int
+    REFUSED_PARTITION_FIELD_NUMBER: _builtins.int
+    REFUSED_SEGMENT_FIELD_NUMBER: _builtins.int
+    sent_us: _builtins.int
+    @_builtins.property
+    def refused_partition(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def refused_segment(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        sent_us: _builtins.int = ...,
+        refused_partition: _abc.Iterable[_builtins.int] | None = ...,
+        refused_segment: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["refused_partition", b"refused_partition", "refused_segment", b"refused_segment", "sent_us", b"sent_us"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HeartbeatAnswer: _TypeAlias = HeartbeatAnswer  # noqa: Y015
+
+@_typing.final
+class FenceRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITION_ID_FIELD_NUMBER: _builtins.int
+    SEGMENT_FIELD_NUMBER: _builtins.int
+    SWITCH_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
+    partition_id: _builtins.int
+    segment: _builtins.int
+    switch: _builtins.bytes
+    attempt: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        partition_id: _builtins.int = ...,
+        segment: _builtins.int = ...,
+        switch: _builtins.bytes = ...,
+        attempt: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "partition_id", b"partition_id", "segment", b"segment", "switch", b"switch"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FenceRequest: _TypeAlias = FenceRequest  # noqa: Y015
+
+@_typing.final
+class FenceAnswer(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITION_ID_FIELD_NUMBER: _builtins.int
+    SEGMENT_FIELD_NUMBER: _builtins.int
+    SWITCH_FIELD_NUMBER: _builtins.int
+    FENCED_FIELD_NUMBER: _builtins.int
+    LENGTH_FIELD_NUMBER: _builtins.int
+    CHECKSUM_FIELD_NUMBER: _builtins.int
+    UNBROKEN_FIELD_NUMBER: _builtins.int
+    COMMIT_FIELD_NUMBER: _builtins.int
+    TABLE_FIELD_NUMBER: _builtins.int
+    INCOMPLETE_TABLE_FIELD_NUMBER: _builtins.int
+    TAIL_FIELD_NUMBER: _builtins.int
+    partition_id: _builtins.int
+    segment: _builtins.int
+    switch: _builtins.bytes
+    fenced: _builtins.bool
+    length: _builtins.int
+    checksum: _builtins.int
+    unbroken: _builtins.bool
+    commit: _builtins.int
+    incomplete_table: _builtins.bool
+    @_builtins.property
+    def table(self) -> Global___ProducerTable: ...
+    @_builtins.property
+    def tail(self) -> Global___BatchColumns: ...
+    def __init__(
+        self,
+        *,
+        partition_id: _builtins.int = ...,
+        segment: _builtins.int = ...,
+        switch: _builtins.bytes = ...,
+        fenced: _builtins.bool = ...,
+        length: _builtins.int | None = ...,
+        checksum: _builtins.int = ...,
+        unbroken: _builtins.bool = ...,
+        commit: _builtins.int = ...,
+        table: Global___ProducerTable | None = ...,
+        incomplete_table: _builtins.bool = ...,
+        tail: Global___BatchColumns | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_length", b"_length", "length", b"length", "table", b"table", "tail", b"tail"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_length", b"_length", "checksum", b"checksum", "commit", b"commit", "fenced", b"fenced", "incomplete_table", b"incomplete_table", "length", b"length", "partition_id", b"partition_id", "segment", b"segment", "switch", b"switch", "table", b"table", "tail", b"tail", "unbroken", b"unbroken"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__length: _TypeAlias = _typing.Literal["length"]  # noqa: Y015
+    _WhichOneofArgType__length: _TypeAlias = _typing.Literal["_length", b"_length"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__length) -> _WhichOneofReturnType__length | None: ...
+
+Global___FenceAnswer: _TypeAlias = FenceAnswer  # noqa: Y015
+
+@_typing.final
+class PrepareRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITION_ID_FIELD_NUMBER: _builtins.int
+    SEGMENT_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
+    MEMBERS_FIELD_NUMBER: _builtins.int
+    FLUSH_FIELD_NUMBER: _builtins.int
+    INCOMPLETE_TABLE_FIELD_NUMBER: _builtins.int
+    TABLE_FIELD_NUMBER: _builtins.int
+    TAIL_FIELD_NUMBER: _builtins.int
+    partition_id: _builtins.int
+    segment: _builtins.int
+    attempt: _builtins.bytes
+    flush: _builtins.bool
+    incomplete_table: _builtins.bool
+    @_builtins.property
+    def members(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Member]: ...
+    @_builtins.property
+    def table(self) -> Global___ProducerTable: ...
+    @_builtins.property
+    def tail(self) -> Global___TailCopy: ...
+    def __init__(
+        self,
+        *,
+        partition_id: _builtins.int = ...,
+        segment: _builtins.int = ...,
+        attempt: _builtins.bytes = ...,
+        members: _abc.Iterable[_common_pb2.Member] | None = ...,
+        flush: _builtins.bool = ...,
+        incomplete_table: _builtins.bool = ...,
+        table: Global___ProducerTable | None = ...,
+        tail: Global___TailCopy | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["table", b"table", "tail", b"tail"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "flush", b"flush", "incomplete_table", b"incomplete_table", "members", b"members", "partition_id", b"partition_id", "segment", b"segment", "table", b"table", "tail", b"tail"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PrepareRequest: _TypeAlias = PrepareRequest  # noqa: Y015
+
+@_typing.final
+class PrepareAnswer(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITION_ID_FIELD_NUMBER: _builtins.int
+    SEGMENT_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
+    RUN_FIELD_NUMBER: _builtins.int
+    REFUSAL_FIELD_NUMBER: _builtins.int
+    partition_id: _builtins.int
+    segment: _builtins.int
+    attempt: _builtins.bytes
+    run: _builtins.int
+    refusal: _builtins.str
+    def __init__(
+        self,
+        *,
+        partition_id: _builtins.int = ...,
+        segment: _builtins.int = ...,
+        attempt: _builtins.bytes = ...,
+        run: _builtins.int = ...,
+        refusal: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "partition_id", b"partition_id", "refusal", b"refusal", "run", b"run", "segment", b"segment"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PrepareAnswer: _TypeAlias = PrepareAnswer  # noqa: Y015
+
+@_typing.final
+class ChainUpdate(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHAIN_FIELD_NUMBER: _builtins.int
+    REVISION_FIELD_NUMBER: _builtins.int
+    revision: _builtins.int
+    """of the key at the coordinator"""
+    @_builtins.property
+    def chain(self) -> _records_pb2.ChainRecord: ...
+    def __init__(
+        self,
+        *,
+        chain: _records_pb2.ChainRecord | None = ...,
+        revision: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["chain", b"chain"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chain", b"chain", "revision", b"revision"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ChainUpdate: _TypeAlias = ChainUpdate  # noqa: Y015
+
+@_typing.final
+class QuiesceRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITION_ID_FIELD_NUMBER: _builtins.int
+    SEGMENT_FIELD_NUMBER: _builtins.int
+    SWITCH_FIELD_NUMBER: _builtins.int
+    partition_id: _builtins.int
+    segment: _builtins.int
+    switch: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        partition_id: _builtins.int = ...,
+        segment: _builtins.int = ...,
+        switch: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partition_id", b"partition_id", "segment", b"segment", "switch", b"switch"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___QuiesceRequest: _TypeAlias = QuiesceRequest  # noqa: Y015
+
+@_typing.final
+class QuiesceAnswer(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITION_ID_FIELD_NUMBER: _builtins.int
+    SEGMENT_FIELD_NUMBER: _builtins.int
+    SWITCH_FIELD_NUMBER: _builtins.int
+    QUIET_FIELD_NUMBER: _builtins.int
+    partition_id: _builtins.int
+    segment: _builtins.int
+    switch: _builtins.bytes
+    quiet: _builtins.bool
+    def __init__(
+        self,
+        *,
+        partition_id: _builtins.int = ...,
+        segment: _builtins.int = ...,
+        switch: _builtins.bytes = ...,
+        quiet: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partition_id", b"partition_id", "quiet", b"quiet", "segment", b"segment", "switch", b"switch"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___QuiesceAnswer: _TypeAlias = QuiesceAnswer  # noqa: Y015
+
+@_typing.final
+class ReplicateAck(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITION_ID_FIELD_NUMBER: _builtins.int
+    SEGMENT_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
+    RECEIVED_FIELD_NUMBER: _builtins.int
+    DURABLE_FIELD_NUMBER: _builtins.int
+    partition_id: _builtins.int
+    segment: _builtins.int
+    attempt: _builtins.bytes
+    received: _builtins.int
+    durable: _builtins.int
+    def __init__(
+        self,
+        *,
+        partition_id: _builtins.int = ...,
+        segment: _builtins.int = ...,
+        attempt: _builtins.bytes = ...,
+        received: _builtins.int = ...,
+        durable: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "durable", b"durable", "partition_id", b"partition_id", "received", b"received", "segment", b"segment"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReplicateAck: _TypeAlias = ReplicateAck  # noqa: Y015
+
+@_typing.final
+class ReplicateRefused(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITION_ID_FIELD_NUMBER: _builtins.int
+    SEGMENT_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    partition_id: _builtins.int
+    segment: _builtins.int
+    attempt: _builtins.bytes
+    reason: _builtins.str
+    def __init__(
+        self,
+        *,
+        partition_id: _builtins.int = ...,
+        segment: _builtins.int = ...,
+        attempt: _builtins.bytes = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "partition_id", b"partition_id", "reason", b"reason", "segment", b"segment"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReplicateRefused: _TypeAlias = ReplicateRefused  # noqa: Y015
+
+@_typing.final
+class ResumeReplica(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITION_ID_FIELD_NUMBER: _builtins.int
+    SEGMENT_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
+    partition_id: _builtins.int
+    segment: _builtins.int
+    attempt: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        partition_id: _builtins.int = ...,
+        segment: _builtins.int = ...,
+        attempt: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "partition_id", b"partition_id", "segment", b"segment"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResumeReplica: _TypeAlias = ResumeReplica  # noqa: Y015
+
+@_typing.final
+class ReplicaTail(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITION_ID_FIELD_NUMBER: _builtins.int
+    SEGMENT_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
+    TAIL_FIELD_NUMBER: _builtins.int
+    CHECKSUM_FIELD_NUMBER: _builtins.int
+    DURABLE_FIELD_NUMBER: _builtins.int
+    partition_id: _builtins.int
+    segment: _builtins.int
+    attempt: _builtins.bytes
+    tail: _builtins.int
+    checksum: _builtins.int
+    durable: _builtins.int
+    def __init__(
+        self,
+        *,
+        partition_id: _builtins.int = ...,
+        segment: _builtins.int = ...,
+        attempt: _builtins.bytes = ...,
+        tail: _builtins.int = ...,
+        checksum: _builtins.int = ...,
+        durable: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "checksum", b"checksum", "durable", b"durable", "partition_id", b"partition_id", "segment", b"segment", "tail", b"tail"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReplicaTail: _TypeAlias = ReplicaTail  # noqa: Y015
+
+@_typing.final
+class CopyRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITION_ID_FIELD_NUMBER: _builtins.int
+    SEGMENT_FIELD_NUMBER: _builtins.int
+    FROM_INDEX_FIELD_NUMBER: _builtins.int
+    BYTES_MAX_FIELD_NUMBER: _builtins.int
+    partition_id: _builtins.int
+    segment: _builtins.int
+    from_index: _builtins.int
+    bytes_max: _builtins.int
+    def __init__(
+        self,
+        *,
+        partition_id: _builtins.int = ...,
+        segment: _builtins.int = ...,
+        from_index: _builtins.int = ...,
+        bytes_max: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_max", b"bytes_max", "from_index", b"from_index", "partition_id", b"partition_id", "segment", b"segment"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CopyRequest: _TypeAlias = CopyRequest  # noqa: Y015
+
+@_typing.final
+class CopyAnswer(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITION_ID_FIELD_NUMBER: _builtins.int
+    SEGMENT_FIELD_NUMBER: _builtins.int
+    FROM_INDEX_FIELD_NUMBER: _builtins.int
+    AVAILABLE_FIELD_NUMBER: _builtins.int
+    BATCHES_FIELD_NUMBER: _builtins.int
+    partition_id: _builtins.int
+    segment: _builtins.int
+    from_index: _builtins.int
+    available: _builtins.bool
+    @_builtins.property
+    def batches(self) -> Global___BatchColumns: ...
+    def __init__(
+        self,
+        *,
+        partition_id: _builtins.int = ...,
+        segment: _builtins.int = ...,
+        from_index: _builtins.int = ...,
+        available: _builtins.bool = ...,
+        batches: Global___BatchColumns | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["batches", b"batches"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["available", b"available", "batches", b"batches", "from_index", b"from_index", "partition_id", b"partition_id", "segment", b"segment"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CopyAnswer: _TypeAlias = CopyAnswer  # noqa: Y015
+
+@_typing.final
+class StoreTail(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITION_ID_FIELD_NUMBER: _builtins.int
+    SETTLE_FIELD_NUMBER: _builtins.int
+    TAIL_FIELD_NUMBER: _builtins.int
+    partition_id: _builtins.int
+    settle: _builtins.bytes
+    @_builtins.property
+    def tail(self) -> Global___TailCopy: ...
+    def __init__(
+        self,
+        *,
+        partition_id: _builtins.int = ...,
+        settle: _builtins.bytes = ...,
+        tail: Global___TailCopy | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["tail", b"tail"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partition_id", b"partition_id", "settle", b"settle", "tail", b"tail"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StoreTail: _TypeAlias = StoreTail  # noqa: Y015
+
+@_typing.final
+class TailStored(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITION_ID_FIELD_NUMBER: _builtins.int
+    SEGMENT_FIELD_NUMBER: _builtins.int
+    SETTLE_FIELD_NUMBER: _builtins.int
+    partition_id: _builtins.int
+    segment: _builtins.int
+    settle: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        partition_id: _builtins.int = ...,
+        segment: _builtins.int = ...,
+        settle: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partition_id", b"partition_id", "segment", b"segment", "settle", b"settle"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TailStored: _TypeAlias = TailStored  # noqa: Y015
+
+@_typing.final
+class TableRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITION_ID_FIELD_NUMBER: _builtins.int
+    SEGMENT_FIELD_NUMBER: _builtins.int
+    partition_id: _builtins.int
+    segment: _builtins.int
+    def __init__(
+        self,
+        *,
+        partition_id: _builtins.int = ...,
+        segment: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partition_id", b"partition_id", "segment", b"segment"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TableRequest: _TypeAlias = TableRequest  # noqa: Y015
+
+@_typing.final
+class TableAnswer(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITION_ID_FIELD_NUMBER: _builtins.int
+    SEGMENT_FIELD_NUMBER: _builtins.int
+    TABLE_FIELD_NUMBER: _builtins.int
+    partition_id: _builtins.int
+    segment: _builtins.int
+    @_builtins.property
+    def table(self) -> Global___ProducerTable: ...
+    def __init__(
+        self,
+        *,
+        partition_id: _builtins.int = ...,
+        segment: _builtins.int = ...,
+        table: Global___ProducerTable | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["table", b"table"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partition_id", b"partition_id", "segment", b"segment", "table", b"table"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TableAnswer: _TypeAlias = TableAnswer  # noqa: Y015
+
+@_typing.final
+class CursorState(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SEGMENT_FIELD_NUMBER: _builtins.int
+    GROUP_FIELD_NUMBER: _builtins.int
+    GROUP_EPOCH_FIELD_NUMBER: _builtins.int
+    ACKED_FIELD_NUMBER: _builtins.int
+    RESERVED_FIELD_NUMBER: _builtins.int
+    segment: _builtins.int
+    group: _builtins.str
+    group_epoch: _builtins.int
+    acked: _builtins.int
+    reserved: _builtins.int
+    def __init__(
+        self,
+        *,
+        segment: _builtins.int = ...,
+        group: _builtins.str = ...,
+        group_epoch: _builtins.int = ...,
+        acked: _builtins.int = ...,
+        reserved: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acked", b"acked", "group", b"group", "group_epoch", b"group_epoch", "reserved", b"reserved", "segment", b"segment"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CursorState: _TypeAlias = CursorState  # noqa: Y015
+
+@_typing.final
+class CursorSync(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITION_ID_FIELD_NUMBER: _builtins.int
+    SEGMENT_FIELD_NUMBER: _builtins.int
+    SERVER_EPOCH_FIELD_NUMBER: _builtins.int
+    SERIAL_FIELD_NUMBER: _builtins.int
+    CURSORS_FIELD_NUMBER: _builtins.int
+    partition_id: _builtins.int
+    segment: _builtins.int
+    server_epoch: _builtins.int
+    serial: _builtins.int
+    @_builtins.property
+    def cursors(self) -> _containers.RepeatedCompositeFieldContainer[Global___CursorState]: ...
+    def __init__(
+        self,
+        *,
+        partition_id: _builtins.int = ...,
+        segment: _builtins.int = ...,
+        server_epoch: _builtins.int = ...,
+        serial: _builtins.int = ...,
+        cursors: _abc.Iterable[Global___CursorState] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cursors", b"cursors", "partition_id", b"partition_id", "segment", b"segment", "serial", b"serial", "server_epoch", b"server_epoch"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CursorSync: _TypeAlias = CursorSync  # noqa: Y015
+
+@_typing.final
+class CursorSynced(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITION_ID_FIELD_NUMBER: _builtins.int
+    SEGMENT_FIELD_NUMBER: _builtins.int
+    SERVER_EPOCH_FIELD_NUMBER: _builtins.int
+    SERIAL_FIELD_NUMBER: _builtins.int
+    partition_id: _builtins.int
+    segment: _builtins.int
+    server_epoch: _builtins.int
+    serial: _builtins.int
+    def __init__(
+        self,
+        *,
+        partition_id: _builtins.int = ...,
+        segment: _builtins.int = ...,
+        server_epoch: _builtins.int = ...,
+        serial: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partition_id", b"partition_id", "segment", b"segment", "serial", b"serial", "server_epoch", b"server_epoch"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CursorSynced: _TypeAlias = CursorSynced  # noqa: Y015
+
+@_typing.final
+class EligibleRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITION_ID_FIELD_NUMBER: _builtins.int
+    SEGMENT_FIELD_NUMBER: _builtins.int
+    partition_id: _builtins.int
+    segment: _builtins.int
+    def __init__(
+        self,
+        *,
+        partition_id: _builtins.int = ...,
+        segment: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partition_id", b"partition_id", "segment", b"segment"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EligibleRequest: _TypeAlias = EligibleRequest  # noqa: Y015
+
+@_typing.final
+class TakeOver(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITION_ID_FIELD_NUMBER: _builtins.int
+    SEGMENT_FIELD_NUMBER: _builtins.int
+    SERVER_EPOCH_FIELD_NUMBER: _builtins.int
+    partition_id: _builtins.int
+    segment: _builtins.int
+    server_epoch: _builtins.int
+    def __init__(
+        self,
+        *,
+        partition_id: _builtins.int = ...,
+        segment: _builtins.int = ...,
+        server_epoch: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partition_id", b"partition_id", "segment", b"segment", "server_epoch", b"server_epoch"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TakeOver: _TypeAlias = TakeOver  # noqa: Y015
+
+@_typing.final
+class HealRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITION_ID_FIELD_NUMBER: _builtins.int
+    SEGMENT_FIELD_NUMBER: _builtins.int
+    REPLACES_FIELD_NUMBER: _builtins.int
+    partition_id: _builtins.int
+    segment: _builtins.int
+    @_builtins.property
+    def replaces(self) -> _common_pb2.Member: ...
+    def __init__(
+        self,
+        *,
+        partition_id: _builtins.int = ...,
+        segment: _builtins.int = ...,
+        replaces: _common_pb2.Member | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["replaces", b"replaces"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partition_id", b"partition_id", "replaces", b"replaces", "segment", b"segment"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HealRequest: _TypeAlias = HealRequest  # noqa: Y015

@@ -1,0 +1,154 @@
+"""What a broker counts, for Prometheus.
+
+The hot path adds to plain attributes of `Counters`; they become samples only when somebody asks. Names begin with
+`seriatim_`; no label has a partition or a topic in it, so the number of series does not grow with the cluster.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+
+LATENCY_BOUNDS_S: Final = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0)
+"""From a memory step to a stalled disk."""
+
+
+class Histogram:
+    """Counts of durations by bucket, in seconds."""
+
+    __slots__ = ("count", "counts", "max_s", "total_s")
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(LATENCY_BOUNDS_S) + 1)
+        self.count = 0
+        self.total_s = 0.0
+        self.max_s = 0.0
+
+    def observe(self, seconds: float) -> None:
+        """Take up one duration."""
+        self.counts[bisect_left(LATENCY_BOUNDS_S, seconds)] += 1
+        self.count += 1
+        self.total_s += seconds
+        self.max_s = max(self.max_s, seconds)
+
+    def buckets(self) -> Iterator[tuple[str, float]]:
+        """Cumulated, as Prometheus wants them."""
+        total = 0
+        for bound, count in zip((*map(str, LATENCY_BOUNDS_S), "+Inf"), self.counts, strict=True):
+            total += count
+            yield bound, total
+
+
+class Counters:
+    """Everything that is counted, by the name it is exported under (without the prefix)."""
+
+    __slots__ = (
+        "appended_batches",
+        "appended_bytes",
+        "appended_messages",
+        "committed_batches",
+        "delivered_batches",
+        "delivered_bytes",
+        "events",
+        "flush_s",
+        "loop_lag_s",
+        "notes",
+        "refused",
+        "step_s",
+        "switch_gap_s",
+        "switches",
+    )
+
+    def __init__(self) -> None:
+        self.appended_batches = 0
+        self.appended_messages = 0
+        self.appended_bytes = 0
+        self.committed_batches = 0
+        self.delivered_batches = 0
+        self.delivered_bytes = 0
+        self.events = 0
+        self.refused: dict[str, int] = {}
+        self.notes: dict[str, int] = {}
+        self.switches: dict[str, int] = {}
+        self.loop_lag_s = Histogram()
+        self.step_s = Histogram()
+        self.flush_s = Histogram()
+        self.switch_gap_s = Histogram()
+
+    def add(self, family: dict[str, int], label: str, count: int = 1) -> None:
+        """Count under a label of a closed set."""
+        family[label] = family.get(label, 0) + count
+
+
+_COUNTERS: Final = (
+    ("appended_batches", "Batches taken from producers"),
+    ("appended_messages", "Messages in them"),
+    ("appended_bytes", "Bytes of them, headers included"),
+    ("committed_batches", "Batches answered as accepted, at their ack level"),
+    ("delivered_batches", "Batches sent to consumers"),
+    ("delivered_bytes", "Bytes of them"),
+    ("events", "Events that the core was stepped by"),
+)
+_FAMILIES: Final = (
+    ("refused", "number", "Batches refused, by error number"),
+    ("notes", "name", "What the core found worth telling, by name"),
+    ("switches", "reason", "Switches that this broker ran, by reason"),
+)
+_HISTOGRAMS: Final = (
+    ("loop_lag_s", "loop_lag_seconds", "How much later than asked for the event loop woke a timer"),
+    ("step_s", "step_seconds", "Time of one step of the core with its effects"),
+    ("flush_s", "flush_seconds", "From handing writes to the storage to their being durable"),
+    ("switch_gap_s", "switch_seconds", "From the beginning of a switch to its transaction"),
+)
+
+
+class BrokerCollector:
+    """Turns counters, and gauges that are read when asked for, into samples."""
+
+    def __init__(self, broker: str, counters: Counters, gauges: dict[str, tuple[str, Callable[[], float]]]) -> None:
+        self._broker = broker
+        self._counters = counters
+        self._gauges = gauges
+
+    def collect(self) -> Iterable[Metric]:
+        """Called by the registry."""
+        for name, text in _COUNTERS:
+            counter = CounterMetricFamily(f"seriatim_{name}", text, labels=["broker"])
+            counter.add_metric([self._broker], getattr(self._counters, name))
+            yield counter
+        for name, label, text in _FAMILIES:
+            counter = CounterMetricFamily(f"seriatim_{name}", text, labels=["broker", label])
+            for value, count in sorted(getattr(self._counters, name).items()):
+                counter.add_metric([self._broker, value], count)
+            yield counter
+        for attribute, name, text in _HISTOGRAMS:
+            histogram: Histogram = getattr(self._counters, attribute)
+            family = HistogramMetricFamily(f"seriatim_{name}", text, labels=["broker"])
+            family.add_metric([self._broker], list(histogram.buckets()), histogram.total_s)
+            yield family
+        longest = GaugeMetricFamily("seriatim_loop_lag_seconds_max", "Longest loop lag so far", labels=["broker"])
+        longest.add_metric([self._broker], self._counters.loop_lag_s.max_s)
+        yield longest
+        for name, (text, read) in self._gauges.items():
+            gauge = GaugeMetricFamily(f"seriatim_{name}", text, labels=["broker"])
+            gauge.add_metric([self._broker], read())
+            yield gauge
+
+
+class Exposition:
+    """The page that Prometheus reads; several brokers of one process share it."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry(auto_describe=False)
+
+    def add(self, collector: BrokerCollector) -> None:
+        """Show this broker's samples too."""
+        self._registry.register(collector)  # type: ignore[arg-type]
+
+    def page(self) -> bytes:
+        """All samples in the text format."""
+        return generate_latest(self._registry)

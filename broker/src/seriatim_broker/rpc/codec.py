@@ -1,0 +1,404 @@
+"""What brokers say to each other, as bytes.
+
+One `PeerMessage` for each value of `core.messages`, by a table; only `Replicate` is not among them: its batches travel
+as runs of a `ReplicateFrame`, put together in `rpc.peer_frames`. Whatever does not decode to exactly one known message
+is the peer's mistake: `BadRequestError`, and the link is broken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from google.protobuf.message import DecodeError
+
+from seriatim_api.errors import BadRequestError, SeriatimError
+from seriatim_api.frames import FrameError, read_batches
+from seriatim_api.ids import MemberId, PartitionId
+from seriatim_api.v1 import common_pb2, peer_pb2
+
+from ..core import messages as m
+from ..core.log import Batch, CursorState, TailCopy
+from ..core.producers import Entry, Table, Window
+from ..runtime.records import chain_from_record, chain_to_record, member_from_record, member_to_record
+
+Pb = Any
+"""A generated message: the generated classes of the contract carry no common static type worth naming."""
+
+
+def encode(message: m.Message) -> bytes:
+    """One message as an encoded `PeerMessage`."""
+    name, write, _ = _TABLE[type(message)]
+    packed = peer_pb2.PeerMessage()
+    field = getattr(packed, name)
+    field.SetInParent()
+    write(message, field)
+    return packed.SerializeToString()
+
+
+def decode(data: bytes) -> m.Message:
+    """The message that `encode` was given.
+
+    Raises:
+        BadRequestError: Not a message that this version knows.
+    """
+    try:
+        packed = peer_pb2.PeerMessage.FromString(data)
+        name = packed.WhichOneof("kind")
+        if name is None:
+            raise BadRequestError("a peer sent a message of a kind that is not known here")
+        message: m.Message = _READERS[name](getattr(packed, name))
+        return message
+    except (DecodeError, FrameError, ValueError, SeriatimError) as exc:
+        if isinstance(exc, BadRequestError):
+            raise
+        raise BadRequestError(f"a peer's message cannot be read: {exc}") from exc
+
+
+# ---- parts ----------------------------------------------------------------------------------------------
+
+
+def _write_batches(batches: Iterable[Batch], field: Pb) -> None:
+    rows = tuple(batches)
+    field.headers = b"".join(batch.header.raw for batch in rows)
+    field.bodies = b"".join(batch.body for batch in rows)
+
+
+def _read_batches(field: Pb) -> tuple[Batch, ...]:
+    rows = read_batches(memoryview(field.headers), memoryview(field.bodies))
+    return tuple(Batch(header, bytes(body)) for header, body in rows)
+
+
+def _write_table(table: Table, field: Pb) -> None:
+    for producer, window in table:
+        row = field.windows.add()
+        row.producer = producer
+        for entry in window:
+            row.epoch.append(entry.epoch)
+            row.base_sequence.append(entry.base_sequence)
+            row.message_count.append(entry.message_count)
+            row.offset.append(entry.offset)
+
+
+def _read_table(field: Pb) -> Table:
+    return tuple((row.producer, _read_window(row)) for row in field.windows)
+
+
+def _read_window(row: Pb) -> Window:
+    window = tuple(map(Entry._make, zip(row.epoch, row.base_sequence, row.message_count, row.offset, strict=True)))
+    if not window:
+        raise BadRequestError("a producer's window holds at least one batch")
+    return window
+
+
+def _write_tail(tail: TailCopy, field: Pb) -> None:
+    field.segment = tail.segment_no
+    field.from_index = tail.from_index
+    field.length = tail.length
+    _write_batches(tail.batches, field.batches)
+
+
+def _read_tail(field: Pb) -> TailCopy:
+    return TailCopy(field.segment, field.from_index, field.length, _read_batches(field.batches))
+
+
+def _members(members: Iterable[MemberId]) -> list[common_pb2.Member]:
+    return [member_to_record(member) for member in members]
+
+
+def _segment(message: Any, field: Pb) -> None:
+    """The two numbers that nearly every message begins with."""
+    field.partition_id = message.partition
+    field.segment = message.segment_no
+
+
+def _place(field: Pb) -> tuple[PartitionId, int]:
+    return PartitionId(field.partition_id), field.segment
+
+
+# ---- one pair of functions a message --------------------------------------------------------------------
+
+
+def _write_heartbeat(message: m.Heartbeat, field: Pb) -> None:
+    field.sent_us = message.sent_us
+
+
+def _read_heartbeat(field: Pb) -> m.Heartbeat:
+    return m.Heartbeat(field.sent_us)
+
+
+def _write_heartbeat_answer(message: m.HeartbeatAnswer, field: Pb) -> None:
+    field.sent_us = message.sent_us
+    field.refused_partition.extend(partition for partition, _ in message.refused)
+    field.refused_segment.extend(segment for _, segment in message.refused)
+
+
+def _read_heartbeat_answer(field: Pb) -> m.HeartbeatAnswer:
+    refused = zip(field.refused_partition, field.refused_segment, strict=True)
+    return m.HeartbeatAnswer(field.sent_us, tuple((PartitionId(partition), segment) for partition, segment in refused))
+
+
+def _write_fence_request(message: m.FenceRequest, field: Pb) -> None:
+    _segment(message, field)
+    field.attempt = message.attempt
+    field.switch = message.switch
+
+
+def _read_fence_request(field: Pb) -> m.FenceRequest:
+    return m.FenceRequest(*_place(field), field.attempt, field.switch)
+
+
+def _write_quiesce_request(message: m.QuiesceRequest, field: Pb) -> None:
+    _segment(message, field)
+    field.switch = message.switch
+
+
+def _write_fence_answer(message: m.FenceAnswer, field: Pb) -> None:
+    _segment(message, field)
+    field.switch = message.switch
+    field.fenced = message.fenced
+    if message.length is not None:
+        field.length = message.length
+    field.checksum = message.checksum
+    field.unbroken = message.unbroken
+    field.commit = message.commit
+    _write_table(message.table, field.table)
+    field.incomplete_table = message.incomplete_table
+    _write_batches(message.tail, field.tail)
+
+
+def _read_fence_answer(field: Pb) -> m.FenceAnswer:
+    return m.FenceAnswer(
+        *_place(field),
+        field.switch,
+        field.fenced,
+        field.length if field.HasField("length") else None,
+        field.checksum,
+        field.unbroken,
+        field.commit,
+        _read_table(field.table),
+        field.incomplete_table,
+        _read_batches(field.tail),
+    )
+
+
+def _write_prepare_request(message: m.PrepareRequest, field: Pb) -> None:
+    _segment(message, field)
+    field.attempt = message.attempt
+    field.members.extend(_members(message.members))
+    field.flush = message.flush
+    field.incomplete_table = message.incomplete_table
+    _write_table(message.table, field.table)
+    if message.tail is not None:
+        field.tail.SetInParent()
+        _write_tail(message.tail, field.tail)
+
+
+def _read_prepare_request(field: Pb) -> m.PrepareRequest:
+    return m.PrepareRequest(
+        *_place(field),
+        field.attempt,
+        tuple(map(member_from_record, field.members)),
+        field.flush,
+        field.incomplete_table,
+        _read_table(field.table),
+        _read_tail(field.tail) if field.HasField("tail") else None,
+    )
+
+
+def _write_prepare_answer(message: m.PrepareAnswer, field: Pb) -> None:
+    _segment(message, field)
+    field.attempt = message.attempt
+    field.run = message.run
+    field.refusal = message.refusal
+
+
+def _read_prepare_answer(field: Pb) -> m.PrepareAnswer:
+    return m.PrepareAnswer(*_place(field), field.attempt, field.run, field.refusal)
+
+
+def _write_chain_update(message: m.ChainUpdate, field: Pb) -> None:
+    field.chain.CopyFrom(chain_to_record(message.chain))
+    field.revision = message.revision
+
+
+def _read_chain_update(field: Pb) -> m.ChainUpdate:
+    return m.ChainUpdate(chain_from_record(field.chain), field.revision)
+
+
+def _write_quiesce_answer(message: m.QuiesceAnswer, field: Pb) -> None:
+    _segment(message, field)
+    field.switch = message.switch
+    field.quiet = message.quiet
+
+
+def _write_replicate_ack(message: m.ReplicateAck, field: Pb) -> None:
+    field.partition_id = message.partition
+    field.segment = message.segment_no
+    field.attempt = message.attempt
+    field.received = message.received
+    field.durable = message.durable
+
+
+def _read_replicate_ack(field: Pb) -> m.ReplicateAck:
+    return m.ReplicateAck(field.partition_id, field.segment, field.attempt, field.received, field.durable)
+
+
+def _write_replicate_refused(message: m.ReplicateRefused, field: Pb) -> None:
+    _segment(message, field)
+    field.attempt = message.attempt
+    field.reason = message.reason
+
+
+def _write_resume_replica(message: m.ResumeReplica, field: Pb) -> None:
+    _segment(message, field)
+    field.attempt = message.attempt
+
+
+def _write_replica_tail(message: m.ReplicaTail, field: Pb) -> None:
+    _segment(message, field)
+    field.attempt = message.attempt
+    field.tail = message.tail
+    field.checksum = message.checksum
+    field.durable = message.durable
+
+
+def _read_replica_tail(field: Pb) -> m.ReplicaTail:
+    return m.ReplicaTail(*_place(field), field.attempt, field.tail, field.checksum, field.durable)
+
+
+def _write_copy_request(message: m.CopyRequest, field: Pb) -> None:
+    _segment(message, field)
+    field.from_index = message.from_index
+    field.bytes_max = message.max_bytes
+
+
+def _write_copy_answer(message: m.CopyAnswer, field: Pb) -> None:
+    _segment(message, field)
+    field.from_index = message.from_index
+    field.available = message.available
+    _write_batches(message.batches, field.batches)
+
+
+def _read_copy_answer(field: Pb) -> m.CopyAnswer:
+    return m.CopyAnswer(*_place(field), field.from_index, field.available, _read_batches(field.batches))
+
+
+def _write_store_tail(message: m.StoreTail, field: Pb) -> None:
+    field.partition_id = message.partition
+    field.settle = message.settle
+    _write_tail(message.tail, field.tail)
+
+
+def _read_store_tail(field: Pb) -> m.StoreTail:
+    return m.StoreTail(PartitionId(field.partition_id), field.settle, _read_tail(field.tail))
+
+
+def _write_tail_stored(message: m.TailStored, field: Pb) -> None:
+    _segment(message, field)
+    field.settle = message.settle
+
+
+def _write_table_answer(message: m.TableAnswer, field: Pb) -> None:
+    _segment(message, field)
+    if message.table is not None:
+        field.table.SetInParent()
+        _write_table(message.table, field.table)
+
+
+def _read_table_answer(field: Pb) -> m.TableAnswer:
+    return m.TableAnswer(*_place(field), _read_table(field.table) if field.HasField("table") else None)
+
+
+def _write_cursor_sync(message: m.CursorSync, field: Pb) -> None:
+    _segment(message, field)
+    field.server_epoch = message.server_epoch
+    field.serial = message.serial
+    for cursor in message.cursors:
+        field.cursors.add(
+            segment=cursor.segment_no,
+            group=cursor.group,
+            group_epoch=cursor.group_epoch,
+            acked=cursor.acked,
+            reserved=cursor.reserved,
+        )
+
+
+def _read_cursor_sync(field: Pb) -> m.CursorSync:
+    cursors = tuple(CursorState(c.segment, c.group, c.group_epoch, c.acked, c.reserved) for c in field.cursors)
+    return m.CursorSync(*_place(field), field.server_epoch, field.serial, cursors)
+
+
+def _write_cursor_synced(message: m.CursorSynced, field: Pb) -> None:
+    _segment(message, field)
+    field.server_epoch = message.server_epoch
+    field.serial = message.serial
+
+
+def _write_take_over(message: m.TakeOver, field: Pb) -> None:
+    _segment(message, field)
+    field.server_epoch = message.server_epoch
+
+
+def _write_heal_request(message: m.HealRequest, field: Pb) -> None:
+    _segment(message, field)
+    if message.replaces is not None:
+        field.replaces.CopyFrom(member_to_record(message.replaces))
+
+
+def _read_heal_request(field: Pb) -> m.HealRequest:
+    return m.HealRequest(*_place(field), member_from_record(field.replaces) if field.HasField("replaces") else None)
+
+
+_TABLE: dict[type, tuple[str, Callable[[Any, Pb], None], Callable[[Pb], Any]]] = {
+    m.Heartbeat: ("heartbeat", _write_heartbeat, _read_heartbeat),
+    m.HeartbeatAnswer: ("heartbeat_answer", _write_heartbeat_answer, _read_heartbeat_answer),
+    m.FenceRequest: ("fence_request", _write_fence_request, _read_fence_request),
+    m.FenceAnswer: ("fence_answer", _write_fence_answer, _read_fence_answer),
+    m.PrepareRequest: ("prepare_request", _write_prepare_request, _read_prepare_request),
+    m.PrepareAnswer: ("prepare_answer", _write_prepare_answer, _read_prepare_answer),
+    m.ChainUpdate: ("chain_update", _write_chain_update, _read_chain_update),
+    m.QuiesceRequest: (
+        "quiesce_request",
+        _write_quiesce_request,
+        lambda f: m.QuiesceRequest(*_place(f), f.switch),
+    ),
+    m.QuiesceAnswer: (
+        "quiesce_answer",
+        _write_quiesce_answer,
+        lambda f: m.QuiesceAnswer(*_place(f), f.switch, f.quiet),
+    ),
+    m.ReplicateAck: ("replicate_ack", _write_replicate_ack, _read_replicate_ack),
+    m.ReplicateRefused: (
+        "replicate_refused",
+        _write_replicate_refused,
+        lambda f: m.ReplicateRefused(*_place(f), f.attempt, f.reason),
+    ),
+    m.ResumeReplica: (
+        "resume_replica",
+        _write_resume_replica,
+        lambda f: m.ResumeReplica(*_place(f), f.attempt),
+    ),
+    m.ReplicaTail: ("replica_tail", _write_replica_tail, _read_replica_tail),
+    m.CopyRequest: (
+        "copy_request",
+        _write_copy_request,
+        lambda f: m.CopyRequest(*_place(f), f.from_index, f.bytes_max),
+    ),
+    m.CopyAnswer: ("copy_answer", _write_copy_answer, _read_copy_answer),
+    m.StoreTail: ("store_tail", _write_store_tail, _read_store_tail),
+    m.TailStored: ("tail_stored", _write_tail_stored, lambda f: m.TailStored(*_place(f), f.settle)),
+    m.TableRequest: ("table_request", _segment, lambda f: m.TableRequest(*_place(f))),
+    m.TableAnswer: ("table_answer", _write_table_answer, _read_table_answer),
+    m.CursorSync: ("cursor_sync", _write_cursor_sync, _read_cursor_sync),
+    m.CursorSynced: (
+        "cursor_synced",
+        _write_cursor_synced,
+        lambda f: m.CursorSynced(*_place(f), f.server_epoch, f.serial),
+    ),
+    m.EligibleRequest: ("eligible_request", _segment, lambda f: m.EligibleRequest(*_place(f))),
+    m.TakeOver: ("take_over", _write_take_over, lambda f: m.TakeOver(*_place(f), f.server_epoch)),
+    m.HealRequest: ("heal_request", _write_heal_request, _read_heal_request),
+}
+
+_READERS: dict[str, Callable[[Pb], Any]] = {name: read for name, _, read in _TABLE.values()}

@@ -1,0 +1,252 @@
+"""Consume streams: joins, acks and credits in, deliveries out.
+
+Who is active, what may be delivered and how much is the core's affair; here events become frames. Deliveries of one turn
+of the loop leave together, in their order; what waits to leave is bounded by the credit that the client gave.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Any
+
+import grpc
+import structlog
+from google.protobuf.message import DecodeError
+
+from seriatim_api.errors import (
+    BadRequestError,
+    NotServingError,
+    SeriatimError,
+    TooManyStreamsError,
+    UnsupportedModeError,
+)
+from seriatim_api.frames import write_delivery_frame
+from seriatim_api.ids import PartitionId
+from seriatim_api.status import error_to_proto
+from seriatim_api.v1 import broker_pb2, records_pb2
+
+from ..core import effects as fx
+from ..core.events import ConsumerAck, ConsumerCredit, ConsumerGone, ConsumerJoin, ConsumerLeave, StartPosition
+from ..core.log import Batch
+from .limits import DELIVERY_FRAME_BYTES
+from .services import Services, abort, check_name, check_protocol
+
+HELLO_DEADLINE_S = 10.0
+_MODES = (records_pb2.CONSUMER_MODE_UNSPECIFIED, records_pb2.CONSUMER_MODE_EXCLUSIVE)
+
+_log = structlog.get_logger(__name__)
+
+
+class ConsumingServicer:
+    """Serves `seriatim.v1.Consuming` with frames as raw bytes."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    def handler(self) -> grpc.GenericRpcHandler:
+        """What to register with a server."""
+        return grpc.method_handlers_generic_handler(
+            "seriatim.v1.Consuming", {"Consume": grpc.stream_stream_rpc_method_handler(self._consume)}
+        )
+
+    async def _consume(self, _requests: object, context: Any) -> None:
+        services = self._services
+        if services.is_stopping:
+            await abort(context, NotServingError("this broker is going"))
+        if services.stream_count >= services.stream_count_max:
+            await abort(
+                context, TooManyStreamsError(f"{services.stream_count_max} streams stand already", retry_after_ms=1000)
+            )
+        services.stream_count += 1
+        stream = _ConsumeStream(services, context)
+        try:
+            await stream.run()
+        except SeriatimError as exc:
+            _log.warning("consume_stream_refused", peer=context.peer(), error=str(exc))
+            await abort(context, exc)
+        finally:
+            stream.end()
+            services.stream_count -= 1
+
+
+class _ConsumeStream:
+    """One consumer's stream."""
+
+    def __init__(self, services: Services, context: Any) -> None:
+        self._services = services
+        self._context = context
+        self._events: deque[tuple[int, fx.DeliveryEvent]] = deque()
+        self._wake = asyncio.Event()
+        self._stream = services.driver.new_stream(self._deliver)
+
+    async def run(self) -> None:
+        """Serve until the client ends the stream.
+
+        Raises:
+            BadRequestError: What came is no request. UnsupportedVersionError: The client speaks another protocol.
+        """
+        try:
+            async with asyncio.timeout(HELLO_DEADLINE_S):
+                frame = await self._context.read()
+        except TimeoutError as exc:
+            raise BadRequestError("a stream begins with a hello") from exc
+        if frame is grpc.aio.EOF:
+            return
+        hello = _parse(frame)
+        if hello.WhichOneof("request") != "hello":
+            raise BadRequestError("the first request of a stream is a hello")
+        check_protocol(hello.hello.protocol)
+        self._give_credit(hello.hello.credit_bytes)
+        writer = asyncio.create_task(self._write(), name="deliveries")
+        try:
+            while (frame := await self._context.read()) is not grpc.aio.EOF and not writer.done():
+                self._take(_parse(frame))
+        finally:
+            writer.cancel()
+            await asyncio.gather(writer, return_exceptions=True)
+
+    def end(self) -> None:
+        """The stream is gone, and all its subscriptions with it."""
+        self._services.driver.forget_stream(self._stream)
+        self._services.driver.feed(ConsumerGone(self._stream))
+
+    # ---- in ----
+
+    def _take(self, request: broker_pb2.ConsumeRequest) -> None:
+        feed = self._services.driver.feed
+        match request.WhichOneof("request"):
+            case "join":
+                self._join(request.join)
+            case "leave":
+                feed(ConsumerLeave(self._stream, request.leave.subscription))
+            case "ack":
+                ack = request.ack
+                feed(ConsumerAck(self._stream, ack.subscription, ack.token, ack.offset))
+            case "credit":
+                self._give_credit(request.credit.bytes)
+            case "nack" | "extend":
+                raise UnsupportedModeError("nack and extend belong to modes that this version does not serve")
+            case _:
+                raise BadRequestError("a request that is not known here, or a second hello")
+
+    def _join(self, join: broker_pb2.Join) -> None:
+        try:
+            check_name(join.group, "consumer group")
+            if not join.consumer or len(join.consumer) > 200:
+                raise BadRequestError("a consumer has a name of at most 200 characters")
+            if join.mode not in _MODES:
+                raise UnsupportedModeError("only exclusive consumers are served by this version")
+        except SeriatimError as exc:
+            self._deliver(join.subscription, fx.SubscriptionRefused(exc, 0, ""))
+            return
+        self._services.driver.feed(
+            ConsumerJoin(
+                self._stream,
+                join.subscription,
+                PartitionId(join.partition_id),
+                join.group,
+                join.consumer,
+                start_position(join.start),
+                join.was_active,
+            )
+        )
+
+    def _give_credit(self, size_bytes: int) -> None:
+        if size_bytes:
+            self._services.driver.feed(ConsumerCredit(self._stream, size_bytes))
+
+    # ---- out ----
+
+    def _deliver(self, subscription: int, event: fx.DeliveryEvent) -> None:
+        self._events.append((subscription, event))
+        self._wake.set()
+
+    async def _write(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._events:
+                await self._context.write(self._next_frame())
+
+    def _next_frame(self) -> bytes:
+        events: list[bytes] = []
+        rows: list[Batch] = []
+        size = 0
+        while self._events and size < DELIVERY_FRAME_BYTES:
+            subscription, event = self._events.popleft()
+            events.append(self._encode(subscription, event).SerializeToString())
+            if isinstance(event, fx.Batches):
+                rows += event.batches
+                added = sum(batch.size_bytes for batch in event.batches)
+                size += added
+                self._services.counters.delivered_batches += len(event.batches)
+                self._services.counters.delivered_bytes += added
+        return write_delivery_frame(events, [(batch.header.raw, batch.body) for batch in rows])
+
+    def _encode(self, subscription: int, event: fx.DeliveryEvent) -> broker_pb2.DeliveryEvent:
+        """The one place that branches over what consumers are told."""
+        out = broker_pb2.DeliveryEvent(subscription=subscription)
+        match event:
+            case fx.Batches():
+                out.batches.segment = event.segment_no
+                out.batches.batch_count = len(event.batches)
+                out.batches.from_index = event.from_index
+                out.batches.maybe_repeated_below = event.maybe_repeated_below
+                out.batches.attempt = event.attempt
+                out.batches.server_epoch = event.server_epoch
+            case fx.AckConfirmed():
+                out.ack_confirmed.segment = event.segment_no
+                out.ack_confirmed.index = event.index
+            case fx.Joined():
+                out.joined.active = event.active
+                out.joined.segment = event.segment_no
+                out.joined.index = event.index
+                out.joined.token = event.token
+                out.joined.group_epoch = event.group_epoch
+                out.joined.server_epoch = event.server_epoch
+            case fx.Skip():
+                out.skip.segment = event.segment_no
+                out.skip.from_index = event.from_index
+                out.skip.to_index = event.to_index
+            case fx.EndOfSegment():
+                out.end_of_segment.segment = event.segment_no
+                out.end_of_segment.sealed_len = event.sealed_len
+                out.end_of_segment.next_segment = event.next_segment_no
+                out.end_of_segment.next_server_address = self._address(event.next_server)
+                out.end_of_segment.group_epoch = event.group_epoch
+            case fx.Gap():
+                out.gap.segment = event.segment_no
+                out.gap.from_index = event.from_index
+                out.gap.reason = event.reason
+            case fx.SubscriptionRefused():
+                out.refused.error.CopyFrom(error_to_proto(event.error))
+                out.refused.segment = event.segment_no
+                out.refused.server_address = self._address(event.server)
+            case fx.Revoked():
+                out.revoked.error.CopyFrom(error_to_proto(event.error))
+            case _:
+                raise AssertionError(f"no such delivery: {event!r}")
+        return out
+
+    def _address(self, broker: str) -> str:
+        return self._services.directory.client_address(broker) if broker else ""
+
+
+def start_position(number: int) -> StartPosition:
+    """Where a group without a cursor begins; unspecified is the earliest.
+
+    Raises:
+        BadRequestError: No such position.
+    """
+    try:
+        return StartPosition(number or StartPosition.EARLIEST)
+    except ValueError as exc:
+        raise BadRequestError(f"there is no start position {number}") from exc
+
+
+def _parse(frame: bytes) -> broker_pb2.ConsumeRequest:
+    try:
+        return broker_pb2.ConsumeRequest.FromString(frame)
+    except DecodeError as exc:
+        raise BadRequestError("not a consume request") from exc

@@ -1,0 +1,419 @@
+"""The network between brokers over gRPC: a connection of its own for each of the two streams of a link.
+
+A link begins with a hello on both streams, answered on both, and a confirmation (the hello once more) on both. The replication stream has
+its own TCP connection, so that a megabyte of batches never stands before a heartbeat.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any
+
+import grpc
+import structlog
+from google.protobuf.message import DecodeError
+
+from seriatim_api.errors import BadRequestError, PreconditionError, SeriatimError, UnsupportedVersionError
+from seriatim_api.frames import FrameError, read_fields, write_field
+from seriatim_api.ids import MemberId
+from seriatim_api.status import to_status
+from seriatim_api.v1 import peer_pb2
+
+from ..core.messages import DATA, Message
+from ..interfaces.link import PeerIdentity, PeerRefusedError, PeerSilentError
+from . import peer_frames
+from .limits import CHANNEL_OPTIONS, PROTOCOL
+
+QUEUE_SIZE_BYTES_MAX = 64 << 20
+"""Waiting for one peer; a peer that far behind is cut off and resumes from its tail."""
+
+PAIRING_DEADLINE_S = 2.0
+"""From the first stream of a link to the confirmation on both."""
+
+CONTROL = "/seriatim.v1.Peer/Control"
+REPLICATE = "/seriatim.v1.Peer/Replicate"
+
+_log = structlog.get_logger(__name__)
+
+
+class _Half:
+    """One stream: `read` and `write` of whichever side of gRPC it is, and the queue of what waits to leave."""
+
+    __slots__ = ("decode", "encode", "queue", "read", "wake", "write")
+
+    def __init__(
+        self,
+        read: Callable[[], Awaitable[Any]],
+        write: Callable[[bytes], Awaitable[None]],
+        encode: Callable[[Sequence[Message]], Iterable[bytes]],
+        decode: Callable[[bytes], list[Message]],
+    ) -> None:
+        self.read = read
+        self.write = write
+        self.encode = encode
+        self.decode = decode
+        self.queue: deque[Message] = deque()
+        self.wake = asyncio.Event()
+
+
+class PeerConnection:
+    """Both streams to one process; see `interfaces.link.Connection`."""
+
+    def __init__(self, peer: PeerIdentity, control: _Half, data: _Half, *, dialed: bool) -> None:
+        self.peer = peer
+        self.dialed = dialed
+        self._control = control
+        self._data = data
+        self._queued_bytes = 0
+        self._ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._release: list[Callable[[], Awaitable[Any]]] = []
+        self._confirmation = b""
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it has ended."""
+        return self._ended.done()
+
+    def on_end(self, release: Callable[[], Awaitable[Any]], *, confirmation: bytes) -> None:
+        """At the dialer: name what gives back the resources, and what `confirm` sends."""
+        self._release.append(release)
+        self._confirmation = confirmation
+
+    async def abandon(self, reason: str) -> None:
+        """Close a connection that `run` was not called for, and give back what it holds."""
+        self.close(reason)
+        await self._give_back()
+
+    async def confirm(self) -> None:
+        """At the dialer: tell the other end that the connection is used from now on."""
+        assert self.dialed
+        try:
+            for half in (self._control, self._data):
+                await half.write(self._confirmation)
+        except (grpc.aio.AioRpcError, grpc.aio.UsageError, asyncio.InvalidStateError) as exc:
+            self.close(_describe(exc))
+            await self._give_back()
+            raise PeerSilentError(str(exc)) from exc
+
+    def send(self, message: Message) -> None:
+        """Queue a message; what is queued in one turn of the loop leaves together."""
+        if self._ended.done():
+            return
+        self._queued_bytes += peer_frames.size_of(message)
+        if self._queued_bytes > QUEUE_SIZE_BYTES_MAX:
+            self.close(f"more than {QUEUE_SIZE_BYTES_MAX} bytes waited to be sent")
+            return
+        half = self._data if isinstance(message, DATA) else self._control
+        half.queue.append(message)
+        half.wake.set()
+
+    def close(self, reason: str) -> None:
+        """Break both streams now."""
+        if not self._ended.done():
+            self._ended.set_result(reason)
+
+    async def run(self, receive: Callable[[Message], None]) -> str:
+        """Carry messages until a stream ends; returns why."""
+        tasks = [
+            asyncio.create_task(work, name=f"{name} {self.peer.member.broker}")
+            for name, work in (
+                ("control from", self._read(self._control, receive)),
+                ("data from", self._read(self._data, receive)),
+                ("control to", self._write(self._control)),
+                ("data to", self._write(self._data)),
+            )
+        ]
+        try:
+            await asyncio.wait([self._ended, *tasks], return_when=asyncio.FIRST_COMPLETED)
+            for task in tasks:
+                if task.done() and task.exception() is not None:
+                    raise task.exception() or AssertionError
+            return self._ended.result() if self._ended.done() else "a stream ended"
+        finally:
+            self.close("a stream ended")
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await self._give_back()
+
+    async def _give_back(self) -> None:
+        releases, self._release = self._release, []
+        for release in releases:
+            await release()
+
+    async def wait_ended(self) -> None:
+        """Wait until `close` was called or a stream ended."""
+        await asyncio.shield(self._ended)
+
+    async def _read(self, half: _Half, receive: Callable[[Message], None]) -> None:
+        while True:
+            try:
+                frame = await half.read()
+            except Exception as exc:  # gRPC has no common base for what a broken stream raises
+                self.close(_describe(exc))
+                return
+            if frame is grpc.aio.EOF:
+                self.close("the peer ended the stream")
+                return
+            try:
+                messages = half.decode(frame)
+            except BadRequestError as exc:
+                _log.error("peer_sent_garbage", peer=self.peer.member.broker, error=str(exc))
+                self.close(str(exc))
+                return
+            for message in messages:
+                receive(message)
+
+    async def _write(self, half: _Half) -> None:
+        while True:
+            await half.wake.wait()
+            half.wake.clear()
+            messages = list(half.queue)
+            half.queue.clear()
+            for frame in half.encode(messages):
+                try:
+                    await half.write(frame)
+                except Exception as exc:  # as in `_read`
+                    self.close(_describe(exc))
+                    return
+            self._queued_bytes -= sum(map(peer_frames.size_of, messages))
+
+
+def _describe(exc: BaseException) -> str:
+    if isinstance(exc, grpc.aio.AioRpcError):
+        return f"{exc.code().name}: {exc.details()}"
+    return f"{type(exc).__name__}: {exc}"
+
+
+def _control_half(read: Callable[[], Awaitable[Any]], write: Callable[[bytes], Awaitable[None]]) -> _Half:
+    return _Half(read, write, peer_frames.write_control_frames, peer_frames.read_control_frame)
+
+
+def _data_half(read: Callable[[], Awaitable[Any]], write: Callable[[bytes], Awaitable[None]]) -> _Half:
+    return _Half(read, write, peer_frames.write_data_frames, peer_frames.read_data_frame)
+
+
+# ---- hellos ---------------------------------------------------------------------------------------------
+
+
+def write_hello(identity: PeerIdentity, session: bytes) -> bytes:
+    """A frame (of either stream) that holds only a hello."""
+    hello = peer_pb2.PeerHello(
+        protocol=PROTOCOL,
+        cluster_id=identity.cluster_id,
+        broker=identity.member.broker,
+        incarnation=identity.member.incarnation,
+        run=identity.run,
+        session=session,
+    )
+    return b"".join(write_field(1, [hello.SerializeToString()]))
+
+
+def read_hello(frame: bytes, cluster_id: str) -> tuple[PeerIdentity, bytes]:
+    """Who speaks, and the session.
+
+    Raises:
+        BadRequestError: Not a hello. UnsupportedVersionError: Of a protocol not spoken here. PreconditionError: Of
+            another cluster.
+    """
+    try:
+        fields = dict(read_fields(frame))
+        hello = peer_pb2.PeerHello.FromString(bytes(fields.get(1, b"")))
+    except (FrameError, DecodeError) as exc:
+        raise BadRequestError(f"a link begins with a hello: {exc}") from exc
+    if hello.protocol != PROTOCOL:
+        raise UnsupportedVersionError(f"peer protocol {hello.protocol} is not spoken here (spoken: {PROTOCOL})")
+    if hello.cluster_id != cluster_id:
+        raise PreconditionError("the peer belongs to another cluster", theirs=hello.cluster_id, ours=cluster_id)
+    if len(hello.session) != 16 or not hello.broker or not hello.incarnation or not hello.run:
+        raise BadRequestError("the hello of a link names broker, incarnation, run and session")
+    member = MemberId(hello.broker, hello.incarnation)
+    return PeerIdentity(hello.cluster_id, member, hello.run), hello.session
+
+
+# ---- dialing --------------------------------------------------------------------------------------------
+
+
+class GrpcDialer:
+    """Dials with two channels, which belong to the connection and are closed with it."""
+
+    def __init__(self, identity: PeerIdentity) -> None:
+        self._identity = identity
+
+    async def dial(self, address: str, deadline_s: float) -> PeerConnection:
+        """Connect and exchange hellos; see `interfaces.link.Dialer`."""
+        channels = [grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS) for _ in range(2)]
+        session = secrets.token_bytes(16)
+        control = channels[0].stream_stream(CONTROL)()
+        data = channels[1].stream_stream(REPLICATE)()
+
+        async def release() -> None:
+            for call in (control, data):
+                call.cancel()
+            for channel in channels:
+                await channel.close()
+
+        try:
+            async with asyncio.timeout(deadline_s):
+                frame = write_hello(self._identity, session)
+                await control.write(frame)
+                await data.write(frame)
+                replies = [await control.read(), await data.read()]
+        except TimeoutError as exc:
+            await release()
+            raise PeerSilentError(f"no hello within {deadline_s} s") from exc
+        except asyncio.CancelledError:
+            await release()
+            raise
+        except (grpc.aio.AioRpcError, grpc.aio.UsageError, asyncio.InvalidStateError) as exc:
+            failure = await _failure(exc, control, data)
+            await release()
+            raise failure from exc
+        if grpc.aio.EOF in replies:
+            failure = await _failure(None, control, data)
+            await release()
+            raise failure
+        try:
+            peers = [read_hello(reply, self._identity.cluster_id) for reply in replies]
+        except SeriatimError as exc:
+            await release()
+            raise PeerSilentError(str(exc)) from exc
+        if peers[0] != peers[1]:
+            await release()
+            raise PeerSilentError("two processes answered the two streams")
+        connection = PeerConnection(
+            peers[0][0],
+            _control_half(control.read, control.write),
+            _data_half(data.read, data.write),
+            dialed=True,
+        )
+        connection.on_end(release, confirmation=frame)
+        return connection
+
+
+async def _failure(exc: BaseException | None, *calls: Any) -> PeerRefusedError | PeerSilentError:
+    """Whether a failed dial says that nobody is there, by the status of the calls."""
+    codes: list[grpc.StatusCode] = []
+    texts: list[str] = []
+    for call in calls:
+        if call.done():
+            codes.append(await call.code())
+            texts.append(str(await call.details()))
+    text = "; ".join(texts) or str(exc)
+    if grpc.StatusCode.UNAVAILABLE in codes and not any("DNS" in text for text in texts):
+        return PeerRefusedError(text)
+    return PeerSilentError(text)
+
+
+# ---- accepting ------------------------------------------------------------------------------------------
+
+
+class PeerServicer:
+    """Pairs the two streams of a dialing peer and hands the confirmed connection to `carry`.
+
+    Args:
+        identity: Who we are.
+        carry: Uses a connection until it ends; returns why.
+    """
+
+    def __init__(self, identity: PeerIdentity, carry: Callable[[PeerConnection], Awaitable[str]]) -> None:
+        self._identity = identity
+        self._carry = carry
+        self._waiting: dict[bytes, asyncio.Future[tuple[PeerIdentity, _Half]]] = {}
+        self._connections: dict[bytes, asyncio.Future[PeerConnection]] = {}
+
+    def handler(self) -> grpc.GenericRpcHandler:
+        """What to register with a server."""
+        return grpc.method_handlers_generic_handler(
+            "seriatim.v1.Peer",
+            {
+                "Control": grpc.stream_stream_rpc_method_handler(self._control),
+                "Replicate": grpc.stream_stream_rpc_method_handler(self._replicate),
+            },
+        )
+
+    async def _control(self, _requests: object, context: Any) -> None:
+        """The handler of the control stream owns the connection."""
+        peer, session = await self._greet(context)
+        arrival = self._arrival(session)
+        try:
+            async with asyncio.timeout(PAIRING_DEADLINE_S):
+                data_peer, data = await asyncio.shield(arrival)
+                if data_peer != peer:
+                    raise BadRequestError("the two streams of a link belong to one process")
+                await _expect_confirmation(context)
+        except (TimeoutError, SeriatimError) as exc:
+            self._give_up(session)
+            await context.abort(*to_status(exc if isinstance(exc, SeriatimError) else _no_pair()))
+        except asyncio.CancelledError:
+            self._give_up(session)
+            raise
+        control = _control_half(context.read, context.write)
+        connection = PeerConnection(peer, control, data, dialed=False)
+        self._connections.setdefault(session, asyncio.get_running_loop().create_future()).set_result(connection)
+        try:
+            await self._carry(connection)
+        finally:
+            connection.close("the control stream ended")
+            self._forget(session)
+
+    async def _replicate(self, _requests: object, context: Any) -> None:
+        peer, session = await self._greet(context)
+        found = self._connections.setdefault(session, asyncio.get_running_loop().create_future())
+        connection: PeerConnection | None = None
+        try:
+            async with asyncio.timeout(PAIRING_DEADLINE_S):
+                await _expect_confirmation(context)
+                self._arrival(session).set_result((peer, _data_half(context.read, context.write)))
+                connection = await asyncio.shield(found)
+            await connection.wait_ended()
+        except (TimeoutError, SeriatimError) as exc:
+            await context.abort(*to_status(exc if isinstance(exc, SeriatimError) else _no_pair()))
+        finally:
+            if connection is not None:
+                connection.close("the replication stream ended")
+            self._forget(session)
+
+    def _arrival(self, session: bytes) -> asyncio.Future[tuple[PeerIdentity, _Half]]:
+        return self._waiting.setdefault(session, asyncio.get_running_loop().create_future())
+
+    def _give_up(self, session: bytes) -> None:
+        found = self._connections.get(session)
+        if found is not None and not found.done():
+            found.cancel()
+        self._forget(session)
+
+    def _forget(self, session: bytes) -> None:
+        self._waiting.pop(session, None)
+        self._connections.pop(session, None)
+
+    async def _greet(self, context: Any) -> tuple[PeerIdentity, bytes]:
+        """Exchange hellos; ends the call if the peer's does not fit."""
+        try:
+            async with asyncio.timeout(PAIRING_DEADLINE_S):
+                frame = await context.read()
+                if frame is grpc.aio.EOF:
+                    raise BadRequestError("a link begins with a hello")
+                peer, session = read_hello(frame, self._identity.cluster_id)
+                await context.write(write_hello(self._identity, session))
+                return peer, session
+        except TimeoutError:
+            error: SeriatimError = BadRequestError("a link begins with a hello, at once")
+        except SeriatimError as exc:
+            error = exc
+        _log.warning("peer_refused", peer=context.peer(), error=str(error))
+        await context.abort(*to_status(error))
+        raise AssertionError("abort raises")
+
+
+def _no_pair() -> SeriatimError:
+    return BadRequestError("the other stream of the link, or its confirmation, did not come")
+
+
+async def _expect_confirmation(context: Any) -> None:
+    frame = await context.read()
+    if frame is grpc.aio.EOF:
+        raise BadRequestError("the peer used another connection")

@@ -1,0 +1,280 @@
+"""Append streams: batches in, replies out.
+
+A frame is checked batch by batch, and each goes to the core in its order, also one that cannot be taken: `refuse` names
+why, and the core refuses the rest of that producer's run with it. Replies of one turn of the loop leave together.
+Nothing is decided here about order or durability.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import Any
+
+import grpc
+import structlog
+from google.protobuf.message import DecodeError
+
+from seriatim_api.batch import BatchHeader
+from seriatim_api.errors import (
+    BadRequestError,
+    BatchMismatchError,
+    ChecksumMismatchError,
+    DiskFullError,
+    MessageTooLargeError,
+    NotServingError,
+    OverloadedError,
+    SeriatimError,
+    TooManyStreamsError,
+)
+from seriatim_api.frames import AppendEntry, FrameError, read_append_frame
+from seriatim_api.ids import PartitionId
+from seriatim_api.status import error_to_proto
+from seriatim_api.v1 import broker_pb2
+
+from ..core.effects import AppendAccepted, AppendRefused
+from ..core.events import AckLevel, Append
+from ..core.producers import WINDOW_BATCHES
+from ..runtime.driver import Reply
+from .arrow import row_count
+from .limits import PARTITION_BYTES_MAX, PROTOCOL, RETRY_AFTER_MS, STREAM_BYTES_MAX
+from .services import Services, abort, check_protocol
+
+HELLO_DEADLINE_S = 10.0
+"""A stream whose first frame does not come is ended."""
+
+_log = structlog.get_logger(__name__)
+
+
+class ProducingServicer:
+    """Serves `seriatim.v1.Producing` with frames as raw bytes."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    def handler(self) -> grpc.GenericRpcHandler:
+        """What to register with a server."""
+        return grpc.method_handlers_generic_handler(
+            "seriatim.v1.Producing", {"Append": grpc.stream_stream_rpc_method_handler(self._append)}
+        )
+
+    async def _append(self, _requests: object, context: Any) -> None:
+        services = self._services
+        if services.stream_count >= services.stream_count_max or services.is_stopping:
+            await abort(context, _no_stream(services))
+        services.stream_count += 1
+        stream = _AppendStream(services, context)
+        try:
+            await stream.run()
+        except SeriatimError as exc:
+            _log.warning("append_stream_refused", peer=context.peer(), error=str(exc))
+            await abort(context, exc)
+        finally:
+            stream.end()
+            services.stream_count -= 1
+
+
+def _no_stream(services: Services) -> SeriatimError:
+    if services.is_stopping:
+        return NotServingError("this broker is going")
+    return TooManyStreamsError(f"{services.stream_count_max} streams stand already", retry_after_ms=1000)
+
+
+class _AppendStream:
+    """One client's stream."""
+
+    def __init__(self, services: Services, context: Any) -> None:
+        self._services = services
+        self._context = context
+        self._bytes = 0
+        self._partition_bytes: dict[int, int] = {}
+        self._pending: dict[int, int] = {}  # request: size
+        self._replies: list[broker_pb2.AppendReply] = []
+        self._unsent_count = 0
+        self._wake = asyncio.Event()
+        self._idle = asyncio.Event()
+
+    async def run(self) -> None:
+        """Serve until the client ends the stream.
+
+        Raises:
+            BadRequestError: What came is not a frame. UnsupportedVersionError: The client speaks another protocol.
+        """
+        try:
+            async with asyncio.timeout(HELLO_DEADLINE_S):
+                frame = await self._context.read()
+        except TimeoutError as exc:
+            raise BadRequestError("a stream begins with a hello") from exc
+        if frame is grpc.aio.EOF:
+            return
+        self._greet(frame)
+        await self._context.write(self._credit().SerializeToString())
+        writer = asyncio.create_task(self._write(), name="append replies")
+        try:
+            while frame is not grpc.aio.EOF and not writer.done():
+                self._take(frame)
+                frame = await self._context.read()
+            await self._drain(writer)
+        finally:
+            writer.cancel()
+            await asyncio.gather(writer, return_exceptions=True)
+
+    def end(self) -> None:
+        """The stream is gone: replies to it are dropped, what they held is free again."""
+        for request, size in self._pending.items():
+            self._services.driver.forget_request(request)
+            self._services.in_flight_bytes -= size
+        self._pending.clear()
+
+    # ---- in ----
+
+    def _greet(self, frame: bytes) -> None:
+        hello = _read_frame(frame).hello
+        if not hello:
+            raise BadRequestError("the first frame of a stream holds a hello")
+        try:
+            check_protocol(broker_pb2.ClientHello.FromString(hello).protocol)
+        except DecodeError as exc:
+            raise BadRequestError("the hello of the stream cannot be read") from exc
+
+    def _credit(self) -> broker_pb2.AppendReplies:
+        return broker_pb2.AppendReplies(
+            credit=broker_pb2.StreamCredit(
+                protocol=PROTOCOL,
+                stream_bytes_max=STREAM_BYTES_MAX,
+                partition_bytes_max=PARTITION_BYTES_MAX,
+                batch_bytes_max=self._services.batch_bytes_max,
+                window_batches_max=WINDOW_BATCHES,
+                broker=self._services.identity.member.broker,
+                run=self._services.identity.run,
+            )
+        )
+
+    def _take(self, frame: bytes) -> None:
+        """Everything in a frame, in its order."""
+        counters = self._services.counters
+        for entry, header, view in _read_frame(frame).batches:
+            body = bytes(view)
+            size = len(header.raw) + len(body)
+            counters.appended_batches += 1
+            counters.appended_messages += header.message_count
+            counters.appended_bytes += size
+            self._feed(entry, header, body, size)
+
+    def _feed(self, entry: AppendEntry, header: BatchHeader, body: bytes, size: int) -> None:
+        level = entry.ack_level or AckLevel.REPLICATED_FLUSHED
+        refuse = self._refusal(header, body, size, level)
+        level = min(level, AckLevel.REPLICATED_FLUSHED)
+        driver = self._services.driver
+        request = driver.new_request(partial(self._replied, header, entry.run))
+        self._hold(request, header.partition, size)
+        driver.feed(
+            Append(
+                request, PartitionId(header.partition), header, body, entry.run, entry.starts_run, level, refuse
+            )
+        )
+        if level == AckLevel.NONE and request in self._pending:
+            driver.forget_request(request)  # no reply comes, but for a refusal, which would have come by now
+            self._let_go(request, header.partition)
+
+    def _refusal(self, header: BatchHeader, body: bytes, size: int, level: int) -> SeriatimError | None:
+        """Why a batch cannot be taken, if so."""
+        services = self._services
+        if level > AckLevel.REPLICATED_FLUSHED:
+            return BadRequestError(f"there is no ack level {level}")
+        if len(body) > services.batch_bytes_max:
+            return MessageTooLargeError(
+                f"a batch has at most {services.batch_bytes_max} bytes, not {len(body)}",
+                size_bytes=len(body),
+                size_bytes_max=services.batch_bytes_max,
+            )
+        if services.checksum(0, body) != header.body_crc:
+            return ChecksumMismatchError("the body is not the one that its checksum was made from")
+        if row_count(body) != header.message_count:
+            return BatchMismatchError(f"the header says {header.message_count} messages, the body does not")
+        return self._overload(header.partition, size)
+
+    def _overload(self, partition: int, size: int) -> SeriatimError | None:
+        services = self._services
+        if services.storage.is_disk_full():
+            return DiskFullError("the disk's reserve is reached", retry_after_ms=1000)
+        if services.storage.is_saturated:
+            return OverloadedError("the disk is behind", retry_after_ms=RETRY_AFTER_MS)
+        if self._partition_bytes.get(partition, 0) + size > PARTITION_BYTES_MAX:
+            return OverloadedError("over the credit of the partition", retry_after_ms=RETRY_AFTER_MS)
+        if self._bytes + size > STREAM_BYTES_MAX:
+            return OverloadedError("over the credit of the stream", retry_after_ms=RETRY_AFTER_MS)
+        if services.in_flight_bytes + size > services.in_flight_bytes_max:
+            return OverloadedError("too much is in flight at this broker", retry_after_ms=RETRY_AFTER_MS)
+        return None
+
+    def _hold(self, request: int, partition: int, size: int) -> None:
+        self._pending[request] = size
+        self._bytes += size
+        self._partition_bytes[partition] = self._partition_bytes.get(partition, 0) + size
+        self._services.in_flight_bytes += size
+
+    def _let_go(self, request: int, partition: int) -> None:
+        size = self._pending.pop(request, None)
+        if size is None:
+            return
+        self._bytes -= size
+        self._services.in_flight_bytes -= size
+        left = self._partition_bytes[partition] - size
+        if left:
+            self._partition_bytes[partition] = left
+        else:
+            del self._partition_bytes[partition]
+
+    # ---- out ----
+
+    def _replied(self, header: BatchHeader, run: int, effect: Reply) -> None:
+        assert isinstance(effect, (AppendAccepted, AppendRefused))
+        self._let_go(effect.request, header.partition)
+        reply = broker_pb2.AppendReply(
+            partition_id=header.partition,
+            producer=header.producer,
+            producer_epoch=header.producer_epoch,
+            base_sequence=header.base_sequence,
+            run=run,
+        )
+        if isinstance(effect, AppendAccepted):
+            self._services.counters.committed_batches += 1
+            reply.offset = effect.offset
+            reply.append_time_ms = effect.append_time_ms
+        else:
+            self._services.counters.add(self._services.counters.refused, str(effect.error.number))
+            reply.error.CopyFrom(error_to_proto(effect.error))
+            if effect.route is not None:
+                reply.route.CopyFrom(self._services.route(effect.route))
+        self._replies.append(reply)
+        self._unsent_count += 1
+        self._wake.set()
+
+    async def _write(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            replies, self._replies = self._replies, []
+            await self._context.write(broker_pb2.AppendReplies(replies=replies).SerializeToString())
+            self._unsent_count -= len(replies)
+            if not self._pending and not self._unsent_count:
+                self._idle.set()
+
+    async def _drain(self, writer: asyncio.Task[None]) -> None:
+        """The client sends nothing more: give it the replies that are still to come, for as long as it stays."""
+        if not self._pending and not self._unsent_count:
+            return
+        self._idle.clear()
+        idle = asyncio.create_task(self._idle.wait(), name="append stream idle")
+        try:
+            await asyncio.wait([writer, idle], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            idle.cancel()
+
+
+def _read_frame(frame: bytes) -> Any:
+    try:
+        return read_append_frame(frame)
+    except FrameError as exc:
+        raise BadRequestError(f"not an append frame: {exc}") from exc

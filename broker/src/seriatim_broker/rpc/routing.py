@@ -1,0 +1,94 @@
+"""Where to send and where to read: answered by any broker, from the coordinator and from its core."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from seriatim_api.errors import UnknownTopicError
+from seriatim_api.ids import PartitionId
+from seriatim_api.v1 import broker_pb2, broker_pb2_grpc, common_pb2, records_pb2
+
+from ..core.effects import ConsumerResolved, Resolved
+from ..core.events import ResolveConsumer, ResolveProducer
+from .consuming import start_position
+from .services import Services, check_name, deadline_us, remaining_s, typed_errors
+
+_STATES = {
+    "open": records_pb2.SEGMENT_STATE_OPEN,
+    "sealed": records_pb2.SEGMENT_STATE_SEALED,
+    "unsettled": records_pb2.SEGMENT_STATE_UNSETTLED,
+    "lost": records_pb2.SEGMENT_STATE_LOST,
+}
+
+
+class RoutingServicer(broker_pb2_grpc.RoutingServicer):
+    """Serves `seriatim.v1.Routing`."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    @typed_errors
+    async def GetTopic(  # noqa: N802 - the contract's name
+        self, request: broker_pb2.GetTopicRequest, _context: Any
+    ) -> broker_pb2.GetTopicResponse:
+        """A topic with the routes of all its partitions, by number."""
+        services = self._services
+        topic = await services.topic(request.topic)
+        chains = await services.chains(topic.partition_ids)
+        if len(chains) != len(topic.partition_ids):
+            raise UnknownTopicError(f"topic {request.topic!r} is being deleted", topic=request.topic)
+        return broker_pb2.GetTopicResponse(
+            topic=topic,
+            routes=[services.route_of(chain) for chain in chains],
+            brokers=[
+                broker_pb2.BrokerAddress(broker=name, address=record.address, group=record.group)
+                for name, record in sorted(services.directory.members.items())
+                if record.admitted
+            ],
+        )
+
+    @typed_errors
+    async def ResolveProducer(  # noqa: N802
+        self, request: broker_pb2.ResolveProducerRequest, context: Any
+    ) -> common_pb2.Route:
+        """Where to append; a complaint waits until the chain has moved on, or for the deadline."""
+        failed = request.failed_segment if request.HasField("failed_segment") else None
+        until_us = deadline_us(context)
+        reply = await self._services.ask_core(
+            lambda number: ResolveProducer(number, PartitionId(request.partition_id), failed, until_us),
+            remaining_s(context),
+        )
+        assert isinstance(reply, Resolved)
+        if reply.error is not None:
+            raise reply.error
+        assert reply.route is not None
+        return self._services.route(reply.route)
+
+    @typed_errors
+    async def ResolveConsumer(  # noqa: N802
+        self, request: broker_pb2.ResolveConsumerRequest, context: Any
+    ) -> broker_pb2.ResolveConsumerResponse:
+        """Who serves the group's head."""
+        check_name(request.group, "consumer group")
+        failed = request.failed_server_epoch if request.HasField("failed_server_epoch") else None
+        until_us = deadline_us(context)
+        start = start_position(request.start)
+        reply = await self._services.ask_core(
+            lambda number: ResolveConsumer(
+                number, PartitionId(request.partition_id), request.group, failed, start, until_us
+            ),
+            remaining_s(context),
+        )
+        assert isinstance(reply, ConsumerResolved)
+        if reply.error is not None:
+            raise reply.error
+        return broker_pb2.ResolveConsumerResponse(
+            partition_id=reply.partition,
+            segment=reply.segment_no,
+            server_broker=reply.server,
+            server_address=self._services.directory.client_address(reply.server),
+            server_epoch=reply.server_epoch,
+            group_epoch=reply.group_epoch,
+            state=_STATES.get(reply.state, records_pb2.SEGMENT_STATE_UNSPECIFIED),
+            has_cursor=reply.has_cursor,
+        )

@@ -1,0 +1,194 @@
+"""What all servicers of one broker share, and the few things that each of them does alike."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from functools import wraps
+from typing import Any, NoReturn, TypeVar
+
+import grpc
+import structlog
+
+from seriatim_api.errors import (
+    DeadlineExceededError,
+    IllegalNameError,
+    NotServingError,
+    SeriatimError,
+    UnknownTopicError,
+    UnsupportedVersionError,
+)
+from seriatim_api.ids import PartitionId, is_legal_name
+from seriatim_api.status import to_status
+from seriatim_api.v1 import common_pb2, records_pb2
+
+from ..core.chain import Chain
+from ..core.effects import RouteInfo
+from ..interfaces.coordinator import Coordinator, Get
+from ..interfaces.storage import Storage
+from ..metrics import Counters
+from ..runtime.coordination import READS_PER_TXN
+from ..runtime.directory import Directory
+from ..runtime.driver import Driver, Reply
+from ..runtime.keys import Keys
+from ..runtime.membership import Identity
+from ..runtime.records import parse_chain
+from .limits import IN_FLIGHT_BYTES_MAX, PROTOCOL, STREAM_COUNT_MAX
+
+DEADLINE_S_DEFAULT = 10.0
+"""Of a call whose caller named none."""
+
+DEADLINE_S_MAX = 60.0
+
+_log = structlog.get_logger(__name__)
+_Method = TypeVar("_Method", bound=Callable[..., Awaitable[Any]])
+
+
+@dataclass(slots=True)
+class Services:
+    """One broker, as its servicers see it.
+
+    Attributes:
+        in_flight_bytes: Batches handed to the core and not answered, over all streams.
+        stream_count: Append and consume streams that stand.
+        is_stopping: A graceful stop has begun: no new streams.
+    """
+
+    identity: Identity
+    driver: Driver
+    storage: Storage
+    directory: Directory
+    coordinator: Coordinator
+    keys: Keys
+    counters: Counters
+    checksum: Callable[[int, bytes], int]
+    batch_bytes_max: int
+    in_flight_bytes_max: int = IN_FLIGHT_BYTES_MAX
+    stream_count_max: int = STREAM_COUNT_MAX
+    in_flight_bytes: int = 0
+    stream_count: int = 0
+    is_stopping: bool = field(default=False)
+
+    def route(self, info: RouteInfo) -> common_pb2.Route:
+        """A route with addresses as clients reach them."""
+        nexts = (self.directory.group_address(group) for group in info.next_groups)
+        return common_pb2.Route(
+            partition_id=info.partition,
+            epoch=info.epoch,
+            segment=info.segment_no,
+            master_broker=info.master,
+            master_address=self.directory.client_address(info.master),
+            next_addresses=[address for address in nexts if address],
+        )
+
+    def route_of(self, chain: Chain) -> common_pb2.Route:
+        """The route that a chain record gives."""
+        segment = chain.open_segment
+        nexts = tuple(group for group in chain.send_chain if group != segment.group)
+        return self.route(RouteInfo(chain.partition, chain.epoch, segment.no, segment.master.broker, nexts))
+
+    async def ask_core(self, event_of: Callable[[int], Any], deadline_s: float) -> Reply:
+        """Feed an event that has one reply, and wait for it.
+
+        Raises:
+            DeadlineExceededError: It did not come in time.
+        """
+        answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+
+        def take(reply: Reply) -> None:
+            if not answer.done():
+                answer.set_result(reply)
+
+        request = self.driver.new_request(take)
+        self.driver.feed(event_of(request))
+        try:
+            async with asyncio.timeout(deadline_s):
+                return await answer
+        except TimeoutError as exc:
+            raise DeadlineExceededError("the broker found no answer in time") from exc
+        finally:
+            self.driver.forget_request(request)
+
+    async def topic(self, name: str) -> records_pb2.TopicRecord:
+        """The record of a topic that is ready.
+
+        Raises:
+            IllegalNameError, UnknownTopicError: There can be, or is, none. NotServingError: It is being created.
+        """
+        check_name(name, "topic")
+        item = await self.coordinator.get(self.keys.topic(name))
+        record = records_pb2.TopicRecord.FromString(item.value) if item else None
+        if record is None or record.state == records_pb2.TOPIC_STATE_DELETING:
+            raise UnknownTopicError(f"there is no topic {name!r}", topic=name)
+        if record.state != records_pb2.TOPIC_STATE_READY:
+            raise NotServingError(f"topic {name!r} is being created", retry_after_ms=50, topic=name)
+        return record
+
+    async def chains(self, partitions: Sequence[int]) -> list[Chain]:
+        """The chains of partitions, in their order; those that are not there are left out."""
+        chains: list[Chain] = []
+        for start in range(0, len(partitions), READS_PER_TXN):
+            page = partitions[start : start + READS_PER_TXN]
+            gets = [Get(self.keys.chain(PartitionId(partition))) for partition in page]
+            result = await self.coordinator.txn((), gets)
+            chains += [parse_chain(response.item.value) for response in result.responses if response.item]
+        return chains
+
+
+def check_name(name: str, what: str) -> None:
+    """Refuse what cannot name anything.
+
+    Raises:
+        IllegalNameError: It cannot.
+    """
+    if not is_legal_name(name):
+        raise IllegalNameError(f"{name[:40]!r} cannot name a {what}: letters, digits, '.', '_' and '-', at most 200")
+
+
+def check_protocol(protocol: int) -> None:
+    """Refuse a client of another protocol.
+
+    Raises:
+        UnsupportedVersionError: It is.
+    """
+    if protocol != PROTOCOL:
+        raise UnsupportedVersionError(
+            f"protocol {protocol} is not spoken here (spoken: {PROTOCOL})", protocol=protocol, spoken=PROTOCOL
+        )
+
+
+def remaining_s(context: Any) -> float:
+    """The call's deadline, in seconds from now, within our own limits."""
+    left = context.time_remaining()
+    return min(DEADLINE_S_DEFAULT if left is None else max(left, 0.001), DEADLINE_S_MAX)
+
+
+def deadline_us(context: Any) -> int:
+    """The same as a time of the core's clock, a little before the caller gives up."""
+    return time.monotonic_ns() // 1000 + int(remaining_s(context) * 0.95 * 1e6)
+
+
+async def abort(context: Any, error: SeriatimError) -> NoReturn:
+    """End the call with a typed error."""
+    await context.abort(*to_status(error))
+    raise AssertionError("abort raises")
+
+
+def typed_errors(method: _Method) -> _Method:
+    """A unary method whose `SeriatimError`s become statuses."""
+
+    @wraps(method)
+    async def call(self: Any, request: Any, context: Any) -> Any:
+        try:
+            return await method(self, request, context)
+        except SeriatimError as exc:
+            await abort(context, exc)
+
+    return call  # type: ignore[return-value]
+
+
+def is_broken_stream(exc: Exception) -> bool:
+    """Whether the exception is gRPC saying that the other end has gone, which has no common base."""
+    return isinstance(exc, (grpc.aio.BaseError, asyncio.InvalidStateError)) or type(exc).__module__.startswith("grpc")

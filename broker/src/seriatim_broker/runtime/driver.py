@@ -1,0 +1,313 @@
+"""The owner of a broker's core: takes events one at a time, and does what the core wants done, in its order.
+
+`feed` is synchronous and may be called from anywhere in the event loop: a servicer that hands in a batch gets it into
+the next write and onto the slave's stream within the same turn. Writes of one turn go to the storage as one submit.
+Nothing here decides anything; a step that fails is a bug of ours, and ends the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import structlog
+
+from seriatim_api.errors import SeriatimError
+
+from ..core import effects as fx
+from ..core.events import Event, LogRead, Moment, Persisted, Tick
+from ..core.log import Write
+from ..interfaces.storage import Storage
+from ..metrics import Counters
+from .coordination import CoordinatorWork
+from .links import Links
+
+READS_IN_FLIGHT_MAX = 32
+"""Reads of the log at once; more wait in order. Each is at most a delivery or a copy of a megabyte."""
+
+STORY_EVENTS = 20
+"""Events told in the log line when a step fails."""
+
+_log = structlog.get_logger(__name__)
+
+Reply = (
+    fx.AppendAccepted
+    | fx.AppendRefused
+    | fx.Resolved
+    | fx.ConsumerResolved
+    | fx.GroupDescribed
+)
+Deliver = Callable[[int, fx.DeliveryEvent], None]
+
+
+class Core(Protocol):
+    """What is driven: `core.broker.BrokerCore`, or a script in tests."""
+
+    def start(self, now: Moment) -> list[fx.Effect]:
+        """The first effects."""
+
+    def step(self, event: Event, now: Moment) -> list[fx.Effect]:
+        """Advance by one event."""
+
+    def next_wake_us(self) -> int | None:
+        """When to feed a `Tick`, on the monotonic clock."""
+
+
+class Driver:
+    """Runs one core.
+
+    Args:
+        core: Not started yet.
+        storage: Recovered already.
+        counters: What is counted on the way.
+        die: Called once with the error when a step fails; must end the process. Nothing is fed afterwards.
+    """
+
+    def __init__(self, core: Core, storage: Storage, counters: Counters, die: Callable[[BaseException], None]) -> None:
+        self._core = core
+        self._storage = storage
+        self._counters = counters
+        self._die = die
+        self._loop = asyncio.get_running_loop()
+        self._links: Links | None = None
+        self._work: CoordinatorWork | None = None
+        self._queue: deque[Event] = deque()
+        self._story: deque[Event] = deque(maxlen=STORY_EVENTS)
+        self._stepping = False
+        self._dead = False
+        self._writes: list[Write] = []
+        self._token = 0
+        self._tickets: deque[tuple[int, int, float]] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_us = 0
+        self._waiting_reads: deque[fx.ReadLog] = deque()
+        self._reads: set[asyncio.Task[None]] = set()
+        self._requests: dict[int, Callable[[Reply], None]] = {}
+        self._request = 0
+        self._streams: dict[int, Deliver] = {}
+        self._stream = 0
+        self._notes: list[Callable[[fx.Note], None]] = []
+        storage.on_durable(self._durable)
+
+    # ---- life ----
+
+    def start(self, links: Links, work: CoordinatorWork) -> None:
+        """Let the core begin."""
+        assert self._links is None, "started twice"
+        self._links = links
+        self._work = work
+        self._run(self._core.start)
+        self._drain()  # what the start itself gave rise to
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether a step failed, or it was stopped: nothing is done any more."""
+        return self._dead
+
+    async def stop(self) -> None:
+        """Feed nothing more. Writes handed in stay with the storage; replies not given are never given."""
+        self._submit()
+        self._dead = True
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in self._reads:
+            task.cancel()
+        await asyncio.gather(*self._reads, return_exceptions=True)
+
+    # ---- events ----
+
+    def feed(self, event: Event) -> None:
+        """Step the core by an event, and do what it wants done."""
+        self._queue.append(event)
+        if not self._stepping:
+            self._drain()
+
+    def _drain(self) -> None:
+        while self._queue and not self._dead:
+            event = self._queue.popleft()
+            self._story.append(event)
+            self._run(lambda now, event=event: self._core.step(event, now))  # type: ignore[misc]
+        self._set_timer()
+
+    def _run(self, step: Callable[[Moment], Sequence[fx.Effect]]) -> None:
+        """One step and its effects. Events that come up meanwhile wait in the queue."""
+        self._stepping = True
+        began_ns = time.monotonic_ns()
+        try:
+            for effect in step(Moment(began_ns // 1000, time.time_ns() // 1_000_000)):
+                self._perform(effect)
+        except Exception as exc:
+            self._fail(exc)
+        finally:
+            self._stepping = False
+        self._counters.events += 1
+        self._counters.step_s.observe((time.monotonic_ns() - began_ns) / 1e9)
+
+    def _fail(self, exc: Exception) -> None:
+        self._dead = True
+        story = [repr(event)[:500] for event in self._story]
+        _log.critical("step_failed", error=repr(exc), story=story, exc_info=exc)
+        self._die(exc)
+
+    def _set_timer(self) -> None:
+        if self._dead:
+            return
+        wake_us = self._core.next_wake_us()
+        if wake_us is None or (self._timer is not None and self._timer_us <= wake_us):
+            return  # an earlier timer asks again
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_us = wake_us
+        # The loop's clock is the monotonic clock that the core counts in.
+        self._timer = self._loop.call_at(wake_us / 1e6, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        self.feed(Tick())
+
+    # ---- clients ----
+
+    def new_request(self, reply: Callable[[Reply], None]) -> int:
+        """A number for a request, and who takes its one reply."""
+        self._request += 1
+        self._requests[self._request] = reply
+        return self._request
+
+    def forget_request(self, request: int) -> None:
+        """Nobody waits for this reply any more."""
+        self._requests.pop(request, None)
+
+    def new_stream(self, deliver: Deliver) -> int:
+        """A number for a consumer's stream, and who takes its deliveries."""
+        self._stream += 1
+        self._streams[self._stream] = deliver
+        return self._stream
+
+    def forget_stream(self, stream: int) -> None:
+        """The stream has ended; what is still delivered to it is dropped."""
+        self._streams.pop(stream, None)
+
+    def on_note(self, take: Callable[[fx.Note], None]) -> None:
+        """Also tell this one what the core tells the operator."""
+        self._notes.append(take)
+
+    # ---- effects ----
+
+    def _perform(self, effect: fx.Effect) -> None:
+        """The one place that branches over effects, the frequent ones first."""
+        assert self._links is not None
+        assert self._work is not None
+        match effect:
+            case fx.Persist(token, writes):
+                self._persist(token, writes)
+            case fx.Send(broker, message):
+                self._links.send(broker, message)
+            case (
+                fx.AppendAccepted()
+                | fx.AppendRefused()
+                | fx.Resolved()
+                | fx.ConsumerResolved()
+                | fx.GroupDescribed()
+            ):
+                self._reply(effect)
+            case fx.Deliver(stream, subscription, event):
+                deliver = self._streams.get(stream)
+                if deliver is not None:
+                    deliver(subscription, event)
+            case fx.ReadLog():
+                self._read(effect)
+            case fx.ReadChain():
+                self._work.read_chain(effect)
+            case fx.WriteChain():
+                self._work.write_chain(effect)
+            case fx.ReadCertificate():
+                self._work.read_certificate(effect)
+            case fx.ReadCursor():
+                self._work.read_cursor(effect)
+            case fx.WriteCursor():
+                self._work.write_cursor(effect)
+            case fx.Connect(broker):
+                self._links.connect(broker)
+            case fx.Disconnect(broker, session):
+                self._links.disconnect(broker, session)
+            case fx.Note():
+                self._note(effect)
+            case _:
+                raise AssertionError(f"no such effect: {effect!r}")
+
+    def _reply(self, effect: Reply) -> None:
+        reply = self._requests.pop(effect.request, None)
+        if reply is not None:
+            reply(effect)
+
+    def _note(self, note: fx.Note) -> None:
+        self._counters.add(self._counters.notes, note.name)
+        _log.info(note.name, partition=note.partition, **{name: _plain(value) for name, value in note.fields})
+        for take in self._notes:
+            take(note)
+
+    # ---- disk ----
+
+    def _persist(self, token: int, writes: Sequence[Write]) -> None:
+        assert token > self._token, "tokens grow"
+        if not self._writes:
+            self._loop.call_soon(self._submit)
+        self._writes.extend(writes)
+        self._token = token
+
+    def _submit(self) -> None:
+        """All writes of this turn as one: durable together, in order."""
+        if not self._writes:
+            return
+        writes, self._writes = self._writes, []
+        ticket = self._storage.submit(writes)
+        self._tickets.append((ticket, self._token, time.monotonic()))
+
+    def _durable(self, ticket: int) -> None:
+        token = 0
+        now_s = time.monotonic()
+        while self._tickets and self._tickets[0][0] <= ticket:
+            _, token, began_s = self._tickets.popleft()
+            self._counters.flush_s.observe(now_s - began_s)
+        if token and not self._dead:
+            self.feed(Persisted(token))
+
+    @property
+    def unflushed_count(self) -> int:
+        """Submits that are not durable yet."""
+        return len(self._tickets)
+
+    def _read(self, effect: fx.ReadLog) -> None:
+        if len(self._reads) >= READS_IN_FLIGHT_MAX:
+            self._waiting_reads.append(effect)
+            return
+        task = self._loop.create_task(self._carry_out_read(effect), name="log read")
+        self._reads.add(task)
+        task.add_done_callback(self._read_ended)
+
+    def _read_ended(self, task: asyncio.Task[None]) -> None:
+        self._reads.discard(task)
+        if self._waiting_reads and not self._dead:
+            self._read(self._waiting_reads.popleft())
+
+    async def _carry_out_read(self, effect: fx.ReadLog) -> None:
+        batches = None
+        try:
+            batches = tuple(
+                await self._storage.read(
+                    effect.partition, effect.segment_no, effect.from_index, effect.until_index, effect.max_bytes
+                )
+            )
+        except SeriatimError as exc:
+            _log.error("log_read_failed", partition=effect.partition, segment=effect.segment_no, error=str(exc))
+        except Exception as exc:
+            self._fail(exc)
+        if not self._dead:
+            self.feed(LogRead(effect.serial, batches))
+
+
+def _plain(value: object) -> object:
+    return value if isinstance(value, (int, str, float, bool, type(None))) else str(value)

@@ -1,0 +1,115 @@
+"""Where things are in the coordinator: one function for each kind of key.
+
+Everything of a cluster lies under `/seriatim/<cluster>/`. Names are legal in a key as they are
+(`seriatim_api.ids.is_legal_name`); partition ids are written as ten digits, so that key order is numeric order and a listing can
+be cut into pages.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from seriatim_api.ids import MemberId, PartitionId, RunId, is_legal_name
+
+_PARTITION_DIGITS = 10  # of a 32-bit counter
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """The keys of one cluster."""
+
+    cluster: str
+
+    def __post_init__(self) -> None:
+        assert is_legal_name(self.cluster), self.cluster
+
+    @property
+    def prefix(self) -> str:
+        """What all keys of the cluster begin with."""
+        return f"/seriatim/{self.cluster}/"
+
+    @property
+    def cluster_record(self) -> str:
+        """The cluster's identity."""
+        return f"{self.prefix}cluster"
+
+    @property
+    def controller(self) -> str:
+        """The election key of the controller, under a lease."""
+        return f"{self.prefix}controller"
+
+    @property
+    def partition_counter(self) -> str:
+        """The next partition id."""
+        return f"{self.prefix}counters/partition"
+
+    @property
+    def members(self) -> str:
+        """Prefix of the member records."""
+        return f"{self.prefix}members/"
+
+    def member(self, broker: str) -> str:
+        """The incarnation that holds a slot."""
+        return f"{self.members}{broker}"
+
+    @property
+    def lives(self) -> str:
+        """Prefix of the live keys."""
+        return f"{self.prefix}live/"
+
+    def live(self, broker: str) -> str:
+        """A hint that the broker runs, under a lease."""
+        return f"{self.lives}{broker}"
+
+    @property
+    def certificates(self) -> str:
+        """Prefix of the death certificates."""
+        return f"{self.prefix}certificates/"
+
+    def certificates_of(self, member: MemberId) -> str:
+        """Prefix of the death certificates of one incarnation."""
+        return f"{self.certificates}{member.incarnation}/"
+
+    def certificate(self, run: RunId) -> str:
+        """The death certificate of a run."""
+        return f"{self.certificates_of(run.member)}{run.run}"
+
+    @property
+    def topics(self) -> str:
+        """Prefix of the topic records."""
+        return f"{self.prefix}topics/"
+
+    def topic(self, name: str) -> str:
+        """A topic's record."""
+        return f"{self.topics}{name}"
+
+    @property
+    def chains(self) -> str:
+        """Prefix of the chain records."""
+        return f"{self.prefix}chains/"
+
+    def chain(self, partition: PartitionId) -> str:
+        """A partition's chain record."""
+        return f"{self.chains}{partition:0{_PARTITION_DIGITS}d}"
+
+    def cursors_of(self, partition: PartitionId) -> str:
+        """Prefix of the cursors of a partition."""
+        return f"{self.prefix}cursors/{partition:0{_PARTITION_DIGITS}d}/"
+
+    def cursor(self, partition: PartitionId, group: str) -> str:
+        """A consumer group's cursor in a partition."""
+        return f"{self.cursors_of(partition)}{group}"
+
+    @property
+    def tombstones(self) -> str:
+        """Prefix of the tombstones of deleted partitions."""
+        return f"{self.prefix}tombstones/"
+
+    def tombstone(self, partition: PartitionId) -> str:
+        """The tombstone of a deleted partition."""
+        return f"{self.tombstones}{partition:0{_PARTITION_DIGITS}d}"
+
+
+def partition_of(key: str) -> PartitionId:
+    """The partition at the end of a chain's or tombstone's key."""
+    return PartitionId(int(key.rpartition("/")[2]))

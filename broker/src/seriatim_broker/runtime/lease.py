@@ -1,0 +1,86 @@
+"""The broker's lease at the coordinator: a hint to others that it runs, and what its election hangs on.
+
+Nothing that must hold depends on it. A lease that was lost is granted anew; whoever puts keys under it is told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+import structlog
+
+from seriatim_api.errors import SeriatimError
+
+from ..interfaces.coordinator import Coordinator
+
+TTL_S = 3
+"""etcd goes no lower than 2."""
+
+RENEWALS = 3
+"""Keep-alives within a lifetime."""
+
+_log = structlog.get_logger(__name__)
+
+
+class LeaseKeeper:
+    """Holds one lease for as long as `run` runs.
+
+    Attributes:
+        id: The lease, or 0 while there is none.
+    """
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        self._coordinator = coordinator
+        self._changed: list[Callable[[int], None]] = []
+        self._until_s = 0.0
+        self.id = 0
+
+    @property
+    def is_held(self) -> bool:
+        """Whether it has certainly not ended yet: counted from before it was last renewed."""
+        return self.id != 0 and time.monotonic() < self._until_s
+
+    def on_change(self, changed: Callable[[int], None]) -> None:
+        """Tell this one each new lease, and 0 when it is lost."""
+        self._changed.append(changed)
+
+    async def run(self) -> None:
+        """Grant, renew and grant anew until cancelled."""
+        while True:
+            try:
+                await self._renew() if self.id else await self._grant()
+            except SeriatimError as exc:
+                _log.warning("lease_not_renewed", error=str(exc))
+                if self.id and time.monotonic() >= self._until_s:
+                    self._set(0)
+            await asyncio.sleep(TTL_S / RENEWALS if self.id else 0.2)
+
+    async def revoke(self) -> None:
+        """Give it back on the way out."""
+        lease, self.id = self.id, 0
+        if lease:
+            try:
+                await self._coordinator.revoke(lease, deadline_s=1.0)
+            except SeriatimError as exc:
+                _log.info("lease_not_revoked", error=str(exc))
+
+    async def _grant(self) -> None:
+        before_s = time.monotonic()
+        lease = await self._coordinator.grant(TTL_S, deadline_s=TTL_S)
+        self._until_s = before_s + lease.ttl_s
+        self._set(lease.id)
+
+    async def _renew(self) -> None:
+        before_s = time.monotonic()
+        left_s = await self._coordinator.keep_alive(self.id, deadline_s=TTL_S / RENEWALS)
+        if left_s == 0:
+            self._set(0)
+        else:
+            self._until_s = before_s + left_s
+
+    def _set(self, lease: int) -> None:
+        self.id = lease
+        for changed in self._changed:
+            changed(lease)

@@ -1,0 +1,248 @@
+"""One link for each pair of brokers that talk: which connection is used, and when another is made.
+
+Either side may dial. Both sides come to use the same connection by these rules, applied where a connection is
+complete: at the dialer when the other's hello is here (it then confirms), at the acceptor when the confirmation is.
+
+    dialer     has accepted another meanwhile:  keeps that one if the peer's name is lower, else takes its own
+    acceptor   its link was dialed by the same peer:  the newer one is used
+               its link was dialed by itself:  kept if its own name is lower and the link is young (the two dials crossed:
+               the peer will take ours by the same rule), else replaced (the peer lost it and dialed anew)
+
+A connection of another run of the peer always replaces: the old process is gone. What the core sees is `LinkUp` with
+a session number that grows, messages of that session only, and one `LinkDown`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Callable
+
+import structlog
+
+from ..core.events import Event, LinkDown, LinkUp, Received
+from ..core.messages import Message
+from ..interfaces.link import Connection, Dialer, PeerRefusedError, PeerSilentError
+
+BACKOFF_S_MIN = 0.02
+BACKOFF_S_MAX = 0.2
+DIAL_DEADLINE_S = 1.0
+"""For connecting and the hello; a frozen or cut-off peer costs this much a try."""
+
+YOUNG_S = 1.0
+"""Two dials that cross are no further apart than a dial takes."""
+
+_log = structlog.get_logger(__name__)
+
+
+class _Peer:
+    """What is known of one other broker. `ended` is set while no connection is used."""
+
+    __slots__ = ("broker", "connection", "ended", "maintainer", "session", "since_s", "wake")
+
+    def __init__(self, broker: str) -> None:
+        self.broker = broker
+        self.connection: Connection | None = None
+        self.session = 0
+        self.since_s = 0.0
+        self.maintainer: asyncio.Task[None] | None = None
+        self.ended = asyncio.Event()
+        self.ended.set()
+        self.wake = asyncio.Event()
+
+
+class Links:
+    """All links of one broker.
+
+    Args:
+        broker: The own name.
+        dialer: Makes connections.
+        resolve: Where a broker is reached, or None if that is not known (yet).
+        emit: Takes `LinkUp`, `LinkDown` and `Received`, synchronously.
+    """
+
+    def __init__(
+        self, broker: str, dialer: Dialer, resolve: Callable[[str], str | None], emit: Callable[[Event], None]
+    ) -> None:
+        self._broker = broker
+        self._dialer = dialer
+        self._resolve = resolve
+        self._emit = emit
+        self._peers: dict[str, _Peer] = {}
+        self._session = 0
+        self._closing = False
+        self._loop = asyncio.get_running_loop()
+        self._carriers: set[asyncio.Task[None]] = set()
+
+    # ---- what the core asks for ----
+
+    def connect(self, broker: str) -> None:
+        """Keep a link to this broker from now on."""
+        assert broker != self._broker, "a broker has no link to itself"
+        if self._closing:
+            return
+        peer = self._peer(broker)
+        if peer.maintainer is None:
+            peer.maintainer = self._loop.create_task(self._maintain(peer), name=f"link to {broker}")
+
+    def send(self, broker: str, message: Message) -> None:
+        """Send on the current link; dropped if there is none, which is then wanted."""
+        peer = self._peers.get(broker)
+        if peer is None or peer.connection is None:
+            self.connect(broker)
+            return
+        peer.connection.send(message)
+
+    def disconnect(self, broker: str, session: int) -> None:
+        """Break the link if it is still of that session; it is made anew if it is wanted."""
+        peer = self._peers.get(broker)
+        if peer is not None and peer.connection is not None and peer.session == session:
+            self._drop(peer, "silent")
+
+    def hasten(self, broker: str) -> None:
+        """Its address is known now, or another: try at once."""
+        peer = self._peers.get(broker)
+        if peer is not None:
+            peer.wake.set()
+
+    def is_up(self, broker: str) -> bool:
+        """Whether a link stands."""
+        peer = self._peers.get(broker)
+        return peer is not None and peer.connection is not None
+
+    @property
+    def up_count(self) -> int:
+        """Links that stand."""
+        return sum(1 for peer in self._peers.values() if peer.connection is not None)
+
+    # ---- connections ----
+
+    async def carry_accepted(self, connection: Connection) -> str:
+        """Use a confirmed connection that a peer dialed until it ends; returns why. Owned by the caller's task."""
+        if self._closing:
+            connection.close("this broker is going")
+            return "this broker is going"
+        peer = self._peer(connection.peer.member.broker)
+        if not self._accepts(peer, connection):
+            connection.close("the other connection is used")
+            return "the other connection is used"
+        self._install(peer, connection)
+        return await self._carry(peer, connection)
+
+    async def close(self) -> None:
+        """Break all links and end all tasks."""
+        self._closing = True
+        tasks = [peer.maintainer for peer in self._peers.values() if peer.maintainer is not None]
+        tasks += self._carriers
+        for peer in self._peers.values():
+            if peer.connection is not None:
+                peer.connection.close("this broker is going")
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _peer(self, broker: str) -> _Peer:
+        peer = self._peers.get(broker)
+        if peer is None:
+            peer = self._peers[broker] = _Peer(broker)
+        return peer
+
+    def _accepts(self, peer: _Peer, connection: Connection) -> bool:
+        current = peer.connection
+        if current is None or not current.dialed or current.peer != connection.peer:
+            return True
+        is_young = time.monotonic() - peer.since_s < YOUNG_S
+        return not (self._broker < peer.broker and is_young)
+
+    def _install(self, peer: _Peer, connection: Connection) -> None:
+        if peer.connection is not None:
+            self._drop(peer, "replaced by a newer connection")
+        self._session += 1
+        peer.connection = connection
+        peer.session = self._session
+        peer.since_s = time.monotonic()
+        peer.ended.clear()
+        _log.info("link_up", peer=peer.broker, run=connection.peer.run, session=peer.session, dialed=connection.dialed)
+        self._emit(LinkUp(peer.broker, connection.peer.member, connection.peer.run, peer.session))
+
+    def _drop(self, peer: _Peer, reason: str) -> None:
+        """The connection in use is used no more; the core is told at once."""
+        assert peer.connection is not None
+        connection, peer.connection = peer.connection, None
+        peer.ended.set()
+        connection.close(reason)
+        _log.info("link_down", peer=peer.broker, session=peer.session, reason=reason)
+        self._emit(LinkDown(peer.broker, peer.session, refused=False))
+
+    async def _carry(self, peer: _Peer, connection: Connection) -> str:
+        session = peer.session
+
+        def receive(message: Message) -> None:
+            if peer.connection is connection:
+                self._emit(Received(peer.broker, session, message))
+
+        try:
+            reason = await connection.run(receive)
+        except asyncio.CancelledError:
+            connection.close("cancelled")
+            raise
+        finally:
+            if peer.connection is connection and self._closing:
+                peer.connection = None
+        if peer.connection is connection:
+            self._drop(peer, reason)
+        return reason
+
+    async def _maintain(self, peer: _Peer) -> None:
+        backoff_s = BACKOFF_S_MIN
+        while True:
+            await peer.ended.wait()
+            peer.wake.clear()
+            if await self._dial(peer):
+                backoff_s = BACKOFF_S_MIN
+                continue
+            pause_s = backoff_s * (0.5 + secrets.randbelow(1000) / 1000)
+            backoff_s = min(backoff_s * 2, BACKOFF_S_MAX)
+            try:
+                await asyncio.wait_for(peer.wake.wait(), pause_s)
+            except TimeoutError:
+                pass
+
+    async def _dial(self, peer: _Peer) -> bool:
+        """One try; True if a link stands afterwards."""
+        address = self._resolve(peer.broker)
+        if address is None:
+            return peer.connection is not None
+        try:
+            connection = await self._dialer.dial(address, DIAL_DEADLINE_S)
+        except PeerRefusedError:
+            if peer.connection is None:
+                self._emit(LinkDown(peer.broker, 0, refused=True))
+            return peer.connection is not None
+        except PeerSilentError as exc:
+            _log.debug("dial_failed", peer=peer.broker, address=address, reason=str(exc))
+            return peer.connection is not None
+        if connection.peer.member.broker != peer.broker:
+            _log.error("wrong_broker", peer=peer.broker, address=address, answered=connection.peer.member.broker)
+            await connection.abandon("another broker was meant")
+            return False
+        accepted = peer.connection
+        if accepted is not None and accepted.peer == connection.peer and peer.broker < self._broker:
+            await connection.abandon("the other connection is used")
+            return True
+        try:
+            await connection.confirm()
+        except PeerSilentError:
+            return peer.connection is not None
+        if peer.connection is not accepted and peer.connection is not None and peer.broker < self._broker:
+            await connection.abandon("the other connection is used")
+            return True
+        self._install(peer, connection)
+        carrier = self._loop.create_task(self._carry_dialed(peer, connection), name=f"carrier of {peer.broker}")
+        self._carriers.add(carrier)
+        carrier.add_done_callback(self._carriers.discard)
+        return True
+
+    async def _carry_dialed(self, peer: _Peer, connection: Connection) -> None:
+        await self._carry(peer, connection)

@@ -1,0 +1,239 @@
+"""How a broker joins its cluster: who it is, which disk it has, and in which run.
+
+    1  the cluster's record is read, or written by the first broker
+    2  the disk is opened and judged against the slot's record: another's, an older copy, or an emptied one is refused
+    3  the run number is raised in the directory, then in the coordinator
+    4  earlier runs of this disk get their death certificates: this run knows that they have ended
+
+Nothing is answered to anybody before all four are done. Admission is the controller's, afterwards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import structlog
+
+from seriatim_api.errors import (
+    ForeignDiskError,
+    NewerFormatError,
+    PreconditionError,
+)
+from seriatim_api.ids import MemberId, RunId
+from seriatim_api.v1 import records_pb2
+
+from ..interfaces.coordinator import Coordinator, KeyValue, Put, absent, mod_revision_is
+from .keys import Keys
+from .records import member_to_record
+
+FORMAT_LEVEL = 1
+PROTOCOL_MIN = PROTOCOL_MAX = 1
+"""Of clients and peers, as registered."""
+
+ISSUER_LATER_RUN = "later-run"
+CERTIFIED_RUNS_MAX = 1000
+"""Earlier runs that are certified at a start; older ones were certified by those."""
+
+_log = structlog.get_logger(__name__)
+
+
+class Disk(Protocol):
+    """The data directory with its passport, locked and judged."""
+
+    @property
+    def member(self) -> MemberId:
+        """Whose disk it is."""
+
+    @property
+    def run(self) -> int:
+        """The number of the last run that began on it; 0 for a new one."""
+
+    @property
+    def machine_went_down(self) -> bool:
+        """Whether that run ended with its machine, and not in order."""
+
+    def raise_run(self) -> int:
+        """Begin a run: write the next number durably, without the clean mark; returns it."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownDisk:
+    """The disk that the cluster has in a slot, and its newest run."""
+
+    incarnation: str
+    run: int
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What a broker is told about itself.
+
+    `advertise` is where clients reach it; peers as well, unless they have maps of their own.
+    """
+
+    cluster: str
+    group: str
+    slot: int
+    advertise: str
+    replace_disk: bool = False
+
+    @property
+    def broker(self) -> str:
+        """The broker's name."""
+        return f"{self.group}-{self.slot}"
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What a broker knows of itself once it has joined."""
+
+    cluster_id: str
+    member: MemberId
+    group: str
+    slot: int
+    run: int
+    suspect: bool
+
+    @property
+    def run_id(self) -> RunId:
+        """This run."""
+        return RunId(self.member, self.run)
+
+
+OpenDisk = Callable[[str, KnownDisk | None, bool], Disk]
+"""`open(cluster_id, known, may_replace)`: the directory as that of this broker, or a `StorageError` that says why not.
+
+An empty directory becomes a new disk if nothing is known of the slot, or if the operator said that it may replace it.
+"""
+
+
+async def join(
+    coordinator: Coordinator, keys: Keys, place: Place, open_disk: OpenDisk, boot_id: str, *, deadline_s: float
+) -> Identity:
+    """Join the cluster.
+
+    Raises:
+        StorageError: The disk cannot be used; subclass and text say why, and what to do.
+        PreconditionError: Somebody else is registered in this slot right now; start again.
+        CoordinatorUnavailableError, TimeoutError: No answer within the deadline.
+    """
+    async with asyncio.timeout(deadline_s):
+        cluster_id = await _read_or_write_cluster(coordinator, keys)
+        key = keys.member(place.broker)
+        item = await coordinator.get(key)
+        record = records_pb2.MemberRecord.FromString(item.value) if item else None
+        known = KnownDisk(record.member.incarnation, record.run) if record else None
+        disk = open_disk(cluster_id, known, place.replace_disk)
+        if record is None and disk.run > 0:
+            raise ForeignDiskError(
+                f"the cluster does not know {place.broker}, but the directory has had {disk.run} runs. Remedy: if the "
+                "coordinator lost its data, restore it; else start with the coordinator that the directory belongs to"
+            )
+        suspect = disk.machine_went_down
+        run = disk.raise_run()
+        await _register(coordinator, key, item, _make_record(record, disk.member, place, run, boot_id))
+        await _certify_earlier_runs(coordinator, keys, RunId(disk.member, run))
+    identity = Identity(cluster_id, disk.member, place.group, place.slot, run, suspect)
+    _log.info("joined", cluster=place.cluster, member=str(identity.member), run=run, suspect=suspect)
+    return identity
+
+
+async def mark_clean(coordinator: Coordinator, keys: Keys, run: RunId) -> None:
+    """Say in the member's record that this run ended in order."""
+    key = keys.member(run.member.broker)
+    item = await coordinator.get(key, deadline_s=1.0)
+    if item is None:
+        return
+    record = records_pb2.MemberRecord.FromString(item.value)
+    if (record.member.incarnation, record.run) != (run.member.incarnation, run.run):
+        return
+    record.clean_shutdown = True
+    await coordinator.txn(
+        [mod_revision_is(key, item.mod_revision)], [Put(key, record.SerializeToString())], deadline_s=1.0
+    )
+
+
+async def certify_death(
+    coordinator: Coordinator, keys: Keys, run: RunId, issuer: str, evidence: str, *, deadline_s: float = 2.0
+) -> bool:
+    """Write a death certificate; False if there is one already. The caller knows that the run has ended."""
+    record = records_pb2.DeathCertificate(
+        member=member_to_record(run.member),
+        run=run.run,
+        issuer=issuer,
+        issued_at_ms=time.time_ns() // 1_000_000,
+        evidence=evidence,
+    )
+    key = keys.certificate(run)
+    result = await coordinator.txn([absent(key)], [Put(key, record.SerializeToString())], deadline_s=deadline_s)
+    return result.succeeded
+
+
+async def _read_or_write_cluster(coordinator: Coordinator, keys: Keys) -> str:
+    key = keys.cluster_record
+    while True:
+        item = await coordinator.get(key)
+        if item is not None:
+            record = records_pb2.ClusterRecord.FromString(item.value)
+            if record.cluster != keys.cluster:
+                raise PreconditionError(f"the coordinator's record of cluster {keys.cluster!r} names {record.cluster!r}")
+            if record.format_level > FORMAT_LEVEL:
+                raise NewerFormatError(
+                    f"the cluster is at format level {record.format_level}, this version knows {FORMAT_LEVEL}: upgrade it"
+                )
+            return record.id
+        record = records_pb2.ClusterRecord(cluster=keys.cluster, id=uuid.uuid4().hex, format_level=FORMAT_LEVEL)
+        await coordinator.txn([absent(key)], [Put(key, record.SerializeToString())])
+
+
+def _make_record(
+    record: records_pb2.MemberRecord | None, member: MemberId, place: Place, run: int, boot_id: str
+) -> records_pb2.MemberRecord:
+    written = records_pb2.MemberRecord()
+    if record is not None:
+        written.CopyFrom(record)  # fields of a newer version stay
+    is_same = record is not None and record.member.incarnation == member.incarnation
+    written.member.CopyFrom(member_to_record(member))
+    written.group = place.group
+    written.slot = place.slot
+    written.run = run
+    written.address = place.advertise
+    written.admitted = is_same and record is not None and record.admitted
+    written.boot_id = boot_id
+    written.clean_shutdown = False
+    written.protocol_min = PROTOCOL_MIN
+    written.protocol_max = PROTOCOL_MAX
+    return written
+
+
+async def _register(
+    coordinator: Coordinator, key: str, item: KeyValue | None, record: records_pb2.MemberRecord
+) -> None:
+    revision = item.mod_revision if item else 0
+    result = await coordinator.txn([mod_revision_is(key, revision)], [Put(key, record.SerializeToString())])
+    if result.succeeded:
+        return
+    current = await coordinator.get(key)
+    theirs = records_pb2.MemberRecord.FromString(current.value) if current else records_pb2.MemberRecord()
+    if (theirs.member.incarnation, theirs.run) == (record.member.incarnation, record.run):
+        return  # our own write, whose answer was lost
+    if theirs.member.incarnation == record.member.incarnation and theirs.run < record.run:
+        assert current is not None  # only the admission came in between: on top of it
+        record.admitted = theirs.admitted
+        await _register(coordinator, key, current, record)
+        return
+    raise PreconditionError(f"somebody else registered as {record.member.broker} just now")
+
+
+async def _certify_earlier_runs(coordinator: Coordinator, keys: Keys, run: RunId) -> None:
+    """Only the last one can lack a certificate, unless starts failed in between."""
+    known = {item.key for item in (await coordinator.list(keys.certificates_of(run.member))).items}
+    for earlier in range(max(1, run.run - CERTIFIED_RUNS_MAX), run.run):
+        ended = RunId(run.member, earlier)
+        if keys.certificate(ended) not in known:
+            await certify_death(coordinator, keys, ended, ISSUER_LATER_RUN, f"run {run.run} has begun")

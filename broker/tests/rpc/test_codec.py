@@ -1,0 +1,192 @@
+"""Every message between brokers survives the wire, alone and in frames, and what is none is refused."""
+
+from __future__ import annotations
+
+import typing
+from dataclasses import fields
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from seriatim_api.batch import make_header, parse_header
+from seriatim_api.errors import BadRequestError
+from seriatim_api.ids import MemberId
+from seriatim_broker.core import messages as m
+from seriatim_broker.core.chain import Chain, Segment, SegmentState
+from seriatim_broker.core.log import Batch, CursorState, TailCopy
+from seriatim_broker.core.producers import Entry
+from seriatim_broker.rpc import codec, peer_frames
+from seriatim_broker.runtime.records import ChainArchive, chain_to_record, parse_chain
+
+KINDS = typing.get_args(m.Message)
+
+u32 = st.integers(0, 2**32 - 1)
+u63 = st.integers(0, 2**63 - 1)
+ids16 = st.binary(min_size=16, max_size=16)
+texts = st.text(max_size=12)
+members = st.builds(MemberId, texts, texts)
+entries = st.builds(Entry, u32, u63, st.integers(1, 1000), u63)
+tables = st.lists(st.tuples(ids16, st.lists(entries, min_size=1, max_size=3).map(tuple)), max_size=3).map(tuple)
+
+
+def make_batch(body: bytes, sequence: int) -> Batch:
+    raw = make_header(
+        partition=7,
+        message_count=2,
+        producer=bytes(16),
+        producer_epoch=1,
+        base_sequence=sequence,
+        first_timestamp_ms=1,
+        last_timestamp_ms=2,
+        body_length=len(body),
+        body_crc=5,
+    )
+    return Batch(parse_header(raw), body)
+
+
+batches = st.lists(st.builds(make_batch, st.binary(max_size=40), u32), max_size=3).map(tuple)
+tails = st.builds(TailCopy, u32, u63, u63, batches)
+cursors = st.lists(st.builds(CursorState, u32, texts, u63, u63, u63), max_size=3).map(tuple)
+segments = st.builds(
+    Segment,
+    no=u32,
+    attempt=ids16,
+    group=texts,
+    members=st.lists(members, min_size=1, max_size=3).map(tuple),
+    master_run=u63,
+    state=st.sampled_from(SegmentState),
+    base=st.none() | u63,
+    server=members,
+    server_epoch=u63,
+    eligible=st.lists(members, max_size=3).map(tuple),
+    opened_at_ms=u63,
+    sealed_len=st.none() | u63,
+    sealed_checksum=st.none() | u32,
+    tail_from=st.none() | u63,
+    tail_copies=st.lists(members, max_size=2).map(tuple),
+    incomplete_table=st.booleans(),
+    sealed_at_ms=u63,
+)
+chains = st.builds(
+    Chain,
+    partition=u32,
+    epoch=u63,
+    topic=texts,
+    number=u32,
+    flush=st.booleans(),
+    send_chain=st.lists(texts, max_size=3).map(tuple),
+    segments=st.lists(segments, min_size=1, max_size=3, unique_by=lambda s: s.no).map(tuple),
+)
+
+BY_NAME: dict[str, st.SearchStrategy[Any]] = {
+    "partition": u32,
+    "segment_no": u32,
+    "checksum": u32,
+    "switch": ids16,
+    "attempt": ids16,
+    "settle": ids16,
+    "members": st.lists(members, max_size=3).map(tuple),
+    "batches": batches,
+    "cursors": cursors,
+    "chain": chains,
+    "refused": st.lists(st.tuples(u32, u32), max_size=3).map(tuple),
+    "replaces": st.none() | members,
+    "max_bytes": u32,
+}
+BY_KIND_AND_NAME: dict[tuple[type, str], st.SearchStrategy[Any]] = {
+    (m.FenceAnswer, "table"): tables,
+    (m.FenceAnswer, "tail"): batches,
+    (m.FenceAnswer, "length"): st.none() | u63,
+    (m.PrepareRequest, "table"): tables,
+    (m.PrepareRequest, "tail"): st.none() | tails,
+    (m.StoreTail, "tail"): tails,
+    (m.TableAnswer, "table"): st.none() | tables,
+    (m.ReplicaTail, "tail"): u63,
+}
+BY_TYPE: dict[Any, st.SearchStrategy[Any]] = {int: u63, bool: st.booleans(), str: texts}
+
+
+def messages_of(kind: type) -> st.SearchStrategy[Any]:
+    hints = typing.get_type_hints(kind)
+    arguments = {}
+    for field in fields(kind):
+        default = BY_NAME.get(field.name, BY_TYPE.get(hints[field.name]))
+        strategy = BY_KIND_AND_NAME.get((kind, field.name), default)
+        assert strategy is not None, (kind, field.name)
+        arguments[field.name] = strategy
+    return st.builds(kind, **arguments)
+
+
+ENCODED_KINDS = [kind for kind in KINDS if kind is not m.Replicate]
+
+
+@pytest.mark.parametrize("kind", ENCODED_KINDS, ids=lambda kind: kind.__name__)
+@settings(max_examples=20, deadline=None)
+@given(data=st.data())
+def test_each_message_survives(kind: type, data: st.DataObject) -> None:
+    message = data.draw(messages_of(kind))
+    assert codec.decode(codec.encode(message)) == message
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.one_of(*(messages_of(kind) for kind in m.DATA)), max_size=8))
+def test_data_frames_keep_the_order_of_each_partition(sent: list[Any]) -> None:
+    arrived = [message for frame in peer_frames.write_data_frames(sent) for message in peer_frames.read_data_frame(frame)]
+    assert sorted(map(repr, arrived)) == sorted(map(repr, sent))
+    for partition in {message.partition for message in sent}:
+        # Messages before a run of their partition may not fall behind it, nor the other way round.
+        assert [x for x in arrived if x.partition == partition] == [x for x in sent if x.partition == partition]
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.one_of(*(messages_of(kind) for kind in KINDS if kind not in m.DATA)), max_size=8))
+def test_control_frames_keep_the_order(sent: list[Any]) -> None:
+    frames = list(peer_frames.write_control_frames(sent))
+    assert [message for frame in frames for message in peer_frames.read_control_frame(frame)] == sent
+
+
+def test_frames_are_bounded() -> None:
+    batch = make_batch(bytes(300_000), 1)
+    sent = [m.Replicate(partition, 1, bytes(16), 0, (batch,)) for partition in range(1, 9)]
+    frames = list(peer_frames.write_data_frames(sent))
+    assert len(frames) == 3
+    assert all(len(frame) <= peer_frames.FRAME_SIZE_BYTES + 4096 for frame in frames)
+
+
+@pytest.mark.parametrize("garbage", [b"\xff\xff", b"", b"\x0a\x05abc", b"hello, broker"])
+def test_garbage_is_a_bad_request(garbage: bytes) -> None:
+    with pytest.raises(BadRequestError):
+        codec.decode(garbage)
+    if garbage:
+        with pytest.raises(BadRequestError):
+            peer_frames.read_data_frame(garbage)
+
+
+@settings(max_examples=40, deadline=None)
+@given(chains)
+def test_a_chain_survives_the_coordinator(chain: Chain) -> None:
+    value = chain_to_record(chain).SerializeToString()
+    assert parse_chain(value) == chain
+    archive = ChainArchive()
+    assert archive.parse(value, 1) == chain
+    assert archive.serialize(chain) == value
+
+
+@settings(max_examples=20, deadline=None)
+@given(chains, u63)
+def test_fields_of_a_newer_version_survive_a_rewrite(chain: Chain, epoch: int) -> None:
+    unknown = b"\xc2\x3e\x05newer"  # field 1000, length-delimited
+    record = chain_to_record(chain)
+    record.segments[0].MergeFromString(unknown)
+    value = record.SerializeToString() + unknown
+    archive = ChainArchive()
+    assert archive.parse(value, 1) == chain
+    rewritten = archive.serialize(typing.cast("Any", chain).__class__(**{**_fields(chain), "epoch": epoch}))
+    assert rewritten.count(unknown) == 2
+    assert parse_chain(rewritten).epoch == epoch
+
+
+def _fields(chain: Chain) -> dict[str, Any]:
+    return {field.name: getattr(chain, field.name) for field in fields(chain)}

@@ -1,0 +1,172 @@
+"""Links over real sockets: up, in order, down at once, made again, one for each pair."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import time
+from collections.abc import AsyncIterator, Callable
+
+import grpc
+import pytest
+
+from seriatim_api.batch import make_header, parse_header
+from seriatim_api.ids import MemberId
+from seriatim_broker.core import messages as m
+from seriatim_broker.core.events import Event, LinkDown, LinkUp, Received
+from seriatim_broker.core.log import Batch
+from seriatim_broker.interfaces.link import PeerIdentity, PeerSilentError
+from seriatim_broker.rpc.limits import SERVER_OPTIONS
+from seriatim_broker.rpc.peer import GrpcDialer, PeerServicer
+from seriatim_broker.runtime.links import Links
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Node:
+    """One end: a server, its links, and the events they gave."""
+
+    def __init__(self, name: str, run: int, port: int, addresses: dict[str, str], cluster: str = "c1") -> None:
+        self.identity = PeerIdentity(cluster, MemberId(name, f"{name}-disk"), run)
+        self.events: list[Event] = []
+        self.arrived = asyncio.Event()
+        self.links = Links(name, GrpcDialer(self.identity), addresses.get, self._take)
+        self.server = grpc.aio.server(options=SERVER_OPTIONS)
+        self.server.add_generic_rpc_handlers((PeerServicer(self.identity, self.links.carry_accepted).handler(),))
+        self.server.add_insecure_port(f"127.0.0.1:{port}")
+
+    def _take(self, event: Event) -> None:
+        self.events.append(event)
+        self.arrived.set()
+
+    async def until(self, condition: Callable[[], bool], deadline_s: float = 5.0) -> None:
+        async with asyncio.timeout(deadline_s):
+            while not condition():
+                self.arrived.clear()
+                await self.arrived.wait()
+
+    def ups(self) -> list[LinkUp]:
+        return [event for event in self.events if isinstance(event, LinkUp)]
+
+    def downs(self, *, refused: bool) -> list[LinkDown]:
+        return [event for event in self.events if isinstance(event, LinkDown) and event.refused == refused]
+
+    def messages(self) -> list[m.Message]:
+        return [event.message for event in self.events if isinstance(event, Received)]
+
+    async def stop(self) -> None:
+        await self.links.close()
+        await self.server.stop(None)
+
+
+@contextlib.asynccontextmanager
+async def running(*nodes: Node) -> AsyncIterator[None]:
+    for node in nodes:
+        await node.server.start()
+    try:
+        yield
+    finally:
+        for node in nodes:
+            await node.stop()
+
+
+def pair() -> tuple[Node, Node, dict[str, str]]:
+    ports = free_port(), free_port()
+    addresses = {"a": f"127.0.0.1:{ports[0]}", "b": f"127.0.0.1:{ports[1]}"}
+    return Node("a", 1, ports[0], addresses), Node("b", 4, ports[1], addresses), addresses
+
+
+def make_batch(body: bytes) -> Batch:
+    raw = make_header(
+        partition=7, message_count=1, producer=bytes(16), producer_epoch=1, base_sequence=0,
+        first_timestamp_ms=1, last_timestamp_ms=2, body_length=len(body), body_crc=5,
+    )  # fmt: skip
+    return Batch(parse_header(raw), body)
+
+
+async def test_messages_arrive_in_order_on_both_streams() -> None:
+    a, b, _ = pair()
+    async with running(a, b):
+        a.links.connect("b")
+        await a.until(lambda: bool(a.ups()))
+        await b.until(lambda: bool(b.ups()))
+        assert a.ups() == [LinkUp("b", b.identity.member, 4, 1)]
+        assert b.ups() == [LinkUp("a", a.identity.member, 1, 1)]
+        data = [m.Replicate(7, 1, bytes(16), at, (make_batch(bytes(100_000)),)) for at in range(50)]
+        beats = [m.Heartbeat(at) for at in range(50)]
+        for datum, beat in zip(data, beats, strict=True):
+            a.links.send("b", datum)
+            b.links.send("a", beat)
+        await b.until(lambda: len(b.messages()) == 50)
+        await a.until(lambda: len(a.messages()) == 50)
+        assert b.messages() == data
+        assert a.messages() == beats
+
+
+async def test_a_peer_that_ends_is_noticed_at_once_and_found_again() -> None:
+    a, b, addresses = pair()
+    async with running(a, b):
+        a.links.connect("b")
+        await a.until(lambda: bool(a.ups()))
+        began = time.monotonic()
+        await b.stop()
+        await a.until(lambda: bool(a.downs(refused=True)))
+        assert time.monotonic() - began < 1
+        assert [down.session for down in a.downs(refused=False)] == [1]
+        again = Node("b", 5, int(addresses["b"].rpartition(":")[2]), addresses)
+        async with running(again):
+            began = time.monotonic()
+            await a.until(lambda: len(a.ups()) == 2)
+            assert time.monotonic() - began < 1
+            assert a.ups()[1] == LinkUp("b", b.identity.member, 5, 2)
+
+
+async def test_dials_that_cross_end_in_one_link() -> None:
+    a, b, _ = pair()
+    async with running(a, b):
+        for _ in range(5):
+            a.links.connect("b")
+            b.links.connect("a")
+            await a.until(lambda: a.links.is_up("b"))
+            await b.until(lambda: b.links.is_up("a"))
+            marker = m.Heartbeat(len(a.events) + len(b.events) * 1000)
+            async with asyncio.timeout(5):  # a crossing may break one link before both settle on the other
+                while marker not in b.messages():
+                    a.links.send("b", marker)
+                    await asyncio.wait([asyncio.ensure_future(b.arrived.wait())], timeout=0.05)
+                    b.arrived.clear()
+            a.links.disconnect("b", a.ups()[-1].session)
+            await b.until(lambda: bool(b.downs(refused=False)))
+
+
+async def test_a_peer_of_another_cluster_is_refused() -> None:
+    ports = free_port(), free_port()
+    addresses = {"a": f"127.0.0.1:{ports[0]}", "b": f"127.0.0.1:{ports[1]}"}
+    a, stranger = Node("a", 1, ports[0], addresses), Node("b", 4, ports[1], addresses, cluster="c2")
+    async with running(a, stranger):
+        with pytest.raises(PeerSilentError, match="another cluster"):
+            await GrpcDialer(a.identity).dial(addresses["b"], 2.0)
+        assert not stranger.ups()
+
+
+async def test_garbage_breaks_the_link_and_nothing_else() -> None:
+    a, b, addresses = pair()
+    async with running(a, b):
+        a.links.connect("b")
+        await a.until(lambda: bool(a.ups()))
+        async with grpc.aio.insecure_channel(addresses["b"]) as channel:
+            call = channel.stream_stream("/seriatim.v1.Peer/Control")()
+            await call.write(b"\xff\xff not a hello")
+            assert await call.code() is grpc.StatusCode.INVALID_ARGUMENT
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(addresses["b"].rpartition(":")[2]))
+        writer.write(b"GET / HTTP/1.0\r\n\r\n")
+        await reader.read()
+        writer.close()
+        a.links.send("b", m.Heartbeat(9))
+        await b.until(lambda: b.messages() == [m.Heartbeat(9)])
+        assert not a.downs(refused=False)
