@@ -1,8 +1,8 @@
 """The chain record of a partition and its transitions.
 
 One record for each partition, in one key of the coordinator: so every transition here is one compare-and-swap there.
-The functions are pure: they take a record and give the next one, whose epoch is one higher. `check` holds what is true of
-every record; each transition asserts it of its result.
+The functions are pure: they take a record and give the next one, whose epoch is one higher. `check` holds what is true
+of every record; each transition asserts it of its result.
 
     OPEN ──seal_and_open──▶ SEALED ──declare_lost──▶ LOST
       └────open_over──────▶ UNSETTLED ──settle──▶ SEALED
@@ -248,19 +248,17 @@ def add_copy(chain: Chain, no: int, member: MemberId) -> Chain:
     return _replace_segment(chain, replace(old, members=(*old.members, member)), chain.epoch + 1)
 
 
-def remove_copy(chain: Chain, no: int, member: MemberId) -> Chain:
-    """Forget the copy of a dead member of a sealed segment; another one is left."""
+def replace_copy(chain: Chain, no: int, member: MemberId, dead: MemberId) -> Chain:
+    """List a new whole copy in place of the copy of a dead member, in one step."""
     old = _require(chain, no)
     assert old.state is SegmentState.SEALED
-    assert member != old.server
-    members = tuple(other for other in old.members if other != member)
-    assert members
-    eligible = tuple(other for other in old.eligible if other != member)
-    tail_copies = tuple(other for other in old.tail_copies if other != member)
+    assert member not in old.members
+    assert dead != old.server
+    members = (*(other for other in old.members if other != dead), member)
+    eligible = tuple(other for other in old.eligible if other != dead)
+    tail_copies = tuple(other for other in old.tail_copies if other != dead)
     return _replace_segment(
-        chain,
-        replace(old, members=members, eligible=eligible, tail_copies=tail_copies),
-        chain.epoch + 1,
+        chain, replace(old, members=members, eligible=eligible, tail_copies=tail_copies), chain.epoch + 1
     )
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from seriatim_api.ids import MemberId
 
-from .chain import Chain, Segment, SegmentState, add_copy, remove_copy
+from .chain import Chain, Segment, SegmentState, add_copy, replace_copy
 from .effects import ReadLog
 from .log import Batch, LocalSegment, PutSegment
 from .messages import CopyAnswer, CopyRequest, EligibleRequest
@@ -212,10 +212,11 @@ def _be_listed(outbox: Outbox, partition: Partition, chain: Chain, segment: Segm
     """Whole: into the record as a copy, then as eligible; then there is nothing left to do."""
     if outbox.member not in segment.members:
         if not partition.is_writing("copy", segment.no):
-            changed = add_copy(chain, segment.no, outbox.member)
-            if copying.replaces is not None and copying.replaces in segment.members:
-                if copying.replaces != segment.server:
-                    changed = remove_copy(changed, segment.no, copying.replaces)
+            dead = copying.replaces
+            if dead is not None and dead in segment.members and dead != segment.server:
+                changed = replace_copy(chain, segment.no, outbox.member, dead)
+            else:
+                changed = add_copy(chain, segment.no, outbox.member)
             partition.write_chain(outbox, "copy", changed, segment.no)
         return
     if outbox.member in segment.eligible or segment.server == outbox.member:

@@ -271,10 +271,10 @@ def on_cursor_read(
         elif partition.chain is None:
             outbox.wake(outbox.now.mono_us + outbox.config.retry_us, "cursor", partition.id, group)
         return
-    if head.phase is Phase.LOADING or (head.segment_no, head.group_epoch) != (record.segment_no, record.group_epoch):
-        if head.phase is not Phase.CROSSING:
-            head.cursor_revision = revision
-            _place_head(outbox, partition, head, record)
+    moved = (head.segment_no, head.group_epoch) != (record.segment_no, record.group_epoch)
+    if head.phase is Phase.LOADING or (moved and head.phase is not Phase.CROSSING):
+        head.cursor_revision = revision
+        _place_head(outbox, partition, head, record)
     _answer_questions(outbox, partition, head)
 
 

@@ -1,0 +1,64 @@
+# Seriatim: what can be done here. `make help` lists it. `make demo` and `make test` need nothing but Python >= 3.11.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+SYNCED := $(VENV)/.synced
+
+.DEFAULT_GOAL := help
+.PHONY: help env demo test test-slow check lint types contracts proto proto-check docs-check tools bench-smoke sim clean
+
+help: ## list the targets
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(SYNCED): pyproject.toml uv.lock api/pyproject.toml broker/pyproject.toml client/pyproject.toml e2e/pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Seriatim needs Python 3.11 or newer: make PYTHON=python3.12 ...")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet uv
+	$(BIN)/uv sync --frozen --quiet --python $(BIN)/python
+	@touch $@
+
+env: $(SYNCED) ## make the environment in .venv from the lock
+
+demo: $(SYNCED) ## a year of flights through six brokers that are killed, frozen and cut off (QUICK=1: a part; SEED=n: that plan)
+	$(BIN)/python -m e2e.demo
+
+test: $(SYNCED) ## all tests that need nothing but Python, package by package
+	$(BIN)/python -m tools.run_tests
+
+test-slow: $(SYNCED) ## the tests that take minutes (disks, whole clusters)
+	$(BIN)/python -m tools.run_tests --slow
+
+check: lint types contracts proto-check docs-check ## everything that reads the code without running it
+
+lint: $(SYNCED) ## ruff
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(SYNCED) ## mypy --strict
+	$(BIN)/mypy api/src broker/src client/src e2e
+
+contracts: $(SYNCED) ## who may import whom
+	$(BIN)/lint-imports
+
+proto: $(SYNCED) ## generate seriatim_api.v1 from api/proto
+	tools/proto.sh
+
+proto-check: $(SYNCED) ## fail if the generated code is stale
+	tools/proto_check.sh
+
+docs-check: $(SYNCED) ## fail if a generated page is stale or a link leads nowhere
+	$(BIN)/python docs/generate_errors.py --check
+	$(BIN)/python -m tools.check_links
+
+tools: ## build etcd 3.6 into .tools/bin (needs Go)
+	tools/etcd/build.sh
+
+bench-smoke: $(SYNCED) ## throughput, latency and the gap at kill -9, in under a minute
+	$(BIN)/python -m e2e.bench.smoke
+
+sim: $(SYNCED) ## one simulated world: make sim SEED=7 STEPS=2000
+	$(BIN)/python -m e2e.sim --seed $(or $(SEED),1) --steps $(or $(STEPS),2000) $(if $(TRACE),--trace)
+
+clean: ## remove what was made here (not the environment)
+	rm -rf demo-out bench-out .local .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,64 @@
+"""Run the tests of each package on its own, and close with one line for all of them.
+
+One pytest for each package keeps the packages apart as they are in production (and a package named `operator` away from
+the standard library's). The summary line at the end adds them up.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+PACKAGES = ("api", "broker", "client", "e2e")
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def counts(report: Path) -> dict[str, int]:
+    """Passed, failed and skipped of a JUnit report; a run that left none counts as one failure."""
+    if not report.exists():
+        return {"passed": 0, "failed": 1, "skipped": 0}
+    totals = {"tests": 0, "failures": 0, "errors": 0, "skipped": 0}
+    for suite in ElementTree.parse(report).getroot().iter("testsuite"):  # noqa: S314 - our own file
+        for name in totals:
+            totals[name] += int(suite.get(name, "0"))
+    failed = totals["failures"] + totals["errors"]
+    return {"passed": totals["tests"] - failed - totals["skipped"], "failed": failed, "skipped": totals["skipped"]}
+
+
+def run(package: str, slow: bool, extra: list[str]) -> dict[str, int]:
+    """Run one package's tests; returns its counts."""
+    with tempfile.TemporaryDirectory() as scratch:
+        report = Path(scratch) / "report.xml"
+        marker = "slow" if slow else "not slow"
+        command = [sys.executable, "-m", "pytest", package, "-q", "-rs", "-m", marker, f"--junit-xml={report}", *extra]
+        started = time.monotonic()
+        status = subprocess.run(command, cwd=ROOT, check=False, env={**os.environ}).returncode  # noqa: S603 - our own words
+        result = counts(report)
+        if status not in (0, 5) and not result["failed"]:
+            result["failed"] = 1  # an internal error or an interruption is no success
+        print(f"{package}: {result['passed']} passed in {time.monotonic() - started:.0f} s\n", flush=True)  # noqa: T201
+        return result
+
+
+def main() -> int:
+    """Run what is asked for; exit status 1 if anything failed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--slow", action="store_true", help="the tests marked slow, instead of the others")
+    parser.add_argument("--package", action="append", choices=PACKAGES, help="only this package (may be repeated)")
+    arguments, extra = parser.parse_known_args()
+    total = {"passed": 0, "failed": 0, "skipped": 0}
+    for package in arguments.package or PACKAGES:
+        for name, count in run(package, arguments.slow, extra).items():
+            total[name] += count
+    print(f"{total['passed']} passed, {total['failed']} failed, {total['skipped']} skipped")  # noqa: T201
+    return 1 if total["failed"] or not total["passed"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
