@@ -35,7 +35,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[LocalCluster]:
 
 async def until(holds: Callable[[], Awaitable[bool]]) -> None:
     async with asyncio.timeout(DEADLINE_S):
-        while not await holds():
+        while not await holds():  # noqa: ASYNC110 - other processes signal nothing
             await asyncio.sleep(0.02)
 
 
@@ -149,8 +149,7 @@ async def test_cuts_are_by_directed_pair(cluster: LocalCluster) -> None:
 async def test_cutting_clients_leaves_the_brokers_connected(cluster: LocalCluster) -> None:
     await cluster.cut("clients", "g0-0", reset=True)
     with pytest.raises(ConnectionError):
-        assert await say(cluster.bootstrap[0], "hello") == ""
-        raise ConnectionResetError  # the connection ended without an answer
+        await say(cluster.bootstrap[0], "hello")
     peer = dict(cluster.plan.broker("g0-1").peers)["g0-0"]
     assert await say(str(peer), "hello") == "g0-0 1 hello"
 

@@ -55,7 +55,7 @@ class ManagedProcess:
         starter = [sys.executable, "-I", "-S", _CHILD_SCRIPT, str(os.getpid()), *argv]
         try:
             with log_path.open("ab") as log:
-                self._popen = subprocess.Popen(
+                self._popen = subprocess.Popen(  # noqa: S603 - an argument vector of our own making, no shell
                     starter,
                     stdin=subprocess.DEVNULL,
                     stdout=log,

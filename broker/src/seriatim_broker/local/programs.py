@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
-from seriatim_api.errors import PreconditionError
+from seriatim_api.errors import ForeignDiskError, PreconditionError
 from seriatim_api.ids import RunId
 
+from seriatim_broker.adapters.crc import crc32c
+from seriatim_broker.adapters.passport import read_passport
 from seriatim_broker.local.plan import BrokerPlan, ClusterPlan
 
 CoordinatorKind = Literal["embedded", "etcd"]
@@ -81,9 +83,12 @@ class SeriatimPrograms:
 
     def last_run(self, data: Path, broker: str) -> RunId | None:
         """As the directory's passport has it."""
-        from seriatim_broker.adapters.passport import read_run
-
-        return read_run(data)
+        passport = read_passport(data, crc32c)
+        if passport is None:
+            return None
+        if passport.broker != broker:
+            raise ForeignDiskError(f"{data} belongs to {passport.broker}, not to {broker}", found=passport.broker)
+        return RunId(passport.member, passport.run)
 
 
 _OURS = (sys.executable, "-m", "seriatim_broker")

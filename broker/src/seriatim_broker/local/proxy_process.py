@@ -1,13 +1,12 @@
-"""The proxy as a process of its own, told what to do over an inherited socket; and the runner's handle on it.
+"""The runner's handle on the proxy, which is a process of its own (`proxy_main`), told what to do over a socket.
 
-A process, so that forwarding takes no time from whoever runs the cluster: the demo and the benchmark run it inside
-their own event loop, next to their clients. When the socket closes the process ends.
+A process, so that forwarding takes no time from whoever runs the cluster: the demo and the benchmark run one inside
+their own event loop, next to their clients.
 """
 
 from __future__ import annotations
 
 import asyncio
-import resource
 import socket
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,12 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path as FilePath
 from typing import Any, Final
 
-from seriatim_api.errors import BadRequestError, UnavailableError
+from seriatim_api.errors import UnavailableError
 
 from seriatim_broker.local import lines
-from seriatim_broker.local.plan import Address, Link
+from seriatim_broker.local.plan import Link
 from seriatim_broker.local.process import ManagedProcess
-from seriatim_broker.local.proxy import CutMode, Path, Proxy
+from seriatim_broker.local.proxy import CutMode, Path
 
 NAME: Final = "proxy"
 _START_DEADLINE_S: Final = 20.0
@@ -62,7 +61,7 @@ class ProxyProcess:
         """
         ours, theirs = socket.socketpair()
         with theirs:
-            argv = [sys.executable, "-m", "seriatim_broker.local.proxy_process", str(theirs.fileno())]
+            argv = [sys.executable, "-m", "seriatim_broker.local.proxy_main", str(theirs.fileno())]
             try:
                 process = ManagedProcess(
                     NAME, argv, log_path=log_path, environment=environment, on_end=on_end, pass_fds=(theirs.fileno(),)
@@ -105,50 +104,5 @@ class ProxyProcess:
                 raise
 
 
-async def _serve(descriptor: int) -> None:
-    control = socket.socket(fileno=descriptor)
-    reader, writer = await asyncio.open_connection(sock=control, limit=lines.LINE_SIZE_BYTES_MAX)
-    proxy: Proxy | None = None
-
-    async def handle(command: str, arguments: lines.Arguments) -> Any:
-        nonlocal proxy
-        if command == "start" and proxy is None:
-            started = Proxy([_link_in(link) for link in arguments["links"]])
-            started.start()
-            proxy = started
-            return None
-        if proxy is None:
-            raise BadRequestError(f"{command!r} before 'start'")
-        match command:
-            case "cut":
-                return proxy.cut([(a, b) for a, b in arguments["paths"]], arguments["mode"])
-            case "heal":
-                return proxy.heal([(a, b) for a, b in arguments["paths"]])
-            case "figures":
-                return {"connection_count": proxy.connection_count, "forwarded_bytes": proxy.forwarded_bytes}
-            case _:
-                raise BadRequestError(f"the proxy does not know {command!r}")
-
-    await lines.serve(reader, writer, handle)
-    if proxy is not None:
-        proxy.close()
-
-
 def _link_out(link: Link) -> list[str]:
     return [link.source, link.destination, str(link.listen), str(link.target)]
-
-
-def _link_in(fields: list[str]) -> Link:
-    source, destination, listen, target = fields
-    return Link(source, destination, Address.parse(listen), Address.parse(target))
-
-
-def main() -> None:
-    """Serve on the descriptor that the command line names, until its other end is closed."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    asyncio.run(_serve(int(sys.argv[1])))
-
-
-if __name__ == "__main__":
-    main()

@@ -133,7 +133,7 @@ def detach(config: RunnerConfig) -> list[str]:
     argv = [sys.executable, "-m", "seriatim_broker.local.runner", json.dumps(asdict(config)), str(theirs)]
     try:
         with log_path.open("ab") as log:
-            process = subprocess.Popen(
+            process = subprocess.Popen(  # noqa: S603 - an argument vector of our own making, no shell
                 argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, pass_fds=(theirs,)
             )
     except OSError as error:
