@@ -1,0 +1,430 @@
+"""One exclusive consumer on one partition: who serves, what is contiguous, what may be acknowledged. Pure.
+
+Bodies, streams and timers belong to the caller; here a batch is a base index and a count. The life of a subscription:
+
+    RESOLVING ──place known──▶ OPENING ──stream up──▶ JOINING ──Joined──▶ STANDBY ⇄ ACTIVE
+        ▲                                                │                    │
+        └── refused, revoked, stream broken, no answer ──┴────────────────────┘
+    SegmentEnded: to OPENING at the next server's address, or RESOLVING if it is not known.
+
+`step(event, now_us, jitter)` changes state and returns effects, in order; send `Timer()` no later than `wake_at_us`.
+Events and effects are in `consumer_types`. What is checked:
+
+* Deliveries, skips and gaps follow one another without a hole from the index of the join on; the end of a segment
+  comes at its sealed length. Anything else is a broker's mistake or ours, and is an `OrderViolationError`.
+* A delivery of an older serving epoch than the grant's is dropped: that server has lost its right. One of a newer
+  epoch without a new Joined is a violation.
+* Only what was delivered under the current grant can be acknowledged, under its token. What was handed out under an
+  earlier grant comes again, flagged; acknowledging it changes nothing.
+
+Each join has a subscription number of its own, so what is still under way for an earlier one is told apart.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Final
+
+from seriatim_api.errors import CATALOGUE, NotActiveError, OrderViolationError, StaleGroupEpochError
+from seriatim_api.ids import make_offset
+
+from .consumer_types import (
+    AckConfirmed,
+    AckedDurably,
+    Acknowledge,
+    Assigned,
+    Connected,
+    ConsumerConfig,
+    Deliver,
+    Delivered,
+    Disconnected,
+    Effect,
+    Ended,
+    Event,
+    GapDeclared,
+    GapFound,
+    Joined,
+    Leave,
+    OpenStream,
+    Passed,
+    Place,
+    Refused,
+    Resolve,
+    Resolved,
+    SegmentEnded,
+    SendAck,
+    SendJoin,
+    SendLeave,
+    Skipped,
+    Timer,
+)
+from .producer_types import ReplyError
+from .state import State
+
+_US_PER_MS: Final = 1000
+CREDIT_SHARE: Final = 4
+"""Credit is given back when a quarter of the window is free: few requests, and the broker never runs dry."""
+
+
+_TOLD_MAX: Final = 3
+"""Brokers that send us to each other are followed so often without a pause, then asked about."""
+
+
+class Phase(enum.Enum):
+    """Where a subscription is in its life."""
+
+    RESOLVING = "resolving"
+    OPENING = "opening"
+    JOINING = "joining"
+    STANDBY = "standby"
+    ACTIVE = "active"
+    ENDED = "ended"
+
+
+_HEARD = (Phase.JOINING, Phase.STANDBY, Phase.ACTIVE)
+
+
+class PartitionConsumer(State):
+    """One consumer of a group on one partition, in exclusive mode."""
+
+    __slots__ = (
+        "_ack_at_us",
+        "_ack_sent",
+        "_ack_wanted",
+        "_complain",
+        "_config",
+        "_deadline_us",
+        "_failures",
+        "_gap",
+        "_group_epoch",
+        "_place",
+        "_resolving",
+        "_retry_at_us",
+        "_server_epoch",
+        "_stream",
+        "_token",
+        "_was_active",
+        "grant",
+        "next_index",
+        "phase",
+        "segment",
+        "subscription",
+    )
+
+    def __init__(self, config: ConsumerConfig, subscription_base: int = 0) -> None:
+        self._config = config
+        self.subscription = subscription_base
+        self.phase = Phase.RESOLVING
+        self.grant = 0
+        self.segment = 0
+        self.next_index = 0  # of the next message that may be delivered
+        self._place: Place | None = None
+        self._resolving = False
+        self._complain = False
+        self._stream: int | None = None
+        self._was_active = False
+        self._token = 0
+        self._group_epoch = 0
+        self._server_epoch = 0
+        self._gap = False
+        self._ack_wanted = 0
+        self._ack_sent = 0
+        self._ack_at_us = 0
+        self._failures = 0
+        self._retry_at_us = 0
+        self._deadline_us = 0  # of the join
+
+    @property
+    def place(self) -> Place | None:
+        """Who serves, as far as is known."""
+        return self._place
+
+    @property
+    def server_epoch(self) -> int:
+        """The serving epoch of the grant, or of standing by."""
+        return self._server_epoch
+
+    @property
+    def wake_at_us(self) -> int | None:
+        """When `Timer` is wanted at the latest."""
+        if self.phase is Phase.RESOLVING:
+            return None if self._resolving else self._retry_at_us
+        if self.phase is Phase.JOINING:
+            return self._deadline_us
+        if self.phase is Phase.ACTIVE and self._ack_wanted > self._ack_sent:
+            return self._ack_at_us
+        return None
+
+    def step(self, event: Event, now_us: int, jitter: float = 0.5) -> list[Effect]:
+        """Advance by one event and say what must be done, in this order.
+
+        Args:
+            event: What happened. The first is a `Timer`.
+            now_us: Monotonic time.
+            jitter: Random number in [0, 1), for the time until a retry.
+
+        Raises:
+            OrderViolationError: What came does not follow what came before.
+        """
+        effects: list[Effect] = []
+        if self.phase is Phase.ENDED:
+            return effects
+        match event:
+            case Delivered():
+                self._delivered(event, effects)
+            case Acknowledge():
+                self._acknowledge(event)
+            case AckConfirmed():
+                if self._is_heard(event.subscription) and event.segment == self.segment:
+                    effects.append(AckedDurably(event.segment, event.index))
+            case Skipped():
+                self._skipped(event, effects)
+            case Joined():
+                self._joined(event, effects)
+            case Resolved():
+                self._resolved(event, now_us, jitter)
+            case Connected():
+                self._connected(event, now_us, effects)
+            case Disconnected():
+                self._disconnected(event, now_us, jitter, effects)
+            case SegmentEnded():
+                self._segment_ended(event, now_us, effects)
+            case Refused():
+                self._refused(event, now_us, jitter, effects)
+            case GapDeclared():
+                self._gap_declared(event, effects)
+            case Leave():
+                self._leave(effects)
+            case Timer():
+                pass
+        self._pump(now_us, jitter, effects)
+        return effects
+
+    # ---- finding the server --------------------------------------------------------------------------
+
+    def _resolved(self, event: Resolved, now_us: int, jitter: float) -> None:
+        self._resolving = False
+        if self.phase is not Phase.RESOLVING:
+            return
+        if event.place is None or not event.place.address:
+            self._back_off(now_us, jitter)
+            return
+        self._complain = False
+        self._go_to(event.place)
+
+    def _go_to(self, place: Place) -> None:
+        self._place = place
+        self._stream = None
+        self.phase = Phase.OPENING
+
+    def _connected(self, event: Connected, now_us: int, effects: list[Effect]) -> None:
+        if self.phase is not Phase.OPENING or self._place is None or event.address != self._place.address:
+            return
+        self._stream = event.stream
+        self.subscription += 1
+        self.phase = Phase.JOINING
+        self._deadline_us = now_us + self._config.join_timeout_ms * _US_PER_MS
+        effects.append(SendJoin(event.stream, self.subscription, self._was_active))
+
+    def _disconnected(self, event: Disconnected, now_us: int, jitter: float, effects: list[Effect]) -> None:
+        would_not_open = event.stream is None and self.phase is Phase.OPENING
+        if self._place is None or event.address != self._place.address:
+            return
+        if would_not_open or (event.stream is not None and event.stream == self._stream):
+            self._lose(now_us, jitter, effects, complain=True)
+
+    def _lose(self, now_us: int, jitter: float, effects: list[Effect], *, complain: bool) -> None:
+        """This server is none any more: find the next one."""
+        self._end_grant(effects)
+        self._complain = complain
+        if self._failures:
+            self._back_off(now_us, jitter)
+        else:
+            self._failures = 1  # the first time, ask at once
+            self._retry_at_us = now_us
+        self._stream = None
+        self.phase = Phase.RESOLVING
+
+    def _end_grant(self, effects: list[Effect]) -> None:
+        if self.phase is Phase.ACTIVE:
+            self.grant += 1
+            effects.append(Assigned(self.grant, False, self.segment, self.next_index))
+
+    def _pump(self, now_us: int, jitter: float, effects: list[Effect]) -> None:
+        if self.phase is Phase.JOINING and now_us >= self._deadline_us:
+            assert self._stream is not None
+            effects.append(SendLeave(self._stream, self.subscription))
+            self._lose(now_us, jitter, effects, complain=True)
+        if self.phase is Phase.RESOLVING and not self._resolving and now_us >= self._retry_at_us:
+            self._resolving = True
+            place = self._place if self._complain else None
+            effects.append(Resolve(place.server_epoch, place.address) if place else Resolve(None, None))
+        if self.phase is Phase.OPENING and self._stream is None:
+            assert self._place is not None
+            self._stream = _OPENING
+            effects.append(OpenStream(self._place.address))
+        if self.phase is Phase.ACTIVE and self._ack_wanted > self._ack_sent and now_us >= self._ack_at_us:
+            assert self._stream is not None
+            self._ack_sent = self._ack_wanted
+            self._ack_at_us = now_us + self._config.ack_interval_ms * _US_PER_MS
+            offset = make_offset(self.segment, self._ack_wanted - 1)
+            effects.append(SendAck(self._stream, self.subscription, self._token, offset))
+
+    # ---- what the server says ------------------------------------------------------------------------
+
+    def _is_heard(self, subscription: int) -> bool:
+        return subscription == self.subscription and self.phase in _HEARD
+
+    def _joined(self, event: Joined, effects: list[Effect]) -> None:
+        known = (self._group_epoch, self.segment, self._server_epoch)
+        if not self._is_heard(event.subscription) or (event.group_epoch, event.segment, event.server_epoch) < known:
+            return  # of a server that does not know yet that it is none; the join's deadline finds the right one
+        was_active = self.phase is Phase.ACTIVE
+        self._failures = 0
+        self._group_epoch, self.segment, self._server_epoch = event.group_epoch, event.segment, event.server_epoch
+        assert self._place is not None
+        self._place = Place(event.segment, self._place.address, event.server_epoch)
+        if not event.active and not was_active:
+            self.phase = Phase.STANDBY
+            return
+        self.grant += 1
+        self._was_active = event.active
+        self.phase = Phase.ACTIVE if event.active else Phase.STANDBY
+        if event.active:
+            self._gap = False
+            self.next_index = self._ack_wanted = self._ack_sent = event.index
+            self._token = event.token
+        effects.append(Assigned(self.grant, event.active, event.segment, event.index))
+
+    def _delivered(self, event: Delivered, effects: list[Effect]) -> None:
+        if not self._is_heard(event.subscription) or event.server_epoch < self._server_epoch:
+            return
+        if self.phase is not Phase.ACTIVE or event.server_epoch > self._server_epoch:
+            self._violated(f"delivery under serving epoch {event.server_epoch} without a grant of it")
+        if event.segment != self.segment or not event.batches:
+            self._violated(f"delivery of segment {event.segment}, the grant is for segment {self.segment}")
+        base, count = event.batches[0]
+        if event.from_index != self.next_index or not base <= self.next_index < base + count:
+            self._violated(f"delivery from {event.from_index} (batch at {base}), expected {self.next_index}")
+        end = base + count
+        for base, count in event.batches[1:]:
+            if base != end:
+                self._violated(f"batch at {base} after one that ended at {end}")
+            end += count
+        effects.append(
+            Deliver(self.grant, self.segment, self.next_index, event.maybe_repeated_below, max(1, event.attempt))
+        )
+        self.next_index = end
+
+    def _skipped(self, event: Skipped, effects: list[Effect]) -> None:
+        if not self._is_heard(event.subscription):
+            return
+        if self.phase is not Phase.ACTIVE or event.segment != self.segment:
+            self._violated(f"skip in segment {event.segment} without a grant for it")
+        if event.from_index != self.next_index or event.to_index <= event.from_index:
+            self._violated(f"skip from {event.from_index} to {event.to_index}, expected {self.next_index}")
+        everything_acked = self._ack_wanted == self.next_index
+        self.next_index = event.to_index
+        if everything_acked:
+            self._ack_wanted = event.to_index  # there is nothing in it for the application to acknowledge
+        effects.append(Passed(event.segment, event.from_index, event.to_index))
+
+    def _gap_declared(self, event: GapDeclared, effects: list[Effect]) -> None:
+        if self._is_heard(event.subscription):
+            self._gap = True
+            effects.append(GapFound(event.segment, event.from_index, event.reason))
+
+    def _segment_ended(self, event: SegmentEnded, now_us: int, effects: list[Effect]) -> None:
+        if not self._is_heard(event.subscription):
+            return
+        as_expected = event.segment == self.segment and event.sealed_len == self.next_index
+        if self.phase is Phase.ACTIVE and not self._gap and not as_expected:
+            self._violated(f"segment {event.segment} ended at {event.sealed_len}, expected {self.next_index}")
+        self._end_grant(effects)
+        self._gap = False
+        self._complain = False
+        self._retry_at_us = now_us
+        if event.next_address:
+            self._go_to(Place(event.next_segment, event.next_address, 0))
+        else:
+            self._stream = None
+            self.phase = Phase.RESOLVING
+
+    def _refused(self, event: Refused, now_us: int, jitter: float, effects: list[Effect]) -> None:
+        if not self._is_heard(event.subscription):
+            return
+        kind = CATALOGUE.get(event.error.number)
+        retriable = kind is not None and (kind.retriable or kind is StaleGroupEpochError)
+        if not retriable or kind is NotActiveError:
+            self._end_grant(effects)
+            self.phase = Phase.ENDED
+            effects.append(Ended(event.error))
+            return
+        here = self._place.address if self._place is not None else ""
+        told_often = self._failures >= _TOLD_MAX
+        self._lose(now_us, jitter, effects, complain=False)
+        if event.address and event.address != here and not told_often:
+            self._go_to(Place(self.segment, event.address, 0))
+
+    # ---- what the application says -------------------------------------------------------------------
+
+    def _acknowledge(self, event: Acknowledge) -> None:
+        if event.grant != self.grant or self.phase is not Phase.ACTIVE or event.segment != self.segment:
+            return
+        assert event.index <= self.next_index, "only what was delivered can be acknowledged"
+        self._ack_wanted = max(self._ack_wanted, event.index)
+
+    def _leave(self, effects: list[Effect]) -> None:
+        if self.phase in _HEARD:
+            assert self._stream is not None
+            if self.phase is Phase.ACTIVE and self._ack_wanted > self._ack_sent:
+                offset = make_offset(self.segment, self._ack_wanted - 1)
+                effects.append(SendAck(self._stream, self.subscription, self._token, offset))
+            effects.append(SendLeave(self._stream, self.subscription))
+        self._end_grant(effects)
+        self.phase = Phase.ENDED
+        effects.append(Ended(None))
+
+    # ---- helpers -------------------------------------------------------------------------------------
+
+    def _back_off(self, now_us: int, jitter: float) -> None:
+        assert 0 <= jitter < 1
+        full_ms = min(self._config.backoff_ms_max, self._config.backoff_ms_min << min(self._failures, 16))
+        self._retry_at_us = now_us + int(full_ms * _US_PER_MS * (1 + jitter) / 2)
+        self._failures += 1
+
+    def _violated(self, text: str) -> None:
+        self.phase = Phase.ENDED
+        raise OrderViolationError(text, segment=self.segment, index=self.next_index)
+
+
+_OPENING: Final = -1
+"""Stands in for a stream's number between OpenStream and its answer."""
+
+
+class CreditAccount(State):
+    """Credit of one consume stream: what the broker may send before it hears of more."""
+
+    __slots__ = ("_freed_bytes", "window_bytes")
+
+    def __init__(self, window_bytes: int) -> None:
+        assert window_bytes > 0
+        self.window_bytes = window_bytes
+        self._freed_bytes = 0
+
+    def free(self, size_bytes: int) -> int:
+        """The application took (or we dropped) so much; returns what to grant now, mostly 0."""
+        self._freed_bytes += size_bytes
+        if self._freed_bytes < self.window_bytes // CREDIT_SHARE:
+            return 0
+        granted, self._freed_bytes = self._freed_bytes, 0
+        return granted
+
+
+__all__ = [
+    "ConsumerConfig",
+    "CreditAccount",
+    "PartitionConsumer",
+    "Phase",
+    "ReplyError",
+]

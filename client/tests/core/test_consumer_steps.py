@@ -1,0 +1,254 @@
+"""One event at a time: finding the server, contiguity, grants and acknowledgements."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from seriatim._core.consumer import CreditAccount, PartitionConsumer, Phase
+from seriatim._core.consumer_types import (
+    AckConfirmed,
+    AckedDurably,
+    Acknowledge,
+    Assigned,
+    Connected,
+    ConsumerConfig,
+    Deliver,
+    Delivered,
+    Disconnected,
+    Ended,
+    GapDeclared,
+    GapFound,
+    Joined,
+    Leave,
+    OpenStream,
+    Passed,
+    Place,
+    Refused,
+    Resolve,
+    Resolved,
+    SegmentEnded,
+    SendAck,
+    SendJoin,
+    SendLeave,
+    Skipped,
+    Timer,
+)
+from seriatim._core.producer_types import ReplyError
+from seriatim_api.errors import OrderViolationError
+from seriatim_api.ids import make_offset
+
+MS = 1000
+ELSEWHERE = ReplyError(304)
+NOT_SERVING = ReplyError(300)
+
+
+def joined(index: int = 10, *, sub: int = 1, active: bool = True, segment: int = 1, epoch: int = 5) -> Joined:
+    return Joined(sub, active, segment, index, 77, 1, epoch)
+
+
+def delivered(*batches: tuple[int, int], sub: int = 1, start: int | None = None, epoch: int = 5) -> Delivered:
+    return Delivered(sub, 1, batches, batches[0][0] if start is None else start, 0, 1, epoch)
+
+
+def joining() -> PartitionConsumer:
+    core = PartitionConsumer(ConsumerConfig())
+    assert core.step(Timer(), 0) == [Resolve(None, None)]
+    assert core.step(Resolved(Place(1, "a:1", 5)), 0) == [OpenStream("a:1")]
+    assert core.step(Connected("a:1", 3), 0) == [SendJoin(3, 1, False)]
+    return core
+
+
+def active(index: int = 10) -> PartitionConsumer:
+    core = joining()
+    assert core.step(joined(index), 0) == [Assigned(1, True, 1, index)]
+    return core
+
+
+def test_delivers_what_is_contiguous() -> None:
+    core = active()
+    assert core.step(delivered((8, 4), (12, 3), start=10), 0) == [Deliver(1, 1, 10, 0, 1)]
+    assert core.next_index == 15
+    assert core.step(Skipped(1, 1, 15, 20), 0) == [Passed(1, 15, 20)]
+    assert core.step(delivered((20, 1)), 0) == [Deliver(1, 1, 20, 0, 1)]
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        delivered((11, 4)),
+        delivered((9, 1), start=10),
+        delivered((10, 2), (13, 1)),
+        delivered((10, 2), epoch=6),
+        Delivered(1, 2, ((10, 1),), 10, 0, 1, 5),
+        Delivered(1, 1, (), 10, 0, 1, 5),
+        Skipped(1, 1, 11, 20),
+        Skipped(1, 1, 10, 10),
+        SegmentEnded(1, 1, 11, 2, ""),
+    ],
+)
+def test_a_hole_is_a_violation(event: Delivered | Skipped | SegmentEnded) -> None:
+    core = active()
+    with pytest.raises(OrderViolationError):
+        core.step(event, 0)
+    assert core.step(delivered((10, 1)), 0) == []
+
+
+def test_older_server_and_older_subscription_are_dropped() -> None:
+    core = active()
+    assert core.step(delivered((10, 1), epoch=4), 0) == []
+    assert core.step(delivered((10, 1), sub=0), 0) == []
+    assert core.next_index == 10
+
+
+def test_acks_coalesce_and_name_the_token() -> None:
+    core = active()
+    core.step(delivered((10, 10)), 0)
+    assert core.step(Acknowledge(1, 1, 12), 0) == [SendAck(3, 1, 77, make_offset(1, 11))]
+    assert core.step(Acknowledge(1, 1, 13), 1 * MS) == []
+    assert core.step(Acknowledge(1, 1, 15), 2 * MS) == []
+    assert core.wake_at_us == 5 * MS
+    assert core.step(Timer(), 5 * MS) == [SendAck(3, 1, 77, make_offset(1, 14))]
+    assert core.wake_at_us is None
+    assert core.step(Acknowledge(1, 1, 14), 20 * MS) == []
+    assert core.step(AckConfirmed(1, 1, 15), 20 * MS) == [AckedDurably(1, 15)]
+
+
+def test_ack_of_an_earlier_grant_changes_nothing() -> None:
+    core = active()
+    core.step(delivered((10, 10)), 0)
+    assert core.step(joined(10, epoch=6), 0) == [Assigned(2, True, 1, 10)]
+    assert core.step(Acknowledge(1, 1, 15), 0) == []
+    assert core.wake_at_us is None
+
+
+def test_ack_above_what_was_delivered_is_our_bug() -> None:
+    core = active()
+    with pytest.raises(AssertionError):
+        core.step(Acknowledge(1, 1, 11), 0)
+
+
+def test_standby_takes_over_when_told() -> None:
+    core = joining()
+    assert core.step(joined(active=False), 0) == []
+    assert core.phase is Phase.STANDBY
+    assert core.step(joined(30), 0) == [Assigned(1, True, 1, 30)]
+    assert core.step(delivered((30, 1)), 0) == [Deliver(1, 1, 30, 0, 1)]
+
+
+def test_end_of_segment_leads_to_the_next_server() -> None:
+    core = active()
+    core.step(delivered((10, 5)), 0)
+    effects = core.step(SegmentEnded(1, 1, 15, 2, "b:1"), 0)
+    assert effects == [Assigned(2, False, 1, 15), OpenStream("b:1")]
+    assert core.step(Connected("b:1", 4), 0) == [SendJoin(4, 2, True)]
+    assert core.step(joined(0, sub=2, segment=2, epoch=3), 0) == [Assigned(3, True, 2, 0)]
+
+
+def test_end_of_segment_without_an_address_asks() -> None:
+    core = active()
+    assert core.step(SegmentEnded(1, 1, 10, 2, ""), 0)[-1] == Resolve(None, None)
+
+
+def test_broken_stream_complains_and_rejoins() -> None:
+    core = active()
+    assert core.step(Disconnected("a:1", 3), 0) == [Assigned(2, False, 1, 10), Resolve(5, "a:1")]
+    assert core.step(Resolved(Place(1, "b:1", 9)), 0) == [OpenStream("b:1")]
+    assert core.step(Connected("b:1", 4), 0) == [SendJoin(4, 2, True)]
+    assert core.step(joined(8, sub=2, epoch=4), 0) == []  # an older server than the one we had
+    assert core.step(joined(8, sub=2, epoch=9), 0) == [Assigned(3, True, 1, 8)]
+
+
+def test_nobody_answers_backs_off() -> None:
+    core = PartitionConsumer(ConsumerConfig())
+    core.step(Timer(), 0)
+    waits = []
+    now = 0
+    for _ in range(8):
+        assert core.step(Resolved(None), now) == []
+        assert core.wake_at_us is not None
+        waits.append(core.wake_at_us - now)
+        now = core.wake_at_us
+        assert core.step(Timer(), now) == [Resolve(None, None)]
+    assert waits[0] < waits[3] < waits[-1] <= 200 * MS
+
+
+def test_join_without_an_answer_is_a_complaint() -> None:
+    core = joining()
+    assert core.wake_at_us == 2000 * MS
+    assert core.step(Timer(), 2000 * MS) == [SendLeave(3, 1), Resolve(5, "a:1")]
+
+
+def test_refused_goes_where_it_is_told_but_not_for_ever() -> None:
+    core = joining()
+    assert core.step(Refused(1, ELSEWHERE, "b:1"), 0) == [OpenStream("b:1")]
+    addresses = ["a:1", "b:1"] * 3
+    for sub, address in enumerate(addresses, start=2):
+        here = "b:1" if address == "a:1" else "a:1"
+        core.step(Connected(here, 10 + sub), 0)
+        effects = core.step(Refused(sub, ELSEWHERE, address), 0)
+        if not effects:
+            break
+    assert core.phase is Phase.RESOLVING
+    assert core.wake_at_us is not None
+    assert core.wake_at_us > 0
+
+
+def test_refused_for_good_ends() -> None:
+    core = joining()
+    error = ReplyError(124)
+    assert core.step(Refused(1, error), 0) == [Ended(error)]
+
+
+def test_revoked_asks_again() -> None:
+    core = active()
+    assert core.step(Refused(1, NOT_SERVING), 0) == [Assigned(2, False, 1, 10), Resolve(None, None)]
+
+
+def test_gap_is_told_and_the_segment_may_end_anywhere() -> None:
+    core = active()
+    assert core.step(GapDeclared(1, 1, 10, "lost"), 0) == [GapFound(1, 10, "lost")]
+    assert core.step(SegmentEnded(1, 1, 50, 2, "b:1"), 0)[-1] == OpenStream("b:1")
+
+
+def test_leaving_sends_the_last_ack() -> None:
+    core = active()
+    core.step(delivered((10, 5)), 0)
+    core.step(Acknowledge(1, 1, 11), 0)
+    core.step(Acknowledge(1, 1, 15), 0)
+    effects = core.step(Leave(), 1 * MS)
+    assert effects == [
+        SendAck(3, 1, 77, make_offset(1, 14)),
+        SendLeave(3, 1),
+        Assigned(2, False, 1, 15),
+        Ended(None),
+    ]
+
+
+def test_skip_behind_what_is_acked_is_acked_with_it() -> None:
+    core = active()
+    core.step(delivered((10, 5)), 0)
+    core.step(Acknowledge(1, 1, 15), 0)
+    core.step(Skipped(1, 1, 15, 18), 0)
+    assert core.step(Timer(), 10 * MS) == [SendAck(3, 1, 77, make_offset(1, 17))]
+
+
+def test_credit_is_given_back_in_quarters_and_none_is_lost() -> None:
+    rng = random.Random(1)
+    account = CreditAccount(1000)
+    granted = freed = 0
+    for _ in range(500):
+        size = rng.randint(1, 100)
+        freed += size
+        grant = account.free(size)
+        assert grant == 0 or grant >= 250
+        granted += grant
+        assert 0 <= freed - granted < 250 + 100
+
+
+def test_copy_is_independent() -> None:
+    core = active()
+    twin = core.copy()
+    twin.step(delivered((10, 1)), 0)
+    assert core.next_index == 10
+    assert twin.freeze() != core.freeze()
