@@ -16,7 +16,7 @@ here.
     ├── CapacityError           come back later: retriable
     │   └── OverloadedError 400, DiskFullError 401, TooManyStreamsError 402
     ├── ConsumerError           the consumer's standing with its group
-    │   └── StaleTokenError 500, NotActiveError 501, StaleGroupEpochError 502
+    │   └── StaleTokenError 500, NotActiveError 501, StaleGroupEpochError 502, OrderViolationError 503
     ├── UnavailableError        600 a peer or the coordinator did not answer in time: retriable
     │   └── CoordinatorUnavailableError 601, DeadlineExceededError 602
     ├── CompactedError 610, LeaseNotFoundError 611   what was asked of the coordinator is gone for good
@@ -266,6 +266,13 @@ class StaleGroupEpochError(ConsumerError):
     """The group's position was moved by an operation after this consumer joined."""
 
     number = 502
+
+
+class OrderViolationError(ConsumerError):
+    """What was delivered does not follow what was delivered before; the consumer stops rather than pass it on."""
+
+    number = 503
+    grpc_status = "DATA_LOSS"
 
 
 class UnavailableError(SeriatimError):
