@@ -41,6 +41,8 @@ class Copying(State):
 
 def on_learned(outbox: Outbox, partition: Partition, chain: Chain) -> None:
     """Look which sealed segments this member should complete, or be listed for."""
+    for no in [no for no in partition.copies if chain.segment(no) is None]:
+        del partition.copies[no]
     for segment in chain.segments:
         if segment.state is not SegmentState.SEALED:
             partition.copies.pop(segment.no, None)
@@ -62,6 +64,7 @@ def heal(outbox: Outbox, partition: Partition, no: int, replaces: MemberId | Non
     chain = partition.chain
     segment = chain.segment(no) if chain is not None else None
     if segment is None:
+        partition.copies[no] = Copying(replaces)  # goes on when the chain is known
         partition.read_chain(outbox)
         return
     if segment.state is not SegmentState.SEALED or outbox.member in segment.members or no in partition.copies:

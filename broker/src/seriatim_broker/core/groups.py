@@ -15,7 +15,7 @@ import enum
 from typing import TYPE_CHECKING
 
 from seriatim_api import errors
-from seriatim_api.ids import MemberId, split_offset
+from seriatim_api.ids import INDEX_MAX, MemberId, split_offset
 
 from . import right, tables
 from .chain import Chain, Segment, SegmentState
@@ -321,7 +321,21 @@ def _place_head(outbox: Outbox, partition: Partition, head: GroupHead, record: C
         right.seek(outbox, partition, segment.no)
         outbox.wake(outbox.now.mono_us + outbox.config.heartbeat_us, "cursor", partition.id, head.group)
         return
+    held = partition.rights[segment.no]
+    if held.blind and record.group_epoch < held.renewed.setdefault(head.group, record.group_epoch + 1):
+        _renew_epoch(outbox, partition, head, record)
+        return
     _begin_serving(outbox, partition, head, segment, record)
+
+
+def _renew_epoch(outbox: Outbox, partition: Partition, head: GroupHead, record: CursorRecord) -> None:
+    """Nobody who knew the group's acknowledgements is left: it goes on from this member's own cursor, in a new epoch."""
+    cursor = partition.cursors.get((record.segment_no, head.group))
+    known = cursor is not None and cursor.group_epoch == record.group_epoch
+    start = cursor.acked if cursor is not None and known else record.start_index
+    renewed = CursorRecord(record.segment_no, record.group_epoch + 1, start, record.topic)
+    head.crossing_serial = outbox.new_serial()
+    outbox.emit(WriteCursor(partition.id, head.group, head.crossing_serial, renewed, head.cursor_revision))
 
 
 def _begin_serving(
@@ -335,6 +349,8 @@ def _begin_serving(
     head.safe_acked = head.acked
     head.safe_reserved = head.reserved
     head.repeated_below = head.reserved if cursor is not None else 0
+    if partition.rights[segment.no].blind:
+        head.repeated_below = INDEX_MAX
     head.seen = head.acked
     head.attempt = 1
     head.server_epoch = segment.server_epoch

@@ -186,6 +186,7 @@ class Partition(State):
                 error = errors.UnknownTopicError(f"there is no partition {self.id}")
                 outbox.emit(Resolved(waiter.request, None, error))
             self.waiters = []
+            self.copies = {}
             groups.on_no_partition(outbox, self)
         else:
             self.learn(outbox, chain, revision)

@@ -24,12 +24,15 @@ class Right(State):
     """The right of this member to serve one segment.
 
     `confirmed`: it was given in this run (an earlier run's tokens must not be used again). Nothing is delivered before
-    `from_us`. `joining`: members that hold the whole segment and are being given the control records.
+    `from_us`. `blind`: it was taken without the control records of those that had it, so whatever stands above this
+    member's own cursor may be a repeat; `renewed` says which epoch each group must reach for it. `joining`: members that hold the whole segment and are being given the control records.
     """
 
-    __slots__ = ("confirmed", "from_us", "joining", "old_server")
+    __slots__ = ("blind", "confirmed", "from_us", "joining", "old_server", "renewed")
 
-    def __init__(self, confirmed: bool, from_us: int, old_server: MemberId | None) -> None:
+    def __init__(self, confirmed: bool, from_us: int, old_server: MemberId | None, blind: bool = False) -> None:
+        self.blind = blind
+        self.renewed: dict[str, int] = {}
         self.confirmed = confirmed
         self.from_us = from_us
         self.old_server = old_server
@@ -206,7 +209,8 @@ def _new_right(outbox: Outbox, partition: Partition, known: Chain | None, segmen
     from_us = outbox.now.mono_us + wait_us
     if old_server is not None and _has_ended(outbox, old_server):
         from_us = 0
-    return Right(confirmed=True, from_us=from_us, old_server=old_server)
+    blind = old is not None and outbox.member not in old.eligible
+    return Right(confirmed=True, from_us=from_us, old_server=old_server, blind=blind)
 
 
 def on_certificate(outbox: Outbox, partition: Partition, member: MemberId) -> None:

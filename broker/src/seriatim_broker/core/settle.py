@@ -95,11 +95,12 @@ def _go_on(outbox: Outbox, partition: Partition, no: int, settlement: Settlement
             outbox.send(member, StoreTail(partition.id, settlement.id, tail))
         _pause(outbox, partition, no, settlement)
         return
+    trusted = outbox.member in segment.eligible  # else others have acknowledgements that this member never saw
     seal = Seal(
         length=tail.length,
         checksum=partition.logs[no].checksum_at(tail.length),
-        server=outbox.member,
-        eligible=(outbox.member,),
+        server=outbox.member if trusted else segment.server,
+        eligible=(outbox.member,) if trusted else segment.eligible,
         tail_from=tail.from_index if settlement.stored else None,
         tail_copies=tuple(settlement.stored),
     )
