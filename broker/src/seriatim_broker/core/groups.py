@@ -263,13 +263,13 @@ def on_cursor_read(
     if head is None:
         return
     if failed:
-        outbox.wake(outbox.now.mono_us + outbox.config.retry_us, "cursor", partition.id, group)
+        outbox.poll(outbox.config.retry_us, "cursor", partition.id, group)
         return
     if record is None:
         if partition.chain is not None and head.crossing_serial == 0:
             _create_cursor(outbox, partition, head)
         elif partition.chain is None:
-            outbox.wake(outbox.now.mono_us + outbox.config.retry_us, "cursor", partition.id, group)
+            outbox.poll(outbox.config.retry_us, "cursor", partition.id, group)
         return
     moved = (head.segment_no, head.group_epoch) != (record.segment_no, record.group_epoch)
     if head.phase is Phase.LOADING or (moved and head.phase is not Phase.CROSSING):
@@ -304,7 +304,7 @@ def _place_head(outbox: Outbox, partition: Partition, head: GroupHead, record: C
     head.group_epoch = record.group_epoch
     if chain is None or (segment is None and record.segment_no > chain.open_segment.no):
         partition.read_chain(outbox)  # the cursor is newer than the chain known here
-        outbox.wake(outbox.now.mono_us + outbox.config.retry_us, "cursor", partition.id, head.group)
+        outbox.poll(outbox.config.retry_us, "cursor", partition.id, head.group)
         return
     if segment is None:
         _move_on(outbox, partition, head, chain.segments[0].no, "dropped by retention", bump=True)
@@ -319,7 +319,7 @@ def _place_head(outbox: Outbox, partition: Partition, head: GroupHead, record: C
         return
     if not right.confirmed(partition, segment.no):
         right.seek(outbox, partition, segment.no)
-        outbox.wake(outbox.now.mono_us + outbox.config.heartbeat_us, "cursor", partition.id, head.group)
+        outbox.poll(outbox.config.heartbeat_us, "cursor", partition.id, head.group)
         return
     held = partition.rights[segment.no]
     if held.blind and record.group_epoch < held.renewed.setdefault(head.group, record.group_epoch + 1):
@@ -392,7 +392,7 @@ def _answer_questions(outbox: Outbox, partition: Partition, head: GroupHead, wit
             outbox.emit(answer)
     head.questions = still
     if still:
-        outbox.wake(outbox.now.mono_us + outbox.config.heartbeat_us, "questions", partition.id)
+        outbox.poll(outbox.config.heartbeat_us, "questions", partition.id)
     _forget_if_unused(partition, head)
 
 
@@ -511,7 +511,7 @@ def on_log_read(
         return
     head.reading = 0
     if not batches:
-        outbox.wake(outbox.now.mono_us + outbox.config.retry_us, "pump", partition.id, head.segment_no)
+        outbox.poll(outbox.config.retry_us, "pump", partition.id, head.segment_no)
         return
     log = partition.logs[head.segment_no]
     head.held_back = tuple(batch for batch in batches if batch.header.end_index <= log.readable_below)
@@ -537,7 +537,7 @@ def _deliver_held_back(outbox: Outbox, partition: Partition, head: GroupHead) ->
     assert segment is not None
     before = tables.want_before(outbox, partition, segment.no) if segment.incomplete_table else ()
     if before is None:
-        outbox.wake(outbox.now.mono_us + outbox.config.retry_us, "pump", partition.id, head.segment_no)
+        outbox.poll(outbox.config.retry_us, "pump", partition.id, head.segment_no)
         return
     head.held_back = ()
     run: list[Batch] = []

@@ -56,6 +56,16 @@ class TailCopy:
     batches: tuple[Batch, ...]
 
 
+def merge_tails(one: TailCopy, other: TailCopy) -> TailCopy:
+    """Both tails in one. Two tails of a segment always touch: the commit that one begins at is below every tail."""
+    assert one.segment_no == other.segment_no
+    first, second = sorted((one, other), key=lambda tail: tail.from_index)
+    assert second.from_index <= first.length, "tails of one segment touch"
+    more = tuple(batch for batch in second.batches if batch.header.base_index >= first.length)
+    length = max(first.length, second.length)
+    return TailCopy(first.segment_no, first.from_index, length, (*first.batches, *more))
+
+
 @dataclass(frozen=True, slots=True)
 class Preparation:
     """What a member wrote for a segment that may be opened under `attempt`.

@@ -103,6 +103,7 @@ class Outbox(State):
         "member",
         "nonce",
         "now",
+        "polls",
         "reads",
         "refusals",
         "run",
@@ -136,6 +137,7 @@ class Outbox(State):
         self.durable_token = 0
         self.serial = 0
         self.timers: list[Timer] = []
+        self.polls: dict[tuple[str, PartitionId, str | int], int] = {}  # what is polled -> when next
         self.links: dict[str, Link] = {}
         self.groups: dict[str, tuple[MemberId, ...]] = {}
         self.watched: dict[str, dict[PartitionId, None]] = {}  # broker -> partitions that need to hear it
@@ -280,11 +282,24 @@ class Outbox(State):
         """Have `on_timer(kind)` called at that time."""
         heapq.heappush(self.timers, Timer(at_us, self.new_serial(), partition, kind, detail))
 
+    def poll(self, after_us: int, kind: str, partition: PartitionId, detail: str | int = 0) -> None:
+        """Have it looked at again in a while; asked for many times, it is still looked at once."""
+        key = (kind, partition, detail)
+        at_us = self.now.mono_us + after_us
+        if self.polls.get(key, at_us + 1) > at_us:
+            self.polls[key] = at_us
+            self.wake(at_us, kind, partition, detail)
+
     def due(self) -> Timer | None:
         """The next timer whose time has come."""
-        if self.timers and self.timers[0].at_us <= self.now.mono_us:
-            return heapq.heappop(self.timers)
-        return None
+        if not self.timers or self.timers[0].at_us > self.now.mono_us:
+            return None
+        timer = heapq.heappop(self.timers)
+        if timer.partition is not None:
+            key = (timer.kind, timer.partition, timer.detail)
+            if self.polls.get(key) == timer.at_us:
+                del self.polls[key]
+        return timer
 
     # ---- links ----
 

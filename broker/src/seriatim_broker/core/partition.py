@@ -26,6 +26,7 @@ from .log import (
     PutTailCopy,
     RecoveredPartition,
     TailCopy,
+    merge_tails,
 )
 from .messages import (
     ChainUpdate,
@@ -180,7 +181,7 @@ class Partition(State):
         self.reading = False
         if failed:
             if self.needs_chain(outbox):
-                outbox.wake(outbox.now.mono_us + outbox.config.retry_us, "read", self.id)
+                outbox.poll(outbox.config.retry_us, "read", self.id)
         elif chain is None:
             for waiter in self.waiters:
                 error = errors.UnknownTopicError(f"there is no partition {self.id}")
@@ -478,7 +479,7 @@ class Partition(State):
         if self.quiescence is not None:
             self._report_quiet(outbox, log)
         if log.told_commit < log.commit:
-            outbox.wake(outbox.now.mono_us + outbox.config.commit_idle_us, "commit", self.id)
+            outbox.poll(outbox.config.commit_idle_us, "commit", self.id)
 
     def tell_commit(self, outbox: Outbox) -> None:
         """No frame carried the commit to the followers for a while: it goes alone."""
@@ -757,9 +758,10 @@ class Partition(State):
     def on_store_tail(self, outbox: Outbox, sender: MemberId, message: StoreTail) -> None:
         """Keep a second copy of an uncertain tail for a settler."""
         known = self.tail_copies.get(message.tail.segment_no)
-        if known is None or known.length < message.tail.length or known.from_index > message.tail.from_index:
-            self.tail_copies[message.tail.segment_no] = message.tail
-            outbox.write(PutTailCopy(self.id, message.tail))
+        merged = message.tail if known is None else merge_tails(known, message.tail)
+        if merged != known:
+            self.tail_copies[merged.segment_no] = merged
+            outbox.write(PutTailCopy(self.id, merged))
         stored = TailStored(self.id, message.tail.segment_no, message.settle)
         outbox.when_durable(Send(sender.broker, stored))
 

@@ -81,14 +81,14 @@ def seek(outbox: Outbox, partition: Partition, no: int) -> None:
             partition.write_chain(outbox, "right", change_server(chain, no, outbox.member, ()), no)
         return
     if now < right.from_us:
-        outbox.wake(right.from_us, "pump", partition.id, no)
+        outbox.poll(right.from_us - now, "pump", partition.id, no)
         return
     segment = chain.segment(no)
     assert segment is not None
     silent = silent_members(outbox, partition, no, outbox.config.silence_us)
     if silent and segment.state is not SegmentState.OPEN and not partition.is_writing("right", no):
         partition.write_chain(outbox, "right", remove_eligible(chain, no, silent), no)
-    outbox.wake(now + outbox.config.heartbeat_us, "pump", partition.id, no)
+    outbox.poll(outbox.config.heartbeat_us, "pump", partition.id, no)
 
 
 def take_over(outbox: Outbox, partition: Partition, no: int, server_epoch: int) -> None:
@@ -218,7 +218,7 @@ def on_certificate(outbox: Outbox, partition: Partition, member: MemberId) -> No
     for no, right in partition.rights.items():
         if right.old_server == member and _has_ended(outbox, member) and right.from_us > outbox.now.mono_us:
             right.from_us = outbox.now.mono_us
-            outbox.wake(outbox.now.mono_us, "pump", partition.id, no)
+            outbox.poll(0, "pump", partition.id, no)
 
 
 # ---- a whole member wants to be eligible ----------------------------------------------------------------
