@@ -1,0 +1,271 @@
+"""The chain of a partition, drawn for a terminal: segments as cards in a row, or one line a partition.
+
+Pure: from plain data to lines of text with styles, so that tests compare recorded text. Everything that colour says
+is said in words or shapes as well. Cards are 18 columns wide with an arrow of two: four stand beside each other in a
+window of 80 columns, eight in 160.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Final, Literal
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+State = Literal["OPEN", "SEALED", "UNSETTLED", "LOST"]
+
+CARD_WIDTH: Final = 18
+ARROW_WIDTH: Final = 2
+ROWS_DEFAULT: Final = 2
+"""Rows of cards drawn unless all are asked for: the newest segments are what people look for."""
+
+_INNER: Final = CARD_WIDTH - 4
+_STYLES: Final = {"OPEN": "bold green", "SEALED": "blue", "UNSETTLED": "bold yellow", "LOST": "bold red"}
+_BORDERS: Final = {  # corners clockwise from the top left, then horizontal and vertical
+    "OPEN": "┏┓┛┗━┃",
+    "SEALED": "╭╮╯╰─│",
+    "UNSETTLED": "╭╮╯╰┄┆",
+    "LOST": "╭╮╯╰╌╎",
+}
+_EIGHTHS: Final = " ▏▎▍▌▋▊▉█"
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentView:
+    """What a person wants to know of a segment.
+
+    Attributes:
+        members: Brokers, the master first.
+        length: Messages; of an OPEN segment as far as anybody counted, None if nobody knows.
+        tail_from: From which index on the tail lies on `tail_copies` as well; None: it does not.
+        incomplete_table: Opened over an unsettled one, producers not all known.
+    """
+
+    no: int
+    group: str
+    members: tuple[str, ...]
+    state: State
+    length: int | None
+    server: str
+    tail_from: int | None = None
+    tail_copies: tuple[str, ...] = ()
+    incomplete_table: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ChainView:
+    """A partition's chain.
+
+    Attributes:
+        older_segment_count: Segments before the first of `segments`, in pages that were not read.
+    """
+
+    topic: str
+    partition: int
+    epoch: int
+    send_chain: tuple[str, ...]
+    segments: tuple[SegmentView, ...]
+    older_segment_count: int = 0
+
+
+def draw_chain(chain: ChainView, *, width: int, row_count_max: int | None = ROWS_DEFAULT) -> RenderableType:
+    """The chain as cards, in a window of `width` columns; the newest `row_count_max` rows of them (None: all)."""
+    across = max(1, width // (CARD_WIDTH + ARROW_WIDTH))
+    shown = chain.segments
+    if row_count_max is not None:
+        shown = shown[max(0, len(shown) - across * row_count_max) :]
+    hidden = chain.segments[: len(chain.segments) - len(shown)]
+    longest = max((segment.length or 0 for segment in shown), default=0)
+    rows: list[RenderableType] = [_title(chain), _send_chain(chain)]
+    if hidden or chain.older_segment_count:
+        rows.append(_older(hidden, chain.older_segment_count))
+    for begin in range(0, len(shown), across):
+        part = shown[begin : begin + across]
+        is_last = begin + across >= len(shown)
+        rows.append(_row_of_cards(part, longest, goes_on=not is_last))
+    return Group(*rows)
+
+
+def draw_ribbons(chains: Sequence[ChainView], *, width: int) -> RenderableType:
+    """Many partitions, one line each: the newest segments that fit, oldest on the left."""
+    rows: list[RenderableType] = [Text.assemble(("partition  epoch  accepts  chain", "bold"))]
+    for chain in chains:
+        head = Text(f"{chain.partition:>9}  {chain.epoch:>5}  {_cut(_accepts(chain), 7):<7}  ")
+        rows.append(head + _ribbon(chain, width - len(head)))
+    rows.append(_legend(chains))
+    return Group(*rows)
+
+
+def _title(chain: ChainView) -> Text:
+    known = [segment.length for segment in chain.segments if segment.state != "OPEN"]
+    sealed = sum(length for length in known if length is not None)
+    count = len(chain.segments) + chain.older_segment_count
+    text = Text.assemble(
+        (f"{chain.topic}/{chain.partition}", "bold"),
+        f"  epoch {chain.epoch}  {count} segment{'s' * (count != 1)}",
+    )
+    if sealed:
+        text.append(f"  {sealed:,} messages sealed")
+    for state in ("UNSETTLED", "LOST"):
+        number = sum(segment.state == state for segment in chain.segments)
+        if number:
+            text.append(f"  {number} {state}", style=_STYLES[state])
+    return text
+
+
+def _send_chain(chain: ChainView) -> Text:
+    text = Text("accepts: ")
+    for place, group in enumerate(chain.send_chain):
+        if place:
+            text.append(" ──▶ ", style="dim")
+        text.append(group, style=_STYLES["OPEN"] if place == 0 else "")
+    if len(chain.send_chain) > 1:
+        text.append("  (next in line, left to right)", style="dim")
+    text.no_wrap, text.overflow = True, "ellipsis"
+    return text
+
+
+def _older(hidden: Sequence[SegmentView], further: int) -> Text:
+    count = len(hidden) + further
+    messages = sum(segment.length or 0 for segment in hidden)
+    more = f", {messages:,} messages{' and more' * bool(further)}" if messages else ""
+    return Text(f"… {count} older segment{'s' * (count != 1)}{more}", style="dim")
+
+
+def _row_of_cards(segments: Sequence[SegmentView], longest: int, *, goes_on: bool) -> Text:
+    note_count = max(len(_notes(segment)) for segment in segments)
+    cards = [_card(segment, longest, note_count) for segment in segments]
+    text = Text(no_wrap=True, overflow="crop")
+    for number, lines in enumerate(zip_longest(*cards)):
+        if number:
+            text.append("\n")
+        for place, line in enumerate(lines):
+            text.append_text(line)
+            if place + 1 < len(cards) or goes_on:
+                text.append("─▶" if number == _ARROW_LINE else "  ", style="dim")
+    return text
+
+
+_ARROW_LINE: Final = 2
+
+
+def _card(segment: SegmentView, longest: int, note_count: int) -> list[Text]:
+    style = _STYLES[segment.state]
+    a, b, c, d, across, down = tuple(_BORDERS[segment.state])
+    title = _cut(f" {segment.no} · {segment.group} ", CARD_WIDTH - 4)
+    notes = _notes(segment)
+    body = [
+        _pair(segment.state, _length(segment), style),
+        Text(_bar(segment, longest), style=style),
+        Text(_cut(_members(segment), _INNER)),
+        Text(_cut(f"serves {_short(segment.server, segment.group) or '-'}", _INNER)),
+        *(Text(_cut(note, _INNER), style="yellow") for note in notes),
+        *(Text() for _ in range(note_count - len(notes))),
+    ]
+    lines = [Text(f"{a}{across}{title.ljust(CARD_WIDTH - 3, across)}{b}", style=style)]
+    for line in body:
+        line.pad_right(_INNER - len(line))
+        lines.append(Text.assemble((f"{down} ", style), line, (f" {down}", style)))
+    lines.append(Text(f"{d}{across * (CARD_WIDTH - 2)}{c}", style=style))
+    return lines
+
+
+def _pair(left: str, right: str, style: str) -> Text:
+    if len(left) + 1 + len(right) > _INNER:
+        left = _cut(left, max(4, _INNER - 1 - len(right)))
+    return Text.assemble((left, style), " " * (_INNER - len(left) - len(right)), right)
+
+
+def _members(segment: SegmentView) -> str:
+    """The master is marked; where names are too long, the group's name, which stands above, is left out."""
+    if not segment.members:
+        return "-"
+    whole = "*" + " ".join(segment.members)
+    if len(whole) <= _INNER:
+        return whole
+    return "*" + " ".join(member.removeprefix(f"{segment.group}-") for member in segment.members)
+
+
+def _notes(segment: SegmentView) -> list[str]:
+    notes = []
+    if segment.tail_from is not None:
+        notes.append(f"tail {compact(segment.tail_from)}+")
+        notes.append(" ".join(["at", *segment.tail_copies]))
+    if segment.incomplete_table:
+        notes.append("table incompl.")
+    return notes
+
+
+def _short(broker: str, group: str) -> str:
+    return broker if len(broker) <= _INNER - len("serves ") else broker.removeprefix(f"{group}-")
+
+
+def _length(segment: SegmentView) -> str:
+    if segment.state == "OPEN" and segment.length is None:
+        return "growing"
+    return "?" if segment.length is None else compact(segment.length, digits=_INNER - 1 - len(segment.state))
+
+
+def _bar(segment: SegmentView, longest: int) -> str:
+    if segment.state == "UNSETTLED":
+        return "? " * (_INNER // 2)
+    if segment.state == "LOST":
+        return "x " * (_INNER // 2)
+    if segment.state == "OPEN" and segment.length is None:
+        return "░" * (_INNER - 2) + "▶"
+    eighths = 0 if not longest else -(-(segment.length or 0) * (_INNER - 1) * 8 // longest)
+    full, rest = divmod(eighths, 8)
+    bar = ("█" * full + _EIGHTHS[rest]).rstrip()
+    return f"{bar}▶" if segment.state == "OPEN" else bar
+
+
+def compact(number: int, *, digits: int = 7) -> str:
+    """A count in at most about `digits` columns: with separators if they fit, else in thousands or millions."""
+    exact = f"{number:,}"
+    if len(exact) <= digits:
+        return exact
+    for unit, name in ((10**9, "G"), (10**6, "M"), (10**3, "k")):
+        if number >= unit:
+            value = number / unit
+            return f"{value:.1f}{name}" if value < 100 and digits >= 5 else f"{value:.0f}{name}"
+    return str(number)
+
+
+def _accepts(chain: ChainView) -> str:
+    return chain.segments[-1].group if chain.segments else "-"
+
+
+_MARKS: Final = {"OPEN": "▶", "SEALED": "", "UNSETTLED": "?", "LOST": "x"}
+
+
+def _ribbon(chain: ChainView, width: int) -> Text:
+    """Pieces from the newest back, as many as fit."""
+    pieces: list[Text] = []
+    used = 0
+    for segment in reversed(chain.segments):
+        length = "" if segment.length is None else f" {compact(segment.length, digits=5)}"
+        piece = Text(f"{segment.no}:{segment.group}{length}{_MARKS[segment.state]}", style=_STYLES[segment.state])
+        if used + len(piece) + 3 > width - 2:
+            break
+        used += len(piece) + 3
+        pieces.append(piece)
+    text = Text("… " if len(pieces) < len(chain.segments) or chain.older_segment_count else "", style="dim")
+    for place, piece in enumerate(reversed(pieces)):
+        text.append("" if place == 0 else " ─ ", style="dim")
+        text.append_text(piece)
+    text.no_wrap, text.overflow = True, "crop"
+    return text
+
+
+def _legend(chains: Iterable[ChainView]) -> Text:
+    states = {segment.state for chain in chains for segment in chain.segments}
+    words = ["segment:group messages"]
+    words += [f"{_MARKS[state]} {state.lower()}" for state in ("OPEN", "UNSETTLED", "LOST") if state in states]
+    return Text("  ".join(words), style="dim")
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: width - 1] + "…"

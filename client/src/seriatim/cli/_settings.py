@@ -1,0 +1,82 @@
+"""What the root command's options mean to every sub-command: where the brokers are, and how to print.
+
+The default address is the local cluster's that runs under the current directory, found by its state file: the file
+and its lock are the whole of what this package knows of the one that runs clusters.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import click
+from rich.console import Console
+
+BOOTSTRAP_DEFAULT: Final = ("127.0.0.1:7000",)
+CLUSTER_DIRECTORY_DEFAULT: Final = ".local/cluster"
+_PORT_MAX: Final = 65535
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The root command's options.
+
+    Attributes:
+        bootstrap: Where to begin, `host:port`; any one that answers is enough.
+        as_json: Print JSON for programs, not text for people.
+    """
+
+    bootstrap: tuple[str, ...]
+    as_json: bool
+
+    @property
+    def console(self) -> Console:
+        """For what people look at; without colour where there is no terminal, or NO_COLOR is set."""
+        return Console(highlight=False)
+
+    @property
+    def notes(self) -> Console:
+        """For progress and notes, on stderr."""
+        return Console(stderr=True, highlight=False)
+
+    def emit(self, value: object) -> None:
+        """Print a JSON value on a line of its own."""
+        click.echo(json.dumps(value, ensure_ascii=False))
+
+
+def resolve_bootstrap(given: str | None) -> tuple[str, ...]:
+    """The addresses of --bootstrap, else of the local cluster that runs here, else the default.
+
+    Raises:
+        click.UsageError: Not a list of `host:port`.
+    """
+    if given is None:
+        directory = Path(os.environ.get("SERIATIM_CLUSTER_DIR", CLUSTER_DIRECTORY_DEFAULT))
+        return local_cluster(directory) or BOOTSTRAP_DEFAULT
+    addresses = tuple(word.strip() for word in given.split(",") if word.strip())
+    for address in addresses:
+        host, _, port = address.rpartition(":")
+        if not host or not port.isdecimal() or not 0 < int(port) <= _PORT_MAX:
+            raise click.UsageError(f"--bootstrap is a list of HOST:PORT, and {address!r} is not one")
+    if not addresses:
+        raise click.UsageError("--bootstrap is empty")
+    return addresses
+
+
+def local_cluster(directory: Path) -> tuple[str, ...]:
+    """Where the clients of the cluster that runs in `directory` begin; empty if none does."""
+    try:
+        with (directory / "lock").open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:  # its runner lives
+        try:
+            return tuple(str(address) for address in json.loads((directory / "cluster.json").read_text())["bootstrap"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return ()
+    except OSError:
+        return ()
+    return ()

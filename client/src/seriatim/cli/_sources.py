@@ -1,0 +1,128 @@
+"""Where `produce` gets its messages: lines of a file or a pipe as they come, or generated ones; and their pace.
+
+Ends at the end of the input, at --count, or when its caller stops asking. It knows nothing of topics.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import re
+import stat
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+READ_SIZE_BYTES: Final = 256 << 10
+LINE_SIZE_BYTES_MAX: Final = 64 << 20
+"""A longer line is refused: no topic takes such a message."""
+
+_PAD: Final = b"abcdefghijklmnopqrstuvwxyz0123456789" * 30
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message to send."""
+
+    key: bytes | None
+    value: bytes
+
+
+class LineTooLongError(ValueError):
+    """A line of the input is longer than `LINE_SIZE_BYTES_MAX`."""
+
+
+async def read_lines(descriptor: int) -> AsyncIterator[list[bytes]]:
+    """The lines of a file descriptor, without their ends, as many at a time as a read brings.
+
+    What a terminal or a pipe brings comes out at once. The last line need not end.
+
+    Raises:
+        LineTooLongError: A line is over `LINE_SIZE_BYTES_MAX`.
+        OSError: It cannot be read.
+    """
+    rest = b""
+    while True:
+        chunk = await _read(descriptor)
+        if not chunk:
+            break
+        *lines, rest = (rest + chunk).split(b"\n")
+        if len(rest) > LINE_SIZE_BYTES_MAX:
+            raise LineTooLongError(f"a line is longer than {LINE_SIZE_BYTES_MAX:,} bytes")
+        if lines:
+            yield [line.removesuffix(b"\r") for line in lines]
+    if rest:
+        yield [rest]
+
+
+async def _read(descriptor: int) -> bytes:
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):  # a regular file is always ready, and epoll refuses it
+        await _readable(descriptor)
+    return os.read(descriptor, READ_SIZE_BYTES)
+
+
+async def _readable(descriptor: int) -> None:
+    loop = asyncio.get_running_loop()
+    ready = asyncio.Event()
+    try:
+        loop.add_reader(descriptor, ready.set)
+    except PermissionError:  # /dev/null and its like are always ready
+        return
+    try:
+        await ready.wait()
+    finally:
+        loop.remove_reader(descriptor)
+
+
+def split_key(line: bytes, separator: bytes | None, key: bytes | None) -> Message:
+    """The message of a line: before the first `separator` its key, if one is given; else all have `key`."""
+    if separator is None:
+        return Message(key, line)
+    before, found, after = line.partition(separator)
+    return Message(before, after) if found else Message(key, line)
+
+
+def generate(size_bytes: int, key: bytes | None) -> Iterator[Message]:
+    """Numbered messages of `size_bytes` bytes (or as many as the number takes), for ever."""
+    for number in itertools.count():
+        head = b"%d " % number
+        yield Message(key, (head + _PAD * (size_bytes // len(_PAD) + 1))[: max(size_bytes, len(head) - 1)])
+
+
+_RATE: Final = re.compile(r"^(\d+(?:\.\d+)?)([kM]?)(?:/s)?$")
+_UNITS: Final = {"": 1, "k": 1_000, "M": 1_000_000}
+
+
+def parse_rate(text: str) -> float:
+    """Messages a second: `500`, `500/s`, `2k/s`.
+
+    Raises:
+        ValueError: Not such a rate, or zero.
+    """
+    match = _RATE.match(text)
+    rate = float(match[1]) * _UNITS[match[2]] if match else 0.0
+    if rate <= 0:
+        raise ValueError(f"a rate is written like 500/s or 2k/s, not {text!r}")
+    return rate
+
+
+class Pace:
+    """Spreads sends evenly over time. After a hold-up it catches up at most one second's worth.
+
+    Args:
+        rate: Messages a second.
+        now: The clock's reading at the start, in seconds.
+    """
+
+    def __init__(self, rate: float, now: float) -> None:
+        assert rate > 0
+        self._rate = rate
+        self._due = now
+
+    def take(self, now: float) -> float:
+        """Take the next place; how many seconds to wait for it (0 or less: it is due)."""
+        self._due = max(self._due, now - 1.0)
+        wait_s = self._due - now
+        self._due += 1 / self._rate
+        return wait_s

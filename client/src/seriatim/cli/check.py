@@ -1,0 +1,35 @@
+"""`seriatim check`: run the history checker over recorded files and print what it found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+from seriatim_api.errors import BadRequestError
+
+from seriatim import history
+from seriatim.cli._settings import Settings
+
+
+@click.command()
+@click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--group", "groups", multiple=True, help="A consumer group that must appear; may be repeated.")
+@click.option("--limit", type=click.IntRange(0), default=10, show_default=True, help="Findings of each kind to show.")
+@click.pass_context
+def check(ctx: click.Context, files: tuple[Path, ...], groups: tuple[str, ...], limit: int) -> None:
+    """Judge recorded histories: what was lost, repeated, reordered, failed but delivered, or stuck.
+
+    FILES are what `produce --history` and `consume --history` wrote, all of one run together. Exit status 1 if a
+    promise was broken.
+    """
+    settings: Settings = ctx.obj
+    try:
+        report = history.check(files, groups=groups, limit=limit)
+    except history.HistoryFormatError as error:
+        raise BadRequestError(str(error)) from error
+    if settings.as_json:
+        settings.emit(report.to_dict())
+    else:
+        click.echo(history.render(report))
+    if not report.ok:
+        ctx.exit(1)

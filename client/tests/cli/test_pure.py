@@ -1,0 +1,193 @@
+"""The parts of the command that touch no cluster: drawing, counting, reading input, finding addresses."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from pathlib import Path
+
+import click
+import pytest
+from rich.console import Console, RenderableType
+from seriatim.cli._chain_view import ChainView, SegmentView, compact, draw_chain, draw_ribbons
+from seriatim.cli._meter import Latencies, SendMeter, describe
+from seriatim.cli._settings import BOOTSTRAP_DEFAULT, local_cluster, resolve_bootstrap
+from seriatim.cli._sources import Message, Pace, generate, parse_rate, read_lines, split_key
+
+RECORDED = Path(__file__).parent / "recorded"
+
+
+def sealed(no: int, group: str, length: int) -> SegmentView:
+    return SegmentView(no, group, (f"{group}-0", f"{group}-1"), "SEALED", length, f"{group}-1")
+
+
+CHAIN = ChainView(
+    "flights",
+    0,
+    17,
+    ("g2", "g0", "g1"),
+    (
+        *(sealed(no, f"g{no % 3}", length) for no, length in enumerate((120_332, 12_002, 3_000_123, 7, 0, 99))),
+        SegmentView(6, "g0", ("g0-1", "g0-0"), "SEALED", 500_000, "g0-0", 499_990, ("g1-0", "g1-1")),
+        SegmentView(7, "g1", ("g1-0", "g1-1"), "UNSETTLED", None, "g1-0"),
+        SegmentView(8, "g2", ("g2-0", "g2-1"), "LOST", 1_000, ""),
+        SegmentView(9, "far-away-disks", ("far-away-disks-0", "far-away-disks-1"), "OPEN", None, "far-away-disks-0"),
+    ),
+    older_segment_count=3,
+)
+FIRST = SegmentView(0, "g0", ("g0-0", "g0-1"), "OPEN", None, "g0-0", incomplete_table=True)
+FRESH = ChainView("flights", 12, 1, ("g0",), (FIRST,))
+
+
+def drawn(what: RenderableType, width: int, *, colour: bool = False) -> str:
+    console = Console(width=width, force_terminal=colour, color_system="standard" if colour else None)
+    with console.capture() as capture:
+        console.print(what)
+    return "".join(f"{line.rstrip()}\n" for line in capture.get().splitlines())
+
+
+@pytest.mark.parametrize("width", [80, 160])
+def test_drawings_are_as_recorded(width: int) -> None:
+    """To record anew after a change: look at the new text, and write it with SERIATIM_RECORD=1."""
+    text = "\n".join(
+        (
+            drawn(draw_chain(CHAIN, width=width), width),
+            drawn(draw_chain(FRESH, width=width), width),
+            drawn(draw_ribbons([CHAIN, FRESH], width=width), width),
+        )
+    )
+    path = RECORDED / f"chain-{width}.txt"
+    if os.environ.get("SERIATIM_RECORD"):
+        path.write_text(text)
+    assert text == path.read_text()
+
+
+@pytest.mark.parametrize("width", [20, 41, 80, 81, 160])
+def test_no_line_is_wider_than_the_window(width: int) -> None:
+    lines = drawn(draw_chain(CHAIN, width=width, row_count_max=None), width).splitlines()
+    assert max(len(line) for line in lines) <= width
+    assert sum(line.count(" · ") for line in lines) == len(CHAIN.segments)
+
+
+def test_colour_adds_nothing_that_is_not_in_the_text() -> None:
+    plain = drawn(draw_chain(CHAIN, width=80), 80)
+    for state in ("OPEN", "SEALED", "UNSETTLED", "LOST"):
+        assert state in plain
+    coloured = drawn(draw_chain(CHAIN, width=80), 80, colour=True)
+    assert "\x1b[1;32m" in coloured
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [(0, "0"), (99_999, "99,999"), (1_234_567, "1.2M"), (123_456_789, "123M"), (5_000_000_000, "5.0G")],
+)
+def test_counts_are_short(number: int, text: str) -> None:
+    assert compact(number) == text
+
+
+def test_percentiles_are_right_to_two_percent() -> None:
+    latencies = Latencies()
+    for duration_ms in range(1, 1001):
+        latencies.add(float(duration_ms))
+    for share, exact in ((0.5, 500), (0.99, 990), (1.0, 1000)):
+        found = latencies.percentile(share)
+        assert found == pytest.approx(exact, rel=0.021)
+    assert Latencies().percentile(0.5) is None
+
+
+def test_a_gap_counts_only_while_something_waits() -> None:
+    meter = SendMeter(0.0)
+    meter.send(1.0)
+    meter.outcome("ok", 1.0, 1.2)
+    meter.send(9.0, 2)  # nothing waited from 1.2 to 9.0
+    meter.outcome("ok", 9.0, 9.1)
+    assert meter.gap_s_max == pytest.approx(0.2)
+    assert meter.gap_s(9.6) == pytest.approx(0.5)
+    meter.outcome("unknown", 9.0, 9.8)  # not an acceptance: but nothing waits any more
+    assert meter.gap_s(20.0) == 0
+    summary = meter.summary()
+    assert (summary.sent, summary.ok, summary.failed, summary.unknown) == (3, 2, 0, 1)
+    assert summary.gap_ms_max == 200.0
+    assert "1 unknown" in describe(summary)
+    assert "longest gap 200 ms" in describe(summary)
+
+
+def test_the_rate_is_of_the_last_second() -> None:
+    meter = SendMeter(0.0)
+    for step in range(30):
+        meter.send(step / 10)
+        meter.outcome("ok", step / 10, step / 10)
+    assert meter.rate(2.95) == 10
+    assert meter.rate(10.0) == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "rate"), [("500", 500), ("500/s", 500), ("2k/s", 2000), ("1.5k", 1500), ("1M/s", 1e6)]
+)
+def test_rates(text: str, rate: float) -> None:
+    assert parse_rate(text) == rate
+
+
+@pytest.mark.parametrize("text", ["", "0", "fast", "-1/s", "5/min"])
+def test_what_is_no_rate(text: str) -> None:
+    with pytest.raises(ValueError, match="a rate is written like"):
+        parse_rate(text)
+
+
+def test_the_pace_is_even_and_catches_up_by_a_second_at_most() -> None:
+    pace = Pace(10, 0.0)
+    assert [round(pace.take(0.0), 3) for _ in range(3)] == [0.0, 0.1, 0.2]
+    held_up = [pace.take(60.0) for _ in range(12)]
+    assert held_up[0] == -1.0
+    assert sum(wait_s <= 1e-9 for wait_s in held_up) == 11
+
+
+def test_keys_are_split_off_at_the_first_separator() -> None:
+    assert split_key(b"N1:a:b", b":", None) == Message(b"N1", b"a:b")
+    assert split_key(b"no key", b":", b"all") == Message(b"all", b"no key")
+    assert split_key(b"a:b", None, b"k") == Message(b"k", b"a:b")
+
+
+def test_generated_messages_are_numbered_and_have_their_size() -> None:
+    first, second = (message for message, _ in zip(generate(100, b"k"), range(2), strict=False))
+    assert (len(first.value), first.value[:2], second.value[:2]) == (100, b"0 ", b"1 ")
+    assert len(next(generate(5000, None)).value) == 5000
+    assert next(generate(0, None)).value == b"0"
+
+
+async def test_lines_come_as_they_are_written(tmp_path: Path) -> None:
+    path = tmp_path / "lines"
+    path.write_bytes(b"one\r\ntwo\n\nlast")
+    with path.open("rb") as file:
+        assert [line async for lines in read_lines(file.fileno()) for line in lines] == [b"one", b"two", b"", b"last"]
+    read_end, write_end = os.pipe()
+    try:
+        lines = read_lines(read_end)
+        os.write(write_end, b"first\nsec")
+        assert await anext(lines) == [b"first"]
+        os.write(write_end, b"ond\n")
+        assert await anext(lines) == [b"second"]
+        os.close(write_end)
+        assert [line async for line in lines] == []
+    finally:
+        os.close(read_end)
+
+
+def test_bootstrap_is_what_is_said_or_the_local_cluster_or_the_default(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert resolve_bootstrap(None) == BOOTSTRAP_DEFAULT
+    assert resolve_bootstrap("a:1, b:2") == ("a:1", "b:2")
+    for wrong in ("a", "a:", ":7", "a:0", "a:99999", " , "):
+        with pytest.raises(click.UsageError):
+            resolve_bootstrap(wrong)
+    directory = tmp_path / ".local" / "cluster"
+    directory.mkdir(parents=True)
+    (directory / "cluster.json").write_text(json.dumps({"bootstrap": ["127.0.0.2:7000"]}))
+    (directory / "lock").touch()
+    assert local_cluster(directory) == ()  # its runner has ended
+    with (directory / "lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert resolve_bootstrap(None) == ("127.0.0.2:7000",)
