@@ -18,7 +18,7 @@ from .config import BrokerConfig
 from .effects import Connect, Effect, Note, Persist, Send
 from .events import Moment
 from .log import Write
-from .messages import Message, ReplicateAck
+from .messages import Heartbeat, Message, ReplicateAck
 from .state import State
 
 
@@ -81,7 +81,7 @@ class Link(State):
         self.answered_us = -(1 << 60)  # when the newest heartbeat that it answered was sent
         self.refused_by: frozenset[tuple[PartitionId, int]] = frozenset()
         self.wanted_us = 0
-        self.beat_us = 0
+        self.beat_us = -(1 << 60)
 
 
 class Outbox(State):
@@ -196,10 +196,19 @@ class Outbox(State):
         for broker in wanted:
             self.watched.setdefault(broker, {})[partition] = None
             self.connect(broker)
+            self.beat(broker)
         if self.member in chain.open_segment.members:
             for group in chain.send_chain:
                 for member in self.groups.get(group, ()):
                     self.connect(member.broker)
+
+    def beat(self, broker: str) -> None:
+        """Send a heartbeat ahead of time, if the last one is not fresh: deliveries may wait for its answer."""
+        link = self.links.get(broker)
+        now = self.now.mono_us
+        if link is not None and link.up and now - link.beat_us >= self.config.heartbeat_us // 2:
+            link.beat_us = now
+            self.effects.append(Send(broker, Heartbeat(now)))
 
     def forget_peers(self, partition: PartitionId) -> None:
         """The partition is gone."""

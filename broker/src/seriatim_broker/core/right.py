@@ -88,7 +88,7 @@ def seek(outbox: Outbox, partition: Partition, no: int) -> None:
     silent = silent_members(outbox, partition, no, outbox.config.silence_us)
     if silent and segment.state is not SegmentState.OPEN and not partition.is_writing("right", no):
         partition.write_chain(outbox, "right", remove_eligible(chain, no, silent), no)
-    outbox.poll(outbox.config.heartbeat_us, "pump", partition.id, no)
+    outbox.poll(outbox.config.heartbeat_us // 10, "pump", partition.id, no)
 
 
 def take_over(outbox: Outbox, partition: Partition, no: int, server_epoch: int) -> None:
