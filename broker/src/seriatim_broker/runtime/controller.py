@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import time
 import uuid
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -107,7 +107,7 @@ class Controller:
         driver: Driver,
         directory: Directory,
         lease: LeaseKeeper,
-        is_linked: Any,
+        is_linked: Callable[[str], bool],
         settings: ControllerSettings,
     ) -> None:
         self._identity = identity
@@ -219,9 +219,19 @@ class Controller:
 
     async def _duties(self) -> None:
         async with asyncio.TaskGroup() as group:
-            group.create_task(_persist(self._finish_topics), name="unfinished topics")
-            group.create_task(_persist(self._watch_members), name="members")
-            group.create_task(_persist(self._heal), name="heal")
+            group.create_task(self._persist(self._finish_topics), name="unfinished topics")
+            group.create_task(self._persist(self._watch_members), name="members")
+            group.create_task(self._persist(self._heal), name="heal")
+
+    async def _persist(self, duty: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """A duty is tried again after the coordinator was away; the loss of the election ends it."""
+        while self.is_leader:
+            try:
+                await duty()
+                return
+            except SeriatimError as exc:
+                _log.warning("controller_waits", error=str(exc))
+            await asyncio.sleep(RETRY_S)
 
     async def _txn(self, compares: Sequence[Compare], then: Sequence[Operation]) -> TxnResult:
         """A transaction of the elected controller.
@@ -304,29 +314,31 @@ class Controller:
 
     async def _heal(self) -> None:
         """Have sealed segments copied whose members were away for longer than `heal_after`."""
-        healed: frozenset[MemberId] = frozenset()
+        looked_at: tuple[frozenset[MemberId], frozenset[MemberId]] | None = None
         while True:
             self._views()
-            dead = self._dead()
-            if dead and dead != healed:
-                if await self._heal_pass(dead):
-                    await asyncio.sleep(HEAL_PASS_S)
-                    continue
-                healed = dead  # nothing left to do for these
+            dead, registered = self._dead(), self._registered()
+            if (dead, registered) != looked_at and not await self._heal_pass(dead, registered):
+                looked_at = (dead, registered)  # nothing is left to do for these
             await asyncio.sleep(min(HEAL_PASS_S, max(self._settings.heal_after_s / 4, 0.05)))
 
+    def _registered(self) -> frozenset[MemberId]:
+        return frozenset(member_from_record(record.member) for record in self._directory.members.values())
+
     def _dead(self) -> frozenset[MemberId]:
-        """Members away for long, and incarnations that lost their slot to another disk."""
+        """Members that were away for longer than `heal_after`."""
         until_s = time.monotonic() - self._settings.heal_after_s
         return frozenset(member for member, since_s in self._away_since.items() if since_s <= until_s)
 
-    async def _heal_pass(self, dead: frozenset[MemberId]) -> int:
-        """Begin some copies; returns how many segments still want one."""
+    async def _heal_pass(self, dead: frozenset[MemberId], registered: frozenset[MemberId]) -> int:
+        """Begin some copies; returns how many segments still want one.
+
+        A disk that lost its slot to another one will not come back: it counts as dead at once.
+        """
         live: dict[str, list[MemberId]] = {}
         for view in self._views():
             if view.admitted and view.is_live and not view.is_certified:
                 live.setdefault(view.group, []).append(view.member)
-        registered = {member_from_record(record.member) for record in self._directory.members.values()}
         count = 0
         async for chain in self._chains():
             replaced = {member for segment in chain.segments for member in segment.members} - registered
@@ -421,10 +433,15 @@ class Controller:
         groups = sorted(self._directory.groups())
         if not groups:
             raise NotServingError("no broker group is admitted yet", retry_after_ms=200)
-        async with asyncio.TaskGroup() as tasks:
-            for number, partition in enumerate(record.partition_ids):
-                chain = send_chain(PartitionId(partition), groups, chain_width=record.settings.chain_width)
-                tasks.create_task(self._create_partition(record, number, PartitionId(partition), chain))
+        await _all_of(
+            self._create_partition(
+                record,
+                number,
+                PartitionId(partition),
+                send_chain(PartitionId(partition), groups, chain_width=record.settings.chain_width),
+            )
+            for number, partition in enumerate(record.partition_ids)
+        )
         key = self._keys.topic(record.name)
         item = await self._coordinator.get(key)
         if item is None:
@@ -458,7 +475,7 @@ class Controller:
                 await asyncio.sleep(RETRY_S)
         raise UnavailableError(f"partition {partition} of topic {record.name!r} could not be made")
 
-    async def _ask(self, event_of: Any) -> Resolved | None:
+    async def _ask(self, event_of: Callable[[int], CreatePartition]) -> Resolved | None:
         answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
 
         def take(reply: Reply) -> None:
@@ -486,8 +503,8 @@ class Controller:
                     await self._finish_topic(record)
                 elif record.state == records_pb2.TOPIC_STATE_DELETING:
                     await self._remove_topic(record)
-            except* SeriatimError as errors:
-                _log.warning("topic_not_finished", topic=record.name, error=str(errors.exceptions[0]))
+            except SeriatimError as exc:
+                _log.warning("topic_not_finished", topic=record.name, error=str(exc))
 
     async def _remove_topic(self, record: records_pb2.TopicRecord) -> None:
         """Tombstones before the chains, in the same transaction; the topic's own key last."""
@@ -511,16 +528,15 @@ class Controller:
         _log.info("topic_deleted", topic=record.name, partitions=len(partitions))
 
 
-async def _persist(duty: Any) -> None:
-    """A duty is tried again after the coordinator was away; the loss of the election ends it from outside."""
-    while True:
-        try:
-            work: Coroutine[Any, Any, None] = duty()
-            await work
-            return
-        except UnavailableError as exc:
-            _log.warning("controller_waits", error=str(exc))
-        await asyncio.sleep(RETRY_S)
+async def _all_of(works: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Do all of them at once; the first failure ends the others and is raised."""
+    tasks = [asyncio.ensure_future(work) for work in works]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def live_record(identity: Identity) -> bytes:

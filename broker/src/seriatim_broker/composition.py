@@ -1,0 +1,414 @@
+"""Where the concrete classes meet: one broker put together, started, and stopped in the right order."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import sys
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+import structlog
+
+from seriatim_api.errors import PreconditionError, SeriatimError
+from seriatim_api.ids import MemberId, PartitionId
+from seriatim_api.v1 import broker_pb2_grpc
+
+from .adapters.crc import crc32c
+from .adapters.etcd import EtcdConfig, EtcdCoordinator
+from .adapters.passport import DataDirectory, KnownMember, boot_id, judge, open_directory
+from .adapters.rocks.settings import RocksSettings
+from .adapters.rocks.storage import RocksStorage
+from .core.broker import BrokerCore
+from .core.effects import Note
+from .core.events import PlanSwitch
+from .health import AdminPort
+from .interfaces.coordinator import Coordinator, Put
+from .interfaces.link import PeerIdentity
+from .interfaces.storage import Storage
+from .metrics import BrokerCollector, Counters, Exposition
+from .rpc.admin import AdminServicer
+from .rpc.consuming import ConsumingServicer
+from .rpc.limits import SERVER_OPTIONS
+from .rpc.outbound import BrokerCalls
+from .rpc.peer import GrpcDialer, PeerServicer
+from .rpc.producing import ProducingServicer
+from .rpc.routing import RoutingServicer
+from .rpc.services import Services
+from .runtime.controller import Controller, ControllerSettings, live_record
+from .runtime.coordination import CoordinatorWork
+from .runtime.directory import Directory
+from .runtime.driver import Driver
+from .runtime.keys import Keys
+from .runtime.lease import LeaseKeeper
+from .runtime.links import Links
+from .runtime.membership import Identity, KnownDisk, Place, join, mark_clean
+from .settings import BrokerSettings
+
+EXIT_STATUS_CRASHED = 70
+"""A step of the core failed: EX_SOFTWARE of sysexits.h."""
+
+LAG_PERIOD_S = 0.05
+"""How often the loop's lag is measured; one timer for the process."""
+
+STOP_GRACE_S = 0.3
+SWITCHES_AT_ONCE = 64
+
+_log = structlog.get_logger(__name__)
+
+
+def end_process(error: BaseException) -> None:
+    """What a failed step leads to: the process ends at once, and whoever is left takes over."""
+    sys.stderr.flush()
+    os._exit(EXIT_STATUS_CRASHED)
+
+
+@dataclass(slots=True)
+class _Disk:
+    """The data directory as `runtime.membership` wants it."""
+
+    directory: DataDirectory
+
+    @property
+    def member(self) -> MemberId:
+        """Whose disk it is."""
+        assert self.directory.passport is not None
+        return self.directory.passport.member
+
+    @property
+    def run(self) -> int:
+        """The number of the last run that began on it."""
+        assert self.directory.passport is not None
+        return self.directory.passport.run
+
+    @property
+    def machine_went_down(self) -> bool:
+        """Whether that run ended with its machine."""
+        return self.directory.machine_went_down
+
+    def raise_run(self) -> int:
+        """Begin a run."""
+        return self.directory.raise_run()
+
+
+class Broker:
+    """One broker in this process.
+
+    Args:
+        settings: Checked already.
+        exposition: Where its samples are shown.
+        die: Called when a step of the core failed.
+    """
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        exposition: Exposition,
+        *,
+        die: Callable[[BaseException], None] = end_process,
+    ) -> None:
+        self.settings = settings
+        self._exposition = exposition
+        self._die = die
+        self._keys = Keys(settings.cluster)
+        self._coordinator: Coordinator = EtcdCoordinator(EtcdConfig(endpoints=settings.coordinator))
+        self._directory: DataDirectory | None = None
+        self._storage: Storage | None = None
+        self._server: grpc.aio.Server | None = None
+        self._duties: asyncio.Task[None] | None = None
+        self._is_serving = False
+        self.counters = Counters()
+
+    # ---- start ------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Join the cluster and serve.
+
+        Raises:
+            SeriatimError: It cannot; the text says why and what to do. Nothing is left running.
+        """
+        try:
+            await self._start()
+        except BaseException:
+            await self._abandon()
+            raise
+
+    async def _start(self) -> None:
+        settings = self.settings
+        place = Place(
+            settings.cluster, settings.group, settings.slot, settings.client_address, settings.replace_disk
+        )
+        try:
+            self.identity = await join(
+                self._coordinator, self._keys, place, self._open_disk, boot_id(), deadline_s=settings.join_deadline_s
+            )
+        except TimeoutError as exc:
+            addresses = ", ".join(settings.coordinator)
+            raise PreconditionError(f"the coordinator at {addresses} did not answer; is it running?") from exc
+        self._open_storage()
+        self._assemble()
+        self._driver.start(self._links, self._work)
+        await self._listen()
+        self._duties = asyncio.create_task(self._do_duties(), name=f"duties of {settings.broker}")
+        self._is_serving = True
+        _log.info("serving", broker=settings.broker, listen=settings.listen, advertise=settings.client_address)
+
+    def _open_disk(self, cluster_id: str, known: KnownDisk | None, may_replace: bool) -> _Disk:
+        directory = open_directory(self.settings.data, self.settings.broker, cluster_id, crc32c)
+        self._directory = directory
+        if directory.passport is not None or not may_replace:
+            judge(directory.passport, KnownMember(known.incarnation, known.run) if known else None)
+        if directory.passport is None:
+            directory.create(cluster_id, self.settings.broker)
+        return _Disk(directory)
+
+    def _open_storage(self) -> None:
+        assert self._directory is not None
+        rocks = RocksSettings(head_cache_size_bytes_max=self.settings.head_cache_size_bytes_max)
+        self._storage = RocksStorage.open(
+            self._directory.path, rocks, crc32c, on_closed=self._directory.mark_clean
+        )
+
+    def _assemble(self) -> None:
+        """The parts, each with the ones that it needs."""
+        settings, identity = self.settings, self.identity
+        assert self._storage is not None
+        self._core = BrokerCore(
+            settings.core_config(),
+            identity.member,
+            identity.run,
+            secrets.token_bytes(12),
+            crc32c,
+            self._storage.recover(),
+            identity.suspect,
+        )
+        self._driver = Driver(self._core, self._storage, self.counters, self._die)
+        feed = self._driver.feed
+        self._directory_of_members = Directory(settings.broker, self._keys, settings.peers, feed)
+        peer = PeerIdentity(identity.cluster_id, identity.member, identity.run)
+        self._links = Links(settings.broker, GrpcDialer(peer), self._directory_of_members.peer_address, feed)
+        self._peer_servicer = PeerServicer(peer, self._links.carry_accepted)
+        self._work = CoordinatorWork(self._coordinator, self._keys, feed)
+        self._lease = LeaseKeeper(self._coordinator)
+        self._controller = Controller(
+            identity,
+            self._coordinator,
+            self._keys,
+            self._driver,
+            self._directory_of_members,
+            self._lease,
+            self._links.is_up,
+            ControllerSettings(heal_after_s=settings.heal_after_s),
+        )
+        self._calls = BrokerCalls(self._directory_of_members)
+        self._services = Services(
+            identity=identity,
+            driver=self._driver,
+            storage=self._storage,
+            directory=self._directory_of_members,
+            coordinator=self._coordinator,
+            keys=self._keys,
+            counters=self.counters,
+            checksum=crc32c,
+            batch_bytes_max=settings.batch_size_bytes_max,
+            in_flight_bytes_max=settings.in_flight_size_bytes_max,
+        )
+        self._driver.on_note(self._count_switch)
+        self._exposition.add(BrokerCollector(settings.broker, self.counters, self._gauges()))
+
+    async def _listen(self) -> None:
+        server = grpc.aio.server(options=SERVER_OPTIONS)
+        server.add_generic_rpc_handlers(
+            (
+                self._peer_servicer.handler(),
+                ProducingServicer(self._services).handler(),
+                ConsumingServicer(self._services).handler(),
+            )
+        )
+        broker_pb2_grpc.add_RoutingServicer_to_server(RoutingServicer(self._services), server)
+        broker_pb2_grpc.add_AdminServicer_to_server(
+            AdminServicer(self._services, self._controller, self._calls), server
+        )
+        try:
+            server.add_insecure_port(self.settings.listen)
+        except RuntimeError as exc:
+            raise PreconditionError(
+                f"the broker cannot listen on {self.settings.listen}: is another process there, or is the address not ours?"
+            ) from exc
+        self._server = server
+        await server.start()
+
+    # ---- run --------------------------------------------------------------------------------------------
+
+    async def wait(self) -> None:
+        """Until something that must run has failed; that is then raised."""
+        assert self._duties is not None
+        await asyncio.shield(self._duties)
+
+    def not_ready(self) -> str:
+        """Why this broker is not ready; empty if it is: admitted and serving."""
+        if not self._is_serving:
+            return f"{self.settings.broker} is not serving"
+        if not self._core.ready:
+            return f"{self.settings.broker} is still fencing what earlier runs left open"
+        if not self._directory_of_members.is_admitted(self.identity.member):
+            return f"{self.settings.broker} is not admitted yet"
+        return ""
+
+    async def _do_duties(self) -> None:
+        duties: list[tuple[str, Coroutine[Any, Any, None]]] = [
+            ("directory", self._directory_of_members.run(self._coordinator)),
+            ("lease", self._lease.run()),
+            ("live key", self._keep_live_key()),
+            ("controller", self._controller.run()),
+            ("loop lag", self._measure_lag()),
+        ]
+        async with asyncio.TaskGroup() as group:
+            for name, duty in duties:
+                group.create_task(duty, name=f"{name} of {self.settings.broker}")
+
+    async def _keep_live_key(self) -> None:
+        """Put the live key under each new lease."""
+        changed = asyncio.Event()
+        self._lease.on_change(lambda _lease: changed.set())
+        self._directory_of_members.on_change(self._hasten_links)
+        key = self._keys.live(self.settings.broker)
+        while True:
+            await changed.wait()
+            changed.clear()
+            lease = self._lease.id
+            if not lease:
+                continue
+            try:
+                await self._coordinator.txn((), [Put(key, live_record(self.identity), lease)], deadline_s=1.0)
+            except SeriatimError as exc:
+                _log.warning("live_key_not_written", error=str(exc))
+                changed.set()
+                await asyncio.sleep(0.2)
+
+    def _hasten_links(self) -> None:
+        for broker in self._directory_of_members.members:
+            if broker != self.settings.broker and not self._links.is_up(broker):
+                self._links.hasten(broker)
+
+    async def _measure_lag(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            due_s = loop.time() + LAG_PERIOD_S
+            await asyncio.sleep(LAG_PERIOD_S)
+            self.counters.loop_lag_s.observe(max(0.0, loop.time() - due_s))
+
+    def _count_switch(self, note: Note) -> None:
+        fields = dict(note.fields)
+        if note.name == "switched":
+            self.counters.add(self.counters.switches, str(fields.get("reason", "unknown")))
+            took_us = fields.get("took_us")
+            if isinstance(took_us, int):
+                self.counters.switch_gap_s.observe(took_us / 1e6)
+
+    def _gauges(self) -> dict[str, tuple[str, Callable[[], float]]]:
+        assert self._storage is not None
+        storage = self._storage
+        return {
+            "partitions": ("Partitions that this broker keeps in memory", lambda: len(self._core.partitions)),
+            "streams": ("Append and consume streams", lambda: self._services.stream_count),
+            "in_flight_bytes": ("Batches taken and not answered", lambda: self._services.in_flight_bytes),
+            "links_up": ("Links to other brokers that stand", lambda: self._links.up_count),
+            "storage_queue": ("Writes handed to the storage and not durable", lambda: self._driver.unflushed_count),
+            "storage_saturated": ("Whether appends are refused for the disk", lambda: float(storage.is_saturated)),
+            "coordinator_transactions": ("Transactions under way", lambda: self._work.pending_count),
+            "controller": ("Whether this broker is the controller", lambda: float(self._controller.is_leader)),
+            "ready": ("Whether this broker is admitted and serving", lambda: float(not self.not_ready())),
+        }
+
+    # ---- stop -------------------------------------------------------------------------------------------
+
+    async def stop(self) -> None:
+        """Hand over, then end in order: whatever was acknowledged is durable and marked clean. Idempotent."""
+        if not self._is_serving:
+            return
+        _log.info("stopping", broker=self.settings.broker)
+        self._is_serving = False
+        self._services.is_stopping = True
+        await self._controller.resign()
+        await self._hand_over()
+        await self._end_duties()
+        assert self._server is not None
+        await self._server.stop(STOP_GRACE_S)
+        await self._links.close()
+        await self._driver.stop()
+        await self._work.close()
+        await self._calls.close()
+        assert self._storage is not None
+        await self._storage.close()
+        try:
+            await mark_clean(self._coordinator, self._keys, self.identity.run_id)
+        except SeriatimError as exc:
+            _log.warning("clean_mark_not_registered", error=str(exc))
+        await self._lease.revoke()
+        await self._coordinator.close()
+        assert self._directory is not None
+        self._directory.release()
+        _log.info("stopped", broker=self.settings.broker)
+
+    async def _hand_over(self) -> None:
+        """Planned switches of all that this broker is the master of, within the deadline."""
+        mine = [
+            partition.id
+            for partition in self._core.partitions.values()
+            if partition.chain is not None and partition.chain.open_segment.master == self.identity.member
+        ]
+        if not mine or not self.settings.stop_deadline_s:
+            return
+        slots = asyncio.Semaphore(SWITCHES_AT_ONCE)
+        moved = 0
+
+        async def move(partition: PartitionId) -> None:
+            nonlocal moved
+            async with slots:
+                try:
+                    reply = await self._services.ask_core(
+                        lambda number: PlanSwitch(number, partition), self.settings.stop_deadline_s
+                    )
+                    moved += getattr(reply, "error", None) is None
+                except SeriatimError as exc:
+                    _log.info("not_handed_over", partition=partition, error=str(exc))
+
+        tasks = [asyncio.create_task(move(partition), name=f"hand over {partition}") for partition in mine]
+        await asyncio.wait(tasks, timeout=self.settings.stop_deadline_s)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        _log.info("handed_over", segments=moved, of=len(mine))
+
+    async def _end_duties(self) -> None:
+        if self._duties is not None:
+            self._duties.cancel()
+            await asyncio.gather(self._duties, return_exceptions=True)
+
+    async def _abandon(self) -> None:
+        """Give back what a failed start has taken. The run began, and is certified by the next one."""
+        await self._end_duties()
+        if self._server is not None:
+            await self._server.stop(None)
+        if self._storage is not None:
+            await self._storage.close()
+        if self._directory is not None:
+            self._directory.release()
+        await self._coordinator.close()
+
+
+async def serve_admin(address: str, exposition: Exposition, brokers: list[Broker]) -> AdminPort | None:
+    """The admin port of a process; None if no address is given."""
+    if not address:
+        return None
+
+    def not_ready() -> str:
+        return "; ".join(filter(None, (broker.not_ready() for broker in brokers)))
+
+    port = AdminPort(exposition.page, not_ready)
+    await port.start(address)
+    return port

@@ -1,0 +1,95 @@
+"""The admin port: metrics and health over plain HTTP, enough for Prometheus, a kubelet and curl.
+
+    /metrics   the counters, in Prometheus' text format
+    /live      200 while the event loop turns
+    /ready     200 when admitted and serving, else 503 with the reason
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import structlog
+
+from seriatim_api.errors import PreconditionError
+
+from .settings import check_address
+
+REQUEST_SIZE_BYTES_MAX = 16 << 10
+REQUEST_DEADLINE_S = 5.0
+CONNECTION_COUNT_MAX = 64
+
+_log = structlog.get_logger(__name__)
+
+
+class AdminPort:
+    """Serves until closed.
+
+    Args:
+        metrics: Makes the metrics page.
+        not_ready: Why the broker is not ready; empty if it is.
+    """
+
+    def __init__(self, metrics: Callable[[], bytes], not_ready: Callable[[], str]) -> None:
+        self._metrics = metrics
+        self._not_ready = not_ready
+        self._server: asyncio.Server | None = None
+        self._connections = 0
+
+    async def start(self, address: str) -> None:
+        """Listen.
+
+        Raises:
+            PreconditionError: The address is taken.
+        """
+        host, port = check_address(address)
+        try:
+            self._server = await asyncio.start_server(self._serve, host, port, limit=REQUEST_SIZE_BYTES_MAX)
+        except OSError as exc:
+            raise PreconditionError(f"the admin port cannot listen on {address}: {exc.strerror}") from exc
+
+    async def close(self) -> None:
+        """Stop listening."""
+        if self._server is not None:
+            self._server.close()
+            await self._server.wait_closed()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._connections += 1
+        try:
+            if self._connections <= CONNECTION_COUNT_MAX:
+                async with asyncio.timeout(REQUEST_DEADLINE_S):
+                    request = await reader.readuntil(b"\r\n\r\n")
+                    writer.write(self._answer(request))
+                    await writer.drain()
+        except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            pass  # whoever asked has gone, or does not speak HTTP
+        finally:
+            self._connections -= 1
+            writer.close()
+
+    def _answer(self, request: bytes) -> bytes:
+        words = request.split(b"\r\n", 1)[0].split()
+        if len(words) != 3 or words[0] != b"GET":
+            return _response(400, b"GET only\n")
+        path = words[1].split(b"?")[0]
+        if path == b"/metrics":
+            return _response(200, self._metrics(), "text/plain; version=0.0.4; charset=utf-8")
+        if path == b"/live":
+            return _response(200, b"live\n")
+        if path == b"/ready":
+            reason = self._not_ready()
+            return _response(503, f"{reason}\n".encode()) if reason else _response(200, b"ready\n")
+        return _response(404, b"/metrics, /live, /ready\n")
+
+
+_REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 503: "Service Unavailable"}
+
+
+def _response(status: int, body: bytes, kind: str = "text/plain; charset=utf-8") -> bytes:
+    head = (
+        f"HTTP/1.1 {status} {_REASONS[status]}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n"
+        "Connection: close\r\n\r\n"
+    )
+    return head.encode() + body

@@ -1,0 +1,341 @@
+"""Administration: answered by any broker, passed on to whoever must do it.
+
+Topics are made and deleted by the controller, a group is described by the servers of its heads, a planned switch is run by
+the master. A call that was passed on once is answered where it arrived, so it never circles.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+from seriatim_api.errors import (
+    BadRequestError,
+    CompactedError,
+    NotServingError,
+    PartitionOutOfRangeError,
+    PreconditionError,
+    SeriatimError,
+    UnknownGroupError,
+    UnknownTopicError,
+)
+from seriatim_api.ids import MemberId, PartitionId, RunId
+from seriatim_api.status import error_to_proto
+from seriatim_api.v1 import broker_pb2, broker_pb2_grpc, common_pb2, records_pb2
+
+from ..core.chain import Chain
+from ..core.effects import GroupDescribed, Resolved
+from ..core.events import CursorRecord, DescribeGroup, PlanSwitch
+from ..core.placement import CHAIN_WIDTH_DEFAULT
+from ..interfaces.coordinator import EventKind, Get
+from ..runtime.controller import Controller
+from ..runtime.coordination import READS_PER_TXN
+from ..runtime.membership import certify_death
+from ..runtime.records import cursor_from_value
+from .limits import BATCH_BYTES_MAX
+from .outbound import BrokerCalls, is_forwarded
+from .services import Services, abort, check_name, remaining_s, typed_errors
+
+PARTITION_COUNT_MAX = 20_000
+"""Partitions of one topic: their ids still fit into one record."""
+
+TOPICS_PER_PAGE_MAX = 1000
+
+
+class AdminServicer(broker_pb2_grpc.AdminServicer):
+    """Serves `seriatim.v1.Admin`."""
+
+    def __init__(self, services: Services, controller: Controller, calls: BrokerCalls) -> None:
+        self._services = services
+        self._controller = controller
+        self._calls = calls
+
+    # ---- topics ----
+
+    @typed_errors
+    async def CreateTopic(  # noqa: N802 - the contract's names
+        self, request: broker_pb2.CreateTopicRequest, context: Any
+    ) -> records_pb2.TopicRecord:
+        """Make a topic; returns when all its partitions accept messages."""
+        check_name(request.name, "topic")
+        if not 1 <= request.partition_count <= PARTITION_COUNT_MAX:
+            raise BadRequestError(f"a topic has 1 to {PARTITION_COUNT_MAX} partitions, not {request.partition_count}")
+        settings = _complete(request)
+        if not self._controller.is_leader:
+            record: records_pb2.TopicRecord = await self._at_controller("CreateTopic", request, context)
+            return record
+        return await self._controller.create_topic(
+            request.name, request.partition_count, settings, remaining_s(context) * 0.95
+        )
+
+    @typed_errors
+    async def DeleteTopic(  # noqa: N802
+        self, request: broker_pb2.DeleteTopicRequest, context: Any
+    ) -> broker_pb2.DeleteTopicResponse:
+        """Delete a topic and its data."""
+        check_name(request.name, "topic")
+        if not self._controller.is_leader:
+            await self._at_controller("DeleteTopic", request, context)
+        else:
+            await self._controller.delete_topic(request.name)
+        return broker_pb2.DeleteTopicResponse()
+
+    @typed_errors
+    async def ListTopics(  # noqa: N802
+        self, request: broker_pb2.ListTopicsRequest, _context: Any
+    ) -> broker_pb2.ListTopicsResponse:
+        """Topics by name, a page at a time."""
+        limit = min(request.limit or TOPICS_PER_PAGE_MAX, TOPICS_PER_PAGE_MAX)
+        listing = await self._services.coordinator.list(self._services.keys.topics)
+        records = (records_pb2.TopicRecord.FromString(item.value) for item in listing.items)
+        page = [record for record in records if record.name > request.after][:limit]
+        return broker_pb2.ListTopicsResponse(topics=page)
+
+    @typed_errors
+    async def DescribeTopic(  # noqa: N802
+        self, request: broker_pb2.DescribeTopicRequest, _context: Any
+    ) -> broker_pb2.DescribeTopicResponse:
+        """A topic with the chains of its partitions."""
+        topic = await self._services.topic(request.name)
+        gets = [Get(self._services.keys.chain(PartitionId(partition))) for partition in topic.partition_ids]
+        response = broker_pb2.DescribeTopicResponse(topic=topic)
+        for start in range(0, len(gets), READS_PER_TXN):
+            result = await self._services.coordinator.txn((), gets[start : start + READS_PER_TXN])
+            for found in result.responses:
+                if found.item is not None:
+                    response.chains.append(records_pb2.ChainRecord.FromString(found.item.value))
+        return response
+
+    # ---- chains ----
+
+    @typed_errors
+    async def DescribeChain(  # noqa: N802
+        self, request: broker_pb2.DescribeChainRequest, _context: Any
+    ) -> records_pb2.ChainRecord:
+        """The chain record of one partition."""
+        item = await self._services.coordinator.get(await self._chain_key(request))
+        if item is None:
+            raise UnknownTopicError(f"topic {request.topic!r} is being deleted", topic=request.topic)
+        return records_pb2.ChainRecord.FromString(item.value)
+
+    async def WatchChain(  # noqa: N802
+        self, request: broker_pb2.DescribeChainRequest, context: Any
+    ) -> AsyncIterator[records_pb2.ChainRecord]:
+        """The chain record, and each later version as it is written."""
+        try:
+            key = await self._chain_key(request)
+            while True:
+                result = await self._services.coordinator.txn((), [Get(key)])
+                item = result.responses[0].item
+                if item is None:
+                    raise UnknownTopicError(f"topic {request.topic!r} is being deleted", topic=request.topic)
+                yield records_pb2.ChainRecord.FromString(item.value)
+                with contextlib.suppress(CompactedError):
+                    async for record in self._later_versions(key, result.revision + 1):
+                        yield record
+                    return
+        except SeriatimError as exc:
+            await abort(context, exc)
+
+    async def _later_versions(self, key: str, revision: int) -> AsyncIterator[records_pb2.ChainRecord]:
+        async with contextlib.aclosing(self._services.coordinator.watch(key, start_revision=revision)) as batches:
+            async for batch in batches:
+                for event in batch.events:
+                    if event.kind is EventKind.DELETE:
+                        return
+                    yield records_pb2.ChainRecord.FromString(event.item.value)
+
+    async def _chain_key(self, request: broker_pb2.DescribeChainRequest) -> str:
+        topic = await self._services.topic(request.topic)
+        if request.partition >= len(topic.partition_ids):
+            raise PartitionOutOfRangeError(
+                f"topic {request.topic!r} has {len(topic.partition_ids)} partitions",
+                partition=request.partition,
+                partition_count=len(topic.partition_ids),
+            )
+        return self._services.keys.chain(PartitionId(topic.partition_ids[request.partition]))
+
+    @typed_errors
+    async def SwitchPartition(  # noqa: N802
+        self, request: broker_pb2.SwitchPartitionRequest, context: Any
+    ) -> common_pb2.Route:
+        """A planned switch, run by the master of the open segment."""
+        chains = await self._services.chains([request.partition_id])
+        if not chains:
+            raise UnknownTopicError(f"there is no partition {request.partition_id}", partition=request.partition_id)
+        master = chains[0].open_segment.master.broker
+        if master != self._services.identity.member.broker:
+            if is_forwarded(context):
+                raise NotServingError("the partition moved while the call was passed on", retry_after_ms=20)
+            route: common_pb2.Route = await self._calls.admin(
+                master, "SwitchPartition", request, remaining_s(context) * 0.95
+            )
+            return route
+        reply = await self._services.ask_core(
+            lambda number: PlanSwitch(number, PartitionId(request.partition_id)), remaining_s(context)
+        )
+        assert isinstance(reply, Resolved)
+        if reply.error is not None:
+            raise reply.error
+        assert reply.route is not None
+        return self._services.route(reply.route)
+
+    # ---- groups ----
+
+    @typed_errors
+    async def DescribeGroup(  # noqa: N802
+        self, request: broker_pb2.DescribeGroupRequest, context: Any
+    ) -> broker_pb2.DescribeGroupResponse:
+        """Where a consumer group is, by the servers of its heads; what a silent server would know is left out."""
+        check_name(request.group, "consumer group")
+        topic = await self._services.topic(request.topic)
+        chains = await self._services.chains(topic.partition_ids)
+        cursors = await self._cursors(chains, request.group)
+        if not any(cursors) and not is_forwarded(context):
+            raise UnknownGroupError(
+                f"no consumer group {request.group!r} on topic {request.topic!r}", group=request.group
+            )
+        rows = {chain.number: _row(chain, cursor) for chain, cursor in zip(chains, cursors, strict=True)}
+        own = self._services.identity.member.broker
+        by_server: dict[str, list[Chain]] = {}
+        for chain in chains:
+            by_server.setdefault(rows[chain.number].server_broker, []).append(chain)
+        deadline_s = remaining_s(context) * 0.8
+        asked = [self._describe_here(chain, request.group, rows, deadline_s) for chain in by_server.pop(own, [])]
+        if not is_forwarded(context):
+            asked += [
+                self._describe_there(server, request, rows, deadline_s) for server in by_server if server
+            ]
+        await asyncio.gather(*asked)
+        return broker_pb2.DescribeGroupResponse(partitions=[rows[number] for number in sorted(rows)])
+
+    async def _cursors(self, chains: list[Chain], group: str) -> list[CursorRecord | None]:
+        found: list[CursorRecord | None] = []
+        for start in range(0, len(chains), READS_PER_TXN):
+            gets = [Get(self._services.keys.cursor(c.partition, group)) for c in chains[start : start + READS_PER_TXN]]
+            result = await self._services.coordinator.txn((), gets)
+            found += [cursor_from_value(r.item.value) if r.item else None for r in result.responses]
+        return found
+
+    async def _describe_here(
+        self, chain: Chain, group: str, rows: dict[int, broker_pb2.GroupPartition], deadline_s: float
+    ) -> None:
+        row = rows[chain.number]
+        try:
+            reply = await self._services.ask_core(
+                lambda number: DescribeGroup(number, chain.partition, group), deadline_s
+            )
+            assert isinstance(reply, GroupDescribed)
+            if reply.error is not None:
+                raise reply.error
+        except SeriatimError as exc:
+            row.error.CopyFrom(error_to_proto(exc))
+            return
+        row.segment = reply.segment_no
+        row.acked_index = reply.acked
+        row.position = reply.position or 0
+        row.end_position = reply.end_position or 0
+        row.group_epoch = reply.group_epoch
+        row.active_consumer = reply.active
+        row.standby_consumers[:] = reply.standbys
+
+    async def _describe_there(
+        self,
+        server: str,
+        request: broker_pb2.DescribeGroupRequest,
+        rows: dict[int, broker_pb2.GroupPartition],
+        deadline_s: float,
+    ) -> None:
+        try:
+            response = await self._calls.admin(server, "DescribeGroup", request, deadline_s)
+        except SeriatimError as exc:
+            for row in rows.values():
+                if row.server_broker == server:
+                    row.error.CopyFrom(error_to_proto(exc))
+            return
+        for found in response.partitions:
+            mine = rows.get(found.partition)
+            if mine is not None and mine.server_broker == server and found.server_broker == server:
+                rows[found.partition] = found
+
+    # ---- cluster ----
+
+    @typed_errors
+    async def DescribeCluster(  # noqa: N802
+        self, _request: broker_pb2.DescribeClusterRequest, _context: Any
+    ) -> broker_pb2.DescribeClusterResponse:
+        """All members, the controller, and whose live key stands."""
+        directory = self._services.directory
+        item = await self._services.coordinator.get(self._services.keys.controller)
+        controller = records_pb2.ControllerRecord.FromString(item.value).broker if item else ""
+        return broker_pb2.DescribeClusterResponse(
+            cluster=self._services.keys.cluster,
+            cluster_id=self._services.identity.cluster_id,
+            controller=controller,
+            brokers=[
+                broker_pb2.BrokerDescription(record=record, live=directory.is_live(name))
+                for name, record in sorted(directory.members.items())
+            ],
+        )
+
+    @typed_errors
+    async def DeclareDead(  # noqa: N802
+        self, request: broker_pb2.DeclareDeadRequest, _context: Any
+    ) -> broker_pb2.DeclareDeadResponse:
+        """Write a death certificate, on somebody's word that the run has ended."""
+        known = self._services.directory.run_of(request.broker)
+        if known is None:
+            raise BadRequestError(f"there is no broker {request.broker!r}", broker=request.broker)
+        if not request.issuer:
+            raise BadRequestError("a death certificate names who issued it")
+        number = request.run or known.run
+        if number > known.run:
+            raise PreconditionError(f"run {number} of {request.broker} has not begun: {known.run} is the last one")
+        run = RunId(MemberId(known.member.broker, known.member.incarnation), number)
+        if run == self._services.identity.run_id:
+            raise PreconditionError("this very run answers: it is not dead")
+        services = self._services
+        evidence = f"declared through {services.identity.member.broker} at {time.time_ns() // 1_000_000} ms"
+        await certify_death(services.coordinator, services.keys, run, request.issuer, evidence)
+        return broker_pb2.DeclareDeadResponse()
+
+    async def _at_controller(self, method: str, request: Any, context: Any) -> Any:
+        """Pass a call on to the controller."""
+        if is_forwarded(context):
+            raise NotServingError("the controller has just changed", retry_after_ms=200)
+        item = await self._services.coordinator.get(self._services.keys.controller)
+        if item is None:
+            raise NotServingError("no controller is elected at the moment", retry_after_ms=200)
+        broker = records_pb2.ControllerRecord.FromString(item.value).broker
+        if broker == self._services.identity.member.broker:
+            raise NotServingError("the controller is taking office", retry_after_ms=200)
+        return await self._calls.admin(broker, method, request, remaining_s(context) * 0.95)
+
+
+def _complete(request: broker_pb2.CreateTopicRequest) -> records_pb2.TopicSettings:
+    """The settings with defaults for what was left out. Unless settings are given, a topic is flushed before commit."""
+    settings = records_pb2.TopicSettings(flush=True)
+    if request.HasField("settings"):
+        settings.CopyFrom(request.settings)
+    settings.chain_width = settings.chain_width or CHAIN_WIDTH_DEFAULT
+    settings.batch_size_bytes_max = settings.batch_size_bytes_max or BATCH_BYTES_MAX
+    settings.message_size_bytes_max = settings.message_size_bytes_max or BATCH_BYTES_MAX
+    if max(settings.batch_size_bytes_max, settings.message_size_bytes_max) > BATCH_BYTES_MAX:
+        raise BadRequestError(f"batches and messages have at most {BATCH_BYTES_MAX} bytes")
+    return settings
+
+
+def _row(chain: Chain, cursor: CursorRecord | None) -> broker_pb2.GroupPartition:
+    """What the coordinator knows; a group without a cursor is where a new one would begin."""
+    row = broker_pb2.GroupPartition(partition=chain.number, partition_id=chain.partition, has_cursor=cursor is not None)
+    segment = (chain.segment(cursor.segment_no) if cursor is not None else None) or chain.segments[0]
+    row.segment = segment.no
+    row.server_broker = segment.server.broker if cursor is not None else ""
+    if cursor is not None:
+        row.acked_index = cursor.start_index
+        row.group_epoch = cursor.group_epoch
+        row.position = (segment.base or 0) + cursor.start_index
+    return row
