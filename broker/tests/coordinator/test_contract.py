@@ -623,13 +623,13 @@ async def test_frozen_coordinator_is_given_up_at_the_deadline(
     harness: Harness, coordinator: Coordinator, prefix: str
 ) -> None:
     key = prefix + "a"
-    before = await put(coordinator, key, b"before")
+    await put(coordinator, key, b"before")
     loop = asyncio.get_running_loop()
     async with harness.frozen():
         for call in (
             lambda: coordinator.get(key, deadline_s=0.3),
             lambda: coordinator.list(prefix, deadline_s=0.3),
-            lambda: coordinator.txn([mod_revision_is(key, before)], [Put(key, b"after")], deadline_s=0.3),
+            lambda: coordinator.txn((), [Put(key, b"after")], deadline_s=0.3),
             lambda: coordinator.grant(60, deadline_s=0.3),
             lambda: coordinator.keep_alive(1, deadline_s=0.3),
             lambda: coordinator.revoke(1, deadline_s=0.3),

@@ -7,11 +7,13 @@ import shutil
 import signal
 import socket
 import subprocess
+from collections import Counter
 from contextlib import aclosing
 from pathlib import Path
 
 import grpc
 import pytest
+from aetcd.rpc import rpc_pb2_grpc
 from seriatim_api.errors import (
     BadRequestError,
     CompactedError,
@@ -78,6 +80,42 @@ async def test_cancelled_call_is_cancelled(tmp_path: Path) -> None:
     with pytest.raises(asyncio.CancelledError):
         await call
     await client.close()
+
+
+class Failing:
+    """Takes every call, counts it, and fails as a member does that has lost its leader."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+
+    async def fail(self, request: object, context: grpc.aio.ServicerContext[object, object]) -> None:
+        self.counts[type(request).__name__] += 1
+        await context.abort(grpc.StatusCode.UNAVAILABLE, "etcdserver: no leader")
+
+    Range = Put = DeleteRange = Txn = Compact = fail
+    LeaseGrant = LeaseRevoke = LeaseKeepAlive = LeaseTimeToLive = LeaseLeases = fail
+
+
+async def test_only_what_may_happen_twice_is_sent_twice() -> None:
+    failing, server = Failing(), grpc.aio.server()
+    rpc_pb2_grpc.add_KVServicer_to_server(failing, server)
+    rpc_pb2_grpc.add_LeaseServicer_to_server(failing, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    client = EtcdCoordinator(EtcdConfig((f"127.0.0.1:{port}",), deadline_s=0.3))
+    for call in (
+        lambda: client.txn((), [Put("a", b"")]),
+        lambda: client.grant(5),
+        lambda: client.get("a"),
+        lambda: client.revoke(5),
+    ):
+        with pytest.raises(CoordinatorUnavailableError, match="no leader"):
+            await call()
+    assert failing.counts["TxnRequest"] == failing.counts["LeaseGrantRequest"] == 1
+    assert failing.counts["RangeRequest"] > 1
+    assert failing.counts["LeaseRevokeRequest"] > 1
+    await client.close()
+    await server.stop(None)
 
 
 # -- several endpoints ---------------------------------------------------------------------------------------

@@ -29,8 +29,8 @@ from seriatim_broker.embedded.requests import Requests
 HISTORY_REVISION_COUNT: Final = 10_000
 """Revisions kept behind the newest for watches and paging; older ones are compacted away."""
 
-_COMPACTION_STEP_REVISION_COUNT: Final = 500
-"""Compaction runs when this many are over: a few milliseconds of the loop at a time."""
+_COMPACTION_STEP_REVISION_COUNT: Final = 100
+"""Compaction runs when this many are over: a millisecond or so of the loop at a time."""
 
 _LEASE_CHECK_S_MAX: Final = 60.0
 """Longest sleep of the lease task; it is woken when leases change anyway."""
