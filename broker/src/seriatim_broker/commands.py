@@ -15,7 +15,6 @@ from typing import Any
 
 import click
 import structlog
-
 from seriatim_api.errors import BadRequestError, SeriatimError
 
 from . import logs
@@ -70,7 +69,7 @@ def coordinator(data: Path, listen: str, log_level: str) -> None:
 
 @click.command()
 @click.option("--data", type=click.Path(path_type=Path, file_okay=False), required=True, help="Data directory.")
-@click.option("--listen", default="127.0.0.1:7400", show_default=True, help="host:port; the next two are taken as well.")
+@click.option("--listen", default="127.0.0.1:7400", show_default=True, help="host:port; the two above as well.")
 @click.option("--admin-listen", default="", help="host:port of metrics and health.")
 @click.option("--log-level", default="info", help="debug, info, warning or error.")
 def standalone(data: Path, listen: str, admin_listen: str, log_level: str) -> None:

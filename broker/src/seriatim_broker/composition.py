@@ -12,7 +12,6 @@ from typing import Any
 
 import grpc
 import structlog
-
 from seriatim_api.errors import PreconditionError, SeriatimError
 from seriatim_api.ids import MemberId, PartitionId
 from seriatim_api.v1 import broker_pb2_grpc
@@ -45,7 +44,7 @@ from .runtime.driver import Driver
 from .runtime.keys import Keys
 from .runtime.lease import LeaseKeeper
 from .runtime.links import Links
-from .runtime.membership import Identity, KnownDisk, Place, join, mark_clean
+from .runtime.membership import KnownDisk, Place, join, mark_clean
 from .settings import BrokerSettings
 
 EXIT_STATUS_CRASHED = 70
@@ -138,9 +137,7 @@ class Broker:
 
     async def _start(self) -> None:
         settings = self.settings
-        place = Place(
-            settings.cluster, settings.group, settings.slot, settings.client_address, settings.replace_disk
-        )
+        place = Place(settings.cluster, settings.group, settings.slot, settings.client_address, settings.replace_disk)
         try:
             self.identity = await join(
                 self._coordinator, self._keys, place, self._open_disk, boot_id(), deadline_s=settings.join_deadline_s
@@ -168,9 +165,7 @@ class Broker:
     def _open_storage(self) -> None:
         assert self._directory is not None
         rocks = RocksSettings(head_cache_size_bytes_max=self.settings.head_cache_size_bytes_max)
-        self._storage = RocksStorage.open(
-            self._directory.path, rocks, crc32c, on_closed=self._directory.mark_clean
-        )
+        self._storage = RocksStorage.open(self._directory.path, rocks, crc32c, on_closed=self._directory.mark_clean)
 
     def _assemble(self) -> None:
         """The parts, each with the ones that it needs."""
@@ -228,15 +223,15 @@ class Broker:
                 ConsumingServicer(self._services).handler(),
             )
         )
-        broker_pb2_grpc.add_RoutingServicer_to_server(RoutingServicer(self._services), server)
-        broker_pb2_grpc.add_AdminServicer_to_server(
-            AdminServicer(self._services, self._controller, self._calls), server
-        )
+        routing = RoutingServicer(self._services)
+        admin = AdminServicer(self._services, self._controller, self._calls)
+        broker_pb2_grpc.add_RoutingServicer_to_server(routing, server)  # type: ignore[no-untyped-call]
+        broker_pb2_grpc.add_AdminServicer_to_server(admin, server)  # type: ignore[no-untyped-call]
         try:
             server.add_insecure_port(self.settings.listen)
         except RuntimeError as exc:
             raise PreconditionError(
-                f"the broker cannot listen on {self.settings.listen}: is another process there, or is the address not ours?"
+                f"the broker cannot listen on {self.settings.listen}: it is taken, or not an address of this machine"
             ) from exc
         self._server = server
         await server.start()

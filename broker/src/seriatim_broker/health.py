@@ -1,8 +1,8 @@
 """The admin port: metrics and health over plain HTTP, enough for Prometheus, a kubelet and curl.
 
-    /metrics   the counters, in Prometheus' text format
-    /live      200 while the event loop turns
-    /ready     200 when admitted and serving, else 503 with the reason
+/metrics   the counters, in Prometheus' text format
+/live      200 while the event loop turns
+/ready     200 when admitted and serving, else 503 with the reason
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import asyncio
 from collections.abc import Callable
 
 import structlog
-
 from seriatim_api.errors import PreconditionError
 
 from .settings import check_address

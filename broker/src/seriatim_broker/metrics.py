@@ -147,7 +147,7 @@ class Exposition:
 
     def add(self, collector: BrokerCollector) -> None:
         """Show this broker's samples too."""
-        self._registry.register(collector)  # type: ignore[arg-type]
+        self._registry.register(collector)
 
     def page(self) -> bytes:
         """All samples in the text format."""

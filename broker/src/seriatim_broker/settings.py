@@ -15,7 +15,6 @@ from typing import Annotated, Any
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
-
 from seriatim_api.errors import BadRequestError
 from seriatim_api.ids import is_legal_name
 
@@ -188,9 +187,7 @@ def load(flags: Mapping[str, Any], file: Path | None, environment: Mapping[str, 
     try:
         return Loaded(**{name: value for name, value in flags.items() if value is not None})
     except ValidationError as exc:
-        problems = [
-            f"{'.'.join(map(str, problem['loc'])) or 'settings'}: {problem['msg']}" for problem in exc.errors()
-        ]
+        problems = [f"{'.'.join(map(str, problem['loc'])) or 'settings'}: {problem['msg']}" for problem in exc.errors()]
         raise BadRequestError("; ".join(problems)) from exc
 
 

@@ -10,7 +10,6 @@ from typing import Any
 import google_crc32c
 import grpc
 import pyarrow as pa
-
 from seriatim_api.batch import make_header
 from seriatim_api.frames import AppendEntry, read_delivery_frame, write_append_frame, write_field
 from seriatim_api.v1 import broker_pb2, broker_pb2_grpc

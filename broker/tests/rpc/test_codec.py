@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from seriatim_api.batch import make_header, parse_header
 from seriatim_api.errors import BadRequestError
 from seriatim_api.ids import MemberId
@@ -133,7 +132,8 @@ def test_each_message_survives(kind: type, data: st.DataObject) -> None:
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.one_of(*(messages_of(kind) for kind in m.DATA)), max_size=8))
 def test_data_frames_keep_the_order_of_each_partition(sent: list[Any]) -> None:
-    arrived = [message for frame in peer_frames.write_data_frames(sent) for message in peer_frames.read_data_frame(frame)]
+    frames = peer_frames.write_data_frames(sent)
+    arrived = [message for frame in frames for message in peer_frames.read_data_frame(frame)]
     assert sorted(map(repr, arrived)) == sorted(map(repr, sent))
     for partition in {message.partition for message in sent}:
         # Messages before a run of their partition may not fall behind it, nor the other way round.

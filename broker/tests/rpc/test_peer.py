@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator, Callable
 
 import grpc
 import pytest
-
 from seriatim_api.batch import make_header, parse_header
 from seriatim_api.ids import MemberId
 from seriatim_broker.core import messages as m

@@ -19,7 +19,8 @@ from .placement import healer
 class MemberView:
     """What the controller knows of a registered member.
 
-    `is_live`: its live key stands, or it is linked. `is_certified`: the run that it registered last has a death certificate.
+    `is_live`: its live key stands, or it is linked. `is_certified`: the run that it registered last has a death
+    certificate.
     """
 
     member: MemberId

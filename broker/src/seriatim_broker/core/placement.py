@@ -17,7 +17,7 @@ CHAIN_WIDTH_DEFAULT = 5
 
 
 def score(name: str, partition: int, weight: float) -> float:
-    """How much `name` wants the partition; the highest gets it. Among equals of weight w, w of them win in proportion."""
+    """How much `name` wants the partition; the highest gets it, and over many partitions in proportion to weight."""
     assert weight > 0
     digest = hashlib.blake2b(f"{partition}/{name}".encode(), digest_size=8).digest()
     fraction = (int.from_bytes(digest, "big") + 0.5) / 2**64

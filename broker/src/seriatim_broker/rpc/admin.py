@@ -1,7 +1,7 @@
 """Administration: answered by any broker, passed on to whoever must do it.
 
-Topics are made and deleted by the controller, a group is described by the servers of its heads, a planned switch is run by
-the master. A call that was passed on once is answered where it arrived, so it never circles.
+Topics are made and deleted by the controller, a group is described by the servers of its heads, a planned switch is
+run by the master. A call that was passed on once is answered where it arrived, so it never circles.
 """
 
 from __future__ import annotations
@@ -206,9 +206,7 @@ class AdminServicer(broker_pb2_grpc.AdminServicer):
         deadline_s = remaining_s(context) * 0.8
         asked = [self._describe_here(chain, request.group, rows, deadline_s) for chain in by_server.pop(own, [])]
         if not is_forwarded(context):
-            asked += [
-                self._describe_there(server, request, rows, deadline_s) for server in by_server if server
-            ]
+            asked += [self._describe_there(server, request, rows, deadline_s) for server in by_server if server]
         await asyncio.gather(*asked)
         return broker_pb2.DescribeGroupResponse(partitions=[rows[number] for number in sorted(rows)])
 

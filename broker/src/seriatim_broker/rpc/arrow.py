@@ -1,7 +1,7 @@
 """How many rows an Arrow record batch has, read from its metadata alone.
 
-A body is an encapsulated IPC message: a continuation marker, the length of the metadata, and a flatbuffer `Message` whose
-header is a `RecordBatch`. The row count is all that the broker wants of it; pyarrow would cost 27 MB for that.
+A body is an encapsulated IPC message: a continuation marker, the length of the metadata, and a flatbuffer `Message`
+whose header is a `RecordBatch`. The row count is all that the broker wants of it; pyarrow would cost 27 MB for that.
 """
 
 from __future__ import annotations

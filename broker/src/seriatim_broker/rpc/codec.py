@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from google.protobuf.message import DecodeError
-
 from seriatim_api.errors import BadRequestError, SeriatimError
 from seriatim_api.frames import FrameError, read_batches
 from seriatim_api.ids import MemberId, PartitionId

@@ -1,7 +1,7 @@
 """Consume streams: joins, acks and credits in, deliveries out.
 
-Who is active, what may be delivered and how much is the core's affair; here events become frames. Deliveries of one turn
-of the loop leave together, in their order; what waits to leave is bounded by the credit that the client gave.
+Who is active, what may be delivered and how much is the core's affair; here events become frames. Deliveries of one
+turn of the loop leave together, in their order; what waits to leave is bounded by the credit that the client gave.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import Any
 import grpc
 import structlog
 from google.protobuf.message import DecodeError
-
 from seriatim_api.errors import (
     BadRequestError,
     NotServingError,

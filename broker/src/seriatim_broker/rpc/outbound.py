@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import grpc
-
 from seriatim_api.errors import NotServingError, SeriatimError
 from seriatim_api.status import from_status
 from seriatim_api.v1 import broker_pb2_grpc
@@ -36,7 +35,8 @@ class BrokerCalls:
         channel = self._channels.get(address)
         if channel is None:
             channel = self._channels[address] = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
-        call = getattr(broker_pb2_grpc.AdminStub(channel), method)
+        stub = broker_pb2_grpc.AdminStub(channel)  # type: ignore[no-untyped-call]
+        call = getattr(stub, method)
         try:
             return await call(request, timeout=deadline_s, metadata=((FORWARDED_KEY, "1"),))
         except grpc.aio.AioRpcError as exc:

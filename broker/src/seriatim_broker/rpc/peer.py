@@ -1,7 +1,7 @@
 """The network between brokers over gRPC: a connection of its own for each of the two streams of a link.
 
-A link begins with a hello on both streams, answered on both, and a confirmation (the hello once more) on both. The replication stream has
-its own TCP connection, so that a megabyte of batches never stands before a heartbeat.
+A link begins with a hello on both streams, answered on both, and a confirmation (the hello once more) on both. The
+replication stream has its own TCP connection, so that a megabyte of batches never stands before a heartbeat.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from typing import Any
 import grpc
 import structlog
 from google.protobuf.message import DecodeError
-
 from seriatim_api.errors import BadRequestError, PreconditionError, SeriatimError, UnsupportedVersionError
 from seriatim_api.frames import FrameError, read_fields, write_field
 from seriatim_api.ids import MemberId
@@ -127,7 +126,8 @@ class PeerConnection:
             )
         ]
         try:
-            await asyncio.wait([self._ended, *tasks], return_when=asyncio.FIRST_COMPLETED)
+            waits: list[asyncio.Future[Any]] = [self._ended, *tasks]
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
             for task in tasks:
                 if task.done() and task.exception() is not None:
                     raise task.exception() or AssertionError

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from google.protobuf.message import DecodeError
-
 from seriatim_api.errors import BadRequestError
 from seriatim_api.frames import FrameError, ReplicateRun, read_replicate_frame, write_replicate_frame
 from seriatim_api.ids import PartitionId
@@ -80,7 +79,7 @@ def write_data_frames(messages: Sequence[m.Message]) -> Iterator[bytes]:
             yield write_replicate_frame(encoded, runs)
             encoded, runs, with_runs, size = [], [], set(), 0
         if isinstance(message, m.Replicate):
-            rows = [(batch.header.raw, batch.body) for batch in message.batches]
+            rows: list[tuple[bytes, bytes | memoryview]] = [(b.header.raw, b.body) for b in message.batches]
             run = ReplicateRun(message.partition, message.segment_no, message.commit, message.attempt, len(rows))
             runs.append((run, rows))
             with_runs.add(message.partition)

@@ -14,7 +14,6 @@ from typing import Any
 import grpc
 import structlog
 from google.protobuf.message import DecodeError
-
 from seriatim_api.batch import BatchHeader
 from seriatim_api.errors import (
     BadRequestError,
@@ -169,9 +168,7 @@ class _AppendStream:
         request = driver.new_request(partial(self._replied, header, entry.run))
         self._hold(request, header.partition, size)
         driver.feed(
-            Append(
-                request, PartitionId(header.partition), header, body, entry.run, entry.starts_run, level, refuse
-            )
+            Append(request, PartitionId(header.partition), header, body, entry.run, entry.starts_run, level, refuse)
         )
         if level == AckLevel.NONE and request in self._pending:
             driver.forget_request(request)  # no reply comes, but for a refusal, which would have come by now

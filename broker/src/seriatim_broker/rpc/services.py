@@ -11,7 +11,6 @@ from typing import Any, NoReturn, TypeVar
 
 import grpc
 import structlog
-
 from seriatim_api.errors import (
     DeadlineExceededError,
     IllegalNameError,

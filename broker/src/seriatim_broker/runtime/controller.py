@@ -1,9 +1,9 @@
 """The controller: one broker, elected, that looks after the cluster. Never needed for a switch.
 
 It admits incarnations, creates and deletes topics, notices groups of which nobody is left, and has sealed segments
-copied that have too few copies. Every transaction of its own compares its election key, so one that was deposed without
-noticing changes nothing. Chains are looked at only when something happened: a group was lost, a member has been away for
-`heal_after`; there is no round over all partitions on a timer.
+copied that have too few copies. Every transaction of its own compares its election key, so one that was deposed
+without noticing changes nothing. Chains are looked at only when something happened: a group was lost, a member has
+been away for `heal_after`; there is no round over all partitions on a timer.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import structlog
-
 from seriatim_api.errors import (
     CorruptionError,
     DeadlineExceededError,
@@ -73,7 +72,7 @@ LIVE_GRACE_S = 1.0
 """A live key that has gone counts after this: the holder may have lost its lease only, and be writing a new one."""
 
 SWITCH_AWAY_AGAIN_S = 2.0
-"""While a group stays lost, its partitions are looked up again after this: a switch may have failed for another reason."""
+"""While a group stays lost, its partitions are looked up again after this: a switch may have failed otherwise."""
 
 _log = structlog.get_logger(__name__)
 
@@ -185,9 +184,7 @@ class Controller:
         result = await self._coordinator.txn((), [Get(key)])
         if result.responses[0].item is None:
             return
-        async with contextlib.aclosing(
-            self._coordinator.watch(key, start_revision=result.revision + 1)
-        ) as batches:
+        async with contextlib.aclosing(self._coordinator.watch(key, start_revision=result.revision + 1)) as batches:
             async for _batch in batches:
                 return
 
@@ -273,9 +270,7 @@ class Controller:
             if written.admitted:
                 continue
             written.admitted = True
-            result = await self._txn(
-                [mod_revision_is(key, item.mod_revision)], [Put(key, written.SerializeToString())]
-            )
+            result = await self._txn([mod_revision_is(key, item.mod_revision)], [Put(key, written.SerializeToString())])
             if result.succeeded:
                 _log.info("admitted", member=str(member_from_record(written.member)), group=written.group)
 

@@ -13,7 +13,6 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 import structlog
-
 from seriatim_api.errors import CorruptionError, SeriatimError, UnavailableError
 
 from ..core.effects import ReadCertificate, ReadChain, ReadCursor, WriteChain, WriteCursor
@@ -73,7 +72,9 @@ class CoordinatorWork:
             if failed or item is None:
                 return ChainRead(effect.partition, None, 0, failed)
             try:
-                return ChainRead(effect.partition, self._archive.parse(item.value, item.mod_revision), item.mod_revision)
+                return ChainRead(
+                    effect.partition, self._archive.parse(item.value, item.mod_revision), item.mod_revision
+                )
             except CorruptionError as exc:
                 _log.error("chain_unreadable", partition=effect.partition, error=str(exc))
                 return ChainRead(effect.partition, None, 0, failed=True)
@@ -172,9 +173,7 @@ class CoordinatorWork:
 
         self._start(self._write(compares, put, answer))
 
-    async def _write(
-        self, compares: Sequence[Compare], put: Put, answer: Callable[[WriteOutcome, int], Event]
-    ) -> None:
+    async def _write(self, compares: Sequence[Compare], put: Put, answer: Callable[[WriteOutcome, int], Event]) -> None:
         async with self._write_slots:
             try:
                 result = await self._coordinator.txn(compares, [put], deadline_s=DEADLINE_S)

@@ -10,7 +10,6 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
 import structlog
-
 from seriatim_api.ids import MemberId, RunId
 from seriatim_api.v1 import records_pb2
 
@@ -32,9 +31,7 @@ class Directory:
         emit: Takes the core's events.
     """
 
-    def __init__(
-        self, broker: str, keys: Keys, peers: Mapping[str, str], emit: Callable[[Event], None]
-    ) -> None:
+    def __init__(self, broker: str, keys: Keys, peers: Mapping[str, str], emit: Callable[[Event], None]) -> None:
         self._broker = broker
         self._keys = keys
         self._own_peers = dict(peers)

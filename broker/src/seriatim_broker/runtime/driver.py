@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import structlog
-
 from seriatim_api.errors import SeriatimError
 
 from ..core import effects as fx
@@ -33,13 +32,7 @@ STORY_EVENTS = 20
 
 _log = structlog.get_logger(__name__)
 
-Reply = (
-    fx.AppendAccepted
-    | fx.AppendRefused
-    | fx.Resolved
-    | fx.ConsumerResolved
-    | fx.GroupDescribed
-)
+Reply = fx.AppendAccepted | fx.AppendRefused | fx.Resolved | fx.ConsumerResolved | fx.GroupDescribed
 Deliver = Callable[[int, fx.DeliveryEvent], None]
 
 
@@ -205,13 +198,7 @@ class Driver:
                 self._persist(token, writes)
             case fx.Send(broker, message):
                 self._links.send(broker, message)
-            case (
-                fx.AppendAccepted()
-                | fx.AppendRefused()
-                | fx.Resolved()
-                | fx.ConsumerResolved()
-                | fx.GroupDescribed()
-            ):
+            case fx.AppendAccepted() | fx.AppendRefused() | fx.Resolved() | fx.ConsumerResolved() | fx.GroupDescribed():
                 self._reply(effect)
             case fx.Deliver(stream, subscription, event):
                 deliver = self._streams.get(stream)

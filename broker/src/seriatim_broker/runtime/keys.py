@@ -1,8 +1,8 @@
 """Where things are in the coordinator: one function for each kind of key.
 
 Everything of a cluster lies under `/seriatim/<cluster>/`. Names are legal in a key as they are
-(`seriatim_api.ids.is_legal_name`); partition ids are written as ten digits, so that key order is numeric order and a listing can
-be cut into pages.
+(`seriatim_api.ids.is_legal_name`); partition ids are written as ten digits, so that key order is numeric order and a
+listing can be cut into pages.
 """
 
 from __future__ import annotations

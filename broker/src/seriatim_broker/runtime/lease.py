@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable
 
 import structlog
-
 from seriatim_api.errors import SeriatimError
 
 from ..interfaces.coordinator import Coordinator

@@ -5,8 +5,8 @@ complete: at the dialer when the other's hello is here (it then confirms), at th
 
     dialer     has accepted another meanwhile:  keeps that one if the peer's name is lower, else takes its own
     acceptor   its link was dialed by the same peer:  the newer one is used
-               its link was dialed by itself:  kept if its own name is lower and the link is young (the two dials crossed:
-               the peer will take ours by the same rule), else replaced (the peer lost it and dialed anew)
+               its link was dialed by itself:  kept if its own name is lower and the link is young (the two dials
+               crossed: the peer will take ours by the same rule), else replaced (the peer lost it and dialed anew)
 
 A connection of another run of the peer always replaces: the old process is gone. What the core sees is `LinkUp` with
 a session number that grows, messages of that session only, and one `LinkDown`.
@@ -15,6 +15,7 @@ a session number that grows, messages of that session only, and one `LinkDown`.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 import time
 from collections.abc import Callable
@@ -204,10 +205,8 @@ class Links:
                 continue
             pause_s = backoff_s * (0.5 + secrets.randbelow(1000) / 1000)
             backoff_s = min(backoff_s * 2, BACKOFF_S_MAX)
-            try:
+            with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(peer.wake.wait(), pause_s)
-            except TimeoutError:
-                pass
 
     async def _dial(self, peer: _Peer) -> bool:
         """One try; True if a link stands afterwards."""

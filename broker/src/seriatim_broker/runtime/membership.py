@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import structlog
-
 from seriatim_api.errors import (
     ForeignDiskError,
     NewerFormatError,
@@ -181,10 +180,10 @@ async def _read_or_write_cluster(coordinator: Coordinator, keys: Keys) -> str:
         if item is not None:
             record = records_pb2.ClusterRecord.FromString(item.value)
             if record.cluster != keys.cluster:
-                raise PreconditionError(f"the coordinator's record of cluster {keys.cluster!r} names {record.cluster!r}")
+                raise PreconditionError(f"the record of cluster {keys.cluster!r} names {record.cluster!r}")
             if record.format_level > FORMAT_LEVEL:
                 raise NewerFormatError(
-                    f"the cluster is at format level {record.format_level}, this version knows {FORMAT_LEVEL}: upgrade it"
+                    f"the cluster is at format level {record.format_level}, this version knows {FORMAT_LEVEL}"
                 )
             return record.id
         record = records_pb2.ClusterRecord(cluster=keys.cluster, id=uuid.uuid4().hex, format_level=FORMAT_LEVEL)

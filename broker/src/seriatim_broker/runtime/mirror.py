@@ -7,7 +7,6 @@ import contextlib
 from collections.abc import Callable, Mapping, Sequence
 
 import structlog
-
 from seriatim_api.errors import CompactedError, SeriatimError
 
 from ..interfaces.coordinator import Coordinator, EventKind

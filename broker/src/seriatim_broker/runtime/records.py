@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import TypeVar
 
 from google.protobuf.message import DecodeError, Message
-
 from seriatim_api.errors import CorruptionError
 from seriatim_api.ids import MemberId, PartitionId
 from seriatim_api.v1 import common_pb2, records_pb2

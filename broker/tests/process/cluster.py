@@ -1,0 +1,129 @@
+"""Real processes for tests: a coordinator and brokers on free ports, ended by pid when the test is over."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+READY_DEADLINE_S = 30.0
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on now."""
+    with contextlib.ExitStack() as stack:
+        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [int(probe.getsockname()[1]) for probe in probes]
+
+
+class Process:
+    """One process and its log."""
+
+    def __init__(self, name: str, directory: Path, arguments: list[str]) -> None:
+        self.name = name
+        self.arguments = arguments
+        self.log = directory / f"{name}.log"
+        self.running: asyncio.subprocess.Process | None = None
+
+    async def start(self) -> None:
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("SERIATIM_")}
+        with self.log.open("ab") as log:
+            self.running = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "seriatim_broker", *self.arguments, stdout=log, stderr=log, env=environment
+            )
+
+    def send(self, number: int) -> None:
+        assert self.running is not None
+        with contextlib.suppress(ProcessLookupError):
+            self.running.send_signal(number)
+
+    async def end(self, number: int = signal.SIGKILL) -> int:
+        """Signal it and reap it; returns its exit status."""
+        assert self.running is not None
+        if self.running.returncode is None:
+            self.send(number)
+        async with asyncio.timeout(20):
+            return await self.running.wait()
+
+    def log_text(self) -> str:
+        return self.log.read_text()
+
+
+class Cluster:
+    """A coordinator and `groups` broker groups of two."""
+
+    def __init__(self, directory: Path, groups: int, options: tuple[str, ...] = ()) -> None:
+        names = [f"g{group}-{slot}" for group in range(groups) for slot in range(2)]
+        ports = free_ports(1 + 2 * len(names))
+        self.directory = directory
+        self.addresses = {name: f"127.0.0.1:{ports[1 + at]}" for at, name in enumerate(names)}
+        self.admin = {name: f"127.0.0.1:{ports[1 + len(names) + at]}" for at, name in enumerate(names)}
+        self.coordinator_address = f"127.0.0.1:{ports[0]}"
+        self.coordinator = Process(
+            "coordinator",
+            directory,
+            ["coordinator", "--data", str(directory / "c"), "--listen", self.coordinator_address],
+        )
+        self.brokers = {name: self.make(name, *options) for name in names}
+
+    def make(self, name: str, *options: str, data: str | None = None, log: str | None = None) -> Process:
+        """A broker that is not started."""
+        group, _, slot = name.partition("-")
+        words = ["--cluster", "test", "--group", group, "--slot", slot, "--data", str(self.directory / (data or name))]
+        words += ["--listen", self.addresses[name], "--coordinator", self.coordinator_address]
+        words += ["--admin-listen", self.admin[name], "--set", "stop_deadline_s=2", "--set", "join_deadline_s=15"]
+        return Process(log or name, self.directory, ["broker", *words, *options])
+
+    async def start(self) -> None:
+        await self.coordinator.start()
+        for broker in self.brokers.values():
+            await broker.start()
+        for name in self.brokers:
+            await self.ready(name)
+
+    async def ready(self, name: str) -> None:
+        """Wait until a broker is admitted and serving."""
+        async with asyncio.timeout(READY_DEADLINE_S):
+            while (await self.get(name, "/ready"))[0] != 200:
+                running = self.brokers[name].running
+                assert running is not None
+                assert running.returncode is None, self.brokers[name].log_text()
+                await asyncio.sleep(0.05)  # there is nothing to wait on but the port itself
+
+    async def get(self, name: str, path: str) -> tuple[int, str]:
+        """What the admin port answers; status 0 if nobody does."""
+        host, _, port = self.admin[name].rpartition(":")
+        try:
+            reader, writer = await asyncio.open_connection(host, int(port))
+        except OSError:
+            return 0, ""
+        try:
+            writer.write(f"GET {path} HTTP/1.1\r\n\r\n".encode())
+            head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+            return int(head.split()[1]), body.decode()
+        finally:
+            writer.close()
+
+    async def stop(self) -> None:
+        for process in (*self.brokers.values(), self.coordinator):
+            if process.running is not None:
+                process.send(signal.SIGCONT)
+                await process.end()
+
+
+@contextlib.asynccontextmanager
+async def running_cluster(directory: Path, groups: int, *options: str) -> AsyncIterator[Cluster]:
+    """A started cluster; all its processes are ended afterwards, and their logs told if the test failed."""
+    cluster = Cluster(directory, groups, options)
+    try:
+        await cluster.start()
+        yield cluster
+    finally:
+        await cluster.stop()

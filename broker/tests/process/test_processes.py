@@ -1,0 +1,250 @@
+"""Real brokers: the path of a message, the loss of a master, what bad input meets, refused disks."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import signal
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import grpc
+import pytest
+import pytest_asyncio
+from seriatim_api import errors
+from seriatim_api.ids import make_offset
+from seriatim_api.status import from_status
+from seriatim_api.v1 import broker_pb2, records_pb2
+
+from .cluster import Cluster, running_cluster
+from .wire import Admin, Consumer, Producer
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Cluster]:
+    """Two groups of two; tests that break it have one of their own."""
+    async with running_cluster(tmp_path_factory.mktemp("cluster"), 2) as started:
+        yield started
+
+
+shared = pytest.mark.asyncio(loop_scope="module")
+
+
+def any_address(cluster: Cluster) -> str:
+    return next(iter(cluster.addresses.values()))
+
+
+async def refusal(call: object) -> errors.SeriatimError:
+    """The typed error that a unary call ends with."""
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call  # type: ignore[misc]
+    return from_status(caught.value.code(), caught.value.details(), list(caught.value.trailing_metadata() or ()))
+
+
+@shared
+async def test_what_is_sent_is_delivered_in_order_and_acknowledged(cluster: Cluster) -> None:
+    async with Admin(any_address(cluster)) as admin:
+        topic = await admin.create("path", 3)
+        assert topic.state == records_pb2.TOPIC_STATE_READY
+        for partition in topic.partition_ids:
+            route = await admin.route(partition)
+            sent = [b"m%d" % number for number in range(40)]
+            async with Producer(route.master_address) as producer:
+                rows = [producer.row(partition, at, [value], starts=at == 0) for at, value in enumerate(sent)]
+                for at in range(0, 40, 8):
+                    await producer.send(*rows[at : at + 8])
+                    replies = [await producer.reply() for _ in range(8)]
+                    assert [reply.offset for reply in replies] == [make_offset(1, at + n) for n in range(8)]
+            async with Consumer(route.master_address, partition, "readers") as consumer:
+                await consumer.until(lambda c: len(c.values) >= 40)
+                assert consumer.values == sent
+                await consumer.ack(make_offset(1, 39))
+                await consumer.until(lambda c: "ack_confirmed" in c.kinds())
+        described = await admin.admin.DescribeGroup(broker_pb2.DescribeGroupRequest(topic="path", group="readers"))
+        assert [(row.partition, row.acked_index, row.position) for row in described.partitions] == [
+            (number, 40, 40) for number in range(3)
+        ]
+
+
+@shared
+async def test_bad_batches_are_refused_with_a_number_and_nothing_is_stored(cluster: Cluster) -> None:
+    async with Admin(any_address(cluster)) as admin:
+        partition = (await admin.create("bad")).partition_ids[0]
+        route = await admin.route(partition)
+        async with Producer(route.master_address) as producer:
+            cases: list[tuple[dict[str, object], type[errors.SeriatimError]]] = [
+                ({"body_crc": 7}, errors.ChecksumMismatchError),
+                ({"message_count": 3}, errors.BatchMismatchError),
+                ({"body": b"no arrow at all"}, errors.BatchMismatchError),
+                ({"body": bytes(producer.credit.batch_bytes_max + 1)}, errors.MessageTooLargeError),
+                ({"level": 9}, errors.BadRequestError),
+                ({"partition": 999_999}, errors.NotServingError),
+                ({"base_sequence": 5}, errors.SequenceGapError),
+            ]
+            for run, (changes, expected) in enumerate(cases, 1):
+                reply = await producer.append(
+                    changes.pop("partition", partition), changes.pop("base_sequence", 0), [b"x"], run=run, starts=True,
+                    **changes,
+                )  # fmt: skip
+                assert reply.error.number == expected.number, (changes, reply)
+            follower = await producer.append(partition, 0, [b"x"], run=len(cases))
+            assert follower.error.number == errors.RunRefusedError.number
+            good = await producer.append(partition, 0, [b"good"], run=len(cases) + 1, starts=True)
+            assert good.offset == make_offset(1, 0)
+            stale = producer.row(partition, 0, [b"x"], run=20, starts=True, producer_epoch=0)
+            await producer.send(stale)
+            assert (await producer.reply()).error.number == errors.ProducerFencedError.number
+        async with Consumer(route.master_address, partition, "g") as consumer:
+            await consumer.until(lambda c: bool(c.values))
+            assert consumer.values == [b"good"]
+
+
+@shared
+async def test_bad_requests_have_numbers(cluster: Cluster) -> None:
+    async with Admin(any_address(cluster)) as admin:
+        await admin.create("taken")
+        call = broker_pb2.CreateTopicRequest
+        assert (await refusal(admin.admin.CreateTopic(call(name="taken", partition_count=1)))).number == 121
+        assert (await refusal(admin.admin.CreateTopic(call(name="a/b", partition_count=1)))).number == 102
+        assert (await refusal(admin.admin.CreateTopic(call(name="none", partition_count=0)))).number == 100
+        unknown = broker_pb2.GetTopicRequest(topic="nobody")
+        assert (await refusal(admin.routing.GetTopic(unknown))).number == errors.UnknownTopicError.number
+        chain = broker_pb2.DescribeChainRequest(topic="taken", partition=1)
+        assert (await refusal(admin.admin.DescribeChain(chain))).number == errors.PartitionOutOfRangeError.number
+        resolve = broker_pb2.ResolveProducerRequest(partition_id=999_999)
+        assert (await refusal(admin.routing.ResolveProducer(resolve))).number == errors.UnknownTopicError.number
+
+
+@shared
+@pytest.mark.parametrize(
+    ("first", "expected"),
+    [
+        (b"\xff\xffgarbage", errors.BadRequestError),
+        (broker_pb2.AppendFrame().SerializeToString(), errors.BadRequestError),
+        (
+            broker_pb2.AppendFrame(hello=broker_pb2.ClientHello(protocol=77)).SerializeToString(),
+            errors.UnsupportedVersionError,
+        ),
+    ],
+)
+async def test_streams_that_begin_badly_end_alone(
+    cluster: Cluster, first: bytes, expected: type[errors.SeriatimError]
+) -> None:
+    address = any_address(cluster)
+    host, _, port = address.rpartition(":")
+    async with Producer(address) as good, grpc.aio.insecure_channel(address) as channel:
+        for path in ("/seriatim.v1.Producing/Append", "/seriatim.v1.Consuming/Consume"):
+            call = channel.stream_stream(path)()
+            await call.write(first)
+            code = await call.code()
+            error = from_status(code, await call.details(), list(await call.trailing_metadata() or ()))
+            assert error.number in (expected.number, errors.BadRequestError.number)
+        _, writer = await asyncio.open_connection(host, int(port))
+        writer.write(b"\x00" * 100)
+        await writer.drain()
+        writer.close()
+        assert (await good.append(999_999, 0, [b"x"], starts=True)).error.number == errors.NotServingError.number
+
+
+@shared
+async def test_a_planned_switch_moves_the_partition_and_loses_nothing(cluster: Cluster) -> None:
+    async with Admin(any_address(cluster)) as admin:
+        partition = (await admin.create("planned")).partition_ids[0]
+        before = await admin.route(partition)
+        async with Producer(before.master_address) as producer:
+            assert not (await producer.append(partition, 0, [b"a"], starts=True)).HasField("error")
+        after = await admin.admin.SwitchPartition(broker_pb2.SwitchPartitionRequest(partition_id=partition), timeout=10)
+        assert after.segment == 2
+        assert after.master_address != before.master_address
+        async with Producer(after.master_address) as producer:
+            assert (await producer.append(partition, 0, [b"b"], starts=True)).offset == make_offset(2, 0)
+        async with Consumer(before.master_address, partition, "g") as consumer:
+            await consumer.until(lambda c: bool(c.values))
+            assert consumer.values == [b"a"]
+            await consumer.ack(make_offset(1, 0))
+            await consumer.until(lambda c: "end_of_segment" in c.kinds())
+            end = consumer.events[-1].end_of_segment
+            assert (end.sealed_len, end.next_segment) == (1, 2)
+        async with Consumer(end.next_server_address, partition, "g") as consumer:
+            await consumer.until(lambda c: bool(c.values))
+            assert consumer.values == [b"b"]
+
+
+@shared
+async def test_metrics_and_health(cluster: Cluster) -> None:
+    name = next(iter(cluster.brokers))
+    assert await cluster.get(name, "/live") == (200, "live\n")
+    status, page = await cluster.get(name, "/metrics")
+    assert status == 200
+    assert f'seriatim_ready{{broker="{name}"}} 1.0' in page
+    assert "seriatim_loop_lag_seconds_count" in page
+    assert (await cluster.get(name, "/other"))[0] == 404
+
+
+async def test_the_next_group_accepts_after_the_master_was_killed(tmp_path: Path) -> None:
+    async with running_cluster(tmp_path, 2) as cluster, Admin(any_address(cluster)) as admin:
+        partition = (await admin.create("kill")).partition_ids[0]
+        before = await admin.route(partition)
+        async with Producer(before.master_address) as producer:
+            for at in range(5):
+                assert not (await producer.append(partition, at, [b"m%d" % at], starts=at == 0)).HasField("error")
+            asker = next(name for name in cluster.brokers if name != before.master_broker)
+            began = time.monotonic()
+            await cluster.brokers[before.master_broker].end(signal.SIGKILL)
+        async with Admin(cluster.addresses[asker]) as other:
+            after = await other.route(partition, failed=before.segment)
+            async with Producer(after.master_address) as producer:
+                producer.id = bytes(16)
+                reply = await producer.append(partition, 0, [b"after"], starts=True)
+                took_s = time.monotonic() - began
+            assert reply.offset == make_offset(2, 0)
+            assert took_s < 2
+            print(f"gap {took_s * 1000:.0f} ms")  # noqa: T201 - shown with -s
+            resolve = broker_pb2.ResolveConsumerRequest(partition_id=partition, group="g")
+            head = await other.routing.ResolveConsumer(resolve, timeout=10)
+            async with Consumer(head.server_address, partition, "g") as consumer:
+                await consumer.until(lambda c: len(c.values) == 5)
+                await consumer.ack(make_offset(1, 4))
+                await consumer.until(lambda c: "end_of_segment" in c.kinds())
+        await cluster.brokers[before.master_broker].start()  # it comes back, with the same disk
+        await cluster.ready(before.master_broker)
+
+
+async def test_a_graceful_stop_hands_over_and_exits_with_0(tmp_path: Path) -> None:
+    async with running_cluster(tmp_path, 2) as cluster, Admin(any_address(cluster)) as admin:
+        topic = await admin.create("roll", 8)
+        routes = [await admin.route(partition) for partition in topic.partition_ids]
+        victim = routes[0].master_broker
+        assert await cluster.brokers[victim].end(signal.SIGTERM) == 0
+        asker = next(name for name in cluster.brokers if name != victim)
+        async with Admin(cluster.addresses[asker]) as other:
+            chains = (await other.admin.DescribeTopic(broker_pb2.DescribeTopicRequest(name="roll"))).chains
+        for chain in chains:
+            assert chain.segments[-1].members[0].broker != victim
+
+
+async def test_disks_that_are_not_the_slots_are_refused(tmp_path: Path) -> None:
+    async with running_cluster(tmp_path, 1) as cluster:
+        await cluster.brokers["g0-1"].end(signal.SIGTERM)
+        shutil.copytree(tmp_path / "g0-1", tmp_path / "older")
+
+        async def refused(data: str, *options: str, name: str = "g0-1") -> str:
+            broker = cluster.make(name, *options, data=data, log=f"refused-{data}")
+            await broker.start()
+            assert broker.running is not None
+            async with asyncio.timeout(20):
+                assert await broker.running.wait() == 2
+            return broker.log_text()
+
+        assert "[703]" in await refused("empty")
+        assert "[700]" in await refused("g0-1", name="g0-0")
+        await cluster.brokers["g0-1"].start()
+        await cluster.ready("g0-1")
+        await cluster.brokers["g0-1"].end(signal.SIGTERM)
+        older = await refused("older")
+        assert "[702]" in older
+        replacement = cluster.make("g0-1", "--replace-disk", data="new")
+        cluster.brokers["g0-1"] = replacement
+        await replacement.start()
+        await cluster.ready("g0-1")
