@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
-from rich.console import Console
+from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 from seriatim_api.errors import PreconditionError
@@ -115,29 +115,30 @@ def status(directory: Path) -> None:
     _console().print(render_status(found))
 
 
-def render_status(found: dict[str, Any]) -> Table:
+def render_status(found: dict[str, Any]) -> Group:
     """The status as a table; reads without colour as well."""
-    table = Table(title=f"cluster {found['cluster']} in {found['directory']}", title_justify="left", box=None)
-    for column in ("broker", "group", "pid", "run", "state", "ready", "address", "admin", "cut off from"):
-        table.add_column(column, justify="right" if column in ("pid", "run") else "left", overflow="fold")
+    table = Table(box=None, pad_edge=False)
+    for column in ("broker", "pid", "run", "state", "ready", "address", "admin"):
+        table.add_column(column, justify="right" if column in ("pid", "run") else "left", no_wrap=True)
+    table.add_column("cut off from", overflow="fold")
     for broker in found["brokers"]:
         table.add_row(
             broker["name"],
-            broker["group"],
             str(broker["pid"] or "-"),
             str(broker["run"] or "-"),
             Text(broker["state"], style=_STATE_STYLES[broker["state"]]),
             Text("yes", style="green") if broker["ready"] else Text("no", style="red"),
             broker["address"],
-            broker["admin"],
+            f":{broker['admin'].rpartition(':')[2]}",
             ", ".join(broker["cuts"]) or "-",
         )
     state, pending = found["coordinator_state"], found["certificates_pending"]
-    table.caption = f"coordinator {found['coordinator']} ({found['coordinator_kind']}): {state}" + (
-        f"; {pending} death certificates wait for it" if pending else ""
+    more = f"; {pending} death certificates wait for it" if pending else ""
+    return Group(
+        Text(f"cluster {found['cluster']} in {found['directory']}", style="bold"),
+        table,
+        Text(f"coordinator {found['coordinator']} ({found['coordinator_kind']}): {state}{more}"),
     )
-    table.caption_justify = "left"
-    return table
 
 
 @cluster.command()
