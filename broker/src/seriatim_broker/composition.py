@@ -184,9 +184,11 @@ class Broker:
         feed = self._driver.feed
         self._directory_of_members = Directory(settings.broker, self._keys, settings.peers, feed)
         peer = PeerIdentity(identity.cluster_id, identity.member, identity.run)
-        self._links = Links(settings.broker, GrpcDialer(peer), self._directory_of_members.peer_address, feed)
+        self._links = Links(
+            settings.broker, GrpcDialer(peer), self._directory_of_members.peer_address, feed, self._driver.post
+        )
         self._peer_servicer = PeerServicer(peer, self._links.carry_accepted)
-        self._work = CoordinatorWork(self._coordinator, self._keys, feed)
+        self._work = CoordinatorWork(self._coordinator, self._keys, self._driver.post)
         self._lease = LeaseKeeper(self._coordinator)
         self._controller = Controller(
             identity,
@@ -314,6 +316,7 @@ class Broker:
             "links_up": ("Links to other brokers that stand", lambda: self._links.up_count),
             "storage_queue": ("Writes handed to the storage and not durable", lambda: self._driver.unflushed_count),
             "storage_saturated": ("Whether appends are refused for the disk", lambda: float(storage.is_saturated)),
+            "posted_events": ("Events that wait for their slice of the loop", lambda: self._driver.posted_count),
             "coordinator_transactions": ("Transactions under way", lambda: self._work.pending_count),
             "controller": ("Whether this broker is the controller", lambda: float(self._controller.is_leader)),
             "ready": ("Whether this broker is admitted and serving", lambda: float(not self.not_ready())),

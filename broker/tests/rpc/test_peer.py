@@ -34,7 +34,7 @@ class Node:
         self.identity = PeerIdentity(cluster, MemberId(name, f"{name}-disk"), run)
         self.events: list[Event] = []
         self.arrived = asyncio.Event()
-        self.links = Links(name, GrpcDialer(self.identity), addresses.get, self._take)
+        self.links = Links(name, GrpcDialer(self.identity), addresses.get, self._take, self._take)
         self.server = grpc.aio.server(options=SERVER_OPTIONS)
         self.server.add_generic_rpc_handlers((PeerServicer(self.identity, self.links.carry_accepted).handler(),))
         self.server.add_insecure_port(f"127.0.0.1:{port}")

@@ -21,7 +21,7 @@ from seriatim_api.ids import MemberId
 from seriatim_api.status import to_status
 from seriatim_api.v1 import peer_pb2
 
-from ..core.messages import DATA, Message
+from ..core.messages import DATA, Heartbeat, HeartbeatAnswer, Message
 from ..interfaces.link import PeerIdentity, PeerRefusedError, PeerSilentError
 from . import peer_frames
 from .limits import CHANNEL_OPTIONS, PROTOCOL
@@ -32,6 +32,12 @@ QUEUE_SIZE_BYTES_MAX = 64 << 20
 PAIRING_DEADLINE_S = 2.0
 """From the first stream of a link to the confirmation on both."""
 
+MESSAGES_AT_ONCE = 256
+"""Encoded before heartbeats are looked at again: a few milliseconds."""
+
+URGENT = (Heartbeat, HeartbeatAnswer)
+"""Overtake the other control messages: what they say does not depend on any of them."""
+
 CONTROL = "/seriatim.v1.Peer/Control"
 REPLICATE = "/seriatim.v1.Peer/Replicate"
 
@@ -41,7 +47,7 @@ _log = structlog.get_logger(__name__)
 class _Half:
     """One stream: `read` and `write` of whichever side of gRPC it is, and the queue of what waits to leave."""
 
-    __slots__ = ("decode", "encode", "queue", "read", "wake", "write")
+    __slots__ = ("decode", "encode", "queue", "read", "urgent", "wake", "write")
 
     def __init__(
         self,
@@ -55,7 +61,16 @@ class _Half:
         self.encode = encode
         self.decode = decode
         self.queue: deque[Message] = deque()
+        self.urgent: deque[Message] = deque()
         self.wake = asyncio.Event()
+
+    def take(self) -> list[Message]:
+        """What leaves next: heartbeats first, then as much as is encoded without looking up."""
+        messages = list(self.urgent)
+        self.urgent.clear()
+        while self.queue and len(messages) < MESSAGES_AT_ONCE:
+            messages.append(self.queue.popleft())
+        return messages
 
 
 class PeerConnection:
@@ -106,7 +121,7 @@ class PeerConnection:
             self.close(f"more than {QUEUE_SIZE_BYTES_MAX} bytes waited to be sent")
             return
         half = self._data if isinstance(message, DATA) else self._control
-        half.queue.append(message)
+        (half.urgent if isinstance(message, URGENT) else half.queue).append(message)
         half.wake.set()
 
     def close(self, reason: str) -> None:
@@ -171,15 +186,15 @@ class PeerConnection:
         while True:
             await half.wake.wait()
             half.wake.clear()
-            messages = list(half.queue)
-            half.queue.clear()
-            for frame in half.encode(messages):
-                try:
-                    await half.write(frame)
-                except Exception as exc:  # as in `_read`
-                    self.close(_describe(exc))
-                    return
-            self._queued_bytes -= sum(map(peer_frames.size_of, messages))
+            while half.urgent or half.queue:
+                messages = half.take()
+                for frame in half.encode(messages):
+                    try:
+                        await half.write(frame)
+                    except Exception as exc:  # as in `_read`
+                        self.close(_describe(exc))
+                        return
+                self._queued_bytes -= sum(map(peer_frames.size_of, messages))
 
 
 def _describe(exc: BaseException) -> str:

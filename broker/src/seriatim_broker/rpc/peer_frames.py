@@ -22,6 +22,9 @@ from . import codec
 FRAME_SIZE_BYTES = 1 << 20
 """A frame is closed when it holds this much; one larger message still travels alone."""
 
+CONTROL_FRAME_SIZE_BYTES = 64 << 10
+"""The same for control frames: a heartbeat waits for the one before it to be read, about 10 ms for so much."""
+
 _OVERHEAD_BYTES = 64
 """Counted for a message or a run beside its batches, so that a frame of many small ones is bounded as well."""
 
@@ -43,7 +46,7 @@ def write_control_frames(messages: Sequence[m.Message]) -> Iterator[bytes]:
     size = 0
     for message in messages:
         data = codec.encode(message)
-        if encoded and size + len(data) > FRAME_SIZE_BYTES:
+        if encoded and size + len(data) > CONTROL_FRAME_SIZE_BYTES:
             yield peer_pb2.PeerFrame(messages=encoded).SerializeToString()
             encoded, size = [], 0
         encoded.append(data)

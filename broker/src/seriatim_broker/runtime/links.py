@@ -23,7 +23,7 @@ from collections.abc import Callable
 import structlog
 
 from ..core.events import Event, LinkDown, LinkUp, Received
-from ..core.messages import Message
+from ..core.messages import DATA, Heartbeat, HeartbeatAnswer, Message
 from ..interfaces.link import Connection, Dialer, PeerRefusedError, PeerSilentError
 
 BACKOFF_S_MIN = 0.02
@@ -33,6 +33,9 @@ DIAL_DEADLINE_S = 1.0
 
 YOUNG_S = 1.0
 """Two dials that cross are no further apart than a dial takes."""
+
+AT_ONCE = (*DATA, Heartbeat, HeartbeatAnswer)
+"""Data frames are bounded by the stream's flow; heartbeats say only that both processes turn."""
 
 _log = structlog.get_logger(__name__)
 
@@ -60,16 +63,24 @@ class Links:
         broker: The own name.
         dialer: Makes connections.
         resolve: Where a broker is reached, or None if that is not known (yet).
-        emit: Takes `LinkUp`, `LinkDown` and `Received`, synchronously.
+        emit: Takes `LinkUp`, `LinkDown`, and what is `Received` of heartbeats and data, at once.
+        post: Takes what is `Received` otherwise, in order, but perhaps later: a switch of a thousand partitions is
+            thousands of messages, and must not make this broker look silent.
     """
 
     def __init__(
-        self, broker: str, dialer: Dialer, resolve: Callable[[str], str | None], emit: Callable[[Event], None]
+        self,
+        broker: str,
+        dialer: Dialer,
+        resolve: Callable[[str], str | None],
+        emit: Callable[[Event], None],
+        post: Callable[[Event], None],
     ) -> None:
         self._broker = broker
         self._dialer = dialer
         self._resolve = resolve
         self._emit = emit
+        self._post = post
         self._peers: dict[str, _Peer] = {}
         self._session = 0
         self._closing = False
@@ -181,7 +192,8 @@ class Links:
 
         def receive(message: Message) -> None:
             if peer.connection is connection:
-                self._emit(Received(peer.broker, session, message))
+                take = self._emit if isinstance(message, AT_ONCE) else self._post
+                take(Received(peer.broker, session, message))
 
         try:
             reason = await connection.run(receive)
