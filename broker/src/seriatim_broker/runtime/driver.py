@@ -31,6 +31,9 @@ SLICE_S = 0.004
 """Posted events are stepped for so long, then everything else in the loop has its turn: a thousand switches at once
 must not hold up a heartbeat or a batch of another partition."""
 
+SLOW_STEP_S = 0.05
+"""A step that took longer is worth a log line: half of a heartbeat's period."""
+
 STORY_EVENTS = 20
 """Events told in the log line when a step fails."""
 
@@ -174,8 +177,12 @@ class Driver:
             self._fail(exc)
         finally:
             self._stepping = False
+        took_s = (time.monotonic_ns() - began_ns) / 1e9
         self._counters.events += 1
-        self._counters.step_s.observe((time.monotonic_ns() - began_ns) / 1e9)
+        self._counters.step_s.observe(took_s)
+        if took_s > SLOW_STEP_S:
+            event = type(self._story[-1]).__name__ if self._story else "start"
+            _log.warning("slow_step", event_kind=event, took_ms=round(took_s * 1000))
 
     def _fail(self, exc: Exception) -> None:
         self._dead = True

@@ -31,6 +31,10 @@ BACKOFF_S_MAX = 0.2
 DIAL_DEADLINE_S = 1.0
 """For connecting and the hello; a frozen or cut-off peer costs this much a try."""
 
+POLITE_S = 0.03
+"""How long the higher name waits before its very first dial, so that two that come to want a link rarely cross.
+After a break nobody waits: whether the other one still listens is what everybody wants to know."""
+
 YOUNG_S = 1.0
 """Two dials that cross are no further apart than a dial takes."""
 
@@ -195,20 +199,21 @@ class Links:
                 take = self._emit if isinstance(message, AT_ONCE) else self._post
                 take(Received(peer.broker, session, message))
 
+        reason = "the call was cancelled"  # how gRPC tells an acceptor that its peer has gone
         try:
             reason = await connection.run(receive)
-        except asyncio.CancelledError:
-            connection.close("cancelled")
-            raise
         finally:
+            connection.close(reason)
             if peer.connection is connection and self._closing:
                 peer.connection = None
-        if peer.connection is connection:
-            self._drop(peer, reason)
+            elif peer.connection is connection:
+                self._drop(peer, reason)
         return reason
 
     async def _maintain(self, peer: _Peer) -> None:
         backoff_s = BACKOFF_S_MIN
+        if self._broker > peer.broker:
+            await asyncio.sleep(POLITE_S)  # the other one probably wants the link as well
         while True:
             await peer.ended.wait()
             peer.wake.clear()

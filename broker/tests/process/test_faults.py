@@ -1,0 +1,130 @@
+"""What a cluster of processes does when members freeze, die together, or lose their coordinator."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from seriatim_api.ids import make_offset
+from seriatim_api.v1 import broker_pb2, records_pb2
+
+from .cluster import Cluster, running_cluster
+from .wire import Admin, Consumer, Producer
+
+pytestmark = pytest.mark.slow
+
+
+async def fill(admin: Admin, partition: int, count: int) -> broker_pb2.AppendReply:
+    """Append `count` messages to a new partition; returns the route."""
+    route = await admin.route(partition)
+    async with Producer(route.master_address) as producer:
+        for at in range(count):
+            assert not (await producer.append(partition, at, [b"m%d" % at], starts=at == 0)).HasField("error")
+    return route
+
+
+def other_group(cluster: Cluster, broker: str) -> str:
+    """A member of a group that `broker` is not in."""
+    return next(name for name in cluster.brokers if name.split("-")[0] != broker.split("-")[0])
+
+
+async def test_a_frozen_master_is_left_and_follows_when_it_thaws(tmp_path: Path) -> None:
+    async with running_cluster(tmp_path, 2) as cluster, Admin(cluster.addresses["g0-0"]) as first:
+        topic = await first.create("freeze", 2)
+        route = await fill(first, topic.partition_ids[0], 5)
+        asker = other_group(cluster, route.master_broker)
+        async with Admin(cluster.addresses[asker]) as admin:
+            began = time.monotonic()
+            cluster.brokers[route.master_broker].send(signal.SIGSTOP)
+            after = await admin.route(topic.partition_ids[0], failed=route.segment)
+            assert after.segment == route.segment + 1
+            assert time.monotonic() - began < 4
+            cluster.brokers[route.master_broker].send(signal.SIGCONT)
+            async with Producer(route.master_address) as zombie:
+                reply = await zombie.append(topic.partition_ids[0], 0, [b"late"], starts=True)
+                assert reply.HasField("error")
+            resolve = broker_pb2.ResolveConsumerRequest(partition_id=topic.partition_ids[0], group="g")
+            head = await admin.routing.ResolveConsumer(resolve, timeout=10)
+            async with Consumer(head.server_address, topic.partition_ids[0], "g") as consumer:
+                await consumer.until(lambda c: len(c.values) == 5)
+
+
+async def test_a_group_that_died_whole_is_opened_over_and_settled_when_it_is_back(tmp_path: Path) -> None:
+    async with running_cluster(tmp_path, 2) as cluster, Admin(cluster.addresses["g0-0"]) as first:
+        topic = await first.create("both", 1)
+        partition = topic.partition_ids[0]
+        route = await fill(first, partition, 7)
+        group = route.master_broker.split("-")[0]
+        asker = other_group(cluster, route.master_broker)
+        victims = [name for name in cluster.brokers if name.startswith(group)]
+        async with Admin(cluster.addresses[asker]) as admin:
+            await asyncio.gather(*(cluster.brokers[name].end(signal.SIGKILL) for name in victims))
+            for name in victims:
+                await admin.admin.DeclareDead(broker_pb2.DeclareDeadRequest(broker=name, issuer="test"), timeout=10)
+            after = await admin.route(partition, failed=route.segment)
+            assert after.segment == route.segment + 1
+            async with Producer(after.master_address) as producer:
+                reply = await producer.append(partition, 0, [b"over"], starts=True)
+                assert reply.offset == make_offset(after.segment, 0)
+            for name in victims:
+                await cluster.brokers[name].start()
+            watch = admin.admin.WatchChain(broker_pb2.DescribeChainRequest(topic="both", partition=0))
+            async with asyncio.timeout(20):
+                async for chain in watch:
+                    if chain.segments[0].state == records_pb2.SEGMENT_STATE_SEALED:
+                        break
+            watch.cancel()
+            assert chain.segments[0].sealed_len == 7
+            assert chain.segments[1].base == 7
+
+
+async def test_messages_flow_while_the_coordinator_is_away(tmp_path: Path) -> None:
+    async with running_cluster(tmp_path, 1) as cluster, Admin(cluster.addresses["g0-0"]) as admin:
+        topic = await admin.create("away", 1)
+        partition = topic.partition_ids[0]
+        route = await admin.route(partition)
+        async with Producer(route.master_address) as producer, Consumer(route.master_address, partition, "g") as reader:
+            assert not (await producer.append(partition, 0, [b"m0"], starts=True)).HasField("error")
+            await reader.until(lambda c: c.values == [b"m0"])
+            await cluster.coordinator.end(signal.SIGKILL)
+            for at in range(1, 20):
+                assert not (await producer.append(partition, at, [b"m%d" % at])).HasField("error")
+            await reader.until(lambda c: len(c.values) == 20)
+            await cluster.coordinator.start()
+            for name in cluster.brokers:
+                await cluster.ready(name)
+            assert not (await producer.append(partition, 20, [b"m20"])).HasField("error")
+        async with asyncio.timeout(20):
+            while True:  # elected again once its lease is granted anew
+                described = await admin.admin.DescribeCluster(broker_pb2.DescribeClusterRequest())
+                if described.controller and all(broker.live for broker in described.brokers):
+                    break
+                await asyncio.sleep(0.1)
+
+
+async def test_a_broker_that_comes_back_empty_is_healed(tmp_path: Path) -> None:
+    async with running_cluster(tmp_path, 2, "--set", "heal_after_s=1") as cluster:
+        async with Admin(cluster.addresses["g0-0"]) as first:
+            partition = (await first.create("heal", 1)).partition_ids[0]
+            route = await fill(first, partition, 9)
+        asker = other_group(cluster, route.master_broker)
+        async with Admin(cluster.addresses[asker]) as admin:
+            victim = route.master_broker
+            await cluster.brokers[victim].end(signal.SIGKILL)
+            await admin.route(partition, failed=route.segment)
+            fresh = cluster.make(victim, "--replace-disk", "--set", "heal_after_s=1", data="fresh")
+            cluster.brokers[victim] = fresh
+            await fresh.start()
+            await cluster.ready(victim)
+            watch = admin.admin.WatchChain(broker_pb2.DescribeChainRequest(topic="heal", partition=0))
+            async with asyncio.timeout(20):
+                async for chain in watch:
+                    if len(chain.segments[0].members) == 2 and victim in [m.broker for m in chain.segments[0].members]:
+                        described = await admin.admin.DescribeCluster(broker_pb2.DescribeClusterRequest())
+                        record = next(b.record for b in described.brokers if b.record.member.broker == victim)
+                        if record.member in chain.segments[0].members:
+                            break
+            watch.cancel()
