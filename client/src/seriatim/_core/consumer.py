@@ -332,7 +332,8 @@ class PartitionConsumer(State):
     def _gap_declared(self, event: GapDeclared, effects: list[Effect]) -> None:
         if self._is_heard(event.subscription):
             self._gap = True
-            effects.append(GapFound(event.segment, event.from_index, event.reason))
+            delivered_below = self.next_index if event.segment == self.segment else 0
+            effects.append(GapFound(event.segment, max(event.from_index, delivered_below), event.reason))
 
     def _segment_ended(self, event: SegmentEnded, now_us: int, effects: list[Effect]) -> None:
         if not self._is_heard(event.subscription):

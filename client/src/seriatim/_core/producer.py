@@ -13,7 +13,7 @@ events (all frozen, all comparable)
     Enqueue(batch_id, message_count, size_bytes)    a new batch, behind all earlier ones; `batch_id` is the caller's
     Connected(address, stream, window_batches, window_bytes)
                                                     an append stream to `address` is up; `stream` is a number that the
-                                                    caller never uses twice
+                                                    caller never gives to another stream
     Disconnected(address, stream)                   that stream is over (no reply of it comes any more), or, with
                                                     stream None, it could not be opened
     Replied(producer_epoch, base_sequence, run, offset, append_time_ms, error, route)
@@ -254,6 +254,11 @@ class PartitionProducer(State):
     # ---- what the caller may look at -----------------------------------------------------------------
 
     @property
+    def stream(self) -> int | None:
+        """The stream that attempts go out on, if one is up."""
+        return self._stream
+
+    @property
     def unsettled_count(self) -> int:
         """Batches that the application has not been told of."""
         return sum(not batch.acked for batch in self._batches)
@@ -276,6 +281,10 @@ class PartitionProducer(State):
             and sum(batch.size_bytes for batch in self._batches) < self._window_bytes
             and self._ended is None
         )
+
+    def has_batch(self, batch_id: int) -> bool:
+        """Whether the batch may still go out: it is not settled, or was acknowledged before an earlier one."""
+        return any(batch.batch_id == batch_id for batch in self._batches)
 
     @property
     def ended(self) -> ReplyError | None:
@@ -345,7 +354,6 @@ class PartitionProducer(State):
         self._next_sequence += event.message_count
 
     def _connected(self, event: Connected) -> None:
-        assert event.stream not in self._run_streams.values(), "a stream's number is used once"
         if self.route is None or event.address != self.route.master_address or self._stream is not None:
             return
         self._stream = event.stream

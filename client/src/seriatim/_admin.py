@@ -1,0 +1,258 @@
+"""Administration: topics, chains, groups, members. Answers are plain values, read afresh by the broker that answers."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any, Final, cast
+
+from seriatim_api.errors import BadRequestError, IllegalNameError
+from seriatim_api.ids import is_legal_name
+from seriatim_api.v1 import broker_pb2, common_pb2, records_pb2
+
+from seriatim._records import (
+    Broker,
+    Chain,
+    Cluster,
+    GroupDescription,
+    GroupPartition,
+    Route,
+    Segment,
+    Topic,
+    TopicDescription,
+    TopicSettings,
+)
+from seriatim._transport import Caller
+
+DEADLINE_S: Final = 10.0
+"""For what changes the cluster: the creation of a topic with many partitions takes seconds."""
+
+LIST_PAGE: Final = 500
+
+PARTITION_COUNT_MAX: Final = 100_000
+
+_STATES: Final = {
+    records_pb2.SEGMENT_STATE_OPEN: "OPEN",
+    records_pb2.SEGMENT_STATE_SEALED: "SEALED",
+    records_pb2.SEGMENT_STATE_UNSETTLED: "UNSETTLED",
+    records_pb2.SEGMENT_STATE_LOST: "LOST",
+}
+_TOPIC_STATES: Final = {
+    records_pb2.TOPIC_STATE_CREATING: "CREATING",
+    records_pb2.TOPIC_STATE_READY: "READY",
+    records_pb2.TOPIC_STATE_DELETING: "DELETING",
+}
+
+
+class Admin:
+    """Looks at the cluster and changes it. Get one from `Client.admin`.
+
+    Every method raises `UnavailableError` if no broker answered in time, and what the broker says of the request.
+    """
+
+    def __init__(self, caller: Caller) -> None:
+        self._caller = caller
+
+    async def create_topic(self, name: str, partition_count: int = 1, settings: TopicSettings | None = None) -> Topic:
+        """Create a topic and wait until all its partitions accept.
+
+        Raises:
+            IllegalNameError: The name.
+            TopicExistsError: There is one already.
+        """
+        if not is_legal_name(name):
+            raise IllegalNameError(f"{name!r} cannot name a topic")
+        if not 0 < partition_count <= PARTITION_COUNT_MAX:
+            raise BadRequestError(f"a topic has 1 to {PARTITION_COUNT_MAX} partitions, not {partition_count}")
+        request = broker_pb2.CreateTopicRequest(
+            name=name, partition_count=partition_count, settings=_settings_to_proto(settings or TopicSettings())
+        )
+        return topic_of(await self._caller.admin("CreateTopic", request, DEADLINE_S))
+
+    async def delete_topic(self, name: str) -> None:
+        """Delete a topic with all that is in it.
+
+        Raises:
+            UnknownTopicError: There is none.
+        """
+        await self._caller.admin("DeleteTopic", broker_pb2.DeleteTopicRequest(name=name), DEADLINE_S)
+
+    async def list_topics(self) -> list[Topic]:
+        """All topics, by name."""
+        topics: list[Topic] = []
+        while True:
+            after = topics[-1].name if topics else ""
+            request = broker_pb2.ListTopicsRequest(after=after, limit=LIST_PAGE)
+            page = (await self._caller.admin("ListTopics", request, DEADLINE_S)).topics
+            topics += map(topic_of, page)
+            if len(page) < LIST_PAGE:
+                return topics
+
+    async def describe_topic(self, name: str) -> TopicDescription:
+        """A topic and its chains.
+
+        Raises:
+            UnknownTopicError: There is none.
+        """
+        answer = await self._caller.admin("DescribeTopic", broker_pb2.DescribeTopicRequest(name=name), DEADLINE_S)
+        return TopicDescription(topic_of(answer.topic), tuple(map(chain_of, answer.chains)))
+
+    async def describe_chain(self, topic: str, partition: int) -> Chain:
+        """A partition's chain.
+
+        Raises:
+            UnknownTopicError: There is no such topic.
+            PartitionOutOfRangeError: It has fewer partitions.
+        """
+        request = broker_pb2.DescribeChainRequest(topic=topic, partition=partition)
+        return chain_of(await self._caller.admin("DescribeChain", request, DEADLINE_S))
+
+    async def watch_chain(self, topic: str, partition: int) -> AsyncIterator[Chain]:
+        """The chain now, and again after each change, until the iteration is left.
+
+        Raises:
+            SeriatimError: The broker that told it is gone; begin again.
+        """
+        request = broker_pb2.DescribeChainRequest(topic=topic, partition=partition)
+        async for record in self._caller.admin_stream("WatchChain", request):
+            yield chain_of(record)
+
+    async def describe_group(self, topic: str, group: str) -> GroupDescription:
+        """Where a consumer group stands on each partition.
+
+        Raises:
+            UnknownGroupError: It was never there.
+        """
+        request = broker_pb2.DescribeGroupRequest(topic=topic, group=group)
+        answer = await self._caller.admin("DescribeGroup", request, DEADLINE_S)
+        return GroupDescription(topic, group, tuple(map(_group_partition_of, answer.partitions)))
+
+    async def describe_cluster(self) -> Cluster:
+        """The cluster's brokers, and which of them is the controller."""
+        answer = await self._caller.admin("DescribeCluster", broker_pb2.DescribeClusterRequest(), DEADLINE_S)
+        return Cluster(answer.cluster, answer.cluster_id, answer.controller, tuple(map(_broker_of, answer.brokers)))
+
+    async def switch_partition(self, partition_id: int) -> Route:
+        """A planned switch to the next group of the send chain; returns where the partition accepts then."""
+        request = broker_pb2.SwitchPartitionRequest(partition_id=partition_id)
+        return route_of(await self._caller.admin("SwitchPartition", request, DEADLINE_S))
+
+    async def declare_dead(self, broker: str, run: int, issuer: str) -> None:
+        """Certify that a run of a broker has ended and will never speak again. Only for those who know.
+
+        Args:
+            broker: Its name.
+            run: The run that has ended.
+            issuer: Who says so.
+        """
+        request = broker_pb2.DeclareDeadRequest(broker=broker, run=run, issuer=issuer)
+        await self._caller.admin("DeclareDead", request, DEADLINE_S)
+
+
+def topic_of(record: records_pb2.TopicRecord) -> Topic:
+    """A topic from its record."""
+    settings = record.settings
+    return Topic(
+        record.name,
+        record.incarnation,
+        _TOPIC_STATES.get(record.state, "UNKNOWN"),
+        tuple(record.partition_ids),
+        TopicSettings(
+            settings.flush,
+            settings.message_size_bytes_max,
+            settings.batch_size_bytes_max,
+            settings.retention_ms,
+            settings.chain_width,
+        ),
+        record.created_at_ms,
+    )
+
+
+def _settings_to_proto(settings: TopicSettings) -> records_pb2.TopicSettings:
+    return records_pb2.TopicSettings(
+        flush=settings.flush,
+        message_size_bytes_max=settings.message_size_bytes_max,
+        batch_size_bytes_max=settings.batch_size_bytes_max,
+        retention_ms=settings.retention_ms,
+        chain_width=settings.chain_width,
+    )
+
+
+def chain_of(record: records_pb2.ChainRecord) -> Chain:
+    """A chain from its record."""
+    return Chain(
+        record.topic,
+        record.partition,
+        record.partition_id,
+        record.epoch,
+        tuple(record.send_chain),
+        tuple(map(_segment_of, record.segments)),
+        record.flush,
+        record.page_count,
+    )
+
+
+def _segment_of(record: records_pb2.SegmentRecord) -> Segment:
+    def optional(name: Any) -> int | None:
+        return cast("int", getattr(record, name)) if record.HasField(name) else None
+
+    return Segment(
+        no=record.no,
+        group=record.group,
+        members=tuple(member.broker for member in record.members),
+        state=cast("Any", _STATES.get(record.state, "OPEN")),
+        base=optional("base"),
+        sealed_len=optional("sealed_len"),
+        sealed_checksum=optional("sealed_checksum"),
+        tail_from=optional("tail_from"),
+        tail_copies=tuple(member.broker for member in record.tail_copies),
+        incomplete_table=record.incomplete_table,
+        server=record.server.broker,
+        server_epoch=record.server_epoch,
+        eligible=tuple(member.broker for member in record.eligible),
+        opened_at_ms=record.opened_at_ms,
+        sealed_at_ms=record.sealed_at_ms,
+    )
+
+
+def _group_partition_of(row: broker_pb2.GroupPartition) -> GroupPartition:
+    return GroupPartition(
+        partition=row.partition,
+        partition_id=row.partition_id,
+        has_cursor=row.has_cursor,
+        segment=row.segment,
+        acked_index=row.acked_index,
+        position=row.position,
+        end_position=row.end_position,
+        server_broker=row.server_broker,
+        active_consumer=row.active_consumer,
+        standby_consumers=tuple(row.standby_consumers),
+        group_epoch=row.group_epoch,
+        error=f"[{row.error.number}] {row.error.message}" if row.HasField("error") else None,
+    )
+
+
+def _broker_of(row: broker_pb2.BrokerDescription) -> Broker:
+    record = row.record
+    return Broker(
+        name=record.member.broker,
+        incarnation=record.member.incarnation,
+        group=record.group,
+        slot=record.slot,
+        run=record.run,
+        address=record.address,
+        admitted=record.admitted,
+        live=row.live,
+        peer_addresses=dict(record.peer_addresses),
+    )
+
+
+def route_of(route: common_pb2.Route) -> Route:
+    """A route as users see it."""
+    return Route(
+        route.partition_id,
+        route.epoch,
+        route.segment,
+        route.master_broker,
+        route.master_address,
+        tuple(route.next_addresses),
+    )

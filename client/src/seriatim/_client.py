@@ -1,0 +1,201 @@
+"""The client: what producers, consumers and administration share, and their beginning and end."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Sequence
+from contextlib import asynccontextmanager
+from types import TracebackType
+from typing import Any, Final, Generic, Literal, Protocol, Self, TypeVar, Unpack
+
+from seriatim_api.errors import BadRequestError, IllegalNameError
+from seriatim_api.ids import is_legal_name
+from seriatim_api.v1 import broker_pb2
+
+from seriatim._admin import Admin, topic_of
+from seriatim._consumer import Consumer, ConsumerSettings, check_group, make_consumer_name
+from seriatim._options import ConsumerOptions, ProducerOptions
+from seriatim._partition import route_of
+from seriatim._producer import Producer, ProducerSettings
+from seriatim._recording import HistoryLike, MessageIdOf, Recorder
+from seriatim._records import Assignment, Gap, Topic
+from seriatim._transport import AppendLinks, Caller, Channels
+
+TOPIC_DEADLINE_S: Final = 10.0
+"""For the first question about a topic: a cluster that is just starting answers by then."""
+
+
+class _Closable(Protocol):
+    async def close(self) -> Any:
+        """End."""
+
+
+T = TypeVar("T", bound=_Closable)
+
+
+class Opening(Generic[T]):
+    """A producer or consumer that begins when it is awaited, or entered with `async with`."""
+
+    def __init__(self, begin: Callable[[], Awaitable[T]]) -> None:
+        self._begin = begin
+        self._begun: T | None = None
+
+    def __await__(self) -> Generator[Any, None, T]:
+        return self._begin().__await__()
+
+    async def __aenter__(self) -> T:
+        self._begun = await self._begin()
+        enter = getattr(self._begun, "__aenter__")  # noqa: B009 - the protocol names only what all share
+        await enter()
+        return self._begun
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        leave = getattr(self._begun, "__aexit__")  # noqa: B009
+        await leave(kind, error, trace)
+
+
+class Client:
+    """A connection to a cluster. `async with Client.connect("host:port") as client: ...`"""
+
+    def __init__(self, bootstrap: Sequence[str], name: str, recorder: Recorder | None) -> None:
+        self.name = name
+        self._recorder = recorder
+        self._channels = Channels()
+        self._caller = Caller(self._channels, bootstrap)
+        self._links = AppendLinks(self._channels, name)
+        self._open: list[_Closable] = []
+
+    @classmethod
+    @asynccontextmanager
+    async def connect(
+        cls,
+        bootstrap: str | Sequence[str],
+        *,
+        name: str = "",
+        recorder: HistoryLike | None = None,
+        message_id: MessageIdOf | None = None,
+    ) -> AsyncIterator[Self]:
+        """A client of the cluster that these brokers belong to. Connections are made when they are needed.
+
+        What was opened with the client and not closed is closed at the end: producers flush first, unless an error
+        leaves the block.
+
+        Args:
+            bootstrap: Addresses `host:port`, one that answers is enough; a string may hold several with commas.
+            name: For the brokers' logs.
+            recorder: A `seriatim.history.HistoryWriter`, to have all that this client does checked later.
+            message_id: With a recorder: the id of a message from its value, unique in the history.
+
+        Raises:
+            BadRequestError: Not addresses.
+        """
+        addresses = bootstrap.split(",") if isinstance(bootstrap, str) else list(bootstrap)
+        addresses = [address.strip() for address in addresses if address.strip()]
+        if not addresses or not all(_is_address(address) for address in addresses):
+            raise BadRequestError(f"bootstrap is host:port, or several: {bootstrap!r}")
+        if (recorder is None) != (message_id is None):
+            raise BadRequestError("a recorder comes with a message_id")
+        told = Recorder(recorder, message_id) if recorder is not None and message_id is not None else None
+        client = cls(addresses, name or f"seriatim-{os.getpid()}", told)
+        try:
+            yield client
+        except BaseException:
+            await client._close(flush=False)
+            raise
+        await client._close(flush=True)
+
+    async def _close(self, *, flush: bool) -> None:
+        try:
+            for opened in self._open:
+                if isinstance(opened, Producer):
+                    await opened.close(None if flush else 0)
+                else:
+                    await opened.close()
+        finally:
+            await self._links.close()
+            await self._channels.close()
+
+    def producer(self, topic: str, **options: Unpack[ProducerOptions]) -> Opening[Producer]:
+        """A producer for a topic: `async with client.producer("t") as producer`, or `await` it and close it yourself.
+
+        Args:
+            topic: Its name.
+            options: The fields of `ProducerSettings`.
+
+        Raises (when it begins):
+            UnknownTopicError: There is no such topic.
+            IllegalNameError: Nothing can be called so.
+            UnavailableError: No broker answered.
+        """
+        settings = ProducerSettings(**options)
+
+        async def begin() -> Producer:
+            record, routes = await self._topic(topic)
+            producer = Producer(record, routes, settings, self._channels, self._caller, self._links, self._recorder)
+            self._open.append(producer)
+            return producer
+
+        return Opening(begin)
+
+    def consumer(
+        self,
+        topic: str,
+        group: str,
+        *,
+        mode: Literal["exclusive"] = "exclusive",
+        partitions: Sequence[int] | None = None,
+        name: str | None = None,
+        on_gap: Callable[[Gap], None] | None = None,
+        on_assignment: Callable[[Assignment], None] | None = None,
+        **options: Unpack[ConsumerOptions],
+    ) -> Opening[Consumer]:
+        """A consumer of a topic, a member of a consumer group: `async with client.consumer("t", "g") as consumer`.
+
+        Args:
+            topic: Its name.
+            group: The consumer group's name.
+            mode: `exclusive`: one consumer at a time for each partition, the others stand by.
+            partitions: Numbers to ask for; all of them if absent.
+            name: Unique in the group; made up if absent.
+            on_gap: Called when messages are declared gone.
+            on_assignment: Called when a partition begins or ceases to be delivered here.
+            options: The fields of `ConsumerSettings`.
+
+        Raises (when it begins):
+            UnknownTopicError: There is no such topic.
+            UnsupportedModeError: A mode that is not served.
+            IllegalNameError: The topic's or the group's name.
+            PartitionOutOfRangeError: The topic has fewer partitions.
+            UnavailableError: No broker answered.
+        """
+        check_group(group, mode)
+        settings = ConsumerSettings(**options)
+
+        async def begin() -> Consumer:
+            record, _ = await self._topic(topic)
+            consumer = Consumer(
+                record, group, name or make_consumer_name(), partitions, settings, self._channels, self._caller,
+                self.name, self._recorder, on_gap, on_assignment,
+            )  # fmt: skip
+            self._open.append(consumer)
+            return consumer
+
+        return Opening(begin)
+
+    def admin(self) -> Admin:
+        """Administration of the cluster."""
+        return Admin(self._caller)
+
+    async def _topic(self, name: str) -> tuple[Topic, list[Any]]:
+        if not is_legal_name(name):
+            raise IllegalNameError(f"{name!r} cannot name a topic")
+        answer = await self._caller.routing("GetTopic", broker_pb2.GetTopicRequest(topic=name), TOPIC_DEADLINE_S)
+        self._caller.learn(broker.address for broker in answer.brokers)
+        return topic_of(answer.topic), [route_of(route) for route in answer.routes]
+
+
+def _is_address(text: str) -> bool:
+    host, separator, port = text.rpartition(":")
+    return bool(host and separator and port.isdecimal() and 0 < int(port) < 1 << 16)

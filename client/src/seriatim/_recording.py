@@ -1,0 +1,131 @@
+"""Writes what a client does into a history, for the checker (`seriatim.history`).
+
+The history knows messages by ids that are the same at the sender and at the reader, so they come from the message: the
+application says how (`message_id`). Lines are written for batches, not for messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from seriatim_api.ids import make_offset
+
+from seriatim._core.producer import Outcome
+from seriatim._pending import Cut
+from seriatim._records import Message
+from seriatim._sending import Settlement
+
+MessageId = int | str
+MessageIdOf = Callable[[bytes], MessageId]
+
+
+class HistoryLike(Protocol):
+    """What is used of `seriatim.history.HistoryWriter` and `MemoryHistory`."""
+
+    def sends(self, messages: Sequence[MessageId], *, producer: str, topic: str, partition: int, sequence: int) -> None:
+        """Messages are about to be sent."""
+
+    def outcomes(self, messages: Sequence[MessageId], outcome: str, *, offset: int | None = None) -> None:
+        """They are settled."""
+
+    def deliveries(
+        self,
+        messages: Sequence[MessageId],
+        *,
+        group: str,
+        consumer: str,
+        topic: str,
+        partition: int,
+        offset: int,
+        attempt: int = 1,
+        maybe_repeated: bool = False,
+    ) -> None:
+        """Messages at consecutive offsets came."""
+
+    def ack(self, *, group: str, topic: str, partition: int, offset: int) -> None:
+        """All up to an offset is acknowledged."""
+
+    def gap(self, *, topic: str, partition: int, first: int, end: int, why: str, group: str | None = None) -> None:
+        """A gap was declared."""
+
+    def skip(self, *, topic: str, partition: int, first: int, end: int, group: str | None = None) -> None:
+        """Repeats were passed over."""
+
+
+class Recorder:
+    """A history, and how messages are called in it.
+
+    Args:
+        history: A `seriatim.history.HistoryWriter` or `MemoryHistory`.
+        message_id: The id of a message, from its value; unique in the history.
+    """
+
+    def __init__(self, history: HistoryLike, message_id: MessageIdOf) -> None:
+        self._history = history
+        self._message_id = message_id
+
+    def sends(self, cut: Cut, topic: str, partition: int, producer: str, position: int) -> Sequence[MessageId]:
+        """A batch is about to be sent; returns the ids of its messages."""
+        values = cut.batch.column(1).to_pylist() if cut.values is None else cut.values
+        ids = [self._message_id(value) for value in values]
+        self._history.sends(ids, producer=producer, topic=topic, partition=partition, sequence=position)
+        return ids
+
+    def outcomes(self, ids: Sequence[MessageId], settlement: Settlement) -> None:
+        """The messages of a batch are settled."""
+        offset = settlement.offset if settlement.outcome is Outcome.OK else None
+        self._history.outcomes(ids, settlement.outcome.value, offset=offset)
+
+    def deliveries(self, messages: Sequence[Message], group: str, consumer: str) -> None:
+        """Messages are handed to the application. Consecutive ones of a partition share a line."""
+        begin = 0
+        for at in range(1, len(messages) + 1):
+            if at == len(messages) or not _follows(messages[at - 1], messages[at]):
+                self._deliver(messages[begin:at], group, consumer)
+                begin = at
+
+    def _deliver(self, messages: Sequence[Message], group: str, consumer: str) -> None:
+        first = messages[0]
+        self._history.deliveries(
+            [self._message_id(message.value) for message in messages],
+            group=group,
+            consumer=consumer,
+            topic=first.topic,
+            partition=first.partition,
+            offset=first.offset,
+            attempt=first.attempt,
+            maybe_repeated=first.maybe_repeated,
+        )
+
+    def acked(self, group: str, topic: str, partition: int, offset: int) -> None:
+        """The application acknowledged all up to `offset`; what was delivered is in the file before that."""
+        self._history.ack(group=group, topic=topic, partition=partition, offset=offset)
+        flush = getattr(self._history, "flush", None)
+        if flush is not None:
+            flush()
+
+    def gap(self, group: str, topic: str, partition: int, segment: int, index: int, why: str) -> None:
+        """The rest of a segment is declared gone."""
+        end = make_offset(segment + 1, 0)
+        first = make_offset(segment, index)
+        self._history.gap(topic=topic, partition=partition, first=first, end=end, why=why, group=group)
+
+    def skip(self, group: str, topic: str, partition: int, segment: int, first: int, end: int) -> None:
+        """The server passed over repeats."""
+        self._history.skip(
+            topic=topic,
+            partition=partition,
+            first=make_offset(segment, first),
+            end=make_offset(segment, end),
+            group=group,
+        )
+
+
+def _follows(before: Message, message: Message) -> bool:
+    return (
+        message.partition == before.partition
+        and message.offset == before.offset + 1
+        and message.attempt == before.attempt
+        and message.maybe_repeated == before.maybe_repeated
+    )

@@ -1,0 +1,249 @@
+"""The plain values that users get: receipts, messages, and what the cluster says of itself."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from seriatim_api.ids import format_offset
+
+OutcomeName = Literal["ok", "failed", "unknown"]
+
+
+class AckLevel(enum.IntEnum):
+    """When a broker answers a send. The last two carry the promise; the others are faster and may lose."""
+
+    NONE = 1
+    MASTER_RECEIVED = 2
+    MASTER_FLUSHED = 3
+    REPLICATED = 4
+    REPLICATED_FLUSHED = 5
+
+
+class Receipt(NamedTuple):
+    """Where a message stands.
+
+    Attributes:
+        partition: Number in the topic.
+        offset: 63 bits; orders like an integer.
+        timestamp_ms: The broker's append time; 0 if the answer was to a repeat.
+    """
+
+    partition: int
+    offset: int
+    timestamp_ms: int
+
+    def __str__(self) -> str:
+        return f"{self.partition}/{format_offset(self.offset)}"
+
+
+class Part(NamedTuple):
+    """What became of some messages of one `send_many` or `send_table`: consecutive ones of one partition.
+
+    Attributes:
+        partition: Number in the topic.
+        positions: Their positions in the call, in order.
+        outcome: ok, failed or unknown.
+        offset: Of the first; the others follow one by one. 0 unless ok.
+        timestamp_ms: The broker's append time.
+        error: Why, unless ok.
+    """
+
+    partition: int
+    positions: range | tuple[int, ...]
+    outcome: OutcomeName
+    offset: int
+    timestamp_ms: int
+    error: Exception | None
+
+
+class Message(NamedTuple):
+    """A message as a consumer gets it.
+
+    Attributes:
+        topic: Its topic.
+        partition: Number in the topic.
+        offset: Where it stands.
+        key: None if it was sent without.
+        value: The payload.
+        timestamp_ms: Given by the sender, or the time of the send.
+        headers: Empty if there are none.
+        tag: None if it has none.
+        attempt: 1 at the first delivery that this server made.
+        maybe_repeated: Another server may have delivered it before.
+        grant: Of the consumer, for `ack`.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes
+    timestamp_ms: int
+    headers: Mapping[str, bytes]
+    tag: str | None
+    attempt: int
+    maybe_repeated: bool
+    grant: int
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Messages that will not be delivered: declared lost, or dropped by retention."""
+
+    topic: str
+    partition: int
+    offset: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """A partition begins (`active`) or ceases to be delivered to this consumer, from `offset` on."""
+
+    topic: str
+    partition: int
+    active: bool
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSettings:
+    """Zero or None: the cluster's default."""
+
+    flush: bool = True
+    message_size_bytes_max: int = 0
+    batch_size_bytes_max: int = 0
+    retention_ms: int = 0
+    chain_width: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic."""
+
+    name: str
+    incarnation: str
+    state: str
+    partition_ids: tuple[int, ...]
+    settings: TopicSettings
+    created_at_ms: int
+
+    @property
+    def partition_count(self) -> int:
+        """How many partitions it has."""
+        return len(self.partition_ids)
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One tenure of a broker group in a partition's chain. Members are brokers' names, the master first."""
+
+    no: int
+    group: str
+    members: tuple[str, ...]
+    state: Literal["OPEN", "SEALED", "UNSETTLED", "LOST"]
+    base: int | None
+    sealed_len: int | None
+    sealed_checksum: int | None
+    tail_from: int | None
+    tail_copies: tuple[str, ...]
+    incomplete_table: bool
+    server: str
+    server_epoch: int
+    eligible: tuple[str, ...]
+    opened_at_ms: int
+    sealed_at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """A partition's chain record. Segments are the newest ones, oldest first; `page_count` pages hold older ones."""
+
+    topic: str
+    partition: int
+    partition_id: int
+    epoch: int
+    send_chain: tuple[str, ...]
+    segments: tuple[Segment, ...]
+    flush: bool
+    page_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDescription:
+    """A topic with its chains, by partition number."""
+
+    topic: Topic
+    chains: tuple[Chain, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPartition:
+    """Where a consumer group stands on a partition. `lag` is in messages, None if it is not known."""
+
+    partition: int
+    partition_id: int
+    has_cursor: bool
+    segment: int
+    acked_index: int
+    position: int
+    end_position: int
+    server_broker: str
+    active_consumer: str
+    standby_consumers: tuple[str, ...]
+    group_epoch: int
+    error: str | None
+
+    @property
+    def lag(self) -> int | None:
+        """Messages committed and not acknowledged."""
+        return None if self.error is not None else max(0, self.end_position - self.position)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDescription:
+    """A consumer group on a topic."""
+
+    topic: str
+    group: str
+    partitions: tuple[GroupPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """A member of a broker group, as registered. `live` is a hint."""
+
+    name: str
+    incarnation: str
+    group: str
+    slot: int
+    run: int
+    address: str
+    admitted: bool
+    live: bool
+    peer_addresses: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """The cluster, as the broker that was asked knows it."""
+
+    name: str
+    id: str
+    controller: str
+    brokers: tuple[Broker, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Where a partition accepts messages."""
+
+    partition_id: int
+    epoch: int
+    segment: int
+    master_broker: str
+    master_address: str
+    next_addresses: tuple[str, ...]

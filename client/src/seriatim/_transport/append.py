@@ -1,0 +1,286 @@
+"""Append streams: one for each broker, shared by all producers and partitions of a client.
+
+A link joins what is ready into frames, keeps within the broker's credits (it says whether it has room; it does not
+refuse), and hands replies to those who sent. What is sent, and again, is decided by the producer's core.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Any, Final, NamedTuple, Protocol
+
+import grpc
+import grpc.aio
+from google.protobuf.message import DecodeError
+from seriatim_api.errors import SeriatimError, UnavailableError, UnsupportedVersionError
+from seriatim_api.frames import AppendEntry, write_append_frame, write_field
+from seriatim_api.status import from_status
+from seriatim_api.v1 import broker_pb2
+
+from seriatim._transport.channels import Channels
+
+PROTOCOL: Final = 1
+
+FRAME_BYTES_MAX: Final = 512 << 10
+"""Frames of this size reach the rate at which a stream moves bytes; larger ones only add delay."""
+
+OPEN_DEADLINE_S: Final = 1.0
+"""From the first byte to the broker's credits. A frozen process accepts connections and says nothing."""
+
+SILENCE_S: Final = 3.0
+"""A link on which answers are due and nothing comes for so long is given up, and its connection with it."""
+
+BATCHES_MAX: Final = 128
+"""Batches on a link without an answer, over all partitions. With a thousand partitions it is what makes batches
+grow: a partition that waits for its turn gathers messages meanwhile."""
+
+_PATH: Final = "/seriatim.v1.Producing/Append"
+_FIELD_HELLO: Final = 1
+
+
+class AppendUser(Protocol):
+    """A producer's partition, as a link sees it."""
+
+    def link_up(self, link: AppendLink) -> None:
+        """The link that was asked for is up."""
+
+    def link_down(self, address: str, stream: int | None) -> None:
+        """A link is over, or (None) could not be opened."""
+
+    def replied(self, reply: broker_pb2.AppendReply) -> None:
+        """An answer to one of the user's batches."""
+
+    def link_has_room(self) -> None:
+        """The link has room again for one that found none."""
+
+
+class Credits(NamedTuple):
+    """What the broker allows on the stream."""
+
+    stream_bytes: int
+    partition_bytes: int
+    batch_bytes: int
+    window_batches: int
+
+
+class AppendLink:
+    """One stream to one broker, from its opening to its end."""
+
+    def __init__(self, links: AppendLinks, address: str, stream: int) -> None:
+        self._links = links
+        self.address = address
+        self.stream = stream
+        self.credits: Credits | None = None
+        self.users: dict[AppendUser, None] = {}  # who sent on it, or waits for it
+        self.waiting_for_room: dict[AppendUser, None] = {}
+        self._rows: deque[tuple[AppendEntry, bytes, bytes]] = deque()
+        self._wake = asyncio.Event()
+        self._unanswered: dict[tuple[int, bytes, int, int], int] = {}
+        self._unanswered_bytes = 0
+        self._heard_at = 0.0
+        self.batch_count = 0
+        self.frame_count = 0
+
+    @property
+    def is_up(self) -> bool:
+        """Whether batches may be written."""
+        return self.credits is not None
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another batch keeps within the stream's credits."""
+        return (
+            self.credits is not None
+            and len(self._unanswered) < BATCHES_MAX
+            and self._unanswered_bytes < self.credits.stream_bytes - self.credits.batch_bytes
+        )
+
+    def write(
+        self, entry: AppendEntry, partition_id: int, producer: bytes, base_sequence: int, header: bytes, body: bytes
+    ) -> None:
+        """Queue a batch; it goes with the next frame. The queue is bounded by what the users' windows allow."""
+        size = len(header) + len(body)
+        if not self._unanswered:
+            self._heard_at = asyncio.get_running_loop().time()
+        self._unanswered[partition_id, producer, base_sequence, entry.run] = size
+        self._unanswered_bytes += size
+        self._rows.append((entry, header, body))
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Open the stream and serve it until it ends; tells the users of both."""
+        reason: SeriatimError = UnavailableError(f"the stream to {self.address} was given up")
+        call = self._links.channels.get(self.address, "append").stream_stream(_PATH)()
+        try:
+            await self._open(call)
+            await self._serve(call)
+            reason = UnavailableError(f"{self.address} ended the stream")
+        except grpc.aio.AioRpcError as exc:
+            reason = from_status(exc.code(), exc.details(), exc.trailing_metadata())
+        except (TimeoutError, DecodeError, asyncio.InvalidStateError) as exc:
+            reason = UnavailableError(f"{self.address}: {exc or 'no answer in time'}")
+            self._links.channels.drop(self.address, "append")
+        except SeriatimError as exc:
+            reason = exc
+        finally:
+            call.cancel()
+            self._links.ended(self, reason)
+
+    async def _open(self, call: Any) -> None:
+        hello = broker_pb2.ClientHello(protocol=PROTOCOL, client=self._links.client_name)
+        async with asyncio.timeout(OPEN_DEADLINE_S):
+            await call.write(b"".join(write_field(_FIELD_HELLO, [hello.SerializeToString()])))
+            first = await call.read()
+        if first is grpc.aio.EOF:
+            raise await _status_of(call)
+        credit = broker_pb2.AppendReplies.FromString(first).credit
+        if credit.protocol != PROTOCOL:
+            raise UnsupportedVersionError(f"{self.address} speaks protocol {credit.protocol}, this client {PROTOCOL}")
+        self.credits = Credits(
+            credit.stream_bytes_max, credit.partition_bytes_max, credit.batch_bytes_max, credit.window_batches_max
+        )
+        self._links.opened(self)
+
+    async def _serve(self, call: Any) -> None:
+        tasks = [
+            asyncio.create_task(self._write(call), name=f"append writer {self.address}"),
+            asyncio.create_task(self._read(call), name=f"append reader {self.address}"),
+            asyncio.create_task(self._watch(), name=f"append watch {self.address}"),
+        ]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _write(self, call: Any) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._rows:
+                await call.write(self._next_frame())
+
+    def _next_frame(self) -> bytes:
+        rows: list[tuple[AppendEntry, bytes, bytes]] = []
+        size = 0
+        while self._rows and (not rows or size + len(self._rows[0][2]) <= FRAME_BYTES_MAX):
+            row = self._rows.popleft()
+            rows.append(row)
+            size += len(row[1]) + len(row[2])
+        self.batch_count += len(rows)
+        self.frame_count += 1
+        return write_append_frame(rows)
+
+    async def _read(self, call: Any) -> None:
+        loop = asyncio.get_running_loop()
+        while (data := await call.read()) is not grpc.aio.EOF:
+            self._heard_at = loop.time()
+            for reply in broker_pb2.AppendReplies.FromString(data).replies:
+                key = (reply.partition_id, reply.producer, reply.base_sequence, reply.run)
+                self._unanswered_bytes -= self._unanswered.pop(key, 0)
+                self._links.dispatch(reply)
+            self._offer_room()
+        raise await _status_of(call)
+
+    def _offer_room(self) -> None:
+        while self.waiting_for_room and self.has_room:
+            user = next(iter(self.waiting_for_room))
+            del self.waiting_for_room[user]
+            user.link_has_room()
+
+    async def _watch(self) -> None:
+        """Give up a link that owes answers and is silent."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(SILENCE_S / 2)
+            if self._unanswered and loop.time() - self._heard_at > SILENCE_S:
+                raise TimeoutError(f"silent for {SILENCE_S:.0f} s")
+
+
+def report_unexpected(task: asyncio.Task[None]) -> None:
+    """A link ends by itself or is cancelled; anything else is our bug, and is not kept quiet."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        task.get_loop().call_exception_handler({"message": f"{task.get_name()} failed", "exception": error})
+
+
+async def _status_of(call: Any) -> SeriatimError:
+    return from_status(await call.code(), await call.details(), await call.trailing_metadata())
+
+
+class AppendLinks:
+    """The links of a client, by address."""
+
+    def __init__(self, channels: Channels, client_name: str) -> None:
+        self.channels = channels
+        self.client_name = client_name
+        self._links: dict[str, AppendLink] = {}
+        self._tasks: dict[AppendLink, asyncio.Task[None]] = {}
+        self._users: dict[tuple[int, bytes], AppendUser] = {}
+        self._stream_count = 0
+        self._closed = False
+        self.last_error: SeriatimError | None = None
+
+    def register(self, partition_id: int, producer: bytes, user: AppendUser) -> None:
+        """Replies to this producer on this partition go to `user`."""
+        assert (partition_id, producer) not in self._users
+        self._users[partition_id, producer] = user
+
+    def forget(self, partition_id: int, producer: bytes) -> None:
+        """No more replies are wanted."""
+        user = self._users.pop((partition_id, producer), None)
+        if user is not None:
+            for link in self._links.values():
+                link.users.pop(user, None)
+                link.waiting_for_room.pop(user, None)
+
+    def get(self, address: str) -> AppendLink | None:
+        """The link to `address`, if it is up."""
+        link = self._links.get(address)
+        return link if link is not None and link.is_up else None
+
+    def open(self, address: str, user: AppendUser) -> AppendLink | None:
+        """The link, if it is up; else it is opened, and `user` hears of it by `link_up` or `link_down`."""
+        assert not self._closed
+        link = self._links.get(address)
+        if link is None:
+            self._stream_count += 1
+            link = self._links[address] = AppendLink(self, address, self._stream_count)
+            task = self._tasks[link] = asyncio.create_task(link.run(), name=f"append link {address}")
+            task.add_done_callback(report_unexpected)
+        link.users[user] = None
+        return link if link.is_up else None
+
+    def opened(self, link: AppendLink) -> None:
+        """A link is up."""
+        for user in list(link.users):
+            user.link_up(link)
+
+    def ended(self, link: AppendLink, reason: SeriatimError) -> None:
+        """A link is over."""
+        self._tasks.pop(link, None)
+        if self._links.get(link.address) is link:
+            del self._links[link.address]
+        self.last_error = reason
+        stream = link.stream if link.is_up else None
+        link.credits = None
+        if not self._closed:
+            for user in list(link.users):
+                user.link_down(link.address, stream)
+
+    def dispatch(self, reply: broker_pb2.AppendReply) -> None:
+        """Hand a reply to the user that sent."""
+        user = self._users.get((reply.partition_id, reply.producer))
+        if user is not None:
+            user.replied(reply)
+
+    async def close(self) -> None:
+        """End all links."""
+        self._closed = True
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

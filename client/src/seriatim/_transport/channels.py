@@ -1,0 +1,65 @@
+"""Channels to brokers: one for each address and purpose, so that bulk on one never delays a question on another."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final, Literal
+
+import grpc
+import grpc.aio
+
+Purpose = Literal["append", "consume", "ask"]
+
+MESSAGE_SIZE_BYTES_MAX: Final = 32 << 20
+"""The brokers' own limit for one gRPC message."""
+
+WARM_MAX: Final = 16
+"""Connections that are kept warm to brokers that may take over next."""
+
+_OPTIONS: Final = (
+    ("grpc.use_local_subchannel_pool", 1),  # each channel its own connection and its own backoff
+    ("grpc.max_receive_message_length", MESSAGE_SIZE_BYTES_MAX),
+    ("grpc.max_send_message_length", -1),
+    # gRPC's defaults (1 s growing to 120 s) find a broker that is back a second late.
+    ("grpc.initial_reconnect_backoff_ms", 20),
+    ("grpc.min_reconnect_backoff_ms", 20),
+    ("grpc.max_reconnect_backoff_ms", 200),
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.http2.lookahead_bytes", 1 << 20),
+)
+
+
+class Channels:
+    """Opens channels on demand and closes them all at the end."""
+
+    def __init__(self) -> None:
+        self._channels: dict[tuple[str, Purpose], Any] = {}
+        self._warm: dict[str, None] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+
+    def get(self, address: str, purpose: Purpose) -> Any:
+        """The channel; connects when it is first used."""
+        channel = self._channels.get((address, purpose))
+        if channel is None:
+            channel = self._channels[address, purpose] = grpc.aio.insecure_channel(address, options=_OPTIONS)
+        return channel
+
+    def drop(self, address: str, purpose: Purpose) -> None:
+        """Give up a connection that has gone silent; the next `get` makes another."""
+        channel = self._channels.pop((address, purpose), None)
+        if channel is not None:
+            task = asyncio.create_task(channel.close(None), name=f"close {address}")
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
+
+    def warm(self, address: str) -> None:
+        """Connect for appending before it is needed. Beyond `WARM_MAX` addresses it does nothing."""
+        if address and address not in self._warm and len(self._warm) < WARM_MAX:
+            self._warm[address] = None
+            self.get(address, "append").get_state(try_to_connect=True)
+
+    async def close(self) -> None:
+        """Close all; calls under way are cancelled."""
+        channels = list(self._channels.values())
+        self._channels.clear()
+        await asyncio.gather(*(channel.close(None) for channel in channels), *self._closing)

@@ -1,0 +1,153 @@
+"""Consume streams: one for each consumer and broker, for all partitions that the broker serves to it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, Final, Protocol
+
+import grpc
+import grpc.aio
+from google.protobuf.message import DecodeError
+from seriatim_api.batch import BatchHeader
+from seriatim_api.errors import SeriatimError, UnavailableError
+from seriatim_api.frames import FrameError, read_delivery_frame
+from seriatim_api.status import from_status
+from seriatim_api.v1 import broker_pb2
+
+from seriatim._transport.append import PROTOCOL, report_unexpected
+from seriatim._transport.channels import Channels
+
+OPEN_DEADLINE_S: Final = 1.0
+
+_PATH: Final = "/seriatim.v1.Consuming/Consume"
+
+
+class ConsumeListener(Protocol):
+    """A consumer, as its links see it."""
+
+    def consume_link_up(self, link: ConsumeLink) -> None:
+        """The stream is up."""
+
+    def consume_link_down(self, link: ConsumeLink, reason: SeriatimError) -> None:
+        """The stream is over, or could not be opened."""
+
+    def arrived(
+        self, link: ConsumeLink, event: broker_pb2.DeliveryEvent, batches: Sequence[tuple[BatchHeader, memoryview]]
+    ) -> None:
+        """An event of a subscription, with its batches if it speaks of any."""
+
+
+class ConsumeLink:
+    """One stream to one broker, from its opening to its end. Owned by the consumer, which awaits `close`."""
+
+    def __init__(
+        self,
+        channels: Channels,
+        listener: ConsumeListener,
+        address: str,
+        stream: int,
+        client_name: str,
+        credit_bytes: int,
+    ) -> None:
+        self.address = address
+        self.stream = stream
+        self.is_up = False
+        self.heard_at = asyncio.get_running_loop().time()
+        self._channels = channels
+        self._listener = listener
+        self._hello = broker_pb2.ConsumerHello(protocol=PROTOCOL, client=client_name, credit_bytes=credit_bytes)
+        self._requests: deque[broker_pb2.ConsumeRequest] = deque()
+        self._wake = asyncio.Event()
+        self._written = asyncio.Event()
+        self._task = asyncio.create_task(self._run(), name=f"consume link {address}")
+        self._task.add_done_callback(report_unexpected)
+
+    def write(self, request: broker_pb2.ConsumeRequest) -> None:
+        """Queue a request. Their number is bounded by the consumer's partitions and its pace of acknowledging."""
+        self._requests.append(request)
+        self._written.clear()
+        self._wake.set()
+
+    async def drain(self) -> None:
+        """Wait until what was queued is written, or the stream is over."""
+        if self._requests and not self._task.done():
+            written = asyncio.create_task(self._written.wait(), name="requests written")
+            try:
+                await asyncio.wait([written, self._task], return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                written.cancel()
+
+    async def close(self) -> None:
+        """End the stream."""
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    def give_up(self) -> None:
+        """The broker behind it is no longer trusted to be there: end it, and its connection."""
+        self._channels.drop(self.address, "consume")
+
+    async def _run(self) -> None:
+        reason: SeriatimError = UnavailableError(f"the stream to {self.address} was given up")
+        # An aio stream reports nothing before the first message, so it is up when the connection is.
+        channel = self._channels.get(self.address, "consume")
+        call = None
+        try:
+            async with asyncio.timeout(OPEN_DEADLINE_S):
+                call = channel.stream_stream(_PATH)()
+                await call.write(broker_pb2.ConsumeRequest(hello=self._hello).SerializeToString())
+                await call.wait_for_connection()
+            self.is_up = True
+            self.heard_at = asyncio.get_running_loop().time()
+            self._listener.consume_link_up(self)
+            await self._serve(call)
+        except grpc.aio.AioRpcError as exc:
+            reason = from_status(exc.code(), exc.details(), exc.trailing_metadata())
+        except (TimeoutError, DecodeError, FrameError, asyncio.InvalidStateError) as exc:
+            reason = UnavailableError(f"{self.address}: {exc or 'no answer in time'}")
+            self._channels.drop(self.address, "consume")
+        except SeriatimError as exc:
+            reason = exc
+        finally:
+            if call is not None:
+                call.cancel()
+            self._listener.consume_link_down(self, reason)
+
+    async def _serve(self, call: Any) -> None:
+        tasks = [
+            asyncio.create_task(self._write(call), name=f"consume writer {self.address}"),
+            asyncio.create_task(self._read(call), name=f"consume reader {self.address}"),
+        ]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _write(self, call: Any) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._requests:
+                await call.write(self._requests[0].SerializeToString())
+                self._requests.popleft()
+            self._written.set()
+
+    async def _read(self, call: Any) -> None:
+        loop = asyncio.get_running_loop()
+        while (data := await call.read()) is not grpc.aio.EOF:
+            self.heard_at = loop.time()
+            frame = read_delivery_frame(data)
+            at = 0
+            for raw in frame.events:
+                event = broker_pb2.DeliveryEvent.FromString(raw)
+                count = event.batches.batch_count if event.HasField("batches") else 0
+                self._listener.arrived(self, event, frame.batches[at : at + count])
+                at += count
+            if at != len(frame.batches):
+                raise FrameError("the events of a delivery account for all its batches")
+        raise from_status(await call.code(), await call.details(), await call.trailing_metadata())

@@ -1,0 +1,569 @@
+"""Brokers in the test's own process: real gRPC servers over a log that is a list of batches.
+
+They keep a master's rules (runs, sequences, repeats, bodies that match their headers) and an exclusive server's (one
+active consumer, cumulative acks under a token, the end of a segment once all is acknowledged). A test moves
+partitions, refuses, stalls, truncates and breaks streams. There is no replication: what is stored is committed, unless
+`hold_commit`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import google_crc32c
+import grpc
+import grpc.aio
+from seriatim_api import errors
+from seriatim_api.batch import BatchHeader, place
+from seriatim_api.frames import AppendEntry, read_append_frame, write_delivery_frame
+from seriatim_api.ids import make_offset, split_offset
+from seriatim_api.status import error_to_proto, to_status
+from seriatim_api.v1 import broker_pb2, broker_pb2_grpc, common_pb2, records_pb2
+
+PROTOCOL = 1
+RESOLVE_WAIT_S = 0.3
+
+
+@dataclass
+class StoredBatch:
+    header: BatchHeader
+    body: bytes
+
+
+@dataclass
+class FakeSegment:
+    no: int
+    broker: FakeBroker
+    batches: list[StoredBatch] = field(default_factory=list)
+    sealed: bool = False
+
+    @property
+    def length(self) -> int:
+        return self.batches[-1].header.end_index if self.batches else 0
+
+
+@dataclass
+class FakeGroup:
+    """A consumer group on a partition."""
+
+    segment: int = 1
+    acked: int = 0
+    delivered: int = 0
+    seen: int = 0
+    counter: int = 0
+    server_epoch: int = 1
+    consumers: list[tuple[ConsumeStream, int, str]] = field(default_factory=list)
+
+    @property
+    def token(self) -> int:
+        return self.server_epoch << 24 | self.counter
+
+
+@dataclass
+class FakePartition:
+    id: int
+    number: int
+    topic: str
+    epoch: int
+    segments: list[FakeSegment]
+    groups: dict[str, FakeGroup] = field(default_factory=dict)
+    refuse: list[errors.SeriatimError] = field(default_factory=list)
+    stall: bool = False
+    hold_commit: bool = False
+    held: list[tuple[AppendStream, AppendEntry, BatchHeader, int]] = field(default_factory=list)
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def head(self) -> FakeSegment:
+        return self.segments[-1]
+
+    def route(self, brokers: list[FakeBroker]) -> common_pb2.Route:
+        others = [broker.address for broker in brokers if broker is not self.head.broker]
+        return common_pb2.Route(
+            partition_id=self.id,
+            epoch=self.epoch,
+            segment=self.head.no,
+            master_broker=self.head.broker.name,
+            master_address=self.head.broker.address,
+            next_addresses=others[:1],
+        )
+
+
+class FakeCluster:
+    """Topics, partitions, and brokers that share them."""
+
+    def __init__(self) -> None:
+        self.brokers: list[FakeBroker] = []
+        self.topics: dict[str, records_pb2.TopicRecord] = {}
+        self.partitions: dict[int, FakePartition] = {}
+        self.complaints: list[int] = []
+        self.credit_stream_bytes = 8 << 20
+        self.check_bodies = True
+
+    def create_topic(self, name: str, partition_count: int = 1, **settings: Any) -> records_pb2.TopicRecord:
+        ids = [len(self.partitions) + n + 1 for n in range(partition_count)]
+        for number, partition_id in enumerate(ids):
+            broker = self.brokers[number % len(self.brokers)]
+            self.partitions[partition_id] = FakePartition(partition_id, number, name, 1, [FakeSegment(1, broker)])
+        record = records_pb2.TopicRecord(
+            name=name,
+            incarnation="i",
+            state=records_pb2.TOPIC_STATE_READY,
+            partition_ids=ids,
+            settings=records_pb2.TopicSettings(**settings),
+        )
+        self.topics[name] = record
+        return record
+
+    def partition(self, topic: str, number: int = 0) -> FakePartition:
+        return self.partitions[self.topics[topic].partition_ids[number]]
+
+    def switch(self, partition: FakePartition, to: FakeBroker, *, keep: int | None = None) -> None:
+        """Seal the open segment at `keep` (None: all of it) and open the next one at another broker."""
+        old = partition.head
+        length = old.length if keep is None else keep
+        gone = [batch for batch in old.batches if batch.header.end_index > length]
+        old.batches = [batch for batch in old.batches if batch.header.end_index <= length]
+        old.sealed = True
+        partition.epoch += 1
+        partition.segments.append(FakeSegment(old.no + 1, to))
+        for group in partition.groups.values():
+            group.delivered = min(group.delivered, old.length) if group.segment == old.no else group.delivered
+        held, partition.held = partition.held, []
+        for stream, entry, header, offset in held:
+            truncated = any(batch.header.base_sequence == header.base_sequence for batch in gone)
+            error = errors.SegmentTruncatedError("above the sealed length") if truncated else None
+            stream.reply(partition, entry, header, offset, error)
+        partition.changed.set()
+        partition.changed = asyncio.Event()
+        for group in list(partition.groups.values()):
+            cross(partition, group)
+
+    def values(self, topic: str, number: int = 0) -> list[bytes]:
+        """Everything stored in a partition, in order."""
+        from seriatim._batch import decode
+
+        found: list[bytes] = []
+        for segment in self.partition(topic, number).segments:
+            for batch in segment.batches:
+                rows = decode(batch.body, batch.header.message_count, batch.header.body_crc)
+                found += rows.column(1).to_pylist()
+        return found
+
+
+class AppendStream:
+    """The broker's end of an append stream."""
+
+    def __init__(self, broker: FakeBroker, context: Any) -> None:
+        self.broker = broker
+        self.context = context
+        self.runs: dict[tuple[int, bytes], tuple[int, bool]] = {}
+        self.replies: list[broker_pb2.AppendReply] = []
+        self.wake = asyncio.Event()
+
+    async def serve(self) -> None:
+        writer = asyncio.create_task(self._write())
+        try:
+            while (frame := await self.context.read()) is not grpc.aio.EOF:
+                self.broker.frame_count += 1
+                for entry, header, body in read_append_frame(frame).batches:
+                    self._take(entry, header, body)
+        finally:
+            writer.cancel()
+            await asyncio.gather(writer, return_exceptions=True)
+
+    async def _write(self) -> None:
+        while True:
+            await self.wake.wait()
+            self.wake.clear()
+            replies, self.replies = self.replies, []
+            await self.context.write(broker_pb2.AppendReplies(replies=replies).SerializeToString())
+
+    def _take(self, entry: AppendEntry, header: BatchHeader, body: memoryview) -> None:
+        partition = self.broker.cluster.partitions[header.partition]
+        if partition.stall:
+            return
+        key = (header.partition, header.producer)
+        run, refused = self.runs.get(key, (0, True))
+        error: errors.SeriatimError | None = None
+        if not entry.starts_run and (run != entry.run or refused):
+            error = errors.RunRefusedError("the run was refused, or did not begin here")
+        elif partition.head.broker is not self.broker:
+            error = errors.SegmentMovedError("the segment is elsewhere")
+        elif partition.refuse:
+            error = partition.refuse.pop(0)
+        offset = 0
+        if error is None:
+            try:
+                offset = self._append(partition, header, body)
+            except errors.SeriatimError as exc:
+                error = exc
+        self.runs[key] = (entry.run, error is not None)
+        if error is None and partition.hold_commit:
+            partition.held.append((self, entry, header, offset))
+        else:
+            self.reply(partition, entry, header, offset, error)
+
+    def _append(self, partition: FakePartition, header: BatchHeader, body: memoryview) -> int:
+        if self.broker.cluster.check_bodies and google_crc32c.value(bytes(body)) != header.body_crc:
+            raise errors.ChecksumMismatchError("not the body that was sent")
+        last: BatchHeader | None = None
+        for segment in reversed(partition.segments):
+            for batch in reversed(segment.batches):
+                stored = batch.header
+                if stored.producer != header.producer:
+                    continue
+                last = last or stored
+                if (stored.producer_epoch, stored.base_sequence) == (header.producer_epoch, header.base_sequence):
+                    return make_offset(segment.no, stored.base_index)
+                if len(segment.batches) > 64:
+                    break
+            if last is not None:
+                break
+        if last is None or header.producer_epoch > last.producer_epoch:
+            if header.base_sequence:
+                raise errors.SequenceGapError("an unknown producer begins at 0")
+        elif header.producer_epoch < last.producer_epoch:
+            raise errors.ProducerFencedError("an older epoch")
+        elif header.base_sequence != last.last_sequence + 1:
+            raise errors.SequenceGapError(f"{header.base_sequence} after {last.last_sequence}")
+        head = partition.head
+        placed = place(
+            header,
+            segment=head.no,
+            base_index=head.length,
+            append_time_ms=int(time.time() * 1000),
+            previous_checksum=0,
+            checksum=lambda _seed, _data: 0,
+        )
+        head.batches.append(StoredBatch(placed, bytes(body)))
+        for group in partition.groups.values():
+            pump(partition, group)
+        return make_offset(head.no, placed.base_index)
+
+    def reply(
+        self,
+        partition: FakePartition,
+        entry: AppendEntry,
+        header: BatchHeader,
+        offset: int,
+        error: errors.SeriatimError | None,
+    ) -> None:
+        reply = broker_pb2.AppendReply(
+            partition_id=partition.id,
+            producer=header.producer,
+            producer_epoch=header.producer_epoch,
+            base_sequence=header.base_sequence,
+            run=entry.run,
+            offset=offset,
+            append_time_ms=7,
+        )
+        if error is not None:
+            reply.error.CopyFrom(error_to_proto(error))
+            if isinstance(error, errors.RoutingError):
+                reply.route.CopyFrom(partition.route(self.broker.cluster.brokers))
+        self.replies.append(reply)
+        self.wake.set()
+
+
+class ConsumeStream:
+    """The broker's end of a consume stream."""
+
+    def __init__(self, broker: FakeBroker, context: Any) -> None:
+        self.broker = broker
+        self.context = context
+        self.credit = 0
+        self.outgoing: list[tuple[broker_pb2.DeliveryEvent, list[StoredBatch]]] = []
+        self.wake = asyncio.Event()
+        self.acks: list[broker_pb2.Ack] = []
+
+    async def serve(self) -> None:
+        writer = asyncio.create_task(self._write())
+        try:
+            while (frame := await self.context.read()) is not grpc.aio.EOF:
+                self._take(broker_pb2.ConsumeRequest.FromString(frame))
+        finally:
+            self.leave(None)
+            writer.cancel()
+            await asyncio.gather(writer, return_exceptions=True)
+
+    async def _write(self) -> None:
+        while True:
+            await self.wake.wait()
+            self.wake.clear()
+            outgoing, self.outgoing = self.outgoing, []
+            for event, batches in outgoing:
+                rows = [(batch.header.raw, batch.body) for batch in batches]
+                await self.context.write(write_delivery_frame([event.SerializeToString()], rows))
+
+    def tell(self, event: broker_pb2.DeliveryEvent, batches: list[StoredBatch] | None = None) -> None:
+        self.outgoing.append((event, batches or []))
+        self.wake.set()
+
+    def _take(self, request: broker_pb2.ConsumeRequest) -> None:
+        match request.WhichOneof("request"):
+            case "hello":
+                self.credit += request.hello.credit_bytes
+            case "credit":
+                self.credit += request.credit.bytes
+                for partition in self.broker.cluster.partitions.values():
+                    for group in partition.groups.values():
+                        pump(partition, group)
+            case "join":
+                self._join(request.join)
+            case "leave":
+                self.leave(request.leave.subscription)
+            case "ack":
+                self.acks.append(request.ack)
+                self._ack(request.ack)
+
+    def _join(self, join: broker_pb2.Join) -> None:
+        partition = self.broker.cluster.partitions[join.partition_id]
+        group = partition.groups.setdefault(join.group, FakeGroup())
+        segment = partition.segments[group.segment - 1]
+        if segment.broker is not self.broker:
+            event = broker_pb2.DeliveryEvent(subscription=join.subscription)
+            event.refused.error.CopyFrom(error_to_proto(errors.GroupHeadElsewhereError("elsewhere")))
+            event.refused.server_address = segment.broker.address
+            self.tell(event)
+            return
+        group.consumers.append((self, join.subscription, join.consumer))
+        if len(group.consumers) == 1:
+            activate(group)
+            pump(partition, group)
+        else:
+            joined(group, self, join.subscription, active=False)
+
+    def leave(self, subscription: int | None) -> None:
+        for partition in self.broker.cluster.partitions.values():
+            for group in partition.groups.values():
+                before = group.consumers[:1]
+                group.consumers = [
+                    row for row in group.consumers if row[0] is not self or subscription not in (None, row[1])
+                ]
+                if group.consumers and group.consumers[:1] != before:
+                    activate(group)
+                    pump(partition, group)
+
+    def _ack(self, ack: broker_pb2.Ack) -> None:
+        for partition in self.broker.cluster.partitions.values():
+            for group in partition.groups.values():
+                if group.consumers and group.consumers[0][:2] == (self, ack.subscription) and ack.token == group.token:
+                    segment, index = split_offset(ack.offset)
+                    assert segment == group.segment
+                    assert index < group.delivered
+                    group.acked = max(group.acked, index + 1)
+                    event = broker_pb2.DeliveryEvent(subscription=ack.subscription)
+                    event.ack_confirmed.segment = segment
+                    event.ack_confirmed.index = group.acked
+                    self.tell(event)
+                    cross(partition, group)
+
+
+def activate(group: FakeGroup) -> None:
+    group.counter += 1
+    group.delivered = group.acked
+    stream, subscription, _ = group.consumers[0]
+    joined(group, stream, subscription, active=True)
+
+
+def joined(group: FakeGroup, stream: ConsumeStream, subscription: int, *, active: bool) -> None:
+    event = broker_pb2.DeliveryEvent(subscription=subscription)
+    event.joined.active = active
+    event.joined.segment = group.segment
+    event.joined.index = group.acked
+    event.joined.token = group.token if active else 0
+    event.joined.group_epoch = 1
+    event.joined.server_epoch = group.server_epoch
+    stream.tell(event)
+
+
+def pump(partition: FakePartition, group: FakeGroup) -> None:
+    """Deliver what there is to the active consumer, within its credit."""
+    if not group.consumers:
+        return
+    stream, subscription, _ = group.consumers[0]
+    segment = partition.segments[group.segment - 1]
+    batches = [batch for batch in segment.batches if batch.header.end_index > group.delivered]
+    taken: list[StoredBatch] = []
+    for batch in batches:
+        if stream.credit <= 0 or len(taken) >= 64:
+            break
+        stream.credit -= len(batch.header.raw) + len(batch.body)
+        taken.append(batch)
+    if taken:
+        event = broker_pb2.DeliveryEvent(subscription=subscription)
+        told = event.batches
+        told.segment = segment.no
+        told.batch_count = len(taken)
+        told.from_index = max(group.delivered, taken[0].header.base_index)
+        told.maybe_repeated_below = 0
+        told.attempt = 2 if taken[0].header.base_index < group.seen else 1
+        told.server_epoch = group.server_epoch
+        group.delivered = taken[-1].header.end_index
+        group.seen = max(group.seen, group.delivered)
+        stream.tell(event, taken)
+        if len(taken) == 64:
+            pump(partition, group)
+    cross(partition, group)
+
+
+def cross(partition: FakePartition, group: FakeGroup) -> None:
+    """Everything of a sealed segment is acknowledged: the group goes on in the next."""
+    segment = partition.segments[group.segment - 1]
+    if not segment.sealed or group.acked != segment.length:
+        return
+    consumers, group.consumers = group.consumers, []
+    following = partition.segments[group.segment]
+    group.segment += 1
+    group.acked = group.delivered = group.seen = group.counter = 0
+    group.server_epoch += 1
+    for stream, subscription, _ in consumers:
+        event = broker_pb2.DeliveryEvent(subscription=subscription)
+        event.end_of_segment.segment = segment.no
+        event.end_of_segment.sealed_len = segment.length
+        event.end_of_segment.next_segment = following.no
+        event.end_of_segment.next_server_address = following.broker.address
+        stream.tell(event)
+
+
+class FakeBroker(broker_pb2_grpc.RoutingServicer, broker_pb2_grpc.AdminServicer):
+    """One server on a port of its own."""
+
+    def __init__(self, cluster: FakeCluster, name: str) -> None:
+        self.cluster = cluster
+        self.name = name
+        self.address = ""
+        self.frame_count = 0
+        self.append_streams: list[AppendStream] = []
+        self.consume_streams: list[ConsumeStream] = []
+        self._server: Any = None
+        cluster.brokers.append(self)
+
+    async def start(self, port: int = 0) -> None:
+        self._server = grpc.aio.server(
+            options=(("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", 32 << 20))
+        )
+        broker_pb2_grpc.add_RoutingServicer_to_server(self, self._server)
+        broker_pb2_grpc.add_AdminServicer_to_server(self, self._server)
+        for service, method, handler in (
+            ("seriatim.v1.Producing", "Append", self._append),
+            ("seriatim.v1.Consuming", "Consume", self._consume),
+        ):
+            handlers = {method: grpc.stream_stream_rpc_method_handler(handler)}
+            self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
+        self.address = f"127.0.0.1:{self._server.add_insecure_port(f'127.0.0.1:{port}')}"
+        await self._server.start()
+
+    async def stop(self) -> None:
+        """As a kill: all streams break at once."""
+        server, self._server = self._server, None
+        if server is not None:
+            await server.stop(None)
+
+    async def restart(self) -> None:
+        await self.start(int(self.address.rpartition(":")[2]))
+
+    async def _append(self, _requests: object, context: Any) -> None:
+        await context.read()
+        credit = broker_pb2.StreamCredit(
+            protocol=PROTOCOL,
+            stream_bytes_max=self.cluster.credit_stream_bytes,
+            partition_bytes_max=4 << 20,
+            batch_bytes_max=1 << 20,
+            window_batches_max=16,
+            broker=self.name,
+        )
+        await context.write(broker_pb2.AppendReplies(credit=credit).SerializeToString())
+        stream = AppendStream(self, context)
+        self.append_streams.append(stream)
+        try:
+            await stream.serve()
+        finally:
+            self.append_streams.remove(stream)
+
+    async def _consume(self, _requests: object, context: Any) -> None:
+        stream = ConsumeStream(self, context)
+        self.consume_streams.append(stream)
+        try:
+            await stream.serve()
+        finally:
+            self.consume_streams.remove(stream)
+
+    async def GetTopic(self, request: broker_pb2.GetTopicRequest, context: Any) -> broker_pb2.GetTopicResponse:  # noqa: N802
+        record = self.cluster.topics.get(request.topic)
+        if record is None:
+            await _abort(context, errors.UnknownTopicError(f"no topic {request.topic}"))
+        assert record is not None
+        brokers = self.cluster.brokers
+        return broker_pb2.GetTopicResponse(
+            topic=record,
+            routes=[self.cluster.partitions[n].route(brokers) for n in record.partition_ids],
+            brokers=[broker_pb2.BrokerAddress(broker=b.name, address=b.address, group=b.name) for b in brokers],
+        )
+
+    async def ResolveProducer(self, request: broker_pb2.ResolveProducerRequest, _context: Any) -> common_pb2.Route:  # noqa: N802
+        partition = self.cluster.partitions[request.partition_id]
+        if request.HasField("failed_segment"):
+            self.cluster.complaints.append(request.partition_id)
+            if partition.head.no <= request.failed_segment:
+                try:
+                    async with asyncio.timeout(RESOLVE_WAIT_S):
+                        await partition.changed.wait()
+                except TimeoutError:
+                    pass
+        return partition.route(self.cluster.brokers)
+
+    async def ResolveConsumer(  # noqa: N802
+        self, request: broker_pb2.ResolveConsumerRequest, _context: Any
+    ) -> broker_pb2.ResolveConsumerResponse:
+        partition = self.cluster.partitions[request.partition_id]
+        group = partition.groups.setdefault(request.group, FakeGroup())
+        segment = partition.segments[group.segment - 1]
+        return broker_pb2.ResolveConsumerResponse(
+            partition_id=partition.id,
+            segment=segment.no,
+            server_broker=segment.broker.name,
+            server_address=segment.broker.address,
+            server_epoch=group.server_epoch,
+            group_epoch=1,
+        )
+
+    async def CreateTopic(self, request: broker_pb2.CreateTopicRequest, context: Any) -> records_pb2.TopicRecord:  # noqa: N802
+        if request.name in self.cluster.topics:
+            await _abort(context, errors.TopicExistsError("there already"))
+        return self.cluster.create_topic(request.name, request.partition_count, flush=request.settings.flush)
+
+    async def ListTopics(self, request: broker_pb2.ListTopicsRequest, _context: Any) -> broker_pb2.ListTopicsResponse:  # noqa: N802
+        names = sorted(name for name in self.cluster.topics if name > request.after)[: request.limit]
+        return broker_pb2.ListTopicsResponse(topics=[self.cluster.topics[name] for name in names])
+
+
+async def _abort(context: Any, error: errors.SeriatimError) -> None:
+    code, text, metadata = to_status(error)
+    await context.abort(code, text, metadata)
+
+
+@asynccontextmanager
+async def running(broker_count: int = 1) -> AsyncIterator[FakeCluster]:
+    """A cluster of so many brokers, on free ports."""
+    cluster = FakeCluster()
+    for number in range(broker_count):
+        await FakeBroker(cluster, f"fake-{number}").start()
+    try:
+        yield cluster
+    finally:
+        for broker in cluster.brokers:
+            await broker.stop()
+
+
+async def until(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
+    """Wait for a state, looking at it on each turn of the loop."""
+    async with asyncio.timeout(timeout_s):
+        while not condition():  # noqa: ASYNC110 - the states are those of many objects
+            await asyncio.sleep(0.001)
