@@ -285,6 +285,7 @@ class Driver:
 
     def _persist(self, token: int, writes: Sequence[Write]) -> None:
         assert token > self._token, "tokens grow"
+        assert writes, "an empty write is never reported as durable"
         if not self._writes:
             self._loop.call_soon(self._submit)
         self._writes.extend(writes)

@@ -1,0 +1,211 @@
+"""Append streams against a scripted core: what is handed on, what is refused for want of room, what is counted."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import google_crc32c
+import grpc
+import pyarrow as pa
+import pytest
+from seriatim_api import errors
+from seriatim_api.batch import make_header
+from seriatim_api.frames import AppendEntry, write_append_frame, write_field
+from seriatim_api.ids import MemberId, PartitionId
+from seriatim_api.v1 import broker_pb2
+from seriatim_broker.core import effects as fx
+from seriatim_broker.core.events import Append, Event, Moment, Tick
+from seriatim_broker.metrics import Counters
+from seriatim_broker.rpc.limits import PARTITION_BYTES_MAX, STREAM_BYTES_MAX
+from seriatim_broker.rpc.producing import ProducingServicer
+from seriatim_broker.rpc.services import Services
+from seriatim_broker.runtime.driver import Driver
+from seriatim_broker.runtime.keys import Keys
+from seriatim_broker.runtime.membership import Identity
+from seriatim_broker.testing.memory_storage import MemoryStorage
+
+BODY = bytes(pa.record_batch({"value": pa.array([bytes(500_000)], pa.binary())}).serialize())
+
+
+class QuietCore:
+    """Answers nothing but refusals, and what the test lets go."""
+
+    def __init__(self) -> None:
+        self.appends: list[Append] = []
+        self.arrived = asyncio.Event()
+
+    async def until_count(self, count: int) -> None:
+        async with asyncio.timeout(5):
+            while len(self.appends) < count:
+                self.arrived.clear()
+                await self.arrived.wait()
+
+    def start(self, now: Moment) -> list[fx.Effect]:
+        return []
+
+    def step(self, event: Event, now: Moment) -> list[fx.Effect]:
+        if isinstance(event, Append):
+            self.appends.append(event)
+            self.arrived.set()
+            if event.refuse is not None:
+                return [fx.AppendRefused(event.request, event.refuse, None)]
+            return []
+        return [fx.AppendAccepted(append.request, 5, 6) for append in self.appends]
+
+    def next_wake_us(self) -> int | None:
+        return None
+
+
+class Call:
+    """One stream, as a servicer sees it."""
+
+    def __init__(self, services: Services) -> None:
+        self.incoming: asyncio.Queue[Any] = asyncio.Queue()
+        self.replies: list[broker_pb2.AppendReply] = []
+        self.arrived = asyncio.Event()
+        self.status: tuple[Any, ...] = ()
+        self.task = asyncio.create_task(ProducingServicer(services)._append(None, self))
+        self.incoming.put_nowait(b"".join(write_field(1, [broker_pb2.ClientHello(protocol=1).SerializeToString()])))
+
+    async def read(self) -> Any:
+        return await self.incoming.get()
+
+    async def write(self, data: bytes) -> None:
+        self.replies += broker_pb2.AppendReplies.FromString(data).replies
+        self.arrived.set()
+
+    async def abort(self, *status: Any) -> None:
+        self.status = status
+        raise asyncio.CancelledError
+
+    def peer(self) -> str:
+        return "test"
+
+    def send(self, partition: int, *, level: int = 5) -> None:
+        header = make_header(
+            partition=partition, message_count=1, producer=bytes(16), producer_epoch=1, base_sequence=0,
+            first_timestamp_ms=1, last_timestamp_ms=1, body_length=len(BODY), body_crc=google_crc32c.value(BODY),
+        )  # fmt: skip
+        self.incoming.put_nowait(write_append_frame([(AppendEntry(1, level, True, 0), header, BODY)]))
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(5):
+            while not condition():
+                self.arrived.clear()
+                await self.arrived.wait()
+
+    async def end(self) -> None:
+        self.incoming.put_nowait(grpc.aio.EOF)
+        await asyncio.wait_for(self.task, 5)
+
+
+@pytest.fixture
+def core() -> QuietCore:
+    return QuietCore()
+
+
+@pytest.fixture
+async def services(core: QuietCore) -> Services:
+    storage = MemoryStorage()
+    driver = Driver(core, storage, Counters(), lambda _error: None)
+    nowhere: Any = SimpleNamespace()
+    driver.start(nowhere, nowhere)
+    return Services(
+        identity=Identity("c", MemberId("g0-0", "disk"), "g0", 0, 3, False),
+        driver=driver,
+        storage=storage,
+        directory=nowhere,
+        coordinator=nowhere,
+        keys=Keys("c"),
+        counters=Counters(),
+        checksum=google_crc32c.extend,
+        batch_bytes_max=1 << 20,
+    )
+
+
+def release(services: Services) -> None:
+    """Any other event makes the core accept all."""
+    services.driver.feed(Tick())
+
+
+async def test_over_the_credit_of_a_partition_only_that_partition_is_refused(
+    services: Services, core: QuietCore
+) -> None:
+    call = Call(services)
+    fits = PARTITION_BYTES_MAX // len(BODY)
+    for _ in range(fits + 1):
+        call.send(1)
+    call.send(2)
+    await call.until(lambda: len(call.replies) == 1)
+    assert call.replies[0].error.number == errors.OverloadedError.number
+    assert call.replies[0].error.retry_after_ms > 0
+    assert [append.refuse is None for append in core.appends] == [True] * fits + [False, True]
+    release(services)
+    await call.until(lambda: len(call.replies) == fits + 2)
+    assert services.in_flight_bytes == 0
+    await call.end()
+
+
+async def test_over_the_credit_of_the_stream_everything_is_refused(services: Services, core: QuietCore) -> None:
+    call = Call(services)
+    fits = STREAM_BYTES_MAX // len(BODY)
+    for partition in range(fits + 3):
+        call.send(partition)
+    await call.until(lambda: len(call.replies) == 3)
+    assert {reply.error.number for reply in call.replies} == {errors.OverloadedError.number}
+    other = Call(services)
+    other.send(99)
+    await core.until_count(fits + 4)
+    release(services)
+    await other.end()
+    await call.end()
+
+
+@pytest.mark.parametrize(("attribute", "expected"), [("saturated", 400), ("full", 401)])
+async def test_a_disk_that_cannot_take_more_is_said_so(
+    services: Services, core: QuietCore, attribute: str, expected: int
+) -> None:
+    setattr(services.storage, attribute, True)
+    call = Call(services)
+    call.send(1)
+    await call.until(lambda: len(call.replies) == 1)
+    assert call.replies[0].error.number == expected
+    setattr(services.storage, attribute, False)
+    call.send(1)
+    await core.until_count(2)
+    assert core.appends[1].refuse is None
+    release(services)
+    await call.end()
+
+
+async def test_what_a_stream_held_is_free_when_it_breaks(services: Services, core: QuietCore) -> None:
+    call = Call(services)
+    call.send(1)
+    await core.until_count(1)
+    assert services.in_flight_bytes > 0
+    call.task.cancel()
+    await asyncio.gather(call.task, return_exceptions=True)
+    assert services.in_flight_bytes == 0
+    assert services.stream_count == 0
+    release(services)  # replies to nobody
+
+
+async def test_a_batch_that_wants_no_reply_holds_no_credit(services: Services, core: QuietCore) -> None:
+    call = Call(services)
+    for _ in range(30):
+        call.send(1, level=1)
+    await core.until_count(30)
+    assert all(append.refuse is None for append in core.appends)
+    assert services.in_flight_bytes == 0
+    await call.end()
+    assert core.appends[0].partition == PartitionId(1)
+
+
+async def test_the_limit_of_streams(services: Services) -> None:
+    services.stream_count_max = 0
+    call = Call(services)
+    await asyncio.gather(call.task, return_exceptions=True)
+    assert call.status[0] is grpc.StatusCode.RESOURCE_EXHAUSTED

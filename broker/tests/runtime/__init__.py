@@ -1,0 +1,1 @@
+"""Tests of the runtime: real asyncio, a real embedded coordinator, scripted cores."""

@@ -1,0 +1,209 @@
+"""The driver with scripted cores: order, coalescing, timers, and what a failed step leads to."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+from seriatim_api.errors import CorruptionError
+from seriatim_api.ids import PartitionId
+from seriatim_broker.core import effects as fx
+from seriatim_broker.core.events import Event, LogRead, Moment, Persisted, PlanSwitch, Tick
+from seriatim_broker.core.log import Batch, DropPartition, Write
+from seriatim_broker.metrics import Counters
+from seriatim_broker.runtime import driver as driver_module
+from seriatim_broker.runtime.driver import Driver
+
+P = PartitionId(1)
+
+
+class ScriptedCore:
+    """Answers each event as it was told, and remembers all."""
+
+    def __init__(self, answer: Callable[[Event], list[fx.Effect]]) -> None:
+        self.answer = answer
+        self.events: list[Event] = []
+        self.wake_us: int | None = None
+        self.arrived = asyncio.Event()
+
+    def start(self, now: Moment) -> list[fx.Effect]:
+        return []
+
+    def step(self, event: Event, now: Moment) -> list[fx.Effect]:
+        self.events.append(event)
+        self.arrived.set()
+        if isinstance(event, Tick) and self.wake_us is not None and now.mono_us >= self.wake_us:
+            self.wake_us = None
+        return self.answer(event)
+
+    def next_wake_us(self) -> int | None:
+        return self.wake_us
+
+    async def until(self, condition: Callable[[ScriptedCore], bool]) -> None:
+        async with asyncio.timeout(5):
+            while not condition(self):
+                self.arrived.clear()
+                await self.arrived.wait()
+
+
+class SlowDisk:
+    """A storage that is durable when the test says so."""
+
+    is_saturated = False
+
+    def __init__(self) -> None:
+        self.submitted: list[list[Write]] = []
+        self.report: Callable[[int], None] = lambda _ticket: None
+        self.reading = 0
+        self.reading_max = 0
+        self.error: Exception | None = None
+
+    def on_durable(self, report: Callable[[int], None]) -> None:
+        self.report = report
+
+    def submit(self, writes: Any) -> int:
+        self.submitted.append(list(writes))
+        return len(self.submitted)
+
+    async def read(self, *_: Any) -> list[Batch]:
+        self.reading += 1
+        self.reading_max = max(self.reading_max, self.reading)
+        await asyncio.sleep(0)
+        self.reading -= 1
+        if self.error is not None:
+            raise self.error
+        return []
+
+
+class Sink:
+    """Links and coordinator work that only note what was asked."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *arguments: self.calls.append((name, *arguments))
+
+
+def make(answer: Callable[[Event], list[fx.Effect]]) -> tuple[Driver, ScriptedCore, SlowDisk, Sink, list[Any]]:
+    core, disk, sink, deaths = ScriptedCore(answer), SlowDisk(), Sink(), []
+    driver = Driver(core, disk, Counters(), deaths.append)  # type: ignore[arg-type]
+    driver.start(sink, sink)  # type: ignore[arg-type]
+    return driver, core, disk, sink, deaths
+
+
+async def test_writes_of_one_turn_are_one_submit_and_report_the_last_token() -> None:
+    tokens = iter(range(1, 100))
+    write = DropPartition(P)
+
+    def answer(event: Event) -> list[fx.Effect]:
+        return [fx.Persist(next(tokens), (write,))] if isinstance(event, PlanSwitch) else []
+
+    driver, core, disk, _, _ = make(answer)
+    for number in range(3):
+        driver.feed(PlanSwitch(number, P))
+    await asyncio.sleep(0)
+    driver.feed(PlanSwitch(9, P))
+    await asyncio.sleep(0)
+    assert [len(writes) for writes in disk.submitted] == [3, 1]
+    disk.report(1)
+    disk.report(2)
+    assert [event for event in core.events if isinstance(event, Persisted)] == [Persisted(3), Persisted(4)]
+
+
+async def test_one_report_for_many_tickets_is_one_event() -> None:
+    tokens = iter(range(1, 100))
+    driver, core, disk, _, _ = make(
+        lambda event: [fx.Persist(next(tokens), (DropPartition(P),))] if isinstance(event, PlanSwitch) else []
+    )
+    for number in range(3):
+        driver.feed(PlanSwitch(number, P))
+        await asyncio.sleep(0)
+    disk.report(3)
+    assert core.events[-1] == Persisted(3)
+    assert sum(isinstance(event, Persisted) for event in core.events) == 1
+
+
+async def test_effects_are_done_in_order_and_events_do_not_nest() -> None:
+    order: list[str] = []
+
+    def answer(event: Event) -> list[fx.Effect]:
+        assert isinstance(event, PlanSwitch)
+        order.append(f"step {event.request}")
+        if event.request == first:
+            return [fx.Resolved(first, None, None), fx.Connect("b"), fx.ReadChain(P)]
+        return []
+
+    driver, _, _, sink, _ = make(answer)
+
+    def reply(_effect: object) -> None:
+        order.append("reply")
+        driver.feed(PlanSwitch(-1, P))
+
+    first = driver.new_request(reply)
+    driver.feed(PlanSwitch(first, P))
+    assert order == [f"step {first}", "reply", "step -1"]
+    assert [call[0] for call in sink.calls] == ["connect", "read_chain"]
+    driver.feed(PlanSwitch(first, P))  # answered already: dropped
+    assert order.count("reply") == 1
+
+
+async def test_a_tick_comes_when_the_core_asked_for_it() -> None:
+    driver, core, _, _, _ = make(lambda _event: [])
+    due_us = time.monotonic_ns() // 1000 + 20_000
+    core.wake_us = due_us
+    driver.feed(PlanSwitch(1, P))
+    await core.until(lambda c: c.wake_us is None)
+    assert time.monotonic_ns() // 1000 >= due_us
+
+
+async def test_posted_events_keep_their_order_and_give_way() -> None:
+    def answer(event: Event) -> list[fx.Effect]:
+        if isinstance(event, PlanSwitch) and event.request >= 0:
+            until = time.monotonic() + driver_module.SLICE_S / 2
+            while time.monotonic() < until:
+                pass
+        return []
+
+    driver, core, _, _, _ = make(answer)
+    for number in range(12):
+        driver.post(PlanSwitch(number, P))
+    assert driver.posted_count > 5
+    driver.feed(PlanSwitch(-1, P))  # overtakes
+    assert core.events[-1] == PlanSwitch(-1, P)
+    await core.until(lambda c: len(c.events) == 13)
+    numbers = [event.request for event in core.events if isinstance(event, PlanSwitch)]
+    numbers.remove(-1)
+    assert numbers == list(range(12))
+
+
+async def test_reads_are_bounded_and_a_failed_one_is_none() -> None:
+    def answer(event: Event) -> list[fx.Effect]:
+        if isinstance(event, PlanSwitch):
+            return [fx.ReadLog(serial, P, 1, 0, 10, 100) for serial in range(100)]
+        return []
+
+    driver, core, disk, _, deaths = make(answer)
+    driver.feed(PlanSwitch(1, P))
+    await core.until(lambda c: sum(isinstance(event, LogRead) for event in c.events) == 100)
+    assert disk.reading_max == driver_module.READS_IN_FLIGHT_MAX
+    disk.error = CorruptionError("a bit was flipped")
+    driver.feed(PlanSwitch(2, P))
+    await core.until(lambda c: sum(isinstance(event, LogRead) for event in c.events) == 200)
+    assert core.events[-1] == LogRead(99, None)
+    assert deaths == []
+
+
+async def test_a_failed_step_ends_everything() -> None:
+    def answer(_event: Event) -> list[fx.Effect]:
+        raise AssertionError("a rule is broken")
+
+    driver, core, disk, _, deaths = make(answer)
+    driver.feed(PlanSwitch(1, P))
+    driver.feed(PlanSwitch(2, P))
+    disk.report(1)
+    assert [str(error) for error in deaths] == ["a rule is broken"]
+    assert driver.is_dead
+    assert len(core.events) == 1

@@ -1,0 +1,225 @@
+"""Joining a cluster over a real coordinator: identities, runs, certificates, refusals."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+import pytest
+from seriatim_api.errors import ForeignDiskError, NewerFormatError
+from seriatim_api.ids import MemberId, RunId
+from seriatim_api.v1 import records_pb2
+from seriatim_broker.core.effects import ReadCertificate, ReadChain, WriteChain
+from seriatim_broker.core.events import (
+    CertificateRead,
+    CertificateSeen,
+    ChainRead,
+    ChainWritten,
+    DirectoryChanged,
+    DropPartitionData,
+    Event,
+    WriteOutcome,
+)
+from seriatim_broker.interfaces.coordinator import Coordinator, Put
+from seriatim_broker.runtime.coordination import CoordinatorWork
+from seriatim_broker.runtime.directory import Directory
+from seriatim_broker.runtime.keys import Keys
+from seriatim_broker.runtime.lease import LeaseKeeper
+from seriatim_broker.runtime.membership import Identity, KnownDisk, Place, certify_death, join, mark_clean
+from seriatim_broker.runtime.records import chain_to_record
+
+from .test_planning import CHAIN
+
+KEYS = Keys("c")
+
+
+@dataclass
+class FakeDisk:
+    """A disk without a disk."""
+
+    member: MemberId
+    run: int = 0
+    machine_went_down: bool = False
+
+    def raise_run(self) -> int:
+        self.run += 1
+        return self.run
+
+
+async def joined(coordinator: Coordinator, disk: FakeDisk, *, slot: int = 0) -> tuple[Identity, KnownDisk | None]:
+    seen: list[KnownDisk | None] = []
+
+    def open_disk(_cluster_id: str, known: KnownDisk | None, _may_replace: bool) -> FakeDisk:
+        seen.append(known)
+        return disk
+
+    place = Place("c", "g0", slot, f"127.0.0.1:{7000 + slot}")
+    identity = await join(coordinator, KEYS, place, open_disk, "boot", deadline_s=10)
+    return identity, seen[0]
+
+
+async def record_of(coordinator: Coordinator, broker: str) -> records_pb2.MemberRecord:
+    item = await coordinator.get(KEYS.member(broker))
+    assert item is not None
+    return records_pb2.MemberRecord.FromString(item.value)
+
+
+async def test_the_first_broker_makes_the_cluster_and_runs_are_counted(coordinator: Coordinator) -> None:
+    disk = FakeDisk(MemberId("g0-0", "disk-a"))
+    (first, known), (second, _) = await asyncio.gather(
+        joined(coordinator, disk), joined(coordinator, FakeDisk(MemberId("g0-1", "disk-b")), slot=1)
+    )
+    assert first.cluster_id == second.cluster_id
+    assert (first.run, known) == (1, None)
+    record = await record_of(coordinator, "g0-0")
+    assert (record.run, record.admitted, record.address) == (1, False, "127.0.0.1:7000")
+    await mark_clean(coordinator, KEYS, first.run_id)
+    assert (await record_of(coordinator, "g0-0")).clean_shutdown
+    again, known = await joined(coordinator, disk)
+    assert (again.run, known) == (2, KnownDisk("disk-a", 1))
+    assert not (await record_of(coordinator, "g0-0")).clean_shutdown
+    assert await coordinator.get(KEYS.certificate(first.run_id)) is not None
+    assert await coordinator.get(KEYS.certificate(again.run_id)) is None
+
+
+async def test_an_admission_survives_a_restart_and_not_a_new_disk(coordinator: Coordinator) -> None:
+    disk = FakeDisk(MemberId("g0-0", "disk-a"))
+    await joined(coordinator, disk)
+    record = await record_of(coordinator, "g0-0")
+    record.admitted = True
+    await coordinator.txn((), [Put(KEYS.member("g0-0"), record.SerializeToString())])
+    await joined(coordinator, disk)
+    assert (await record_of(coordinator, "g0-0")).admitted
+    await joined(coordinator, FakeDisk(MemberId("g0-0", "disk-new")))
+    assert not (await record_of(coordinator, "g0-0")).admitted
+
+
+async def test_a_used_disk_that_the_cluster_does_not_know_is_refused(coordinator: Coordinator) -> None:
+    with pytest.raises(ForeignDiskError, match="had 5 runs"):
+        await joined(coordinator, FakeDisk(MemberId("g0-0", "disk-a"), run=5))
+
+
+async def test_a_newer_cluster_is_refused(coordinator: Coordinator) -> None:
+    record = records_pb2.ClusterRecord(cluster="c", id="x", format_level=99)
+    await coordinator.txn((), [Put(KEYS.cluster_record, record.SerializeToString())])
+    with pytest.raises(NewerFormatError):
+        await joined(coordinator, FakeDisk(MemberId("g0-0", "disk-a")))
+
+
+class Taker:
+    """Collects events."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.arrived = asyncio.Event()
+
+    def __call__(self, event: Event) -> None:
+        self.events.append(event)
+        self.arrived.set()
+
+    async def until_count(self, count: int) -> None:
+        async with asyncio.timeout(10):
+            while len(self.events) < count:
+                self.arrived.clear()
+                await self.arrived.wait()
+
+
+async def test_the_directory_tells_the_core_who_is_admitted(coordinator: Coordinator) -> None:
+    taker = Taker()
+    directory = Directory("g0-0", KEYS, {"g9-0": "proxy:1"}, taker)
+    following = asyncio.create_task(directory.run(coordinator))
+    try:
+        await taker.until_count(1)
+        assert taker.events == [DirectoryChanged(())]
+        identity, _ = await joined(coordinator, FakeDisk(MemberId("g0-1", "disk-b")), slot=1)
+        record = await record_of(coordinator, "g0-1")
+        record.admitted = True
+        await coordinator.txn((), [Put(KEYS.member("g0-1"), record.SerializeToString())])
+        await taker.until_count(2)
+        assert taker.events[1] == DirectoryChanged((("g0", (identity.member,)),))
+        assert directory.peer_address("g0-1") == "127.0.0.1:7001"
+        assert directory.peer_address("g9-0") == "proxy:1"
+        assert directory.peer_address("g9-1") is None
+        await certify_death(coordinator, KEYS, identity.run_id, "test", "it says so")
+        await taker.until_count(3)
+        assert taker.events[2] == CertificateSeen(identity.run_id)
+        await coordinator.txn((), [Put(KEYS.tombstone(CHAIN.partition), b"")])
+        await taker.until_count(4)
+        assert taker.events[3] == DropPartitionData(CHAIN.partition)
+    finally:
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+
+
+async def test_chains_are_compared_and_swapped(coordinator: Coordinator) -> None:
+    taker = Taker()
+    work = CoordinatorWork(coordinator, KEYS, taker)
+    work.read_chain(ReadChain(CHAIN.partition))
+    await taker.until_count(1)
+    assert taker.events[0] == ChainRead(CHAIN.partition, None, 0)
+    work.write_chain(WriteChain(CHAIN.partition, 1, CHAIN, 0, None))
+    await taker.until_count(2)
+    written = taker.events[1]
+    assert isinstance(written, ChainWritten)
+    assert written.outcome is WriteOutcome.DONE
+    work.write_chain(WriteChain(CHAIN.partition, 2, CHAIN, 0, None))
+    await taker.until_count(3)
+    assert taker.events[2] == ChainWritten(CHAIN.partition, 2, WriteOutcome.CONFLICT, 0)
+    dead = RunId(CHAIN.segments[0].members[0], 4)
+    work.write_chain(WriteChain(CHAIN.partition, 3, CHAIN, written.revision, dead))
+    await taker.until_count(4)
+    assert taker.events[3] == ChainWritten(CHAIN.partition, 3, WriteOutcome.CONFLICT, 0)
+    await certify_death(coordinator, KEYS, dead, "test", "it says so")
+    work.read_certificate(ReadCertificate(CHAIN.partition, dead))
+    work.read_chain(ReadChain(CHAIN.partition))
+    await taker.until_count(6)
+    assert taker.events[4:] == [
+        CertificateRead(CHAIN.partition, dead, True),
+        ChainRead(CHAIN.partition, CHAIN, written.revision),
+    ]
+    work.write_chain(WriteChain(CHAIN.partition, 4, CHAIN, written.revision, dead))
+    await taker.until_count(7)
+    assert taker.events[6].outcome is WriteOutcome.DONE  # type: ignore[union-attr]
+    await work.close()
+
+
+async def test_fields_of_a_newer_version_survive_a_write_of_what_a_peer_told(coordinator: Coordinator) -> None:
+    unknown = b"\xc2\x3e\x05newer"  # field 1000, length-delimited
+    key = KEYS.chain(CHAIN.partition)
+    put = await coordinator.txn((), [Put(key, chain_to_record(CHAIN).SerializeToString() + unknown)])
+    taker = Taker()
+    work = CoordinatorWork(coordinator, KEYS, taker)
+    work.write_chain(WriteChain(CHAIN.partition, 1, CHAIN, put.revision, None))  # never read by this broker
+    await taker.until_count(1)
+    item = await coordinator.get(key)
+    assert item is not None
+    assert item.mod_revision > put.revision
+    assert unknown in item.value
+    await work.close()
+
+
+async def test_an_answer_that_does_not_come_is_unknown(coordinator: Coordinator) -> None:
+    taker = Taker()
+    work = CoordinatorWork(coordinator, KEYS, taker)
+    await coordinator.close()
+    work.read_chain(ReadChain(CHAIN.partition))
+    work.write_chain(WriteChain(CHAIN.partition, 1, CHAIN, 0, None))
+    await taker.until_count(2)
+    assert ChainRead(CHAIN.partition, None, 0, failed=True) in taker.events
+    assert ChainWritten(CHAIN.partition, 1, WriteOutcome.UNKNOWN, 0) in taker.events
+    await work.close()
+
+
+async def test_a_lease_is_held_and_given_back(coordinator: Coordinator) -> None:
+    keeper = LeaseKeeper(coordinator)
+    granted = asyncio.Event()
+    keeper.on_change(lambda _lease: granted.set())
+    task = asyncio.create_task(keeper.run())
+    await asyncio.wait_for(granted.wait(), 5)
+    assert keeper.is_held
+    await coordinator.txn((), [Put("/mine", b"x", keeper.id)])
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    await keeper.revoke()
+    assert not keeper.is_held
+    assert await coordinator.get("/mine") is None

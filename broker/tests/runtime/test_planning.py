@@ -1,0 +1,85 @@
+"""The controller's pure half: placement, lost groups, what to heal."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+from seriatim_api.ids import MemberId, PartitionId
+from seriatim_broker.core.chain import Chain, Segment, SegmentState
+from seriatim_broker.core.controller import MemberView, lost_groups, plan_heals, switch_away
+from seriatim_broker.core.placement import order, send_chain
+
+GROUPS = [f"g{number}" for number in range(8)]
+A, B, C, D = (MemberId(name, f"disk-{name}") for name in ("g0-0", "g0-1", "g1-0", "g1-1"))
+
+
+def test_partitions_spread_evenly_and_by_weight() -> None:
+    heads = Counter(send_chain(PartitionId(number), GROUPS)[0] for number in range(8000))
+    assert set(heads) == set(GROUPS)
+    assert all(850 < count < 1150 for count in heads.values())
+    weighted = Counter(order(["a", "b"], number, {"a": 3.0})[0] for number in range(8000))
+    assert 5700 < weighted["a"] < 6300
+
+
+def test_a_group_that_leaves_moves_only_its_own() -> None:
+    for number in range(500):
+        before = send_chain(PartitionId(number), GROUPS, chain_width=8)
+        after = send_chain(PartitionId(number), GROUPS[:-1], chain_width=8)
+        assert after == tuple(group for group in before if group != GROUPS[-1])
+
+
+def test_a_chain_has_at_most_its_width() -> None:
+    assert len(send_chain(PartitionId(1), GROUPS)) == 5
+    assert len(send_chain(PartitionId(1), ["only"])) == 1
+
+
+def view(member: MemberId, *, live: bool, certified: bool = False, admitted: bool = True) -> MemberView:
+    return MemberView(member, member.broker.split("-")[0], admitted, live, certified)
+
+
+def test_a_group_is_lost_when_nobody_of_it_runs() -> None:
+    assert lost_groups([view(A, live=False), view(B, live=True)]) == frozenset()
+    assert lost_groups([view(A, live=False), view(B, live=False), view(C, live=True)]) == {"g0"}
+    assert lost_groups([view(A, live=True, certified=True), view(B, live=False)]) == {"g0"}
+    assert lost_groups([view(A, live=False, admitted=False)]) == frozenset()
+
+
+def make_segment(no: int, state: SegmentState, members: tuple[MemberId, ...]) -> Segment:
+    return Segment(
+        no=no, attempt=bytes(16), group=members[0].broker.split("-")[0], members=members, master_run=1, state=state,
+        base=0, server=members[0], server_epoch=1, eligible=members, opened_at_ms=0,
+        sealed_len=5 if state is SegmentState.SEALED else None,
+    )  # fmt: skip
+
+
+CHAIN = Chain(
+    PartitionId(7), 3, "t", 0, True, ("g1", "g0"),
+    (make_segment(1, SegmentState.SEALED, (A, B)), make_segment(2, SegmentState.OPEN, (C, D))),
+)  # fmt: skip
+
+
+def test_only_open_segments_of_lost_groups_are_left() -> None:
+    event = switch_away(CHAIN, {"g1"})
+    assert event is not None
+    assert (event.partition, event.segment_no) == (7, 2)
+    assert switch_away(CHAIN, {"g0"}) is None
+
+
+def test_a_sealed_segment_with_one_copy_left_is_copied() -> None:
+    live = {"g0": [A], "g1": [C, D]}
+    (heal,) = plan_heals(CHAIN, {B}, live, min_copies=2)
+    assert (heal.segment_no, heal.replaces) == (1, B)
+    assert heal.member in (C, D)
+    fresh = MemberId("g0-1", "new-disk")
+    (heal,) = plan_heals(CHAIN, {B}, {"g0": [A, fresh], "g1": [C, D]}, min_copies=2)
+    assert heal.member == fresh  # of its own group, if there is one
+
+
+def test_nothing_is_healed_without_need_or_without_a_source() -> None:
+    live = {"g0": [A], "g1": [C, D]}
+    assert plan_heals(CHAIN, set(), live, min_copies=2) == []
+    assert plan_heals(CHAIN, {A, B}, live, min_copies=2) == []
+    assert plan_heals(CHAIN, {C}, live, min_copies=2) == []  # an open segment is switched, not healed
+    lost = replace(CHAIN, segments=(replace(CHAIN.segments[0], state=SegmentState.LOST), CHAIN.segments[1]))
+    assert plan_heals(lost, {B}, live, min_copies=2) == []

@@ -1,0 +1,74 @@
+"""Where settings come from, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from seriatim_api.errors import BadRequestError
+from seriatim_broker.settings import load
+
+GIVEN: dict[str, Any] = {
+    "cluster": "c",
+    "group": "g0",
+    "slot": 1,
+    "data": "/data",
+    "listen": "127.0.0.1:7001",
+    "coordinator": "127.0.0.1:2379,127.0.0.2:2379",
+}
+
+
+def test_flags_are_enough() -> None:
+    settings = load(GIVEN, None, {})
+    assert settings.broker == "g0-1"
+    assert settings.coordinator == ("127.0.0.1:2379", "127.0.0.2:2379")
+    assert settings.client_address == "127.0.0.1:7001"
+    assert settings.core_config().heartbeat_us == 100_000
+
+
+def test_flags_win_over_the_environment_and_that_over_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "broker.toml"
+    file.write_text('heal_after_s = 1\nsilence_ms = 1\nlog_level = "error"\npeers = {"g1-0" = "127.0.0.1:1"}\n')
+    monkeypatch.setenv("SERIATIM_HEAL_AFTER_S", "2")
+    monkeypatch.setenv("SERIATIM_SILENCE_MS", "700")
+    settings = load({**GIVEN, "heal_after_s": 3, "log_level": None}, file)
+    assert (settings.heal_after_s, settings.silence_ms, settings.log_level) == (3, 700, "error")
+    assert settings.peers == {"g1-0": "127.0.0.1:1"}
+
+
+def test_peers_are_written_as_pairs() -> None:
+    assert load({**GIVEN, "peers": "g1-0=h:1,g1-1=h:2"}, None, {}).peers == {"g1-0": "h:1", "g1-1": "h:2"}
+
+
+def test_unknown_names_are_refused_with_the_nearest(tmp_path: Path) -> None:
+    file = tmp_path / "broker.toml"
+    file.write_text("heal_afer_s = 5\n")
+    with pytest.raises(BadRequestError, match="nearest is 'heal_after_s'"):
+        load(GIVEN, file, {})
+    with pytest.raises(BadRequestError, match="nearest is 'silence_ms'"):
+        load(GIVEN, None, {"SERIATIM_SILENCE_MSS": "5"})
+    assert load(GIVEN, None, {"SERIATIM_HISTORY": "of another program"}).broker == "g0-1"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"cluster": "a/b"},
+        {"listen": "nowhere"},
+        {"coordinator": ""},
+        {"peers": "g1-0"},
+        {"slot": -1},
+        {"heartbeat_ms": 400},
+        {"batch_size_bytes_max": 1 << 30},
+    ],
+)
+def test_values_that_are_none_are_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(BadRequestError, match=next(iter(change))):
+        load({**GIVEN, **change}, None, {})
+
+
+def test_settings_do_not_change() -> None:
+    settings = load(GIVEN, None, {})
+    with pytest.raises(ValueError, match="frozen"):
+        settings.cluster = "other"
