@@ -195,6 +195,18 @@ async def test_cutting_and_putting_in_one_submit(harness: Harness) -> None:
         assert harness.recovered[1].segments[0].windows == ((builder.producer, builder.window),)
 
 
+async def test_windows_of_what_was_cut_in_the_same_submit_stay_away(harness: Harness) -> None:
+    builder = SegmentBuilder(1)
+    at = builder.partition
+    await put(harness, [PutSegment(at, segment_record()), builder.put(), Truncate(at, 1, 0, ())])
+    await harness.reopen(crash=True)
+    assert harness.recovered[1].segments[0].windows == ()
+    builder.rewind(0)
+    await put(harness, [builder.put(), DropSegment(at, 1), PutSegment(at, segment_record())])
+    await harness.reopen(crash=True)
+    assert harness.recovered[1].segments[0].windows == ()
+
+
 async def test_tail_copies_are_read_where_the_log_ends(harness: Harness) -> None:
     builder = SegmentBuilder(1)
     logged = [builder.put(count=2) for _ in range(3)]

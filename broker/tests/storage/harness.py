@@ -16,6 +16,24 @@ DEADLINE_S = 20.0
 MIB = 1 << 20
 
 
+class _Reports:
+    """What one storage reported. (An abandoned one goes on reporting.)"""
+
+    def __init__(self) -> None:
+        self._ticket = 0
+        self._reported = asyncio.Event()
+
+    def take(self, ticket: int) -> None:
+        assert ticket > self._ticket, "tickets are reported in order"
+        self._ticket = ticket
+        self._reported.set()
+
+    async def reach(self, ticket: int) -> None:
+        while self._ticket < ticket:
+            self._reported.clear()
+            await self._reported.wait()
+
+
 class RocksHarness:
     """A storage in a directory. A crash is a copy of the directory as it stands, opened in the original's place."""
 
@@ -31,30 +49,26 @@ class RocksHarness:
     def _open(self) -> None:
         self.storage = RocksStorage.open(self.directory, self._settings, crc32c)
         self.recovered: dict[int, RecoveredPartition] = {found.partition: found for found in self.storage.recover()}
-        self._ticket = 0
-        self._reported = asyncio.Event()
-        self.storage.on_durable(self._report)
-
-    def _report(self, ticket: int) -> None:
-        assert ticket > self._ticket, "tickets are reported in order"
-        self._ticket = ticket
-        self._reported.set()
+        self._reports = _Reports()
+        self.storage.on_durable(self._reports.take)
 
     async def durable(self, ticket: int) -> None:
         """Wait until a ticket is reported durable."""
         async with asyncio.timeout(DEADLINE_S):
-            while self._ticket < ticket:
-                self._reported.clear()
-                await self._reported.wait()
+            await self._reports.reach(ticket)
+
+    def copy(self) -> Path:
+        """What a crash at this moment leaves of the directory, under another name."""
+        self._lives += 1
+        copy = self._parent / str(self._lives)
+        _copy_at_one_moment(self.directory, copy)
+        return copy
 
     async def reopen(self, *, crash: bool) -> None:
         """End the storage and open it again; after a crash, what the files held at that moment."""
         if crash:
             self._abandoned.append(self.storage)
-            self._lives += 1
-            copy = self._parent / str(self._lives)
-            _copy_at_one_moment(self.directory, copy)
-            self.directory = copy
+            self.directory = self.copy()
         else:
             await self.storage.close()
         self._open()

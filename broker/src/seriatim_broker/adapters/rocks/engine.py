@@ -8,8 +8,9 @@ What rocksdict does with the interpreter lock decides how it may be called (meas
   memory; and since RocksDB holds one mutex while it hands that buffer to the disk, `write` must never run beside
   `flush_wal`. The writer takes care of that.
 
-rocksdict has no setter for `manual_wal_flush`; the option comes in through an options file that is made for the
-purpose, which is RocksDB's own format. Whether it was taken is checked after opening.
+rocksdict has no setter for `manual_wal_flush`, nor for the level of RocksDB's own log file, which it writes to inside
+`write` whenever a memtable is full. Both come in through an options file that is made for the purpose, in RocksDB's
+format; whether they were taken is checked after opening.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final, NoReturn
@@ -58,7 +60,9 @@ _EXTENT_PREFIX: Final = "extent-"
 
 _WAL_BUFFER_BYTES: Final = 8 << 20
 _BLOCK_BYTES: Final = 32 << 10
+_UNSETTABLE_OPTIONS: Final = ("manual_wal_flush=true", "info_log_level=ERROR_LEVEL")
 _INFO_LOG_BYTES_MAX: Final = 8 << 20
+_PAUSE_MS_MAX: Final = 20.0
 
 
 class WriteRefusedError(Exception):
@@ -128,20 +132,24 @@ class Engine:
         """Make an empty extent. Blocks for several fsyncs, with the interpreter lock held."""
         name = extent_name(extent)
         assert name not in self._families, name
+        begin = time.monotonic()
         try:
             self._families[name] = self._db.create_column_family(name, self._extent_options())
         except Exception as error:
             die(f"extent {extent} cannot be made", error)
+        _tell_pause("extent made", extent, begin)
 
     def drop_extent(self, extent: int) -> None:
         """Drop an extent whole: its files go as soon as nobody reads them. Blocks for an fsync, with the lock held."""
         name = extent_name(extent)
+        begin = time.monotonic()
         self._handles.pop(name, None)
         del self._families[name]
         try:
             self._db.drop_column_family(name)
         except Exception as error:
             die(f"extent {extent} cannot be dropped", error)
+        _tell_pause("extent dropped", extent, begin)
 
     def extent_size_bytes(self, extent: int) -> int:
         """What an extent takes, on disk and in memory; an estimate."""
@@ -279,8 +287,10 @@ class Engine:
 
     def _check_options(self, path: Path) -> None:
         newest = max(path.glob("OPTIONS-*"), key=lambda file: file.name)
-        if "manual_wal_flush=true" not in newest.read_text():
-            raise StorageError("this rocksdict does not take manual_wal_flush: writes would block on the disk")
+        text = newest.read_text()
+        for line in _UNSETTABLE_OPTIONS:
+            if line not in text:
+                raise StorageError(f"this rocksdict does not take {line}: writes would block on the disk")
 
 
 class Cursor:
@@ -339,6 +349,12 @@ def reading_error(error: Exception) -> StorageError:
     return StorageError(f"the disk cannot be read: {error}")
 
 
+def _tell_pause(what: str, extent: int, begin: float) -> None:
+    pause_ms = round((time.monotonic() - begin) * 1000, 1)
+    log = _log.warning if pause_ms > _PAUSE_MS_MAX else _log.info
+    log(what, extent=extent, pause_ms=pause_ms)
+
+
 def _opening_error(path: Path, error: Exception) -> StorageError:
     if isinstance(error, StorageError):
         return error
@@ -360,8 +376,9 @@ def _options_with_manual_wal() -> Options:
     try:
         (directory / "OPTIONS-000001").write_text(
             "[Version]\n  rocksdb_version=10.4.2\n  options_file_version=1.1\n"
-            "[DBOptions]\n  manual_wal_flush=true\n"
-            '[CFOptions "default"]\n[TableOptions/BlockBasedTable "default"]\n'
+            "[DBOptions]\n"
+            + "".join(f"  {line}\n" for line in _UNSETTABLE_OPTIONS)
+            + '[CFOptions "default"]\n[TableOptions/BlockBasedTable "default"]\n'
         )
         (directory / "rocksdict-config.json").write_text('{"raw_mode": true}')
         options, _families = Options.load_latest(str(directory))

@@ -76,6 +76,7 @@ class ExtentTable:
         self.extents: dict[int, Extent] = {}
         self.active: Extent | None = None
         self.spares: list[int] = []
+        self.newest = 0
         self._partitions: dict[int, dict[int, SegmentLog]] = {}
 
     # ---- segments ---------------------------------------------------------------------------------------
@@ -183,6 +184,11 @@ class ExtentTable:
         assert extent.runs >= 0, run
 
     # ---- extents ----------------------------------------------------------------------------------------
+
+    def next_number(self) -> int:
+        """A number that no extent had since the start."""
+        self.newest += 1
+        return self.newest
 
     def dead(self) -> list[int]:
         """Extents that hold nothing in use, and take no more."""

@@ -80,7 +80,7 @@ class Housekeeper:
         while self._again and not self._is_closed:
             self._again = False
             await self._drop_dead()
-            if len(self._table.spares) < self._settings.spare_extents:
+            if not self._table.spares and self._settings.spare_extents:
                 self._house.make_spare()
                 self._again = True
             extent = self._sparse()
@@ -98,7 +98,6 @@ class Housekeeper:
         await self._writer.drain()
         for number in dead:  # an extent that takes no more cannot come to life again
             self._house.drop_extent(number)
-            _log.info("extent dropped", extent=number)
 
     def _sparse(self) -> Extent | None:
         settings = self._settings

@@ -31,6 +31,7 @@ def recover_extents(engine: Engine, table: ExtentTable) -> None:
     """Take up the extents: those with a record are in use, the others are spare."""
     end = keys.extent_key(0xFFFFFFFF)
     opened = {keys.split_extent_key(key): read_extent(value) for key, value in engine.cursor(INDEX, end).forward(b"")}
+    table.newest = max([*engine.extents(), *opened], default=0)
     for number in engine.extents():
         if number in opened:
             extent = table.extents[number] = Extent(number, opened[number])

@@ -16,8 +16,8 @@ class RocksSettings:
         extent_age_s_max: So is one that is this old, so that retention by time finds whole extents to drop.
         extent_live_percent_min: An extent with less of it still in use is copied forward and dropped.
         extent_copy_size_bytes_min: Extents smaller than this are not worth copying.
-        spare_extents: Extents made ahead, at start and afterwards when nothing waits to be written: making one stops
-            the process for several fsyncs.
+        spare_extents: Extents made ahead at start; later one more whenever the last was taken. Making or dropping one
+            stops the process for several fsyncs (3 ms on a good disk): rocksdict keeps the interpreter lock in it.
         memtables_size_bytes_max: Over all column families; at this size RocksDB begins to write the oldest out.
         extent_memtable_size_bytes: One memtable of an extent; as large is a file of it.
         meta_memtable_size_bytes: One memtable of the small column families.
@@ -30,7 +30,7 @@ class RocksSettings:
         head_cache_size_bytes_max: Newest batches kept in memory for readers at the head, over all partitions.
         queued_size_bytes_max: Submitted and not yet durable; beyond it the storage says that it is saturated.
         group_size_bytes_max: Written and flushed together: bounds how long one write holds the interpreter lock
-            (1 to 2 ms a MiB).
+            (2 ms a MiB; 20 ms where the machine has to find the memory first).
         retry_ms: How soon a write that the engine refused for the moment is tried again.
         read_deadline_ms: A read from the disk that takes longer fails.
         reserve_percent: Of the disk, kept free of new appends.
@@ -53,7 +53,7 @@ class RocksSettings:
     open_files_max: int = 2000
     head_cache_size_bytes_max: int = 64 * _MIB
     queued_size_bytes_max: int = 64 * _MIB
-    group_size_bytes_max: int = 2 * _MIB
+    group_size_bytes_max: int = _MIB // 2
     retry_ms: int = 5
     read_deadline_ms: int = 10_000
     reserve_percent: int = 5

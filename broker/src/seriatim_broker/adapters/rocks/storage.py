@@ -161,6 +161,11 @@ class RocksStorage:
         """How often the engine refused a write for the moment; for a metric."""
         return self._writer.refusals
 
+    @property
+    def extent_count(self) -> int:
+        """How many extents there are, spare ones too; for a metric."""
+        return len(self._table.extents) + len(self._table.spares)
+
     def is_disk_full(self) -> bool:
         """Whether the disk's reserve is reached: new appends must be refused. Looked up once a second."""
         now = time.monotonic()
@@ -359,9 +364,9 @@ class RocksStorage:
 
     def make_spare(self) -> None:
         """Make one empty extent ahead."""
-        newest = max([*self._table.extents, *self._table.spares], default=0)
-        self._engine.make_extent(newest + 1)
-        self._table.spares.append(newest + 1)
+        number = self._table.next_number()
+        self._engine.make_extent(number)
+        self._table.spares.append(number)
 
     def drop_extent(self, number: int) -> None:
         """Drop a dead extent, then its record: the other way round a crash would leave a spare with old batches."""

@@ -1,0 +1,159 @@
+"""Whose disk it is: every wrong disk is refused with its own number, and says what to do."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from seriatim_api.errors import (
+    CorruptionError,
+    ForeignDiskError,
+    NewerFormatError,
+    OldDiskError,
+    StorageError,
+    WipedDiskError,
+)
+from seriatim_api.v1 import storage_pb2
+from seriatim_broker.adapters import passport as module
+from seriatim_broker.adapters.crc import crc32c
+from seriatim_broker.adapters.passport import DataDirectory, KnownMember, check_cluster, judge, open_directory
+
+
+def _open(path: Path, broker: str = "g0-0", cluster: str | None = "c1") -> DataDirectory:
+    return open_directory(path, broker, cluster, crc32c)
+
+
+def _made(path: Path) -> None:
+    directory = _open(path)
+    directory.create("c1", "g0-0")
+    directory.release()
+
+
+def test_a_new_directory_has_no_passport_until_it_is_given_one(tmp_path: Path) -> None:
+    directory = _open(tmp_path / "deep" / "data")
+    assert directory.passport is None
+    made = directory.create("c1", "g0-0")
+    directory.release()
+    again = _open(tmp_path / "deep" / "data")
+    assert again.passport == made
+    assert made.run == 0
+    assert len(made.incarnation) == 32
+    again.release()
+
+
+def test_each_start_raises_the_run(tmp_path: Path) -> None:
+    _made(tmp_path)
+    for run in (1, 2, 3):
+        directory = _open(tmp_path)
+        assert directory.raise_run() == run
+        directory.release()
+
+
+def test_only_one_process_holds_a_directory(tmp_path: Path) -> None:
+    directory = _open(tmp_path)
+    with pytest.raises(StorageError, match="another process") as caught:
+        _open(tmp_path)
+    assert caught.value.number == 710
+    directory.release()
+    _open(tmp_path).release()
+
+
+def test_another_brokers_directory_is_refused(tmp_path: Path) -> None:
+    _made(tmp_path)
+    before = (tmp_path / "passport").read_bytes()
+    with pytest.raises(ForeignDiskError, match="g0-0, not to g0-1") as caught:
+        _open(tmp_path, broker="g0-1")
+    assert caught.value.number == 700
+    assert (tmp_path / "passport").read_bytes() == before
+    _open(tmp_path).release()  # the lock was let go
+
+
+def test_another_clusters_directory_is_refused(tmp_path: Path) -> None:
+    _made(tmp_path)
+    with pytest.raises(ForeignDiskError, match="cluster c1, not to c2"):
+        _open(tmp_path, cluster="c2")
+    directory = _open(tmp_path, cluster=None)
+    assert directory.passport is not None
+    with pytest.raises(ForeignDiskError):
+        check_cluster(directory.passport, "c2")
+    directory.release()
+
+
+def test_a_newer_format_is_refused(tmp_path: Path) -> None:
+    _made(tmp_path)
+    stored = storage_pb2.StoredPassport.FromString((tmp_path / "passport").read_bytes()[12:])
+    stored.format_version = module.FORMAT_VERSION + 1
+    message = stored.SerializeToString()
+    (tmp_path / "passport").write_bytes(struct.pack("<8sI", b"SQPASS01", crc32c(0, message)) + message)
+    with pytest.raises(NewerFormatError, match="newer version") as caught:
+        _open(tmp_path)
+    assert caught.value.number == 701
+
+
+def test_a_damaged_passport_is_refused(tmp_path: Path) -> None:
+    _made(tmp_path)
+    data = (tmp_path / "passport").read_bytes()
+    for at in range(len(data)):
+        (tmp_path / "passport").write_bytes(data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :])
+        with pytest.raises(CorruptionError):
+            _open(tmp_path)
+    for length in range(len(data)):
+        (tmp_path / "passport").write_bytes(data[:length])
+        with pytest.raises(CorruptionError):
+            _open(tmp_path)
+
+
+def test_data_without_a_passport_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "log").mkdir()
+    with pytest.raises(CorruptionError, match="no passport"):
+        _open(tmp_path)
+
+
+def test_a_write_that_did_not_finish_leaves_the_old_passport(tmp_path: Path) -> None:
+    _made(tmp_path)
+    (tmp_path / "passport.new").write_bytes(b"half")
+    directory = _open(tmp_path)
+    assert directory.raise_run() == 1
+    directory.release()
+
+
+def test_a_machine_that_went_down_is_told_from_a_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _made(tmp_path)
+    first = _open(tmp_path)
+    assert not first.machine_went_down
+    first.raise_run()
+    first.release()
+    process_died = _open(tmp_path)
+    assert not process_died.machine_went_down
+    process_died.release()
+    monkeypatch.setattr(module, "boot_id", lambda: "another boot")
+    rebooted = _open(tmp_path)
+    assert rebooted.machine_went_down
+    rebooted.raise_run()
+    rebooted.mark_clean()
+    rebooted.release()
+    monkeypatch.setattr(module, "boot_id", lambda: "a third boot")
+    in_good_order = _open(tmp_path)
+    assert not in_good_order.machine_went_down
+    in_good_order.release()
+
+
+def test_a_disk_is_judged_by_what_the_cluster_knows(tmp_path: Path) -> None:
+    _made(tmp_path)
+    directory = _open(tmp_path)
+    passport = directory.passport
+    directory.release()
+    assert passport is not None
+    passport = replace(passport, run=5)
+    judge(None, None)
+    judge(passport, None)
+    judge(passport, KnownMember(passport.incarnation, 5))
+    judge(passport, KnownMember(passport.incarnation, 4))  # raised here, the cluster not told before the crash
+    with pytest.raises(OldDiskError, match="last run is 5, the cluster knows run 6"):
+        judge(passport, KnownMember(passport.incarnation, 6))
+    with pytest.raises(WipedDiskError, match="empty"):
+        judge(None, KnownMember(passport.incarnation, 1))
+    with pytest.raises(ForeignDiskError, match="slot belongs to"):
+        judge(passport, KnownMember("f" * 32, 1))
