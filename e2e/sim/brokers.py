@@ -14,7 +14,8 @@ from seriatim_api.ids import MemberId
 from seriatim_broker.core import effects as fx
 from seriatim_broker.core.broker import BrokerCore
 from seriatim_broker.core.config import BrokerConfig
-from seriatim_broker.core.events import DirectoryChanged, Event, LogRead, Moment, Persisted, Tick
+from seriatim_broker.core.events import Append, DirectoryChanged, Event, LogRead, Moment, Persisted, Tick
+from seriatim_broker.core.log import PutBatch
 from seriatim_broker.testing.memory_disk import MemoryDisk
 
 from .schedule import Schedule, Violation
@@ -93,6 +94,25 @@ class Process:
         self._tokens: list[tuple[int, int]] = []
         self._durable_token = 0
         self._reported_token = 0
+        self._handlers: dict[type, Callable[[Any], None]] = {
+            fx.Persist: self._persist,
+            fx.Send: self._send,
+            fx.Connect: self._connect,
+            fx.Disconnect: self._disconnect,
+            fx.ReadLog: self._read_log,
+            fx.ReadChain: self._ask_coordinator,
+            fx.WriteChain: self._ask_coordinator,
+            fx.ReadCertificate: self._ask_coordinator,
+            fx.ReadCursor: self._ask_coordinator,
+            fx.WriteCursor: self._ask_coordinator,
+            fx.AppendAccepted: self._answer_client,
+            fx.AppendRefused: self._answer_client,
+            fx.Resolved: self._answer_client,
+            fx.ConsumerResolved: self._answer_client,
+            fx.GroupDescribed: self._answer_client,
+            fx.Deliver: self._deliver_to_consumer,
+            fx.Note: self._note,
+        }
         self.core = world.core_kind(
             world.config,
             broker.member,
@@ -148,8 +168,10 @@ class Process:
         schedule = self._schedule
         try:
             effects = self.core.start(self._moment()) if event is None else self.core.step(event, self._moment())
-        except AssertionError as error:
+        except Exception as error:  # whatever it is, a core must not raise it
             raise Violation("CORE", f"{self.name} on {event}: {error!r}") from error
+        if isinstance(event, Append):
+            self._note_place(event, effects)
         if schedule.trace:
             self._tell(event, effects)
         if schedule.detailed:
@@ -157,6 +179,14 @@ class Process:
         else:
             schedule.mark(self.name, f"{type(event).__name__} {len(effects)}")
         return effects
+
+    def _note_place(self, event: Append, effects: list[fx.Effect]) -> None:
+        """Tell the judge where the master put the batch of a request."""
+        for effect in effects:
+            if isinstance(effect, fx.Persist):
+                for write in effect.writes:
+                    if isinstance(write, PutBatch) and write.batch.body == event.body:
+                        self._world.judge.appended(event.request, write.batch)
 
     def _tell(self, event: Event | None, effects: list[fx.Effect]) -> None:
         from .story import brief, is_noise
@@ -190,9 +220,9 @@ class Process:
         for effect in effects:
             if not self.alive:
                 return
-            handler = _HANDLERS.get(type(effect))
+            handler = self._handlers.get(type(effect))
             assert handler is not None, f"no handler for {effect}"
-            handler(self, effect)
+            handler(effect)
         if self.alive and not self.frozen:
             self._set_timer()
 
@@ -265,23 +295,3 @@ class Process:
     def _note(self, effect: fx.Note) -> None:
         self._world.judge.note(self, effect)
 
-
-_HANDLERS: dict[type, Callable[[Process, Any], None]] = {
-    fx.Persist: Process._persist,
-    fx.Send: Process._send,
-    fx.Connect: Process._connect,
-    fx.Disconnect: Process._disconnect,
-    fx.ReadLog: Process._read_log,
-    fx.ReadChain: Process._ask_coordinator,
-    fx.WriteChain: Process._ask_coordinator,
-    fx.ReadCertificate: Process._ask_coordinator,
-    fx.ReadCursor: Process._ask_coordinator,
-    fx.WriteCursor: Process._ask_coordinator,
-    fx.AppendAccepted: Process._answer_client,
-    fx.AppendRefused: Process._answer_client,
-    fx.Resolved: Process._answer_client,
-    fx.ConsumerResolved: Process._answer_client,
-    fx.GroupDescribed: Process._answer_client,
-    fx.Deliver: Process._deliver_to_consumer,
-    fx.Note: Process._note,
-}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from seriatim_api.errors import BatchMismatchError, SequenceGapError, SequenceTooOldError, SeriatimError
 from seriatim_api.ids import MemberId, PartitionId, RunId, format_offset, split_offset
 from seriatim_broker.core import chain as chains
 from seriatim_broker.core.chain import Chain, Segment, SegmentState
@@ -41,9 +42,10 @@ class Fate:
 class GroupView:
     """What a consumer group has seen and acknowledged of one partition."""
 
-    __slots__ = ("acked", "firsts", "seen")
+    __slots__ = ("acked", "confirmed", "firsts", "seen")
 
     def __init__(self) -> None:
+        self.confirmed: dict[tuple[int, int], int] = {}  # (group epoch, segment) -> confirmed below this index
         self.firsts: list[tuple[int, int]] = []  # (offset, message)
         self.seen: set[int] = set()
         self.acked: dict[int, int] = {}  # segment -> index below which the application acknowledged
@@ -70,7 +72,8 @@ class Judge:
         self._schedule = schedule
         self._brokers = brokers
         self._promised: dict[tuple[PartitionId, int], int] = {}
-        self._known_runs: set[RunId] = set()
+        self._servers: dict[tuple[PartitionId, int], int] = {}
+        self._appended: dict[int, Batch] = {}
 
     def fail(self, rule: str, text: str) -> NoReturn:
         """Report a broken promise."""
@@ -96,7 +99,8 @@ class Judge:
             elif isinstance(write, PutSegment) and write.segment.sealed_len is not None:
                 known = self.sealed.get((write.partition, write.segment.no))
                 if known is None or known[0] != write.segment.sealed_len:
-                    self.fail("I5", f"{process.name} takes segment {write.segment.no} for sealed: {write.segment}, {known}")
+                    what = f"{process.name} takes segment {write.segment.no} for sealed"
+                    self.fail("I5", f"{what}: {write.segment}, and the chain says {known}")
 
     def _place(self, who: str, partition: PartitionId, batch: Batch) -> None:
         header = batch.header
@@ -159,6 +163,7 @@ class Judge:
         return any(self._brokers[member.broker].suspect for member in segment.members)
 
     def _segment_changed(self, chain: Chain, old: Segment, new: Segment) -> None:
+        self._note_change(old, new)
         what = f"segment {old.no} of partition {chain.partition}"
         if new.state is not old.state and new.state not in chains.LEGAL_TRANSITIONS[old.state]:
             self.fail("I7", f"{what} went from {old.state} to {new.state}")
@@ -179,9 +184,23 @@ class Judge:
         if new.server_epoch < old.server_epoch or (new.server != old.server and new.server_epoch == old.server_epoch):
             self.fail("I14", f"{what}: the server changed from {old.server} to {new.server} without a new epoch")
         if old.state is not SegmentState.SEALED and new.state is SegmentState.SEALED:
-            self._sealed(chain, new)
+            self._sealed(chain, old, new)
 
-    def _sealed(self, chain: Chain, segment: Segment) -> None:
+    def _note_change(self, old: Segment, new: Segment) -> None:
+        """Count what is rare."""
+        seen = self.seen_states
+        if old.state is SegmentState.OPEN and new.state is SegmentState.UNSETTLED:
+            seen.add("opened over")
+        if old.state is SegmentState.UNSETTLED and new.state is SegmentState.SEALED:
+            seen.add("settled")
+        if old.state is SegmentState.OPEN and new.tail_copies:
+            seen.add("tail copied")
+        if new.server_epoch > old.server_epoch and old.state is new.state:
+            seen.add("server taken")
+        if len(new.members) > len(old.members) or set(new.members) - set(old.members):
+            seen.add("copy listed")
+
+    def _sealed(self, chain: Chain, old: Segment, segment: Segment) -> None:
         length, partition = segment.sealed_len, chain.partition
         assert length is not None
         what = f"segment {segment.no} of partition {partition} is sealed at {length}"
@@ -193,7 +212,8 @@ class Judge:
             self.fail("I5", f"{what}, with a checksum that is not that of the log")
         for batch in self.batches(partition, segment.no, length):
             self._two_copies("I12", batch, what)
-        if not self._is_whole(partition, segment, segment.server):
+        kept = old.state is SegmentState.UNSETTLED and segment.server == old.server  # it copies what it lacks
+        if not kept and not self._is_whole(partition, segment, segment.server):
             self.fail("I14", f"{what}, and its server {segment.server} does not hold it")
         for member in segment.tail_copies:
             assert segment.tail_from is not None
@@ -202,6 +222,8 @@ class Judge:
 
     def _opened(self, chain: Chain) -> None:
         segment = chain.open_segment
+        if len(chain.segments) > 1 and chain.segments[-2].incomplete_table:
+            self.seen_states.add("mark inherited" if segment.incomplete_table else "tables merged")
         if not len(set(segment.members)) >= 2:
             self.fail("I12", f"segment {segment.no} was opened on {segment.members}")
         for member in segment.members:
@@ -216,7 +238,9 @@ class Judge:
                 self._check_table(chain, preparation.table)
 
     def _check_table(self, chain: Chain, table: tuple[tuple[bytes, Any], ...]) -> None:
-        """A table that is not marked incomplete knows the last batch of each producer, with its place."""
+        """A table that is not marked incomplete knows the last batch of each producer."""
+        if not chain.settled_before(chain.open_segment.no):
+            self.fail("TABLE", f"segment {chain.open_segment.no} begins unmarked behind an unsettled one")
         expected: dict[bytes, tuple[int, int]] = {}
         for _, batch in self._log_of(chain, chain.open_segment.no):
             header = batch.header
@@ -230,7 +254,8 @@ class Judge:
         log: list[tuple[int, Batch]] = []
         for segment in chain.segments:
             if segment.no < before_no and segment.sealed_len is not None:
-                log.extend((segment.no, batch) for batch in self.batches(chain.partition, segment.no, segment.sealed_len))
+                found = self.batches(chain.partition, segment.no, segment.sealed_len)
+                log.extend((segment.no, batch) for batch in found)
         return log
 
     def batches(self, partition: PartitionId, segment_no: int, length: int) -> list[Batch]:
@@ -288,6 +313,26 @@ class Judge:
         self._promise(what, partition, segment_no, batch.header.end_index, "I6")
         self._two_copies("I12", batch, what)
 
+    def appended(self, request: int, batch: Batch) -> None:
+        """A master gave the batch of a request its place."""
+        self._appended[request] = batch
+
+    def denied(self, process: Process, request: int, error: SeriatimError) -> None:
+        """I10: an attempt that is answered as not stored stands nowhere, now or later. GAP: none breaks a sequence."""
+        if isinstance(error, SequenceGapError | SequenceTooOldError | BatchMismatchError):
+            self.fail("GAP", f"{process.name} refuses a producer that keeps the rules: {error}")
+        batch = self._appended.get(request)
+        if batch is None or not error.outcome_known:
+            return
+        header = batch.header
+        partition = PartitionId(header.partition)
+        what = f"{process.name} answers {error} for what it put at {header.segment}:{header.base_index}"
+        sealed = self.sealed.get((partition, header.segment))
+        if sealed is None:
+            self.fail("I10", f"{what}, and the segment's length is not decided")
+        if header.base_index < sealed[0]:
+            self.fail("I10", f"{what}, and the segment is sealed at {sealed[0]}")
+
     def _promise(self, what: str, partition: PartitionId, segment_no: int, end: int, rule: str) -> None:
         sealed = self.sealed.get((partition, segment_no))
         if sealed is not None and end > sealed[0]:
@@ -308,10 +353,15 @@ class Judge:
 
     # ---- consumers ----------------------------------------------------------------------------------
 
-    def served(self, process: Process, partition: PartitionId, batches: tuple[Batch, ...]) -> None:
-        """A broker puts batches on a consumer's stream: committed, and below the seal."""
+    def served(self, process: Process, batches: tuple[Batch, ...], server_epoch: int) -> None:
+        """A broker puts batches on a consumer's stream: committed, below the seal, and with nobody serving after it."""
         for batch in batches:
             header = batch.header
+            partition = PartitionId(header.partition)
+            newest = self._servers.get((partition, header.segment), 0)
+            if server_epoch < newest:
+                self.fail("SERVER", f"{process.name} delivers under {server_epoch} after another did under {newest}")
+            self._servers[partition, header.segment] = server_epoch
             what = f"{process.name} delivers {header.segment}:{header.base_index}"
             known = self.placed.get((partition, header.segment, header.base_index))
             if known is None or known.header.checksum != header.checksum:
@@ -353,11 +403,23 @@ class Judge:
         view.seen.add(message)
         view.firsts.append((offset, message))
 
+    def confirmed(self, group: str, partition: PartitionId, group_epoch: int, segment_no: int, index: int) -> None:
+        """A server confirms that everything below `index` is acknowledged, durably on every eligible copy."""
+        known = self.view(group, partition).confirmed
+        known[group_epoch, segment_no] = max(known.get((group_epoch, segment_no), 0), index)
+
+    def begun(self, group: str, partition: PartitionId, group_epoch: int, segment_no: int, index: int) -> None:
+        """I11: the first delivery under a grant, if not flagged, is not below what was confirmed in its group epoch."""
+        for (epoch, no), confirmed in self.view(group, partition).confirmed.items():
+            if epoch == group_epoch and (no, confirmed) > (segment_no, index):
+                self.fail("I11", f"{group} is put at {segment_no}:{index}, and {no}:{confirmed} was confirmed to it")
+
     def skipped(self, group: str, partition: PartitionId, segment_no: int, start: int, end: int) -> None:
         """A consumer is told to pass over [start, end): each message there stands earlier in the order."""
         view = self.view(group, partition)
         for (of, no, base), batch in self.placed.items():
             if (of, no) == (partition, segment_no) and start <= base < end:
+                self.seen_states.add("skipped a repeat")
                 missing = [message for message in messages_of(batch) if message not in view.seen]
                 if missing:
                     self.fail("I1", f"{group} is to skip {segment_no}:{base} and was never given {missing}")

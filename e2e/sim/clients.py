@@ -168,6 +168,8 @@ class Clients:
         stream, on_answer = asked
         if isinstance(effect, fx.AppendAccepted):
             on_answer((process, effect))
+        elif isinstance(effect, fx.AppendRefused):
+            self.judge.denied(process, effect.request, effect.error)
         if stream is not None:
             if stream.is_open:
                 self.reply(stream, (on_answer, effect))
@@ -200,7 +202,7 @@ class Clients:
         if stream is None or stream.process is not process:
             return
         if isinstance(effect.event, fx.Batches):
-            self.judge.served(process, PartitionId(effect.event.batches[0].header.partition), effect.event.batches)
+            self.judge.served(process, effect.event.batches, effect.event.server_epoch)
         self.reply(stream, effect)
 
 

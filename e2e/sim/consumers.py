@@ -1,20 +1,22 @@
-"""Consumers of exclusive groups in the simulation: they ask, join, take deliveries, and acknowledge with a lag."""
+"""Consumers of exclusive groups in the simulation: the client's core for a subscription, an application that lags."""
 
 from __future__ import annotations
 
+from typing import Any
+
+from seriatim._core import consumer as core
+from seriatim._core import consumer_types as ct
+from seriatim_api.errors import OrderViolationError, SeriatimError
 from seriatim_api.ids import PartitionId, make_offset
 from seriatim_broker.core import effects as fx
-from seriatim_broker.core.events import ConsumerAck, ConsumerCredit, ConsumerJoin, Event, StartPosition
+from seriatim_broker.core.events import ConsumerAck, ConsumerCredit, ConsumerJoin, ConsumerLeave, StartPosition
+from seriatim_broker.core.log import Batch
 
 from .checkers import Judge, messages_of
 from .clients import Clients, Stream, ask_consumer_route
 
-PAUSE_US = 15_000
-PATIENCE_US = 400_000
-"""A consumer that heard nothing for so long asks where it should be; the answer mostly tells it to stay."""
-
-CREDIT_BYTES = 1 << 20
-SUBSCRIPTION = 1
+CREDIT_BYTES = 1 << 30
+CONFIG = ct.ConsumerConfig(join_timeout_ms=250, ack_interval_ms=5, backoff_ms_min=2, backoff_ms_max=60)
 
 
 class SimConsumer:
@@ -25,197 +27,214 @@ class SimConsumer:
         self.group = group
         self.partition = partition
         self.alive = True
-        self.is_active = False
         self._clients = clients
         self._schedule = clients.schedule
         self._judge = judge
-        self._stream: Stream | None = None
-        self._server_epoch: int | None = None
-        self._token = 0
-        self._next = (0, 0)  # segment and index that must come next
-        self._was_active = False
-        self._waiting_acks: list[int] = []
-        self._asking = False
-        self._generation = 0
-        self._heard_us = 0
+        self._core = core.PartitionConsumer(CONFIG)
+        self._streams: dict[str, Stream] = {}
+        self._wake_at_us: int | None = None
+        self._batches: tuple[Batch, ...] = ()
+        self._group_epoch = 0
+        self._begins = False  # the next batches are the first under this grant
+        self._unacked: list[int] = []  # indexes after the messages that were handed out under this grant
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it holds the grant, as far as it knows."""
+        return self.alive and self._core.phase is core.Phase.ACTIVE
 
     def start(self) -> None:
         """Join the group."""
-        self._ask(None)
-        self._schedule.after(PATIENCE_US, self._look_around)
+        self._step(ct.Timer())
 
     def crash(self) -> None:
-        """End without a word: the stream breaks."""
+        """End without a word: its streams break."""
         self.alive = False
-        self.is_active = False
-        self._generation += 1
-        if self._stream is not None:
-            self._clients.break_stream(self._stream)
-            self._stream = None
+        for stream in self._streams.values():
+            self._clients.break_stream(stream)
+        self._streams.clear()
 
     def _tell(self, text: str) -> None:
         self._schedule.tell(self.name, text)
 
-    # ---- finding the server -------------------------------------------------------------------------
+    # ---- the core -----------------------------------------------------------------------------------
 
-    def _ask(self, failed_server_epoch: int | None) -> None:
-        if not self.alive or self._asking:
-            return
-        self._asking = True
-        self._tell(f"asks for the group's head, complaint {failed_server_epoch}")
-        avoid = self._stream.process.name if self._stream is not None else None
-        make = ask_consumer_route(self.partition, self.group, failed_server_epoch, StartPosition.EARLIEST)
-        self._clients.unary(avoid, make, self._answered)
-
-    def _answered(self, answer: fx.ConsumerResolved | None) -> None:
-        self._asking = False
+    def _step(self, event: ct.Event) -> None:
         if not self.alive:
             return
-        if answer is None or answer.error is not None or not answer.server:
-            if self._stream is None:
-                self._schedule.after(PAUSE_US, self._ask, None)
+        try:
+            effects = self._core.step(event, self._schedule.now_us, self._schedule.rng.random())
+        except OrderViolationError as error:
+            self._judge.fail("I2", f"{self.name}: {error}")
+        self._schedule.mark(self.name, f"{type(event).__name__} {len(effects)}")
+        if self._schedule.trace and not isinstance(event, ct.Timer):
+            self._tell(f"◀ {event}")
+        for effect in effects:
+            if self._schedule.trace:
+                self._tell(f"    ▶ {effect}")
+            self._carry_out(effect)
+        wake = self._core.wake_at_us
+        if wake is not None:
+            at = max(wake, self._schedule.now_us + 1)
+            if self._wake_at_us is None or at < self._wake_at_us:
+                self._wake_at_us = at
+                self._schedule.at(at, self._wake, at)
+
+    def _wake(self, at: int) -> None:
+        if self._wake_at_us == at:
+            self._wake_at_us = None
+            self._step(ct.Timer())
+
+    def _carry_out(self, effect: ct.Effect) -> None:
+        if isinstance(effect, ct.Deliver):
+            self._deliver(effect)
+        elif isinstance(effect, ct.Resolve):
+            self._resolve(effect)
+        elif isinstance(effect, ct.OpenStream):
+            self._open(effect.address)
+        elif isinstance(effect, ct.SendJoin):
+            self._join(effect)
+        elif isinstance(effect, ct.SendLeave):
+            self._send(effect.stream, ConsumerLeave(effect.stream, effect.subscription))
+        elif isinstance(effect, ct.SendAck):
+            self._send(effect.stream, ConsumerAck(effect.stream, effect.subscription, effect.token, effect.offset))
+        elif isinstance(effect, ct.Assigned):
+            self._unacked = []
+            self._begins = effect.active
+        elif isinstance(effect, ct.Passed):
+            self._judge.skipped(self.group, self.partition, effect.segment, effect.from_index, effect.to_index)
+            self._done_later(effect.to_index)
+        elif isinstance(effect, ct.AckedDurably):
+            epoch = self._group_epoch
+            self._judge.confirmed(self.group, self.partition, epoch, effect.segment, effect.index)
+        elif isinstance(effect, ct.Ended):
+            self._judge.fail("CORE", f"{self.name} ended: {effect}")
+
+    # ---- the way to the server ----------------------------------------------------------------------
+
+    def _resolve(self, effect: ct.Resolve) -> None:
+        def answered(answer: fx.ConsumerResolved | None) -> None:
+            place = None
+            if answer is not None and answer.error is None:
+                place = ct.Place(answer.segment_no, answer.server, answer.server_epoch)
+            self._step(ct.Resolved(place))
+
+        make = ask_consumer_route(self.partition, self.group, effect.failed_server_epoch, StartPosition.EARLIEST)
+        self._clients.unary(effect.avoid_address, make, answered)
+
+    def _open(self, address: str) -> None:
+        known = self._streams.get(address)
+        if known is not None:
+            self._schedule.after(0, self._step, ct.Connected(address, known.number))
             return
-        self._tell(f"is told {answer.segment_no} at {answer.server}, epoch {answer.server_epoch}")
-        if self._stream is not None:
-            if self._stream.process.name == answer.server:
-                return  # stay
-            self._let_go()
-        self._server_epoch = answer.server_epoch
-        self._join(answer.server)
-
-    def _let_go(self) -> None:
-        self._was_active = self._was_active or self.is_active
-        self.is_active = False
-        self._generation += 1
-        if self._stream is not None:
-            self._clients.close(self._stream)
-            self._stream = None
-
-    def _join(self, server: str) -> None:
-        self._generation += 1
-        generation = self._generation
 
         def opened(stream: Stream | None) -> None:
-            if generation != self._generation or not self.alive:
-                if stream is not None:
-                    self._clients.close(stream)
+            if stream is None or not self.alive:
+                self._step(ct.Disconnected(address, None))
                 return
-            if stream is None:
-                self._ask(self._server_epoch)
-                return
-            self._stream = stream
-            self._heard_us = self._schedule.now_us
+            self._streams[address] = stream
             self._clients.send(stream, ConsumerCredit(stream.number, CREDIT_BYTES))
-            self._clients.send(
-                stream,
-                ConsumerJoin(
-                    stream.number,
-                    SUBSCRIPTION,
-                    self.partition,
-                    self.group,
-                    self.name,
-                    StartPosition.EARLIEST,
-                    self._was_active,
-                ),
-            )
+            self._step(ct.Connected(address, stream.number))
             if not stream.is_open:
                 closed(stream)
 
         def closed(stream: Stream) -> None:
-            if self._stream is stream:
-                self._stream = None
-                self._was_active = self._was_active or self.is_active
-                self.is_active = False
-                self._ask(self._server_epoch)
+            if self._streams.get(address) is stream:
+                del self._streams[address]
+                self._step(ct.Disconnected(address, stream.number))
 
-        def arrived(effect: fx.Deliver) -> None:
-            if self._stream is not None and self._stream.number == effect.stream and self.alive:
-                self._take(effect.event)
+        self._clients.open(address, opened, self._arrived, closed)
 
-        self._clients.open(server, opened, arrived, closed)
+    def _send(self, number: int, event: Any) -> None:
+        for stream in self._streams.values():
+            if stream.number == number:
+                self._clients.send(stream, event)
 
-    def _look_around(self) -> None:
-        if not self.alive:
-            return
-        if self._stream is not None and self._schedule.now_us - self._heard_us > PATIENCE_US:
-            self._ask(None)
-        self._schedule.after(PATIENCE_US, self._look_around)
+    def _join(self, effect: ct.SendJoin) -> None:
+        self._send(
+            effect.stream,
+            ConsumerJoin(
+                effect.stream,
+                effect.subscription,
+                self.partition,
+                self.group,
+                self.name,
+                StartPosition.EARLIEST,
+                effect.was_active,
+            ),
+        )
 
-    # ---- deliveries ---------------------------------------------------------------------------------
-
-    def _take(self, event: fx.DeliveryEvent) -> None:
-        self._heard_us = self._schedule.now_us
-        self._schedule.mark(self.name, type(event).__name__)
-        if self._schedule.trace and not isinstance(event, fx.Batches):
-            from .story import brief
-
-            self._tell(f"◀ {brief(event)}")
+    def _arrived(self, effect: fx.Deliver) -> None:
+        event = effect.event
+        if isinstance(event, fx.Batches):
+            self._batches = event.batches
         if isinstance(event, fx.Joined):
-            self._joined(event)
-        elif isinstance(event, fx.Batches):
-            self._batches(event)
-        elif isinstance(event, fx.Skip):
-            self._expect(event.segment_no, event.from_index, "a skip")
-            self._next = (event.segment_no, event.to_index)
-            self._judge.skipped(self.group, self.partition, event.segment_no, event.from_index, event.to_index)
-            self._ack_later(make_offset(event.segment_no, event.to_index - 1))
-        elif isinstance(event, fx.EndOfSegment):
-            if self.is_active:
-                self._expect(event.segment_no, event.sealed_len, "the end of the segment")
-            self._was_active = self.is_active
-            self._again()
-        elif isinstance(event, fx.SubscriptionRefused | fx.Revoked):
-            self._again()
+            self._group_epoch = event.group_epoch
+        self._step(_translated(effect.subscription, event))
 
-    def _again(self) -> None:
-        self._let_go()
-        self._schedule.after(self._schedule.rng.randint(0, PAUSE_US), self._ask, None)
+    # ---- the application ----------------------------------------------------------------------------
 
-    def _joined(self, event: fx.Joined) -> None:
-        self.is_active = event.active
-        self._server_epoch = event.server_epoch
-        if event.active:
-            self._token = event.token
-            self._next = (event.segment_no, event.index)
-            self._waiting_acks = []
-
-    def _expect(self, segment_no: int, index: int, what: str) -> None:
-        if (segment_no, index) != self._next:
-            self._judge.fail("I2", f"{self.name} gets {what} at {segment_no}:{index} and expects {self._next}")
-
-    def _batches(self, event: fx.Batches) -> None:
-        self._expect(event.segment_no, event.from_index, "batches")
-        for batch in event.batches:
+    def _deliver(self, effect: ct.Deliver) -> None:
+        if self._begins and effect.attempt == 1 and effect.from_index >= effect.maybe_repeated_below:
+            self._judge.begun(self.group, self.partition, self._group_epoch, effect.segment, effect.from_index)
+        self._begins = False
+        for batch in self._batches:
             for place, message in enumerate(messages_of(batch)):
                 index = batch.header.base_index + place
-                if index < event.from_index:
+                if index < effect.from_index:
                     continue
-                offset = make_offset(event.segment_no, index)
-                flagged = event.attempt > 1 or index < event.maybe_repeated_below
-                self._tell(f"gets {message} at {event.segment_no}:{index}{' (maybe again)' if flagged else ''}")
+                flagged = effect.attempt > 1 or index < effect.maybe_repeated_below
+                self._tell(f"is given {message} at {effect.segment}:{index}{' (maybe again)' if flagged else ''}")
+                offset = make_offset(effect.segment, index)
                 self._judge.delivered(self.group, self.partition, offset, message, flagged=flagged)
-                self._ack_later(offset)
-            self._next = (event.segment_no, batch.header.end_index)
+                self._done_later(index + 1)
 
-    # ---- acknowledging ------------------------------------------------------------------------------
-
-    def _ack_later(self, offset: int) -> None:
-        self._waiting_acks.append(offset)
+    def _done_later(self, index: int) -> None:
+        """The application is done with a message some messages, or some time, later."""
+        self._unacked.append(index)
         lag = self._clients.options.ack_lag
-        if len(self._waiting_acks) > lag:
-            self._acknowledge(self._waiting_acks[-1 - lag])
-        else:
-            self._schedule.after(self._schedule.rng.randint(2_000, 60_000), self._ack_all, self._generation)
+        grant, segment = self._core.grant, self._core.segment
+        if len(self._unacked) > lag:
+            self._schedule.after(0, self._acknowledge, grant, segment, self._unacked[-1 - lag])
+            self._unacked = self._unacked[len(self._unacked) - lag :] if lag else []
+        if lag:
+            delay = self._schedule.rng.randint(2_000, 60_000)
+            self._schedule.after(delay, self._acknowledge, grant, segment, index)
 
-    def _ack_all(self, generation: int) -> None:
-        if generation == self._generation and self._waiting_acks:
-            self._acknowledge(self._waiting_acks[-1])
-
-    def _acknowledge(self, offset: int) -> None:
-        if self._stream is None or not self.alive:
+    def _acknowledge(self, grant: int, segment: int, index: int) -> None:
+        if not self.is_active or grant != self._core.grant or segment != self._core.segment:
             return
-        self._waiting_acks = [later for later in self._waiting_acks if later > offset]
-        self._judge.acknowledged(self.group, self.partition, offset)
-        event: Event = ConsumerAck(self._stream.number, SUBSCRIPTION, self._token, offset)
-        self._clients.send(self._stream, event)
+        self._judge.acknowledged(self.group, self.partition, make_offset(segment, index - 1))
+        self._step(ct.Acknowledge(grant, segment, index))
 
+
+def _error(error: SeriatimError) -> core.ReplyError:
+    return core.ReplyError(error.number, error.message, error.retry_after_ms or 0)
+
+
+def _translated(subscription: int, event: fx.DeliveryEvent) -> ct.Event:
+    """What the frame layer makes of a delivery."""
+    if isinstance(event, fx.Joined):
+        return ct.Joined(
+            subscription, event.active, event.segment_no, event.index, event.token, event.group_epoch,
+            event.server_epoch,
+        )  # fmt: skip
+    if isinstance(event, fx.Batches):
+        places = tuple((batch.header.base_index, batch.header.message_count) for batch in event.batches)
+        return ct.Delivered(
+            subscription, event.segment_no, places, event.from_index, event.maybe_repeated_below, event.attempt,
+            event.server_epoch,
+        )  # fmt: skip
+    if isinstance(event, fx.Skip):
+        return ct.Skipped(subscription, event.segment_no, event.from_index, event.to_index)
+    if isinstance(event, fx.EndOfSegment):
+        return ct.SegmentEnded(
+            subscription, event.segment_no, event.sealed_len, event.next_segment_no, event.next_server
+        )
+    if isinstance(event, fx.Gap):
+        return ct.GapDeclared(subscription, event.segment_no, event.from_index, event.reason)
+    if isinstance(event, fx.AckConfirmed):
+        return ct.AckConfirmed(subscription, event.segment_no, event.index)
+    if isinstance(event, fx.SubscriptionRefused):
+        return ct.Refused(subscription, _error(event.error), event.server)
+    return ct.Refused(subscription, _error(event.error))

@@ -8,11 +8,12 @@ microseconds.
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 KINDS: tuple[str, ...] = (
     "crash",
     "crash_group",
+    "crash_torn",
     "freeze",
     "cut",
     "cut_one_way",
@@ -22,9 +23,11 @@ KINDS: tuple[str, ...] = (
     "coordinator_down",
     "complaint",
     "two_complaints",
+    "race",
     "plan",
     "switch_away",
     "client_break",
+    "lonely",
     "consumer_crash",
 )
 """The faults that may be drawn; each is a method `inject_<kind>` of `e2e.sim.injector.Injector`."""
@@ -75,7 +78,46 @@ class Options:
 
 
 def draw(rng: random.Random) -> Options:
-    """A mix for one seed."""
+    """A mix for one seed: half of them of everything, the others made for what is rare otherwise."""
+    profile = rng.random()
+    options = _anything(rng)
+    if profile < 0.2:
+        return _groups_die(rng, options)
+    if profile < 0.4:
+        return _switchers_race(rng, options)
+    return options
+
+
+def _groups_die(rng: random.Random, options: Options) -> Options:
+    """Whole groups end and are certified soon: segments are opened over, tables are incomplete, settlers meet."""
+    return replace(
+        options,
+        kinds={"crash_group": 2, "crash_torn": 3, "crash": 2, "cut": 1, "complaint": 1, "consumer_crash": 1},
+        fault_count=rng.choice((2, 3, 5)),
+        certificate_never_share=0.0,
+        certificate_us_max=rng.choice((2_000, 30_000)),
+        restart_us_max=rng.choice((200_000, 900_000)),
+        send_gap_us=rng.choice((5_000, 20_000)),
+        batches_per_producer=12,
+        wipe_share=rng.choice((0.0, 0.0, 0.1)),
+    )
+
+
+def _switchers_race(rng: random.Random, options: Options) -> Options:
+    """Several brokers switch at once and reach different members of the segment, while batches are under way."""
+    return replace(
+        options,
+        kinds={"race": 4, "two_complaints": 2, "cut": 1, "cut_one_way": 1, "slow_disk": 1, "plan": 1, "lonely": 1},
+        fault_count=rng.choice((4, 6, 9)),
+        send_gap_us=rng.choice((2_000, 5_000)),
+        batches_per_producer=16,
+        latency_us_max=rng.choice((1_000, 3_000)),
+        latency_rare_share=rng.choice((0.05, 0.15)),
+        coordinator_us_max=rng.choice((2_000, 20_000)),
+    )
+
+
+def _anything(rng: random.Random) -> Options:
     kinds: dict[str, int] = {}
     for kind in KINDS:
         if rng.random() < 0.55:

@@ -55,6 +55,8 @@ class Injector:
         world.coordinator.isolated.clear()
         world.network.heal_all()
         world.clients.cut.clear()
+        for ended in world.past_runs:
+            world.coordinator.certify(ended)
         for broker in world.brokers.values():
             broker.slow_until_us = 0
             for run in range(1, broker.run + (0 if broker.process else 1)):
@@ -102,6 +104,30 @@ class Injector:
         for broker in self._world.brokers.values():
             if broker.group == group:
                 self._schedule.after(self._rng.randint(0, 20_000), self.crash, broker)
+
+    def inject_crash_torn(self) -> None:
+        """The members of an open segment are cut from each other while batches come, and then all end."""
+        chain, _ = self._world.coordinator.records.chain(self._partition())
+        if chain is None:
+            return
+        names = [member.broker for member in chain.open_segment.members]
+        pairs = [(names[0], names[1])]
+        if self._rng.random() < 0.5:
+            pairs.append((names[1], names[0]))
+        self._tell(f"cut {pairs}, and then both end")
+        self._hold(pairs, breaks=False)
+        for name in names:
+            self._schedule.after(self._rng.randint(5_000, 60_000), self.crash, self._world.brokers[name])
+
+    def inject_lonely(self) -> None:
+        """A server is cut off from all brokers, not from its consumers, some of whom look for another one."""
+        chain, _ = self._world.coordinator.records.chain(self._partition())
+        if chain is None:
+            return
+        server = self._rng.choice(chain.segments[-2:]).server.broker
+        others = [name for name in sorted(self._world.brokers) if name != server]
+        self._cut([(server, name) for name in others], both=True)
+        self._schedule.after(self._rng.randint(0, 100_000), self._world.clients.break_some, 0.4)
 
     def crash(self, broker: Broker) -> None:
         """End a process; what its disk had not synced may be lost from some point on."""
@@ -172,12 +198,15 @@ class Injector:
         self._cut([(first, second) if self._rng.random() < 0.5 else (second, first)], both=False)
 
     def _cut(self, pairs: list[tuple[str, str]], *, both: bool) -> None:
-        network = self._world.network
         paths = pairs + ([(b, a) for a, b in pairs] if both else [])
         self._tell(f"cut {paths}")
+        self._hold(paths, breaks=self._rng.random() < 0.4)
+
+    def _hold(self, paths: list[tuple[str, str]], *, breaks: bool) -> None:
+        """Cut paths for a while."""
+        network = self._world.network
         for source, target in paths:
             network.cut(source, target)
-        breaks = self._rng.random() < 0.4
 
         def heal() -> None:
             if self._healing:
@@ -256,12 +285,30 @@ class Injector:
         for name in names:
             self._ask(name, lambda request, until: ev.ResolveProducer(request, partition, no, until))
 
+    def inject_race(self) -> None:
+        """Two brokers of other groups switch at once, each reaching only one member of the open segment."""
+        partition = self._partition()
+        chain, _ = self._world.coordinator.records.chain(partition)
+        if chain is None:
+            return
+        segment = chain.open_segment
+        members = [member.broker for member in segment.members]
+        others = [name for name in sorted(self._world.brokers) if name not in members]
+        if len(others) < 2:
+            return
+        first, second = self._rng.sample(others, 2)
+        pairs = [(first, members[0]), (members[0], first), (second, members[1]), (members[1], second)]
+        self._tell(f"{first} and {second} race for segment {segment.no}, cut {pairs}")
+        self._hold(pairs, breaks=False)
+        for name in (first, second):
+            self._ask(name, lambda request, until: ev.ResolveProducer(request, partition, segment.no, until))
+
     def inject_plan(self) -> None:
         """A planned switch, asked of some broker."""
         partition = self._partition()
         name = self._victim().name
         self._tell(f"a planned switch at {name}")
-        self._ask(name, lambda request, _until: ev.PlanSwitch(request, partition))
+        self._ask(name, lambda request, _until: ev.PlanSwitch(request, partition), "planned switch")
 
     def inject_switch_away(self) -> None:
         """The controller tells a broker that the open segment's group has no live member, rightly or not."""
@@ -274,11 +321,15 @@ class Injector:
         self._tell(f"{name} is told to switch away from segment {no}")
         self._ask(name, lambda _request, _until: ev.SwitchAwayFrom(partition, no))
 
-    def _ask(self, name: str, make: Callable[[int, int], ev.Event]) -> None:
+    def _ask(self, name: str, make: Callable[[int, int], ev.Event], kind: str = "") -> None:
         process = self._world.brokers[name].process
         if process is None:
             return
-        request = self._world.clients.ask(None, _ignore)
+        def answered(answer: Any) -> None:
+            if kind and answer.error is None:
+                self._world.judge.seen_states.add(kind)
+
+        request = self._world.clients.ask(None, answered)
         until = process.to_mono(self._schedule.now_us + self._rng.randint(50_000, 400_000))
         self._schedule.after(self._rng.randint(0, 3_000), process.deliver, make(request, until))
 
@@ -288,6 +339,3 @@ class Injector:
         """A consumer ends without a word, and another of its group takes over."""
         self._world.crash_consumer()
 
-
-def _ignore(_answer: Any) -> None:
-    """Nobody waits for this answer."""

@@ -114,8 +114,13 @@ class Network:
             lane.append(message)
             return
         receiver = end.peer.process
-        if receiver.alive and end.peer.is_open:
-            receiver.deliver(Received(source, end.peer.session, message))
+        if receiver.alive:
+            if end.peer.is_open:
+                receiver.deliver(Received(source, end.peer.session, message))
+            return
+        slot = self._brokers[target]
+        if slot.process is not None or slot.refuses:
+            self._notice(end, slot.process is None)  # the machine is up and knows nothing of this connection
 
     # ---- links --------------------------------------------------------------------------------------
 
@@ -134,8 +139,7 @@ class Network:
     def _attempt(self, process: Process, target: str) -> None:
         current = process.links.get(target)
         if not process.alive or (current is not None and current.is_open):
-            if self._dialling.get((process.name, target)) is process:
-                del self._dialling[process.name, target]
+            self._dialled(process, target)
             return
         if process.frozen or self.is_cut(process.name, target) or self.is_cut(target, process.name):
             self._again(process, target)
@@ -149,18 +153,23 @@ class Network:
         if other.frozen:
             self._again(process, target)
             return
-        del self._dialling[process.name, target]
+        self._dialled(process, target)
         self._connect(process, other)
+
+    def _dialled(self, process: Process, target: str) -> None:
+        """The attempt is over, unless a later process of the broker has one of its own."""
+        if self._dialling.get((process.name, target)) is process:
+            del self._dialling[process.name, target]
 
     def _connect(self, caller: Process, callee: Process) -> None:
         near, far = self._end(caller), self._end(callee)
         near.peer, far.peer = far, near
         self._replace(callee, caller.name, far)
         self._replace(caller, callee.name, near)
-        self._up(far)
         when = self._schedule.now_us + self.latency_us()
-        far.arrivals = [when, when]
+        far.arrivals = [when, when]  # what the acceptor says at once comes behind the news that it accepted
         self._schedule.at(when, self._up, near)
+        self._up(far)
 
     def _end(self, process: Process) -> End:
         self._session += 1

@@ -15,7 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from .mutations import MUTATIONS, applied
+from .mutations import MUTATIONS, OVERLAPPING, applied
 from .world import Result, World
 
 CHUNK = 25
@@ -75,7 +75,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--trace", action="store_true", help="print the story")
     parser.add_argument("--last", type=int, default=0, help="of the story only the last lines")
-    parser.add_argument("--mutation", default="", choices=["", *MUTATIONS], help="break this rule")
+    parser.add_argument("--mutation", default="", choices=["", *MUTATIONS, *OVERLAPPING], help="break this rule")
     parser.add_argument("--processes", type=int, default=0)
     parser.add_argument("--keep-going", action="store_true", help="do not stop at the fifth failing seed")
     options = parser.parse_args(arguments)

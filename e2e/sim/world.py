@@ -9,10 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from seriatim._core import producer as producing
-from seriatim_api.ids import PartitionId
+from seriatim_api.ids import MemberId, PartitionId, RunId
 from seriatim_broker.core.broker import BrokerCore
 from seriatim_broker.core.chain import Chain, SegmentState
 from seriatim_broker.core.config import BrokerConfig
+from seriatim_broker.core.controller import plan_heals
 from seriatim_broker.core.events import CreatePartition, DirectoryChanged
 
 from .brokers import Broker
@@ -27,6 +28,7 @@ from .schedule import Schedule, Violation
 
 CREATE_US_MAX = 5_000_000
 CHECK_US = 20_000
+CONTROL_US = 150_000
 EVENT_COUNT_MAX = 200_000
 
 SIM_CONFIG = BrokerConfig(
@@ -47,6 +49,7 @@ SIM_CONFIG = BrokerConfig(
     commit_idle_us=5_000,
     flapping_us=600_000,
     reservation_messages=4,
+    deliver_bytes=600,
     ack_sync_us=15_000,
 )
 
@@ -98,6 +101,7 @@ class World:
         self.producers: list[SimProducer] = []
         self.consumers: list[SimConsumer] = []
         self.groups: list[str] = []
+        self.past_runs: list[RunId] = []
         self._lost_disks = 0
         self._healed_us = 0
 
@@ -131,6 +135,7 @@ class World:
     def replace_disk(self, broker: Broker) -> None:
         """The slot gets an empty disk: another member, which has to be admitted."""
         self._lost_disks += 1
+        self.past_runs.extend(RunId(broker.member, run) for run in range(1, broker.run + 1))
         self.judge.graveyard.append((broker.member, broker.disk.durable.twin()))
         broker.disk.wipe()
         broker.member = type(broker.member)(broker.name, self._incarnation())
@@ -139,6 +144,22 @@ class World:
         for other in self.brokers.values():
             if other.process is not None:
                 other.process.deliver(self.directory())
+
+    def control(self) -> None:
+        """What the controller does about lost disks: have their segments copied to present ones."""
+        dead = {member for member, _ in self.judge.graveyard}
+        live: dict[str, list[MemberId]] = {}
+        for broker in self.brokers.values():
+            if broker.process is not None and not broker.process.frozen:
+                live.setdefault(broker.group, []).append(broker.member)
+        for partition in self.partitions:
+            for heal in plan_heals(self._chain(partition), dead, live, min_copies=2):
+                name = self.schedule.rng.choice([member.broker for members in live.values() for member in members])
+                process = self.brokers[name].process
+                assert process is not None
+                self.schedule.tell("control", f"heal {heal.partition}:{heal.segment_no} on {heal.member} at {name}")
+                process.deliver(heal)
+        self.schedule.after(CONTROL_US, self.control)
 
     # ---- the run ------------------------------------------------------------------------------------
 
@@ -179,6 +200,8 @@ class World:
         until = self.schedule.now_us + self.options.fault_span_us
         self._run_until(until)
         injector.heal()
+        if self._lost_disks:
+            self.control()
         self._healed_us = self.schedule.now_us
         while not self._is_drained():
             if self.schedule.now_us > self._healed_us + self.options.drain_us:

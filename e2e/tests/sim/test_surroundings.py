@@ -1,4 +1,4 @@
-"""The simulation's own parts, driven by small actors: the network, the disk, the records, and a judge that must object."""
+"""The simulation's own parts, driven by small actors: the network, the disk, the records, a judge who must object."""
 
 from __future__ import annotations
 
