@@ -1,0 +1,433 @@
+"""A bench for one core: events by hand, effects to look at, a clock that stands still unless told otherwise.
+
+Nothing here decides anything: disk, coordinator and other brokers are whatever the test says they answered. Writes are
+not durable before `persist()`, so a test sees what the core lets go before its disk has it.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable
+from typing import Any, TypeVar, cast
+
+from seriatim_api.batch import BatchHeader, make_header, parse_header
+from seriatim_api.ids import MemberId, PartitionId
+from seriatim_broker.core import effects as fx
+from seriatim_broker.core import events as ev
+from seriatim_broker.core import messages as msg
+from seriatim_broker.core.broker import BrokerCore
+from seriatim_broker.core.chain import Chain, Opening, Seal, Segment, create, open_over, seal_and_open
+from seriatim_broker.core.config import BrokerConfig
+from seriatim_broker.core.log import (
+    Batch,
+    LocalSegment,
+    Preparation,
+    RecoveredPartition,
+    RecoveredSegment,
+    TailCopy,
+)
+from seriatim_broker.core.outbox import Outbox
+from seriatim_broker.core.partition import Partition
+from seriatim_broker.core.producers import ProducerTable, Table
+from seriatim_broker.core.replica import SegmentLog
+
+P = PartitionId(7)
+TOPIC = "orders"
+PRODUCER = b"p" * 16
+OTHER_PRODUCER = b"q" * 16
+NONCE = b"n" * 12
+
+M00 = MemberId("g0-0", "a" * 32)
+M01 = MemberId("g0-1", "b" * 32)
+M10 = MemberId("g1-0", "c" * 32)
+M11 = MemberId("g1-1", "d" * 32)
+M20 = MemberId("g2-0", "e" * 32)
+M21 = MemberId("g2-1", "f" * 32)
+GROUPS = (("g0", (M00, M01)), ("g1", (M10, M11)), ("g2", (M20, M21)))
+SEND_CHAIN = ("g0", "g1", "g2")
+GROUP_OF = {member: name for name, members in GROUPS for member in members}
+
+MS = 1_000
+SECOND = 1_000_000
+DONE = ev.WriteOutcome.DONE
+CONFLICT = ev.WriteOutcome.CONFLICT
+UNKNOWN = ev.WriteOutcome.UNKNOWN
+
+_E = TypeVar("_E")
+_M = TypeVar("_M")
+
+
+def checksum(seed: int, data: bytes) -> int:
+    """A stand-in for CRC-32C that needs no native library."""
+    return zlib.crc32(data, seed)
+
+
+def attempt(no: int) -> bytes:
+    """The id under which segment `no` is opened in these tests."""
+    return b"attempt-%08d" % no
+
+
+def header(
+    sequence: int = 0, count: int = 1, epoch: int = 0, producer: bytes = PRODUCER, body: bytes = b"body"
+) -> BatchHeader:
+    """A batch header as a producer sends it."""
+    raw = make_header(
+        partition=P,
+        message_count=count,
+        producer=producer,
+        producer_epoch=epoch,
+        base_sequence=sequence,
+        first_timestamp_ms=0,
+        last_timestamp_ms=0,
+        body_length=len(body),
+        body_crc=zlib.crc32(body),
+    )
+    return parse_header(raw)
+
+
+# ---- chain records --------------------------------------------------------------------------------------
+
+
+def opening(no: int, members: tuple[MemberId, ...], master_run: int = 1, incomplete: bool = False) -> Opening:
+    """What a switch prepared for segment `no`."""
+    return Opening(attempt(no), GROUP_OF[members[0]], members, master_run, incomplete)
+
+
+def first_chain(members: tuple[MemberId, ...] = (M00, M01), master_run: int = 1, flush: bool = True) -> Chain:
+    """A partition with one open segment."""
+    return create(P, TOPIC, 0, flush, SEND_CHAIN, opening(1, members, master_run), 0)
+
+
+def sealed_chain(
+    chain: Chain,
+    length: int,
+    seal_checksum: int,
+    members: tuple[MemberId, ...] = (M10, M11),
+    *,
+    server: MemberId | None = None,
+    eligible: tuple[MemberId, ...] | None = None,
+    tail_from: int | None = None,
+    master_run: int = 1,
+    incomplete: bool = False,
+) -> Chain:
+    """The record after a switch that sealed the open segment."""
+    old = chain.open_segment
+    server = server if server is not None else old.server
+    seal = Seal(
+        length,
+        seal_checksum,
+        server,
+        eligible if eligible is not None else old.members,
+        tail_from,
+        members if tail_from is not None else (),
+    )
+    return seal_and_open(chain, seal, opening(old.no + 1, members, master_run, incomplete), 0)
+
+
+def unsettled_chain(chain: Chain, members: tuple[MemberId, ...] = (M10, M11), master_run: int = 1) -> Chain:
+    """The record after a switch that nobody answered."""
+    return open_over(chain, opening(chain.open_segment.no + 1, members, master_run, True), 0)
+
+
+# ---- batches and what a disk holds ----------------------------------------------------------------------
+
+
+def log_of(
+    no: int, counts: Iterable[int], *, table: Table = (), producer: bytes = PRODUCER, sequence: int = 0
+) -> SegmentLog:
+    """A log with these batches of one producer, made by the real code on a bench of its own."""
+    log = SegmentLog(P, LocalSegment(no, attempt(no), (M00, M01), True, False), table)
+    log.active = log.unbroken = True
+    outbox = Outbox(BrokerConfig(), M00, 1, NONCE, checksum, False)
+    for count in counts:
+        log.append(outbox, header(sequence, count, producer=producer), b"body")
+        sequence += count
+    return log
+
+
+def batches_of(no: int, counts: Iterable[int], **options: Any) -> tuple[Batch, ...]:
+    """Batches that stand in segment `no` one after another."""
+    return tuple(log_of(no, counts, **options).uncommitted)
+
+
+def checksum_of(batches: tuple[Batch, ...]) -> int:
+    """The chain's value after these batches."""
+    return batches[-1].header.checksum if batches else 0
+
+
+def recovered(
+    no: int,
+    batches: tuple[Batch, ...],
+    *,
+    commit: int = 0,
+    members: tuple[MemberId, ...] = (M00, M01),
+    flush: bool = True,
+    opened_run: int = 0,
+    fenced: bool = False,
+    sealed: bool = False,
+    incomplete: bool = False,
+) -> RecoveredSegment:
+    """A segment as a start finds it on the disk."""
+    table = ProducerTable()
+    for batch in batches:
+        table.record(batch.header)
+    tail = batches[-1].header.end_index if batches else 0
+    record = LocalSegment(
+        no,
+        attempt(no),
+        members,
+        flush,
+        incomplete,
+        opened_run,
+        fenced or sealed,
+        tail if sealed else None,
+        checksum_of(batches) if sealed else None,
+    )
+    uncommitted = tuple(batch for batch in batches if batch.header.base_index >= commit)
+    return RecoveredSegment(record, tail, checksum_of(batches), commit, () if sealed else uncommitted, table.at_rest())
+
+
+def prepared(
+    no: int,
+    members: tuple[MemberId, ...],
+    *,
+    run: int = 1,
+    table: Table = (),
+    tail: TailCopy | None = None,
+    voided: bool = False,
+    incomplete: bool = False,
+    name: bytes | None = None,
+) -> Preparation:
+    """A preparation as it lies on a disk."""
+    return Preparation(no, name or attempt(no), members, True, incomplete, table, tail, run, voided)
+
+
+# ---- the bench ------------------------------------------------------------------------------------------
+
+
+class Bench:
+    """One run of one broker, under the hands of a test. `effects` are those since the last `clear()`."""
+
+    def __init__(
+        self,
+        member: MemberId = M00,
+        run: int = 1,
+        found: tuple[RecoveredPartition, ...] = (),
+        *,
+        suspect: bool = False,
+        config: BrokerConfig | None = None,
+        start: bool = True,
+    ) -> None:
+        self.config = config or BrokerConfig()
+        self.member = member
+        self.now_us = 10 * SECOND
+        self.effects: list[fx.Effect] = []
+        self.token = 0
+        self.sessions: dict[str, int] = {}
+        self.requests = 0
+        self.revision = 0
+        self.core = BrokerCore(self.config, member, run, NONCE, checksum, found, suspect)
+        if start:
+            self._note(self.core.start(self._moment()))
+            self.persist()
+            self.do(ev.DirectoryChanged(GROUPS))
+
+    @property
+    def part(self) -> Partition:
+        """The partition's state."""
+        return self.core.partitions[P]
+
+    def _moment(self) -> ev.Moment:
+        return ev.Moment(self.now_us, 1_700_000_000_000 + self.now_us // 1000)
+
+    def _note(self, effects: list[fx.Effect]) -> list[fx.Effect]:
+        for effect in effects:
+            if isinstance(effect, fx.Persist):
+                self.token = effect.token
+        self.effects.extend(effects)
+        return effects
+
+    # ---- what happens ----
+
+    def do(self, event: ev.Event) -> list[fx.Effect]:
+        """One step; returns its effects, which are noted too."""
+        return self._note(self.core.step(event, self._moment()))
+
+    def persist(self) -> list[fx.Effect]:
+        """All that was written so far is durable."""
+        return self.do(ev.Persisted(self.token))
+
+    def clear(self) -> None:
+        """Forget the effects seen so far."""
+        self.effects.clear()
+
+    def wait(self, us: int, beating: tuple[MemberId, ...] = ()) -> list[fx.Effect]:
+        """Let time pass, timer after timer; the `beating` members answer each heartbeat at once."""
+        until = self.now_us + us
+        seen: list[fx.Effect] = []
+        steps = 0
+        while True:
+            due = self.core.next_wake_us()
+            self.now_us = until if due is None else max(self.now_us, min(due, until))
+            effects = self.do(ev.Tick())
+            seen += effects
+            for effect in effects:
+                if isinstance(effect, fx.Send) and isinstance(effect.message, msg.Heartbeat):
+                    for member in beating:
+                        if member.broker == effect.broker:
+                            seen += self.hear(member, msg.HeartbeatAnswer(effect.message.sent_us, ()))
+            steps += 1
+            assert steps < 20_000, "timers multiply"
+            if self.now_us >= until and (self.core.next_wake_us() or until + 1) > until:
+                return seen
+
+    def link(self, member: MemberId, run: int = 1) -> list[fx.Effect]:
+        """A connection to that member comes up."""
+        self.sessions[member.broker] = self.sessions.get(member.broker, 0) + 1
+        return self.do(ev.LinkUp(member.broker, member, run, self.sessions[member.broker]))
+
+    def unlink(self, member: MemberId, refused: bool = False) -> list[fx.Effect]:
+        """The connection breaks."""
+        return self.do(ev.LinkDown(member.broker, self.sessions.get(member.broker, 0), refused))
+
+    def hear(self, member: MemberId, message: msg.Message) -> list[fx.Effect]:
+        """A message from that member, on the present connection."""
+        return self.do(ev.Received(member.broker, self.sessions[member.broker], message))
+
+    def read_chain(self, chain: Chain | None, failed: bool = False) -> list[fx.Effect]:
+        """The coordinator answers a read of the chain."""
+        if chain is not None:
+            self.revision = max(self.revision, 100 + chain.epoch)
+        return self.do(ev.ChainRead(P, chain, self.revision, failed))
+
+    def written(self, outcome: ev.WriteOutcome = DONE) -> list[fx.Effect]:
+        """The coordinator answers the last write of the chain."""
+        write = self.all(fx.WriteChain)[-1]
+        if outcome is DONE:
+            self.revision = 100 + write.chain.epoch
+        return self.do(ev.ChainWritten(P, write.serial, outcome, self.revision))
+
+    def append(
+        self,
+        sequence: int,
+        count: int = 1,
+        *,
+        run: int = 1,
+        starts: bool = False,
+        epoch: int = 0,
+        producer: bytes = PRODUCER,
+        level: int = ev.AckLevel.REPLICATED_FLUSHED,
+        refuse: Any = None,
+    ) -> int:
+        """A batch from a producer; returns the request's number."""
+        self.requests += 1
+        self.do(
+            ev.Append(self.requests, P, header(sequence, count, epoch, producer), b"body", run, starts, level, refuse)
+        )
+        return self.requests
+
+    def refusal(self, sequence: int, count: int = 1, **options: Any) -> Any:
+        """The error with which a batch is refused at once, or None."""
+        request = self.append(sequence, count, **options)
+        return self.refused().get(request)
+
+    # ---- what was done ----
+
+    def all(self, kind: type[_E]) -> list[_E]:
+        """The noted effects of a kind."""
+        return [effect for effect in self.effects if isinstance(effect, kind)]
+
+    def sent(self, kind: type[_M], to: MemberId | None = None) -> list[_M]:
+        """The noted messages of a kind, to one member or to all."""
+        return [
+            cast(_M, effect.message)
+            for effect in self.all(fx.Send)
+            if isinstance(effect.message, kind) and (to is None or effect.broker == to.broker)
+        ]
+
+    def writes(self, kind: type[_E]) -> list[_E]:
+        """The noted writes of a kind."""
+        return [write for effect in self.all(fx.Persist) for write in effect.writes if isinstance(write, kind)]
+
+    def accepted(self) -> dict[int, int]:
+        """Request -> offset of the appends that were answered `ok`."""
+        return {effect.request: effect.offset for effect in self.all(fx.AppendAccepted)}
+
+    def refused(self) -> dict[int, Any]:
+        """Request -> error of the appends that were refused."""
+        return {effect.request: effect.error for effect in self.all(fx.AppendRefused)}
+
+    def delivered(self, kind: type[_E]) -> list[_E]:
+        """The noted delivery events of a kind."""
+        return [cast(_E, effect.event) for effect in self.all(fx.Deliver) if isinstance(effect.event, kind)]
+
+    # ---- common beginnings ----
+
+    def prepare(
+        self,
+        no: int,
+        members: tuple[MemberId, ...],
+        sender: MemberId,
+        *,
+        name: bytes | None = None,
+        flush: bool = True,
+        incomplete: bool = False,
+        table: Table = (),
+        tail: TailCopy | None = None,
+    ) -> None:
+        """A switcher asks this member to prepare a segment."""
+        self.hear(sender, msg.PrepareRequest(P, no, name or attempt(no), members, flush, incomplete, table, tail))
+
+    def open(self, chain: Chain, **options: Any) -> None:
+        """This member was prepared for the open segment of `chain`, durably, and learns of it."""
+        segment = chain.open_segment
+        if M21.broker not in self.sessions:
+            self.link(M21)
+        self.prepare(
+            segment.no, segment.members, M21, flush=chain.flush, incomplete=segment.incomplete_table, **options
+        )
+        self.persist()
+        self.hear(M21, msg.ChainUpdate(chain, 100 + chain.epoch))
+        self.revision = max(self.revision, 100 + chain.epoch)
+        self.persist()
+
+    def follow(self, member: MemberId, no: int = 1, tail: int = 0, tail_checksum: int = 0) -> None:
+        """A follower is linked and in step with this master."""
+        self.link(member)
+        self.hear(member, msg.ReplicaTail(P, no, attempt(no), tail, tail_checksum, tail))
+
+    def ack(self, member: MemberId, tail: int, no: int = 1, durable: int | None = None) -> list[fx.Effect]:
+        """A follower has the log up to `tail`."""
+        return self.hear(member, msg.ReplicateAck(P, no, attempt(no), tail, tail if durable is None else durable))
+
+
+def segment_of(chain: Chain, no: int) -> Segment:
+    """A segment that is there."""
+    segment = chain.segment(no)
+    assert segment is not None
+    return segment
+
+
+def opened_master(**options: Any) -> Bench:
+    """The master of open segment 1, its follower in step, nothing appended yet; effects cleared."""
+    flush = options.pop("flush", True)
+    bench = Bench(**options)
+    bench.open(first_chain(flush=flush))
+    bench.follow(M01)
+    bench.clear()
+    return bench
+
+
+def opened_slave(**options: Any) -> Bench:
+    """The follower of open segment 1, linked to its master; effects cleared."""
+    flush = options.pop("flush", True)
+    bench = Bench(M01, **options)
+    bench.open(first_chain(flush=flush))
+    bench.link(M00)
+    bench.clear()
+    return bench
+
+
+def replicate(bench: Bench, batches: tuple[Batch, ...], commit: int = 0, no: int = 1) -> list[fx.Effect]:
+    """The master sends batches to this follower."""
+    return bench.hear(M00, msg.Replicate(P, no, attempt(no), commit, batches))

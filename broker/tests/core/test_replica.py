@@ -1,0 +1,263 @@
+"""Replication between master and follower: contiguity, resuming, the commit and who hears of it."""
+
+from __future__ import annotations
+
+import pytest
+from seriatim_api.ids import make_offset
+from seriatim_broker.core import effects as fx
+from seriatim_broker.core import messages as msg
+from seriatim_broker.core.log import PutBatch
+
+from .support import (
+    M00,
+    M01,
+    MS,
+    P,
+    attempt,
+    batches_of,
+    checksum_of,
+    opened_master,
+    opened_slave,
+    replicate,
+)
+
+
+def test_a_follower_acknowledges_only_what_its_disk_has() -> None:
+    bench = opened_slave()
+    replicate(bench, batches_of(1, [2, 1]))
+    assert not bench.sent(msg.ReplicateAck)
+    bench.persist()
+    (ack,) = bench.sent(msg.ReplicateAck, M00)
+    assert (ack.received, ack.durable) == (3, 3)
+
+
+def test_without_flush_a_follower_says_what_it_has_in_memory_and_what_on_disk() -> None:
+    bench = opened_slave(flush=False)
+    replicate(bench, batches_of(1, [2, 1]))
+    (ack,) = bench.sent(msg.ReplicateAck, M00)
+    assert (ack.received, ack.durable) == (3, 0)
+    bench.persist()
+    assert bench.sent(msg.ReplicateAck, M00)[-1].durable == 3
+
+
+def test_a_follower_takes_only_the_next_index() -> None:
+    bench = opened_slave()
+    replicate(bench, batches_of(1, [1, 1, 1])[1:])
+    assert [refused.reason for refused in bench.sent(msg.ReplicateRefused, M00)] == ["gap"]
+    assert not bench.writes(PutBatch)
+
+
+def test_a_follower_takes_only_what_continues_its_checksums() -> None:
+    bench = opened_slave()
+    replicate(bench, batches_of(1, [1]))
+    bench.clear()
+    other = batches_of(1, [1, 1], producer=b"z" * 16)
+    replicate(bench, other[1:])
+    assert bench.sent(msg.ReplicateRefused, M00)
+    assert not bench.writes(PutBatch)
+
+
+def test_a_follower_checks_the_headers_own_checksum() -> None:
+    bench = opened_slave()
+    (batch,) = batches_of(1, [1])
+    raw = bytearray(batch.header.raw)
+    raw[40] ^= 1
+    replicate(bench, (batch._replace(header=batch.header._replace(raw=bytes(raw))),))
+    assert bench.sent(msg.ReplicateRefused, M00)
+    assert not bench.writes(PutBatch)
+
+
+def test_what_was_sent_again_is_not_written_again() -> None:
+    bench = opened_slave()
+    batches = batches_of(1, [1, 1])
+    replicate(bench, batches)
+    replicate(bench, batches)
+    assert len(bench.writes(PutBatch)) == 2
+    assert bench.part.logs[1].tail == 2
+
+
+def test_frames_of_another_attempt_are_refused() -> None:
+    bench = opened_slave()
+    bench.hear(M00, msg.Replicate(P, 1, b"another attempt!", 0, batches_of(1, [1])))
+    assert bench.sent(msg.ReplicateRefused, M00)
+    assert not bench.writes(PutBatch)
+
+
+def test_only_the_master_of_the_segment_is_followed() -> None:
+    from .support import M10
+
+    bench = opened_slave()
+    bench.link(M10)
+    bench.hear(M10, msg.Replicate(P, 1, attempt(1), 0, batches_of(1, [1])))
+    assert bench.sent(msg.ReplicateRefused, M10)
+    assert not bench.writes(PutBatch)
+
+
+def test_a_follower_knows_the_commit_that_it_was_told_and_serves_below_it_only() -> None:
+    bench = opened_slave()
+    replicate(bench, batches_of(1, [1, 1]), commit=1)
+    assert bench.part.logs[1].readable_below == 1
+    replicate(bench, (), commit=2)
+    assert bench.part.logs[1].readable_below == 2
+
+
+def test_a_commit_above_the_followers_tail_is_not_believed() -> None:
+    bench = opened_slave()
+    replicate(bench, batches_of(1, [1]), commit=9)
+    assert bench.part.logs[1].commit == 1
+
+
+def test_each_write_stores_the_commit_then_known() -> None:
+    bench = opened_slave()
+    batches = batches_of(1, [1, 1])
+    replicate(bench, batches[:1])
+    replicate(bench, (), commit=1)
+    replicate(bench, batches[1:])
+    assert [write.commit for write in bench.writes(PutBatch)] == [0, 1]
+
+
+def test_the_commit_rides_on_the_next_frame() -> None:
+    bench = opened_master()
+    bench.append(0, starts=True)
+    bench.persist()
+    bench.ack(M01, 1)
+    bench.clear()
+    bench.append(1)
+    assert [frame.commit for frame in bench.sent(msg.Replicate, M01)] == [1]
+
+
+def test_the_commit_goes_alone_when_no_frame_carries_it() -> None:
+    bench = opened_master()
+    bench.append(0, starts=True)
+    bench.persist()
+    bench.ack(M01, 1)
+    bench.clear()
+    bench.wait(bench.config.commit_idle_us - 1)
+    assert not bench.sent(msg.Replicate, M01)
+    bench.wait(1)
+    (frame,) = bench.sent(msg.Replicate, M01)
+    assert (frame.commit, frame.batches) == (1, ())
+    bench.clear()
+    bench.wait(100 * MS, (M01,))
+    assert not bench.sent(msg.Replicate, M01), "told once"
+
+
+def test_acknowledgements_of_an_old_connection_do_not_count() -> None:
+    bench = opened_master()
+    request = bench.append(0, starts=True)
+    bench.persist()
+    bench.unlink(M01)
+    bench.link(M01)
+    bench.ack(M01, 1)
+    assert not bench.accepted()
+    bench.hear(M01, msg.ReplicaTail(P, 1, attempt(1), 1, bench.part.logs[1].tail_checksum, 1))
+    assert bench.accepted() == {request: make_offset(1, 0)}
+
+
+def test_a_connection_is_resumed_from_the_followers_tail() -> None:
+    bench = opened_master()
+    bench.append(0, starts=True)
+    bench.append(1)
+    bench.append(2)
+    first = bench.part.logs[1].uncommitted[0]
+    bench.unlink(M01)
+    bench.clear()
+    bench.link(M01)
+    assert bench.sent(msg.ResumeReplica, M01)
+    assert not bench.sent(msg.Replicate, M01), "nothing before it is known where the follower stands"
+    bench.hear(M01, msg.ReplicaTail(P, 1, attempt(1), 1, first.header.checksum, 1))
+    (frame,) = bench.sent(msg.Replicate, M01)
+    assert [batch.header.base_index for batch in frame.batches] == [1, 2]
+
+
+def test_what_is_appended_while_the_connection_is_down_goes_with_the_resume() -> None:
+    bench = opened_master()
+    bench.unlink(M01)
+    bench.append(0, starts=True)
+    bench.link(M01)
+    assert not bench.sent(msg.Replicate, M01)
+    bench.hear(M01, msg.ReplicaTail(P, 1, attempt(1), 0, 0, 0))
+    assert [len(frame.batches) for frame in bench.sent(msg.Replicate, M01)] == [1]
+
+
+@pytest.mark.parametrize(("tail", "checksum"), [(9, 0), (1, 12345)])
+def test_a_follower_that_disagrees_means_a_switch(tail: int, checksum: int) -> None:
+    bench = opened_master()
+    bench.append(0, starts=True)
+    bench.append(1)
+    bench.unlink(M01)
+    bench.link(M01)
+    bench.hear(M01, msg.ReplicaTail(P, 1, attempt(1), tail, checksum, tail))
+    assert bench.part.switch is not None
+    assert not bench.part.logs[1].followers[M01].in_step
+
+
+def test_a_follower_that_was_restarted_refuses_and_means_a_switch() -> None:
+    bench = opened_master()
+    bench.unlink(M01)
+    bench.link(M01, run=2)
+    bench.hear(M01, msg.ReplicateRefused(P, 1, attempt(1), "fenced"))
+    assert bench.part.switch is not None
+    assert bench.all(fx.ReadChain)
+
+
+def test_a_connection_that_comes_back_in_time_costs_nothing() -> None:
+    bench = opened_master()
+    bench.unlink(M01)
+    bench.wait(bench.config.resume_us - 1)
+    bench.link(M01)
+    bench.wait(10 * MS, (M01,))
+    assert bench.part.switch is None
+
+
+def test_a_connection_that_stays_broken_means_a_switch() -> None:
+    bench = opened_master()
+    bench.unlink(M01)
+    bench.wait(bench.config.resume_us + 2)
+    assert bench.part.switch is not None
+
+
+def test_a_refused_connection_means_a_switch_at_once() -> None:
+    bench = opened_slave()
+    bench.unlink(M00, refused=True)
+    assert bench.part.switch is not None
+
+
+def test_a_silent_member_means_a_switch_and_an_answering_one_does_not() -> None:
+    bench = opened_master()
+    bench.wait(2 * bench.config.silence_us, (M01,))
+    assert bench.part.switch is None
+    bench.wait(bench.config.silence_us + 2 * bench.config.heartbeat_us)
+    assert bench.part.switch is not None
+    assert bench.all(fx.Disconnect)
+
+
+def test_a_process_that_slept_does_not_take_the_others_for_dead() -> None:
+    bench = opened_master()
+    bench.wait(200 * MS, (M01,))
+    bench.now_us += 30 * bench.config.silence_us
+    bench.wait(10 * MS, (M01,))
+    assert bench.part.switch is None
+
+
+def test_messages_of_an_old_connection_are_ignored() -> None:
+    from seriatim_broker.core.events import Received
+
+    bench = opened_slave()
+    bench.unlink(M00)
+    bench.link(M00)
+    old = msg.Replicate(P, 1, attempt(1), 0, batches_of(1, [1]))
+    bench.do(Received(M00.broker, 1, old))
+    assert not bench.writes(PutBatch)
+
+
+def test_a_follower_answers_where_it_stands() -> None:
+    bench = opened_slave()
+    batches = batches_of(1, [2, 2])
+    replicate(bench, batches)
+    bench.hear(M00, msg.ResumeReplica(P, 1, attempt(1)))
+    (tail,) = bench.sent(msg.ReplicaTail, M00)
+    assert (tail.tail, tail.checksum, tail.durable) == (4, checksum_of(batches), 0)
+    bench.persist()
+    bench.hear(M00, msg.ResumeReplica(P, 1, attempt(1)))
+    assert bench.sent(msg.ReplicaTail, M00)[-1].durable == 4
