@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, cast
 
 import google_crc32c
+import numpy as np
 import pyarrow as pa
 from seriatim_api.batch import FLAG_KEYED, FLAG_LZ4, FLAG_ZSTD
 from seriatim_api.errors import BadRequestError, BatchMismatchError, ChecksumMismatchError
@@ -64,30 +65,60 @@ def encode(
     tags: Sequence[str | None] | None = None,
     compression: Compression | None = None,
 ) -> Body:
-    """Messages given as columns; None is a column without values.
-
-    Raises:
-        TypeError: A value or key is not bytes, or a header's name or a tag is not a string.
-    """
+    """Messages given as columns; None is a column without values. Types were checked before."""
     count = len(values)
-    try:
-        batch = pa.RecordBatch.from_arrays(
-            [
-                _nulls(count, 0) if keys is None else pa.array(keys, pa.binary()),
-                pa.array(values, pa.binary()),
-                pa.array(timestamps_ms, pa.int64()),
-                _nulls(count, 3) if headers is None else _header_column(headers),
-                _nulls(count, 4) if tags is None else pa.array(tags, pa.utf8()),
-            ],
-            schema=SCHEMA,
-        )
-    except (pa.ArrowException, ValueError) as exc:
-        raise TypeError(f"keys and values are bytes, tags are strings: {exc}") from exc
+    batch = pa.RecordBatch.from_arrays(
+        [
+            _nulls(count, 0) if keys is None else _binary(keys, pa.binary()),
+            _binary(values, pa.binary()),
+            _integers(np.fromiter(timestamps_ms, np.int64, count), pa.int64()),
+            _nulls(count, 3) if headers is None else _maps(headers),
+            _nulls(count, 4) if tags is None else _binary([_utf8(tag) for tag in tags], pa.utf8()),
+        ],
+        schema=SCHEMA,
+    )
     return encode_record_batch(batch, timestamps_ms[0], timestamps_ms[-1], keys is not None, compression)
 
 
-def _header_column(headers: Sequence[Headers | None]) -> Any:
-    return pa.array([None if row is None else list(row.items()) for row in headers], HEADERS_TYPE)
+# Arrays are put together from buffers, not by `pa.array`: that looks whether it was given something of pandas, and
+# imports pandas to find out, in the middle of the first send.
+
+
+def _integers(items: Any, kind: Any) -> Any:
+    return pa.Array.from_buffers(kind, len(items), [None, pa.py_buffer(items)])
+
+
+def row_numbers(positions: Sequence[int]) -> Any:
+    """An Arrow array of them, to take rows by."""
+    return _integers(np.asarray(positions, np.int64), pa.int64())
+
+
+def _binary(items: Sequence[bytes | None], kind: Any) -> Any:
+    count = len(items)
+    validity = None
+    if None in items:
+        present = np.fromiter((item is not None for item in items), np.bool_, count)
+        validity = pa.py_buffer(np.packbits(present, bitorder="little"))
+        items = [item or b"" for item in items]
+    offsets = np.zeros(count + 1, np.int32)
+    np.cumsum(np.fromiter(map(len, cast("Sequence[bytes]", items)), np.int32, count), out=offsets[1:])
+    data = pa.py_buffer(b"".join(cast("Sequence[bytes]", items)))
+    return pa.Array.from_buffers(kind, count, [validity, pa.py_buffer(offsets), data])
+
+
+def _maps(rows: Sequence[Headers | None]) -> Any:
+    """Headers; where one message of a batch has some, the others have empty ones."""
+    offsets = np.zeros(len(rows) + 1, np.int32)
+    np.cumsum(np.fromiter((len(row or ()) for row in rows), np.int32, len(rows)), out=offsets[1:])
+    names = [name.encode() for row in rows for name in row or ()]
+    values = [value for row in rows for value in (row or {}).values()]
+    return pa.MapArray.from_arrays(
+        _integers(offsets, pa.int32()), _binary(names, pa.utf8()), _binary(values, pa.binary())
+    )
+
+
+def _utf8(tag: str | None) -> bytes | None:
+    return None if tag is None else tag.encode()
 
 
 def encode_record_batch(

@@ -42,6 +42,9 @@ if TYPE_CHECKING:
 
 _NOT_SENT: Final = (-1, -1)
 
+SMALL_SHARE: Final = 4
+"""A batch under this part of the full size is small."""
+
 
 class _Batch:
     """A batch until it is settled. Its bytes change only with its number, and that only while it is surely nowhere."""
@@ -72,7 +75,7 @@ class PartitionSender:
         self._kept: list[int] = []
         self._position = 0  # of the next message in the partition, as this producer counts
         self.is_ready = False  # queued for the owner's next turn
-        self.is_lingering = False
+        self.lingers_until: float | None = None
         self.timer_at_us: int | None = None
 
     # ---- from the application ------------------------------------------------------------------------
@@ -86,15 +89,28 @@ class PartitionSender:
         core, owner = self.core, self._owner
         link = None if core.stream is None else self._links[core.stream]
         if core.is_idle:
-            return link is None or self._link_has_room(link)
+            return link is None or (not self._gathers(link) and self._link_has_room(link))
         if not core.has_room or link is None or not self._link_has_room(link):
             return False
         if self.pending.front_is_whole or self.pending.front_bytes >= owner.batch_size_bytes or owner.is_flushing:
             return True
         if time.monotonic() - self.pending.begun_at >= owner.linger_s:
             return True
-        owner.linger(self)
+        owner.linger(self, self.pending.begun_at + owner.linger_s)
         return False
+
+    def _gathers(self, link: AppendLink) -> bool:
+        """Whether a small batch had better wait: on a busy link, the number of batches is what costs."""
+        pending, owner = self.pending, self._owner
+        is_small = pending.front_bytes * SMALL_SHARE < owner.batch_size_bytes and not pending.front_is_whole
+        if link.is_calm or not is_small or owner.is_flushing:
+            return False
+        until = pending.begun_at + link.gather_s
+        if time.monotonic() >= until:
+            return False
+        link.waiting_for_calm[self] = None
+        owner.linger(self, until)
+        return True
 
     def _link_has_room(self, link: AppendLink) -> bool:
         if link.has_room:

@@ -150,7 +150,7 @@ class Producer:
         self._loop = asyncio.get_running_loop()
         self._ready: deque[PartitionSender] = deque()
         self._turn_is_due = False
-        self._lingering: deque[PartitionSender] = deque()
+        self._lingering: list[tuple[float, int, PartitionSender]] = []
         self._linger_timer: asyncio.TimerHandle | None = None
         self._timers: list[tuple[int, int, PartitionSender]] = []
         self._timer: asyncio.TimerHandle | None = None
@@ -335,7 +335,7 @@ class Producer:
         base = 0
         groups = self._groups(keys, partition, table.num_rows) if table.num_rows else []
         for target, positions in groups:
-            part = table if len(groups) == 1 else table.take(pa.array(positions))
+            part = table if len(groups) == 1 else table.take(_batch.row_numbers(positions))
             base = 0
             for chunk in part.to_batches():
                 for piece in split_rows(chunk, self.batch_size_bytes):
@@ -569,29 +569,30 @@ class Producer:
         if partition is self._partitions[self._sticky]:
             self._next_sticky()
 
-    def linger(self, partition: PartitionSender) -> None:
-        """Look again when the partition's oldest message has waited long enough."""
-        if partition.is_lingering:
+    def linger(self, partition: PartitionSender, until: float) -> None:
+        """Look at the partition again at `until`, in monotonic seconds; an earlier wish stands."""
+        if partition.lingers_until is not None and partition.lingers_until <= until:
             return
-        partition.is_lingering = True
-        self._lingering.append(partition)
-        if self._linger_timer is None:
-            self._linger_timer = self._loop.call_later(self.linger_s, self._lingered)
+        partition.lingers_until = until
+        heapq.heappush(self._lingering, (until, next(self._timer_count), partition))
+        if self._linger_timer is None or self._lingering[0][2] is partition:
+            if self._linger_timer is not None:
+                self._linger_timer.cancel()
+            self._linger_timer = self._loop.call_later(max(0.0, until - time.monotonic()), self._lingered)
 
     def _lingered(self) -> None:
-        """All wait equally long, so those that came first are due first."""
         self._linger_timer = None
         now = time.monotonic()
         while self._lingering:
-            partition = self._lingering[0]
-            if partition.pending:
-                left_s = partition.pending.begun_at + self.linger_s - now
-                if left_s > 0:
-                    self._linger_timer = self._loop.call_later(left_s, self._lingered)
-                    return
-                self.make_ready(partition)
-            self._lingering.popleft()
-            partition.is_lingering = False
+            until, _, partition = self._lingering[0]
+            if until > now:
+                self._linger_timer = self._loop.call_later(until - now, self._lingered)
+                return
+            heapq.heappop(self._lingering)
+            if partition.lingers_until == until:
+                partition.lingers_until = None
+                if partition.pending:
+                    self.make_ready(partition)
 
     def set_timer(self, partition: PartitionSender, at_us: int | None) -> None:
         """Wake the partition's core at `at_us`; earlier wishes may wake it too."""

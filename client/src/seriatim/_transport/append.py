@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from itertools import islice
 from typing import Any, Final, NamedTuple, Protocol
 
 import grpc
@@ -34,6 +35,14 @@ SILENCE_S: Final = 3.0
 BATCHES_MAX: Final = 128
 """Batches on a link without an answer, over all partitions. With a thousand partitions it is what makes batches
 grow: a partition that waits for its turn gathers messages meanwhile."""
+
+CALM_BATCHES: Final = 16
+"""Up to so many, a link is calm: a small batch goes at once. Beyond, small ones wait to become larger."""
+
+PACE_S: Final = 0.0005
+"""What a small batch costs a client and a broker, roughly: the more partitions wait, the longer each may gather."""
+
+GATHER_S_MAX: Final = 1.0
 
 _PATH: Final = "/seriatim.v1.Producing/Append"
 _FIELD_HELLO: Final = 1
@@ -74,6 +83,7 @@ class AppendLink:
         self.credits: Credits | None = None
         self.users: dict[AppendUser, None] = {}  # who sent on it, or waits for it
         self.waiting_for_room: dict[AppendUser, None] = {}
+        self.waiting_for_calm: dict[AppendUser, None] = {}
         self._rows: deque[tuple[AppendEntry, bytes, bytes]] = deque()
         self._wake = asyncio.Event()
         self._unanswered: dict[tuple[int, bytes, int, int], int] = {}
@@ -95,6 +105,16 @@ class AppendLink:
             and len(self._unanswered) < BATCHES_MAX
             and self._unanswered_bytes < self.credits.stream_bytes - self.credits.batch_bytes
         )
+
+    @property
+    def is_calm(self) -> bool:
+        """Whether a small batch may go at once."""
+        return len(self._unanswered) < CALM_BATCHES
+
+    @property
+    def gather_s(self) -> float:
+        """How long a small batch may wait to become larger, if the link does not calm down first."""
+        return min(GATHER_S_MAX, PACE_S * (len(self.waiting_for_calm) + len(self.waiting_for_room)))
 
     def write(
         self, entry: AppendEntry, partition_id: int, producer: bytes, base_sequence: int, header: bytes, body: bytes
@@ -187,10 +207,11 @@ class AppendLink:
         raise await _status_of(call)
 
     def _offer_room(self) -> None:
-        while self.waiting_for_room and self.has_room:
-            user = next(iter(self.waiting_for_room))
-            del self.waiting_for_room[user]
-            user.link_has_room()
+        """As many as can be served; they cut in the next turn of the loop."""
+        count = len(self._unanswered)
+        if self.has_room:
+            _offer(self.waiting_for_room, BATCHES_MAX - count)
+        _offer(self.waiting_for_calm, CALM_BATCHES - count)
 
     async def _watch(self) -> None:
         """Give up a link that owes answers and is silent."""
@@ -199,6 +220,12 @@ class AppendLink:
             await asyncio.sleep(SILENCE_S / 2)
             if self._unanswered and loop.time() - self._heard_at > SILENCE_S:
                 raise TimeoutError(f"silent for {SILENCE_S:.0f} s")
+
+
+def _offer(waiting: dict[AppendUser, None], count: int) -> None:
+    for user in list(islice(waiting, max(0, count))):
+        del waiting[user]
+        user.link_has_room()
 
 
 def report_unexpected(task: asyncio.Task[None]) -> None:
@@ -236,6 +263,7 @@ class AppendLinks:
             for link in self._links.values():
                 link.users.pop(user, None)
                 link.waiting_for_room.pop(user, None)
+                link.waiting_for_calm.pop(user, None)
 
     def get(self, address: str) -> AppendLink | None:
         """The link to `address`, if it is up."""
