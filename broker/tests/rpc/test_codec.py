@@ -101,6 +101,7 @@ BY_KIND_AND_NAME: dict[tuple[type, str], st.SearchStrategy[Any]] = {
     (m.PrepareRequest, "table"): tables,
     (m.PrepareRequest, "tail"): st.none() | tails,
     (m.StoreTail, "tail"): tails,
+    (m.CopyAnswer, "table"): st.none() | tables,
     (m.TableAnswer, "table"): st.none() | tables,
     (m.ReplicaTail, "tail"): u63,
 }

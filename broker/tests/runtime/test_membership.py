@@ -135,14 +135,18 @@ async def test_the_directory_tells_the_core_who_is_admitted(coordinator: Coordin
         record = await record_of(coordinator, "g0-1")
         record.admitted = True
         await coordinator.txn((), [Put(KEYS.member("g0-1"), record.SerializeToString())])
-        await taker.until_count(2)
-        assert taker.events[1] == DirectoryChanged((("g0", (identity.member,)),))
+        await taker.until_count(3)
+        runs = ((identity.member, 1),)
+        assert taker.events[1:3] == [
+            DirectoryChanged((), runs),
+            DirectoryChanged((("g0", (identity.member,)),), runs),
+        ]
         assert directory.peer_address("g0-1") == "127.0.0.1:7001"
         assert directory.peer_address("g9-0") == "proxy:1"
         assert directory.peer_address("g9-1") is None
         await certify_death(coordinator, KEYS, identity.run_id, "test", "it says so")
-        await taker.until_count(3)
-        assert taker.events[2] == CertificateSeen(identity.run_id)
+        await taker.until_count(4)
+        assert taker.events[3] == CertificateSeen(identity.run_id)
         await coordinator.txn((), [Put(KEYS.tombstone(CHAIN.partition), b"")])
         await taker.until_count(4)
         assert taker.events[3] == DropPartitionData(CHAIN.partition)

@@ -440,6 +440,7 @@ class FenceAnswer(_message.Message):
     TABLE_FIELD_NUMBER: _builtins.int
     INCOMPLETE_TABLE_FIELD_NUMBER: _builtins.int
     TAIL_FIELD_NUMBER: _builtins.int
+    LAST_APPEND_MS_FIELD_NUMBER: _builtins.int
     partition_id: _builtins.int
     segment: _builtins.int
     switch: _builtins.bytes
@@ -449,6 +450,7 @@ class FenceAnswer(_message.Message):
     unbroken: _builtins.bool
     commit: _builtins.int
     incomplete_table: _builtins.bool
+    last_append_ms: _builtins.int
     @_builtins.property
     def table(self) -> Global___ProducerTable: ...
     @_builtins.property
@@ -467,10 +469,11 @@ class FenceAnswer(_message.Message):
         table: Global___ProducerTable | None = ...,
         incomplete_table: _builtins.bool = ...,
         tail: Global___BatchColumns | None = ...,
+        last_append_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_length", b"_length", "length", b"length", "table", b"table", "tail", b"tail"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_length", b"_length", "checksum", b"checksum", "commit", b"commit", "fenced", b"fenced", "incomplete_table", b"incomplete_table", "length", b"length", "partition_id", b"partition_id", "segment", b"segment", "switch", b"switch", "table", b"table", "tail", b"tail", "unbroken", b"unbroken"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_length", b"_length", "checksum", b"checksum", "commit", b"commit", "fenced", b"fenced", "incomplete_table", b"incomplete_table", "last_append_ms", b"last_append_ms", "length", b"length", "partition_id", b"partition_id", "segment", b"segment", "switch", b"switch", "table", b"table", "tail", b"tail", "unbroken", b"unbroken"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__length: _TypeAlias = _typing.Literal["length"]  # noqa: Y015
     _WhichOneofArgType__length: _TypeAlias = _typing.Literal["_length", b"_length"]  # noqa: Y015
@@ -755,10 +758,13 @@ class CopyRequest(_message.Message):
     SEGMENT_FIELD_NUMBER: _builtins.int
     FROM_INDEX_FIELD_NUMBER: _builtins.int
     BYTES_MAX_FIELD_NUMBER: _builtins.int
+    WANT_TABLE_FIELD_NUMBER: _builtins.int
     partition_id: _builtins.int
     segment: _builtins.int
     from_index: _builtins.int
     bytes_max: _builtins.int
+    want_table: _builtins.bool
+    """the producer table that the segment was opened with, too"""
     def __init__(
         self,
         *,
@@ -766,10 +772,11 @@ class CopyRequest(_message.Message):
         segment: _builtins.int = ...,
         from_index: _builtins.int = ...,
         bytes_max: _builtins.int = ...,
+        want_table: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_max", b"bytes_max", "from_index", b"from_index", "partition_id", b"partition_id", "segment", b"segment"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_max", b"bytes_max", "from_index", b"from_index", "partition_id", b"partition_id", "segment", b"segment", "want_table", b"want_table"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -784,12 +791,15 @@ class CopyAnswer(_message.Message):
     FROM_INDEX_FIELD_NUMBER: _builtins.int
     AVAILABLE_FIELD_NUMBER: _builtins.int
     BATCHES_FIELD_NUMBER: _builtins.int
+    TABLE_FIELD_NUMBER: _builtins.int
     partition_id: _builtins.int
     segment: _builtins.int
     from_index: _builtins.int
     available: _builtins.bool
     @_builtins.property
     def batches(self) -> Global___BatchColumns: ...
+    @_builtins.property
+    def table(self) -> Global___ProducerTable: ...
     def __init__(
         self,
         *,
@@ -798,10 +808,11 @@ class CopyAnswer(_message.Message):
         from_index: _builtins.int = ...,
         available: _builtins.bool = ...,
         batches: Global___BatchColumns | None = ...,
+        table: Global___ProducerTable | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["batches", b"batches"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["batches", b"batches", "table", b"table"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["available", b"available", "batches", b"batches", "from_index", b"from_index", "partition_id", b"partition_id", "segment", b"segment"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["available", b"available", "batches", b"batches", "from_index", b"from_index", "partition_id", b"partition_id", "segment", b"segment", "table", b"table"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

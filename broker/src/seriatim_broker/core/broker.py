@@ -112,7 +112,7 @@ class BrokerCore(State):
         self.ready = False
         self.early: list[Event] = []  # what came before the start was durable
         for found in recovered:
-            self._partition(found.partition).recover(found)
+            self._partition(found.partition).recover(found, suspect)
 
     def start(self, now: Moment) -> list[Effect]:
         """Fence and void what earlier runs left open; nothing is answered until that is durable."""
@@ -210,7 +210,7 @@ class BrokerCore(State):
             copying.on_stored(self.outbox, partition, mark.segment_no)
         else:
             assert mark.kind == "cursor"
-            groups.on_synced(self.outbox, partition, self.outbox.member, mark.serial)
+            groups.on_synced(self.outbox, partition, self.outbox.member, mark.segment_no, None, mark.serial)
 
     # ---- links ------------------------------------------------------------------------------------------
 
@@ -220,6 +220,7 @@ class BrokerCore(State):
         link = outbox.links[event.broker]
         if link.up:
             self._lose_link(event.broker, refused=False)
+        restarted = link.member is not None and (link.member, link.run) != (event.member, event.run)
         link.up = True
         link.refused = False
         link.member = event.member
@@ -229,6 +230,8 @@ class BrokerCore(State):
         link.refused_by = frozenset()
         for partition in list(self.partitions.values()):
             partition.on_link_up(outbox, event.member)
+        if restarted:
+            self._peer_dead(event.broker)  # a member that restarted, or has another disk, always means a switch
 
     def _on_link_down(self, event: LinkDown) -> None:
         link = self.outbox.links.get(event.broker)
@@ -240,6 +243,7 @@ class BrokerCore(State):
         outbox = self.outbox
         link = outbox.links[broker]
         was_up, link.up = link.up, False
+        news = refused and not link.refused
         link.refused = refused
         if was_up:
             link.wanted_us = outbox.now.mono_us
@@ -247,7 +251,7 @@ class BrokerCore(State):
             assert link.member is not None
             for partition in list(self.partitions.values()):
                 partition.on_link_lost(outbox, link.member)
-        if refused:
+        if news:
             self._peer_dead(broker)
 
     def _peer_dead(self, broker: str) -> None:
@@ -259,7 +263,11 @@ class BrokerCore(State):
 
     def _on_resume_over(self, broker: str) -> None:
         link = self.outbox.links.get(broker)
-        if link is not None and not link.up:
+        if (
+            link is not None
+            and not link.up
+            and self.outbox.now.mono_us >= link.wanted_us + self.outbox.config.resume_us
+        ):
             self._peer_dead(broker)
 
     def _on_received(self, event: Received) -> None:
@@ -285,7 +293,7 @@ class BrokerCore(State):
             if asleep:
                 link.heard_us = now  # it was this process that slept
             watched = bool(outbox.watched.get(broker))
-            if watched and now - link.heard_us > config.silence_us:
+            if now - link.heard_us > (config.silence_us if watched else 4 * config.slow_heartbeat_us):
                 outbox.emit(Disconnect(broker, link.session))
                 self._lose_link(broker, refused=False)
                 self._peer_dead(broker)
@@ -297,19 +305,22 @@ class BrokerCore(State):
 
     def _on_message(self, sender: MemberId, message: Message) -> None:
         if isinstance(message, Heartbeat):
-            refused = tuple(self.outbox.refusals.get(sender.broker, ()))
+            refused = right.refused_to(self.outbox, sender.broker)
             self.outbox.emit(Send(sender.broker, HeartbeatAnswer(message.sent_us, refused)))
             return
         if isinstance(message, HeartbeatAnswer):
             link = self.outbox.links[sender.broker]
             link.answered_us = max(link.answered_us, message.sent_us)
             link.refused_by = frozenset(message.refused)
+            right.forget_told(self.outbox, sender.broker, link.session, message.sent_us)
             return
         if isinstance(message, ChainUpdate):
             known = self.partitions.get(message.chain.partition)
             if known is None and self.outbox.member not in message.chain.open_segment.members:
                 return
             partition = self._partition(message.chain.partition)
+            if partition.chain is not None and partition.chain.epoch > message.chain.epoch:
+                self.outbox.send(sender, ChainUpdate(partition.chain, partition.revision))  # older: told the newer
             partition.learn(self.outbox, message.chain, message.revision)
             return
         partition = self._partition(message.partition)
@@ -324,7 +335,9 @@ class BrokerCore(State):
         self._forget_if_idle(partition)
 
     def _on_chain_written(self, event: ChainWritten) -> None:
-        partition = self._partition(event.partition)
+        partition = self.partitions.get(event.partition)
+        if partition is None or event.serial not in partition.writes:
+            return  # dropped meanwhile
         partition.on_chain_written(self.outbox, event.serial, event.outcome, event.revision)
         self._forget_if_idle(partition)
 
@@ -363,6 +376,7 @@ class BrokerCore(State):
     def _on_directory(self, event: DirectoryChanged) -> None:
         outbox = self.outbox
         outbox.groups = dict(event.groups)
+        outbox.runs = dict(event.runs)
         for partition in list(self.partitions.values()):
             if partition.chain is not None:
                 outbox.watch_peers(partition.id, partition.chain)
@@ -400,6 +414,11 @@ class BrokerCore(State):
 
     def _on_create(self, event: CreatePartition) -> None:
         partition = self._partition(event.partition)
+        if partition.chain is not None or partition.switch is not None:
+            busy = errors.UnavailableError("the partition is being made", retry_after_ms=100)
+            known = partition.chain is not None
+            self.outbox.emit(Resolved(event.request, partition.route(), None if known else busy))
+            return
         running = switch.Switch(switch.Kind.GENESIS, "created", 0, event.request)
         running.genesis = switch.Genesis(event.topic, event.number, event.flush, event.send_chain)
         partition.switch = running
@@ -436,32 +455,39 @@ class BrokerCore(State):
     # ---- consumers --------------------------------------------------------------------------------------
 
     def _on_join(self, event: ConsumerJoin) -> None:
+        self.outbox.streams.setdefault(event.stream, {})[event.subscription] = event.partition
         groups.join(self.outbox, self._partition(event.partition), event)
-        self.outbox.streams.setdefault(event.stream, {})[event.partition] = None
 
     def _on_leave(self, event: ConsumerLeave) -> None:
-        for partition in list(self.outbox.streams.get(event.stream, ())):
-            if partition in self.partitions:
-                groups.leave(self.outbox, self.partitions[partition], event.stream, event.subscription)
+        partition = self._subscribed(event.stream, event.subscription)
+        self.outbox.streams.get(event.stream, {}).pop(event.subscription, None)
+        if partition is not None:
+            groups.leave(self.outbox, partition, event.stream, event.subscription)
+            self._forget_if_idle(partition)
 
     def _on_consumer_ack(self, event: ConsumerAck) -> None:
-        for partition in self.outbox.streams.get(event.stream, ()):
-            if partition in self.partitions:
-                groups.on_ack(self.outbox, self.partitions[partition], event)
+        partition = self._subscribed(event.stream, event.subscription)
+        if partition is not None:
+            groups.on_ack(self.outbox, partition, event)
+
+    def _subscribed(self, stream: int, subscription: int) -> Partition | None:
+        """The partition that a subscription is for."""
+        partition = self.outbox.streams.get(stream, {}).get(subscription)
+        return self.partitions.get(partition) if partition is not None else None
 
     def _on_consumer_credit(self, event: ConsumerCredit) -> None:
         outbox = self.outbox
         before = outbox.credits.get(event.stream, 0)
         outbox.credits[event.stream] = before + event.size_bytes
         if before <= 0:
-            for partition in list(outbox.streams.get(event.stream, ())):
+            for partition in dict.fromkeys(outbox.streams.get(event.stream, {}).values()):
                 known = self.partitions.get(partition)
                 for head in list(known.groups.values()) if known is not None else ():
                     if known is not None:
                         groups.pump_group(outbox, known, head)
 
     def _on_consumer_gone(self, event: ConsumerGone) -> None:
-        for partition in list(self.outbox.streams.pop(event.stream, ())):
+        for partition in dict.fromkeys(self.outbox.streams.pop(event.stream, {}).values()):
             known = self.partitions.get(partition)
             if known is not None:
                 groups.leave(self.outbox, known, event.stream, None)
@@ -473,9 +499,10 @@ class BrokerCore(State):
         partition = self.partitions.get(partition_id)
         if partition is None:
             return
-        if kind == "copy":
+        if kind.startswith("copy"):
             assert isinstance(who, MemberId)
-            copying.on_log_read(self.outbox, partition, no, who, from_index, event.batches)
+            with_table = kind == "copy with table"
+            copying.on_log_read(self.outbox, partition, no, who, from_index, event.batches, with_table)
         else:
             assert isinstance(who, str)
             groups.on_log_read(self.outbox, partition, event.serial, who, event.batches)
@@ -503,7 +530,7 @@ def _heal_request(outbox: Outbox, partition: Partition, sender: MemberId, messag
 
 
 def _cursor_synced(outbox: Outbox, partition: Partition, sender: MemberId, message: CursorSynced) -> None:
-    groups.on_synced(outbox, partition, sender, message.serial)
+    groups.on_synced(outbox, partition, sender, message.segment_no, message.server_epoch, message.serial)
     right.on_cursor_synced(outbox, partition, sender, message)
 
 
@@ -566,6 +593,8 @@ def _switch_due(outbox: Outbox, partition: Partition, detail: Any) -> None:
 
 _TIMERS: dict[str, Callable[[Outbox, Partition, Any], None]] = {
     "switch": _switch_due,
+    "follow": lambda outbox, partition, _: partition.resume_followers(outbox),
+    "prepared": lambda outbox, partition, _: partition.on_prepared_long_ago(outbox),
     "fenced": lambda outbox, partition, _: partition.on_fenced_too_long(outbox),
     "commit": lambda outbox, partition, _: partition.tell_commit(outbox),
     "read": lambda outbox, partition, _: partition.read_chain(outbox),

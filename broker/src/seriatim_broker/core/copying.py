@@ -13,7 +13,8 @@ from seriatim_api.ids import MemberId
 
 from .chain import Chain, Segment, SegmentState, add_copy, replace_copy
 from .effects import ReadLog
-from .log import Batch, LocalSegment, PutSegment
+from .events import WriteOutcome
+from .log import Batch, LocalSegment, Preparation, PutPreparation, PutSegment
 from .messages import CopyAnswer, CopyRequest, EligibleRequest
 from .outbox import Outbox
 from .producers import Table
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 class Copying(State):
     """One segment that this broker is completing."""
 
-    __slots__ = ("asked", "asked_us", "failures", "pause_us", "replaces", "stored_to", "wake_us")
+    __slots__ = ("asked", "asked_us", "failures", "pause_us", "replaces", "wake_us")
 
     def __init__(self, replaces: MemberId | None = None) -> None:
         self.asked: MemberId | None = None
@@ -36,7 +37,6 @@ class Copying(State):
         self.pause_us = 0
         self.wake_us = 0
         self.replaces = replaces
-        self.stored_to = 0  # durable up to here
 
 
 def on_learned(outbox: Outbox, partition: Partition, chain: Chain) -> None:
@@ -54,7 +54,7 @@ def on_learned(outbox: Outbox, partition: Partition, chain: Chain) -> None:
             _go_on(outbox, partition, segment.no)
         elif outbox.member in segment.members:
             log = partition.logs.get(segment.no)
-            if log is None or not log.is_whole:
+            if log is None or not log.is_whole or partition.chosen_preparation(segment) is None:
                 partition.copies[segment.no] = Copying()
                 _go_on(outbox, partition, segment.no)
 
@@ -87,7 +87,9 @@ def _go_on(outbox: Outbox, partition: Partition, no: int) -> None:
     if log.tail == segment.sealed_len and not log.is_whole:
         outbox.note("copy differs", partition.id, segment=no)
         log.start_over(outbox, _table_at_open(partition, segment))
-    if log.is_whole:
+    if log.is_whole and partition.chosen_preparation(segment) is not None:
+        if log.durable < log.tail:
+            return  # not on the disk yet: `on_stored` goes on
         _be_listed(outbox, partition, chain, segment, copying)
     else:
         _ask(outbox, partition, segment, log, copying)
@@ -133,7 +135,8 @@ def _ask(outbox: Outbox, partition: Partition, segment: Segment, log: SegmentLog
     copying.wake_us = outbox.now.mono_us + (config.retry_us_max if copying.asked is not None else copying.pause_us)
     outbox.wake(copying.wake_us, "copy", partition.id, segment.no)
     if copying.asked is not None:
-        outbox.send(copying.asked, CopyRequest(partition.id, segment.no, log.tail, config.copy_bytes))
+        want_table = partition.chosen_preparation(segment) is None
+        outbox.send(copying.asked, CopyRequest(partition.id, segment.no, log.tail, config.copy_bytes, want_table))
 
 
 def _sources(outbox: Outbox, segment: Segment, tail: int) -> list[MemberId]:
@@ -148,13 +151,22 @@ def on_copy_request(outbox: Outbox, partition: Partition, sender: MemberId, mess
     log = partition.logs.get(message.segment_no)
     if log is not None and log.is_whole and log.record.sealed_len is not None:
         serial = outbox.new_serial()
-        outbox.reads[serial] = ("copy", partition.id, message.segment_no, sender, message.from_index)
+        kind = "copy with table" if message.want_table else "copy"
+        outbox.reads[serial] = (kind, partition.id, message.segment_no, sender, message.from_index)
         until = log.record.sealed_len
         outbox.emit(ReadLog(serial, partition.id, message.segment_no, message.from_index, until, message.max_bytes))
         return
     batches = tail_copy_batches(partition, message.segment_no, message.from_index)
-    answer = CopyAnswer(partition.id, message.segment_no, message.from_index, bool(batches), batches)
-    outbox.send(sender, answer)
+    table = table_at_open(partition, message.segment_no) if message.want_table else None
+    available = bool(batches) and (table is not None or not message.want_table)
+    outbox.send(sender, CopyAnswer(partition.id, message.segment_no, message.from_index, available, batches, table))
+
+
+def table_at_open(partition: Partition, no: int) -> Table | None:
+    """The producer table that a segment was opened with, if this member has it."""
+    segment = partition.chain.segment(no) if partition.chain is not None else None
+    chosen = partition.chosen_preparation(segment) if segment is not None else None
+    return chosen.table if chosen is not None else None
 
 
 def tail_copy_batches(partition: Partition, no: int, from_index: int) -> tuple[Batch, ...]:
@@ -172,10 +184,32 @@ def tail_copy_batches(partition: Partition, no: int, from_index: int) -> tuple[B
 
 
 def on_log_read(
-    outbox: Outbox, partition: Partition, no: int, to: MemberId, from_index: int, batches: tuple[Batch, ...] | None
+    outbox: Outbox,
+    partition: Partition,
+    no: int,
+    to: MemberId,
+    from_index: int,
+    batches: tuple[Batch, ...] | None,
+    with_table: bool,
 ) -> None:
     """The disk answered for a `CopyRequest`."""
-    outbox.send(to, CopyAnswer(partition.id, no, from_index, bool(batches), batches or ()))
+    table = table_at_open(partition, no) if with_table else None
+    log = partition.logs.get(no)
+    nothing_to_read = log is not None and log.is_whole and from_index == log.tail
+    available = (bool(batches) or nothing_to_read) and (table is not None or not with_table)
+    outbox.send(to, CopyAnswer(partition.id, no, from_index, available, batches or (), table))
+
+
+def _take_table(outbox: Outbox, partition: Partition, log: SegmentLog, table: Table) -> None:
+    """The producer table that the segment was opened with, kept where a member of it would have it."""
+    record = log.record
+    preparation = Preparation(
+        record.no, record.attempt, record.members, record.flush, record.incomplete_table, table, None, 0, voided=True
+    )
+    partition.preparations[record.no, record.attempt] = preparation
+    outbox.write(PutPreparation(partition.id, preparation))
+    for producer, window in table:
+        log.table.windows.setdefault(producer, window)
 
 
 def on_copy_answer(outbox: Outbox, partition: Partition, sender: MemberId, message: CopyAnswer) -> None:
@@ -187,8 +221,13 @@ def on_copy_answer(outbox: Outbox, partition: Partition, sender: MemberId, messa
     copying.asked = None
     sealed_len = log.record.sealed_len
     good = message.available
+    segment = partition.chain.segment(log.no) if partition.chain is not None else None
+    if good and segment is not None and partition.chosen_preparation(segment) is None:
+        good = message.table is not None
+        if message.table is not None:
+            _take_table(outbox, partition, log, message.table)
     for batch in message.batches:
-        good = sealed_len is not None and batch.header.end_index <= sealed_len and log.follow(outbox, batch)
+        good = good and sealed_len is not None and batch.header.end_index <= sealed_len and log.follow(outbox, batch)
         if not good:
             break
     if good:
@@ -231,6 +270,16 @@ def _be_listed(outbox: Outbox, partition: Partition, chain: Chain, segment: Segm
         copying.wake_us = outbox.now.mono_us + copying.pause_us
         outbox.wake(copying.wake_us, "copy", partition.id, segment.no)
         outbox.send(segment.server, EligibleRequest(partition.id, segment.no))
+
+
+def on_written(outbox: Outbox, partition: Partition, no: int, outcome: WriteOutcome) -> None:
+    """Lost or not known: the chain is being read; look again after it."""
+    copying = partition.copies.get(no)
+    if copying is not None and outcome is not WriteOutcome.DONE:
+        config = outbox.config
+        copying.pause_us = min(max(2 * copying.pause_us, config.retry_us), config.retry_us_max)
+        copying.wake_us = outbox.now.mono_us + copying.pause_us
+        outbox.wake(copying.wake_us, "copy", partition.id, no)
 
 
 def on_timer(outbox: Outbox, partition: Partition, no: int) -> None:

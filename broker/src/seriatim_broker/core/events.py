@@ -177,9 +177,10 @@ class CursorWritten:
 
 @dataclass(frozen=True, slots=True)
 class DirectoryChanged:
-    """The admitted members of each group, by slot; and the runs and addresses they last registered."""
+    """The admitted members of each group, by slot; and the runs that members last registered."""
 
     groups: tuple[tuple[str, tuple[MemberId, ...]], ...]
+    runs: tuple[tuple[MemberId, int], ...] = ()
 
 
 # ---- clients --------------------------------------------------------------------------------------------

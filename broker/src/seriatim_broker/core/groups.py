@@ -38,7 +38,7 @@ from .effects import (
 )
 from .events import ConsumerAck, ConsumerJoin, CursorRecord, StartPosition, WriteOutcome
 from .log import Batch, CursorState, PutCursor
-from .messages import CursorSync, CursorSynced, TakeOver
+from .messages import ChainUpdate, CursorSync, CursorSynced, TakeOver
 from .outbox import Outbox
 from .producers import covers
 from .state import State
@@ -101,11 +101,11 @@ class GroupHead(State):
         "active",
         "attempt",
         "consumers",
-        "counter",
         "crossing_serial",
         "cursor_revision",
         "delivered",
         "dirty",
+        "eligible",
         "group",
         "group_epoch",
         "held_back",
@@ -143,11 +143,11 @@ class GroupHead(State):
         self.seen = 0  # to any consumer, by this server
         self.repeated_below = 0  # what another server may have delivered
         self.attempt = 1
-        self.counter = 0
         self.token = 0
         self.reading = 0  # serial of the read under way
         self.held_back: tuple[Batch, ...] = ()  # read, and waiting for a reservation
         self.dirty = False
+        self.eligible: tuple[MemberId, ...] = ()  # that the newest control record went to
         self.syncs: dict[int, Sync] = {}
         self.crossing_serial = 0
 
@@ -192,8 +192,8 @@ def _admit(outbox: Outbox, partition: Partition, head: GroupHead, consumer: Cons
 def _activate(outbox: Outbox, partition: Partition, head: GroupHead, consumer: Consumer) -> None:
     """Give the exclusive grant: from the first message that is not acknowledged."""
     head.active = consumer
-    head.counter += 1
-    head.token = head.server_epoch << TOKEN_COUNTER_BITS | head.counter
+    outbox.tokens += 1  # of this run: a token is never given twice under one serving epoch
+    head.token = head.server_epoch << TOKEN_COUNTER_BITS | outbox.tokens % (1 << TOKEN_COUNTER_BITS)
     head.delivered = head.acked
     head.held_back = ()
     head.reading = 0
@@ -220,6 +220,8 @@ def leave(outbox: Outbox, partition: Partition, stream: int, subscription: int |
             continue
         head.consumers = [consumer for consumer in head.consumers if consumer not in gone]
         if head.active in gone:
+            if head.dirty and head.phase is Phase.SERVING:
+                _sync(outbox, partition, head)
             head.active = None
             if head.consumers and head.phase is Phase.SERVING:
                 _activate(outbox, partition, head, head.consumers[0])
@@ -265,6 +267,9 @@ def on_cursor_read(
     if failed:
         outbox.poll(outbox.config.retry_us, "cursor", partition.id, group)
         return
+    if record is None and not head.consumers and all(question.describe for question in head.questions):
+        _answer_without_cursor(outbox, partition, head)
+        return
     if record is None:
         if partition.chain is not None and head.crossing_serial == 0:
             _create_cursor(outbox, partition, head)
@@ -276,6 +281,15 @@ def on_cursor_read(
         head.cursor_revision = revision
         _place_head(outbox, partition, head, record)
     _answer_questions(outbox, partition, head)
+
+
+def _answer_without_cursor(outbox: Outbox, partition: Partition, head: GroupHead) -> None:
+    """To describe a group must not make it."""
+    error = errors.UnknownGroupError(f"group {head.group} has no position in partition {partition.id}")
+    for question in head.questions:
+        outbox.emit(GroupDescribed(question.request, 0, 0, None, None, 0, "", (), error))
+    head.questions = []
+    _forget_if_unused(partition, head)
 
 
 def _create_cursor(outbox: Outbox, partition: Partition, head: GroupHead) -> None:
@@ -351,8 +365,12 @@ def _begin_serving(
     head.repeated_below = head.reserved if cursor is not None else 0
     if partition.rights[segment.no].blind:
         head.repeated_below = INDEX_MAX
+        head.reserved = max(head.reserved, partition.logs[segment.no].tail)
     head.seen = head.acked
     head.attempt = 1
+    head.syncs = {}
+    head.held_back = ()
+    head.reading = 0
     head.server_epoch = segment.server_epoch
     head.phase = Phase.SERVING
     head.active = None
@@ -580,9 +598,20 @@ def retry(outbox: Outbox, partition: Partition, segment_no: int) -> None:
     """Time, a certificate or a record changed: what was held back may go now."""
     for head in list(partition.groups.values()):
         if head.segment_no == segment_no and head.phase is Phase.SERVING:
+            _chase_syncs(outbox, partition, head)
             _deliver_held_back(outbox, partition, head)
             pump_group(outbox, partition, head)
             _cross_if_done(outbox, partition, head)
+
+
+def _chase_syncs(outbox: Outbox, partition: Partition, head: GroupHead) -> None:
+    """A control record waits for a member that is silent: it must not stay eligible."""
+    if not head.syncs:
+        return
+    silent = right.silent_members(outbox, partition, head.segment_no, outbox.config.silence_us)
+    if any(member in sync.waiting for sync in head.syncs.values() for member in silent):
+        right.seek(outbox, partition, head.segment_no)
+    outbox.poll(outbox.config.heartbeat_us, "pump", partition.id, head.segment_no)
 
 
 # ---- acknowledging --------------------------------------------------------------------------------------
@@ -636,21 +665,23 @@ def _sync(outbox: Outbox, partition: Partition, head: GroupHead) -> None:
     outbox.write(PutCursor(partition.id, cursor))
     serial = outbox.new_serial()
     outbox.when_stored(partition.id, "cursor", no, serial)
-    others = [member for member in segment.eligible if member != outbox.member]
-    head.syncs[serial] = Sync(head.acked, head.reserved, dict.fromkeys((outbox.member, *others)))
-    message = CursorSync(partition.id, no, segment.server_epoch, serial, (cursor,))
-    for member in others:
-        outbox.send(member, message)
     joining = partition.rights[no].joining if no in partition.rights else {}
     for member in joining:
         joining[member] = serial
+    others = [member for member in dict.fromkeys((*segment.eligible, *joining)) if member != outbox.member]
+    head.syncs[serial] = Sync(head.acked, head.reserved, dict.fromkeys((outbox.member, *others)))
+    head.eligible = segment.eligible
+    message = CursorSync(partition.id, no, segment.server_epoch, serial, (cursor,))
+    for member in others:
         outbox.send(member, message)
+    outbox.poll(outbox.config.silence_us, "pump", partition.id, no)
 
 
 def on_cursor_sync(outbox: Outbox, partition: Partition, sender: MemberId, message: CursorSync) -> None:
     """The server's control records: keep them, unless a newer server is known."""
     segment = partition.chain.segment(message.segment_no) if partition.chain is not None else None
-    if segment is not None and segment.server == outbox.member and message.server_epoch < segment.server_epoch:
+    if segment is not None and partition.chain is not None and message.server_epoch < segment.server_epoch:
+        outbox.send(sender, ChainUpdate(partition.chain, partition.revision))  # it serves no more
         return
     for cursor in message.cursors:
         merged = _merge_cursors(partition.cursors.get((cursor.segment_no, cursor.group)), cursor)
@@ -677,9 +708,13 @@ def on_link_up(outbox: Outbox, partition: Partition, member: MemberId) -> None:
             _sync(outbox, partition, head)
 
 
-def on_synced(outbox: Outbox, partition: Partition, member: MemberId, serial: int) -> None:
-    """One more member has a control record."""
+def on_synced(
+    outbox: Outbox, partition: Partition, member: MemberId, no: int, server_epoch: int | None, serial: int
+) -> None:
+    """One more member has a control record; it says all that the older ones of the same group said."""
     for head in list(partition.groups.values()):
+        if serial not in head.syncs or head.segment_no != no or server_epoch not in (None, head.server_epoch):
+            continue
         for known in [known for known in head.syncs if known <= serial]:
             sync = head.syncs[known]
             sync.waiting.pop(member, None)
@@ -782,10 +817,13 @@ def on_learned(outbox: Outbox, partition: Partition, chain: Chain) -> None:
             sync = head.syncs.get(serial)
             if sync is None:
                 continue
+            joining = partition.rights[segment.no].joining if segment.no in partition.rights else {}
             for member in list(sync.waiting):
-                if member != outbox.member and member not in segment.eligible:
+                if member != outbox.member and member not in segment.eligible and member not in joining:
                     del sync.waiting[member]
             _finish_sync(outbox, partition, head, serial)
+        if head.phase is Phase.SERVING and set(segment.eligible) - set(head.eligible):
+            _sync(outbox, partition, head)  # a new one must have the newest record
         if head.group in partition.groups:
             retry(outbox, partition, head.segment_no)
 

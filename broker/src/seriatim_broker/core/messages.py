@@ -45,7 +45,7 @@ class FenceRequest:
 class FenceAnswer:
     """What a fenced member holds.
 
-    `length` is its commit if it is the unbroken master, else its tail; None if it cannot give one (suspect, or the
+    `last_append_ms`: no later message may have an earlier append time. `length` is its commit if it is the unbroken master, else its tail; None if it cannot give one (suspect, or the
     segment is not known to it). `table` is as of `length`; `tail` holds the batches in [commit, length).
     """
 
@@ -57,6 +57,7 @@ class FenceAnswer:
     checksum: int
     unbroken: bool
     commit: int
+    last_append_ms: int
     table: Table
     incomplete_table: bool
     tail: tuple[Batch, ...]
@@ -172,12 +173,13 @@ class ReplicaTail:
 
 @dataclass(frozen=True, slots=True)
 class CopyRequest:
-    """DATA. Batches of a sealed segment, please, from this index on."""
+    """DATA. Batches of a sealed segment, please, from this index on; and the table it was opened with, if wanted."""
 
     partition: PartitionId
     segment_no: int
     from_index: int
     max_bytes: int
+    want_table: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +191,7 @@ class CopyAnswer:
     from_index: int
     available: bool
     batches: tuple[Batch, ...]
+    table: Table | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,11 +23,12 @@ from .state import State
 
 
 class LogDurable(NamedTuple):
-    """Held like an effect: the log of a segment is durable up to `tail`."""
+    """Held like an effect: the log of a segment, in this generation of its content, is durable up to `tail`."""
 
     partition: PartitionId
     segment_no: int
     tail: int
+    generation: int
 
 
 class Stored(NamedTuple):
@@ -107,12 +108,14 @@ class Outbox(State):
         "reads",
         "refusals",
         "run",
+        "runs",
         "serial",
         "started_us",
         "streams",
         "suspect",
         "timers",
         "token",
+        "tokens",
         "watched",
         "watched_by",
         "writes",
@@ -142,11 +145,14 @@ class Outbox(State):
         self.groups: dict[str, tuple[MemberId, ...]] = {}
         self.watched: dict[str, dict[PartitionId, None]] = {}  # broker -> partitions that need to hear it
         self.watched_by: dict[PartitionId, tuple[str, ...]] = {}
-        self.refusals: dict[str, dict[tuple[PartitionId, int], None]] = {}  # server -> segments it is refused for
+        # server -> partition -> segment it is refused for -> (session, time) of the newer record it was sent, or (0, 0)
+        self.refusals: dict[str, dict[PartitionId, dict[int, tuple[int, int]]]] = {}
+        self.runs: dict[MemberId, int] = {}  # as last registered
         self.ended: dict[MemberId, int] = {}  # newest run whose death certificate was seen
         self.started_us = 0
         self.credits: dict[int, int] = {}  # consumers' stream -> bytes that may still be delivered
-        self.streams: dict[int, dict[PartitionId, None]] = {}  # consumers' stream -> its partitions
+        self.streams: dict[int, dict[int, PartitionId]] = {}  # consumers' stream -> subscription -> partition
+        self.tokens = 0  # given out in this run
         self.beat_due_us = 0
         self.reads: dict[int, Read] = {}  # serial -> who asked the disk
         self.flapping: dict[str, tuple[int, int]] = {}  # group -> (passed over until, for how long)

@@ -87,6 +87,7 @@ class Partition(State):
         "logs",
         "preparations",
         "quiescence",
+        "read_pause_us",
         "reading",
         "revision",
         "rights",
@@ -107,6 +108,7 @@ class Partition(State):
         self.tail_copies: dict[int, TailCopy] = {}
         self.cursors: dict[tuple[int, str], CursorState] = {}
         self.reading = False
+        self.read_pause_us = 0
         self.waiters: list[Waiter] = []
         self.quiescence: Quiescence | None = None
         self.fenced_at_us: int | None = None
@@ -121,14 +123,14 @@ class Partition(State):
 
     # ---- start ------------------------------------------------------------------------------------------
 
-    def recover(self, found: RecoveredPartition) -> None:
+    def recover(self, found: RecoveredPartition, suspect: bool) -> None:
         """Take up what the disk holds."""
         for preparation in found.preparations:
             self.preparations[preparation.segment_no, preparation.attempt] = preparation
         for segment in found.segments:
             chosen = self.preparations.get((segment.record.no, segment.record.attempt))
             table = chosen.table if chosen is not None else ()
-            self.logs[segment.record.no] = SegmentLog.recovered(self.id, segment, table)
+            self.logs[segment.record.no] = SegmentLog.recovered(self.id, segment, table, suspect)
         for tail in found.tail_copies:
             self.tail_copies[tail.segment_no] = tail
         for cursor in found.cursors:
@@ -179,9 +181,15 @@ class Partition(State):
     def on_chain_read(self, outbox: Outbox, chain: Chain | None, revision: int, failed: bool) -> None:
         """The coordinator answered, or did not."""
         self.reading = False
+        if not failed:
+            self.read_pause_us = 0
         if failed:
             if self.needs_chain(outbox):
-                outbox.poll(outbox.config.retry_us, "read", self.id)
+                self.read_pause_us = min(
+                    max(2 * self.read_pause_us, outbox.config.retry_us), outbox.config.retry_us_max
+                )
+                spread_us = self.id * 7919 % self.read_pause_us  # so that thousands of partitions do not ask at once
+                outbox.poll(self.read_pause_us + spread_us, "read", self.id)
         elif chain is None:
             for waiter in self.waiters:
                 error = errors.UnknownTopicError(f"there is no partition {self.id}")
@@ -222,6 +230,8 @@ class Partition(State):
             self.switch.on_written(outbox, self, outcome)
         elif owner == "settle":
             settle.on_written(outbox, self, detail, outcome)
+        elif owner == "copy":
+            copying.on_written(outbox, self, detail, outcome)
 
     def _note_switch(self, outbox: Outbox, chain: Chain) -> None:
         """Tell the operator, and pass over a group that failed for a while."""
@@ -259,7 +269,7 @@ class Partition(State):
             or self.groups
             or self.settling
             or self.copies
-            or any(log.record.sealed_len is None and not log.record.lost for log in self.logs.values())
+            or self._has_unsealed()
             or (self.chain is None and self.logs)
         )
 
@@ -292,6 +302,8 @@ class Partition(State):
         for no in [no for no in self.logs if no < first]:
             del self.logs[no]
             outbox.write(DropSegment(self.id, no))
+        for key in [key for key in self.cursors if key[0] < first]:
+            del self.cursors[key]
         for no in [no for no in self.tail_copies if no < first]:
             del self.tail_copies[no]
             outbox.write(DropSegment(self.id, no))
@@ -327,7 +339,12 @@ class Partition(State):
             self.fenced_at_us = None
 
     def _has_unsealed(self) -> bool:
-        return any(log.record.sealed_len is None and not log.record.lost for log in self.logs.values())
+        """Whether a segment here may still be open, as far as this member knows."""
+        decided_below = self.chain.open_segment.no if self.chain is not None else 0
+        return any(
+            log.record.sealed_len is None and not log.record.lost and log.no >= decided_below
+            for log in self.logs.values()
+        )
 
     def _empty_log(self, outbox: Outbox, segment: Segment, fenced: bool) -> SegmentLog:
         """A log with nothing in it: of a member that was listed, and never took a batch."""
@@ -354,6 +371,7 @@ class Partition(State):
             self.note_fenced(outbox)
             return
         log.active = True
+        log.last_append_ms = segment.opened_at_ms
         if master:
             log.unbroken = True
             log.update(outbox, opened_run=outbox.run)
@@ -414,9 +432,9 @@ class Partition(State):
                 outbox.emit(Resolved(waiter.request, None, error))
             elif late or (past and known) or (past and waiter.past is not None):
                 outbox.emit(Resolved(waiter.request, self.route(), None))
-            elif known and waiter.past is not None:
-                self.begin_switch(outbox, "complaint", waiter.past)
+            elif known and waiter.past is not None and self.switch is None:
                 still.append(waiter)
+                self.begin_switch(outbox, "complaint", waiter.past)
             else:
                 still.append(waiter)
         self.waiters = still
@@ -442,7 +460,8 @@ class Partition(State):
             return
         if self.quiescence is not None:
             if len(self.quiescence.queued) >= outbox.config.queued_appends_max:
-                event = replace(event, refuse=errors.OverloadedError("a planned switch is near", retry_after_ms=50))
+                overload = errors.OverloadedError("a planned switch is near", retry_after_ms=50)
+                event = replace(event, body=b"", refuse=overload)
             self.quiescence.queued.append(event)
             return
         self._append(outbox, log, event)
@@ -459,7 +478,7 @@ class Partition(State):
     def on_log_durable(self, outbox: Outbox, mark: LogDurable) -> None:
         """This member's disk has the log up to there."""
         log = self.logs.get(mark.segment_no)
-        if log is None:
+        if log is None or log.generation != mark.generation:
             return
         log.durable = max(log.durable, min(mark.tail, log.tail))
         if log.active and log.unbroken:
@@ -497,6 +516,15 @@ class Partition(State):
         """First word on a connection: where are you? Acknowledgements of an older connection do not count."""
         log.followers[member].in_step = False
         outbox.send(member, ResumeReplica(self.id, log.no, log.record.attempt))
+
+    def resume_followers(self, outbox: Outbox) -> None:
+        """Ask those again that were not ready."""
+        log = self.open_log()
+        if log is None or not log.active or not log.unbroken:
+            return
+        for member, follower in log.followers.items():
+            if not follower.in_step and outbox.is_linked(member):
+                self._resume_follower(outbox, log, member)
 
     def on_resume(self, outbox: Outbox, sender: MemberId, message: ResumeReplica) -> None:
         """The master asks where this member is."""
@@ -575,10 +603,13 @@ class Partition(State):
         if log is None or not log.active or sender not in log.followers or log.record.attempt != message.attempt:
             return
         if message.reason == "gap":
-            self._resume_follower(outbox, log, sender)
+            if log.followers[sender].in_step:
+                self._resume_follower(outbox, log, sender)
         elif message.reason == "not opened" and self.chain is not None:
+            log.followers[sender].in_step = False
             outbox.send(sender, ChainUpdate(self.chain, self.revision))
-            self._resume_follower(outbox, log, sender)
+            self.read_chain(outbox)  # perhaps it is this member that has not heard
+            outbox.poll(outbox.config.commit_idle_us, "follow", self.id)
         else:
             self.read_chain(outbox)
             self.begin_switch(outbox, "follower fenced", log.no)
@@ -590,10 +621,12 @@ class Partition(State):
         log = self.open_log()
         if log is not None and log.active and log.unbroken and member in log.followers:
             self._resume_follower(outbox, log, member)
-        if self.chain is not None and member in self.chain.open_segment.members:
+        if self.chain is not None and any(member in segment.members for segment in self.chain.segments[-2:]):
             outbox.send(member, ChainUpdate(self.chain, self.revision))
         if self.switch is not None:
             self.switch.on_link_up(outbox, self, member)
+        if any(log.record.sealed_len is None and not log.active for log in self.logs.values()):
+            self.read_chain(outbox)  # what was decided while this member was away?
         right.on_link_up(outbox, self, member)
         groups.on_link_up(outbox, self, member)
         settle.on_link_up(outbox, self, member)
@@ -606,6 +639,7 @@ class Partition(State):
             log.followers[member].in_step = False
         if self.switch is not None:
             self.switch.on_link_lost(outbox, self, member)
+        right.on_link_lost(outbox, self, member)
         copying.on_link_lost(outbox, self, member)
 
     def on_peer_dead(self, outbox: Outbox, broker: str) -> None:
@@ -665,7 +699,7 @@ class Partition(State):
     def fence_answer(self, outbox: Outbox, log: SegmentLog, message: FenceRequest) -> FenceAnswer:
         """Only a master without a break since it opened the segment may speak of its commit; others of their tail."""
         length: int | None = log.commit if log.unbroken else log.tail
-        if outbox.suspect and not log.record.flush:
+        if log.suspect:
             length = None
         return FenceAnswer(
             partition=self.id,
@@ -676,6 +710,7 @@ class Partition(State):
             checksum=log.checksum_at(length) if length is not None else 0,
             unbroken=log.unbroken,
             commit=log.commit,
+            last_append_ms=log.last_append_ms,
             table=log.table.as_of(log.no, length) if length is not None else (),
             incomplete_table=log.record.incomplete_table,
             tail=log.tail_copy(length).batches if length is not None else (),
@@ -697,11 +732,14 @@ class Partition(State):
         """A segment must not stay fenced because a switcher died: this member looks after it in a while."""
         if self.fenced_at_us is None:
             self.fenced_at_us = outbox.now.mono_us
-            outbox.wake(outbox.now.mono_us + outbox.config.fenced_us, "fenced", self.id)
+            outbox.poll(outbox.config.fenced_us, "fenced", self.id)
 
     def on_fenced_too_long(self, outbox: Outbox) -> None:
         """No newer chain came: run the switch here."""
         if self.fenced_at_us is None:
+            return
+        if outbox.now.mono_us < self.fenced_at_us + outbox.config.fenced_us:
+            outbox.poll(self.fenced_at_us + outbox.config.fenced_us - outbox.now.mono_us, "fenced", self.id)
             return
         log = self.open_log()
         if not self._has_unsealed():
@@ -711,7 +749,7 @@ class Partition(State):
             self.begin_switch(outbox, "fenced too long", log.no)
         else:
             self.read_chain(outbox)
-        outbox.wake(outbox.now.mono_us + outbox.config.retry_us_max, "fenced", self.id)
+        outbox.poll(outbox.config.retry_us_max, "fenced", self.id)
 
     # ---- prepare ----------------------------------------------------------------------------------------
 
@@ -736,7 +774,15 @@ class Partition(State):
             )
             self.preparations[key] = preparation
             outbox.write(PutPreparation(self.id, preparation))
+            outbox.poll(4 * outbox.config.fenced_us, "prepared", self.id)
         outbox.when_durable(Send(sender.broker, answer))
+
+    def on_prepared_long_ago(self, outbox: Outbox) -> None:
+        """Nobody said what became of an attempt: look, for this member may be the master that everybody waits for."""
+        known = self.chain.open_segment.no if self.chain is not None else 0
+        if any(no > known for no, _ in self.preparations):
+            self.read_chain(outbox)
+            outbox.poll(10 * outbox.config.retry_us_max, "prepared", self.id)
 
     def preparation_key(self, message: PrepareRequest) -> tuple[int, bytes]:
         """Each attempt has its own place: two switchers never overwrite each other."""
@@ -809,4 +855,4 @@ class Partition(State):
 
 def _ignorant(partition: PartitionId, message: FenceRequest) -> FenceAnswer:
     """Unknown here: "I cannot say", never "not found"."""
-    return FenceAnswer(partition, message.segment_no, message.switch, False, None, 0, False, 0, (), True, ())
+    return FenceAnswer(partition, message.segment_no, message.switch, False, None, 0, False, 0, 0, (), True, ())

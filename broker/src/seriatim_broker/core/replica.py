@@ -47,10 +47,12 @@ class SegmentLog(State):
         "commit",
         "durable",
         "followers",
+        "generation",
         "last_append_ms",
         "partition",
         "record",
         "runs",
+        "suspect",
         "table",
         "tail",
         "tail_checksum",
@@ -76,11 +78,17 @@ class SegmentLog(State):
         self.runs: dict[bytes, tuple[int, bool]] = {}  # producer -> (run, refused)
         self.told_commit = 0
         self.last_append_ms = 0
+        self.generation = 0
+        self.suspect = False
 
     @classmethod
-    def recovered(cls, partition: PartitionId, found: RecoveredSegment, table: Table) -> SegmentLog:
-        """The log as a start found it; `table` is the one that the segment was opened with."""
+    def recovered(cls, partition: PartitionId, found: RecoveredSegment, table: Table, suspect: bool) -> SegmentLog:
+        """The log as a start found it; `table` is the one that the segment was opened with.
+
+        `suspect`: the machine went down, so what was not flushed before it was committed may be missing here.
+        """
         log = cls(partition, found.record, table)
+        log.suspect = suspect and not found.record.flush and found.record.sealed_len is None
         for producer, window in found.windows:
             log.table.windows[producer] = window
         log.tail = log.durable = found.tail
@@ -162,10 +170,11 @@ class SegmentLog(State):
         window = self.table.record(header)
         self.tail = header.end_index
         self.tail_checksum = header.checksum
+        self.last_append_ms = header.append_time_ms
         if self.record.sealed_len is None:
             self.uncommitted.append(batch)
         outbox.write(PutBatch(self.partition, batch, self.commit, window))
-        outbox.when_durable(LogDurable(self.partition, self.no, self.tail))
+        outbox.when_durable(LogDurable(self.partition, self.no, self.tail, self.generation))
 
     def advance_commit(self, commit: int) -> bool:
         """Move the commit forward; a fence has frozen it for ever."""
@@ -214,3 +223,4 @@ class SegmentLog(State):
         outbox.write(Truncate(self.partition, self.no, 0, table))
         self.table = ProducerTable(table)
         self.tail = self.durable = self.commit = self.tail_checksum = 0
+        self.generation += 1

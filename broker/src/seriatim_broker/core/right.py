@@ -7,9 +7,10 @@ has run out. Order and durability do not rest on this: it keeps two servers from
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from seriatim_api.ids import MemberId
+from seriatim_api.ids import MemberId, PartitionId
 
 from .chain import Chain, Segment, SegmentState, add_eligible, change_server, remove_eligible
 from .messages import ChainUpdate, CursorSync, CursorSynced, EligibleRequest
@@ -86,7 +87,7 @@ def seek(outbox: Outbox, partition: Partition, no: int) -> None:
     segment = chain.segment(no)
     assert segment is not None
     silent = silent_members(outbox, partition, no, outbox.config.silence_us)
-    if silent and segment.state is not SegmentState.OPEN and not partition.is_writing("right", no):
+    if silent and segment.state is SegmentState.SEALED and not partition.is_writing("right", no):
         partition.write_chain(outbox, "right", remove_eligible(chain, no, silent), no)
     outbox.poll(outbox.config.heartbeat_us // 10, "pump", partition.id, no)
 
@@ -98,9 +99,9 @@ def take_over(outbox: Outbox, partition: Partition, no: int, server_epoch: int) 
     if chain is None or segment is None or segment.server_epoch > server_epoch or segment.server == outbox.member:
         return
     log = partition.logs.get(no)
-    if log is None or segment.state is SegmentState.OPEN or partition.is_writing("right", no):
-        return
-    if segment.state is SegmentState.SEALED and not log.is_whole:
+    if log is None or segment.state is not SegmentState.SEALED or partition.is_writing("right", no):
+        return  # an unsettled segment keeps its server: whoever settles it decides
+    if not log.is_whole:
         return
     if not _is_silent(outbox, segment.server):
         return
@@ -128,8 +129,9 @@ def _nobody_eligible_lives(outbox: Outbox, segment: Segment) -> bool:
 
 def _has_ended(outbox: Outbox, member: MemberId) -> bool:
     link = outbox.links.get(member.broker)
-    run = link.run if link is not None and link.member == member else 1
-    return outbox.ended.get(member, 0) >= run
+    linked_run = link.run if link is not None and link.member == member else 0
+    run = max(linked_run, outbox.runs.get(member, 0))
+    return run > 0 and outbox.ended.get(member, 0) >= run
 
 
 # ---- refusing the old server ----------------------------------------------------------------------------
@@ -138,28 +140,55 @@ def _has_ended(outbox: Outbox, member: MemberId) -> bool:
 def refuse_server(outbox: Outbox, partition: Partition, no: int) -> None:
     """This member was fenced, so another server may be named: the present one gets no more answers for the segment."""
     segment = partition.chain.segment(no) if partition.chain is not None else None
-    if segment is not None and segment.server != outbox.member:
+    if segment is None:
+        refuse_others(outbox, partition, no, partition.logs[no].record.members)  # who serves is not known yet
+    elif segment.server != outbox.member:
         refuse(outbox, partition, no, segment.server)
 
 
 def refuse(outbox: Outbox, partition: Partition, no: int, server: MemberId) -> None:
     """From now on heartbeats of that server are answered without this segment."""
-    outbox.refusals.setdefault(server.broker, {})[partition.id, no] = None
+    outbox.refusals.setdefault(server.broker, {}).setdefault(partition.id, {})[no] = (0, 0)
+
+
+def refused_to(outbox: Outbox, broker: str) -> tuple[tuple[PartitionId, int], ...]:
+    """The segments for which a broker's heartbeats are not answered: until it surely knows the newer record."""
+    refusals = outbox.refusals.get(broker)
+    return tuple((partition, no) for partition, told in refusals.items() for no in told) if refusals else ()
+
+
+def refuse_others(outbox: Outbox, partition: Partition, no: int, members: Iterable[MemberId]) -> None:
+    """Whoever else of these may think that it serves the segment gets no more answers for it."""
+    for member in members:
+        if member != outbox.member:
+            refuse(outbox, partition, no, member)
 
 
 def _tell_refused(outbox: Outbox, partition: Partition, broker: str) -> None:
-    """A refused server that is sent the newer record (on the same ordered stream) needs no more refusing."""
-    refusals = outbox.refusals.get(broker)
+    """Send a refused server the newer record, once a session; it is refused until it surely has it."""
+    refusals = outbox.refusals.get(broker, {}).get(partition.id)
     chain = partition.chain
     link = outbox.links.get(broker)
     if not refusals or chain is None or link is None or not link.up:
         return
-    mine = [key for key in refusals if key[0] == partition.id]
-    for key in mine:
-        segment = chain.segment(key[1])
-        if segment is None or segment.state is not SegmentState.OPEN:
+    for no, (session, _) in list(refusals.items()):
+        segment = chain.segment(no)
+        decided = segment is None or segment.state is not SegmentState.OPEN
+        if decided and session != link.session:
             outbox.send_broker(broker, ChainUpdate(chain, partition.revision))
-            del refusals[key]
+            refusals[no] = (link.session, outbox.now.mono_us)
+
+
+def forget_told(outbox: Outbox, broker: str, session: int, sent_us: int) -> None:
+    """A heartbeat of that session, sent after the newer record on the same ordered stream, was answered: it knows."""
+    refusals = outbox.refusals.get(broker)
+    for partition in list(refusals or ()):
+        assert refusals is not None
+        told = refusals[partition]
+        for no in [no for no, (told_in, told_us) in told.items() if told_in == session and told_us < sent_us]:
+            del told[no]
+        if not told:
+            del refusals[partition]
 
 
 def on_link_up(outbox: Outbox, partition: Partition, member: MemberId) -> None:
@@ -181,7 +210,11 @@ def on_learned(outbox: Outbox, partition: Partition, known: Chain | None, chain:
         elif not partition.rights[no].confirmed and known is not None:
             old = known.segment(no)
             if old is not None and old.server_epoch < segment.server_epoch:
-                partition.rights[no].confirmed = True  # taken anew
+                # taken anew: what this member promised in its last run is forgotten, so it refuses all others first
+                held = partition.rights[no]
+                held.confirmed = True
+                held.from_us = outbox.now.mono_us + outbox.config.serve_lease_us + outbox.config.serve_margin_us
+                refuse_others(outbox, partition, no, (*segment.members, *old.eligible))
         if no in partition.rights:
             for member in list(partition.rights[no].joining):
                 if member in segment.eligible:
@@ -198,14 +231,12 @@ def _new_right(outbox: Outbox, partition: Partition, known: Chain | None, segmen
         return Right(confirmed=True, from_us=0, old_server=None)
     wait_us = outbox.config.serve_lease_us + outbox.config.serve_margin_us
     if known is None:
-        return Right(confirmed=False, from_us=outbox.started_us + wait_us, old_server=None)
+        return Right(confirmed=False, from_us=0, old_server=None)
     old = known.segment(segment.no)
     old_server = old.server if old is not None else segment.master
     if old_server == outbox.member:
         return Right(confirmed=True, from_us=0, old_server=None)
-    for member in segment.members:
-        if member != outbox.member:
-            refuse(outbox, partition, segment.no, member)
+    refuse_others(outbox, partition, segment.no, segment.members)
     from_us = outbox.now.mono_us + wait_us
     if old_server is not None and _has_ended(outbox, old_server):
         from_us = 0
@@ -219,6 +250,13 @@ def on_certificate(outbox: Outbox, partition: Partition, member: MemberId) -> No
         if right.old_server == member and _has_ended(outbox, member) and right.from_us > outbox.now.mono_us:
             right.from_us = outbox.now.mono_us
             outbox.poll(0, "pump", partition.id, no)
+
+
+def on_link_lost(outbox: Outbox, partition: Partition, member: MemberId) -> None:
+    """A member that was about to become eligible must ask again, unless it may be listed already."""
+    for no, held in partition.rights.items():
+        if not partition.is_writing("right", no):
+            held.joining.pop(member, None)
 
 
 # ---- a whole member wants to be eligible ----------------------------------------------------------------
@@ -250,6 +288,8 @@ def on_cursor_synced(outbox: Outbox, partition: Partition, sender: MemberId, mes
     if right is None or chain is None or right.joining.get(sender) != message.serial:
         return
     segment = chain.segment(no)
+    if segment is not None and segment.server_epoch != message.server_epoch:
+        return
     if segment is None or sender in segment.eligible:
         right.joining.pop(sender, None)
     elif not partition.is_writing("right", no):

@@ -59,7 +59,7 @@ def _may_settle(outbox: Outbox, partition: Partition, no: int) -> bool:
     segment = partition.chain.segment(no) if partition.chain is not None else None
     if log is None or segment is None or outbox.member not in segment.members:
         return False
-    return log.record.flush or not outbox.suspect
+    return not log.suspect
 
 
 def on_fenced(outbox: Outbox, partition: Partition, no: int) -> None:

@@ -140,12 +140,7 @@ class Switch(State):
         self.source = None
         self.certified = False
         self.table_complete = True
-        if self.kind is Kind.GENESIS:
-            assert self.genesis is not None
-            self.groups_left = list(self.genesis.send_chain)
-            self._prepare_next(outbox, partition)
-        else:
-            partition.read_chain(outbox)
+        partition.read_chain(outbox)
 
     def hurry(self, outbox: Outbox, partition: Partition) -> None:
         """There is a new reason: do not sit out a pause."""
@@ -185,10 +180,14 @@ class Switch(State):
         self, outbox: Outbox, partition: Partition, chain: Chain | None, revision: int, failed: bool
     ) -> None:
         """The record as the coordinator has it: only this one may be compared with in the transaction."""
-        if self.phase is not Phase.READING or self.kind is Kind.GENESIS:
+        if self.phase is not Phase.READING:
             return
         if failed:
             self._pause(outbox, partition)
+            return
+        if chain is None and self.genesis is not None:
+            self.groups_left = list(self.genesis.send_chain)
+            self._prepare_next(outbox, partition)
             return
         if chain is None:
             self.give_up(outbox, partition, errors.UnknownTopicError(f"there is no partition {partition.id}"))
@@ -210,7 +209,7 @@ class Switch(State):
         """A newer record came by another way."""
         if not self.segment_no and self.kind is Kind.PLANNED:
             return  # it has not read which segment it is about
-        if self.kind is Kind.GENESIS or chain.open_segment.no > self.segment_no:
+        if chain.open_segment.no > self.segment_no:
             self._finish(outbox, partition)
         elif self.phase not in (Phase.READING, Phase.PAUSED, Phase.WRITING):
             self.chain = chain  # another field changed: the transaction compares with the newest revision known
@@ -312,12 +311,23 @@ class Switch(State):
         ):
             self._decide(outbox, partition, with_length)
         elif timed_out or hopeless:
-            if self.answers:
+            if self.kind is Kind.PLANNED:
+                self._become_failover(outbox, partition)
+            elif self.answers:
                 self._open_over(outbox, partition)  # only suspects answered: fenced, but no length to trust
             else:
                 self._ask_certificate(outbox, partition)
         elif with_length:
             self._set_deadline(outbox, partition, outbox.config.fence_wait_us)
+
+    def _become_failover(self, outbox: Outbox, partition: Partition) -> None:
+        """The master came to rest and does not answer any more: the plan is over, and all members are asked."""
+        if self.request is not None:
+            outbox.emit(Resolved(self.request, partition.route(), errors.UnavailableError("the master died meanwhile")))
+        self.request = None
+        self.kind = Kind.FAILOVER
+        self.reason = "master died in a planned switch"
+        self.begin(outbox, partition)
 
     # ---- step 3: decide ---------------------------------------------------------------------------------
 
@@ -452,7 +462,7 @@ class Switch(State):
         if self.phase is not Phase.PREPARING or message.attempt != self.attempt or sender not in self.members:
             return
         if message.refusal:
-            if message.refusal == "decided":
+            if message.refusal == "decided" and self.kind is not Kind.GENESIS:
                 self.begin(outbox, partition)
             else:
                 self._prepare_next(outbox, partition)
@@ -467,7 +477,7 @@ class Switch(State):
         opening = Opening(
             self.attempt, self.group, self.members, self.prepared[self.members[0]], not self.table_complete
         )
-        now_ms = outbox.now.wall_ms
+        now_ms = max([outbox.now.wall_ms, *(answer.last_append_ms for answer in self.answers.values())])
         self.phase = Phase.WRITING
         if self.genesis is not None:
             g = self.genesis
@@ -507,11 +517,8 @@ class Switch(State):
     def on_written(self, outbox: Outbox, partition: Partition, outcome: WriteOutcome) -> None:
         """Done: everybody concerned hears of it. Lost, or not known: read before anything else."""
         if outcome is not WriteOutcome.DONE and self.phase is Phase.WRITING:
-            if self.kind is Kind.GENESIS:
-                self.give_up(outbox, partition, errors.UnavailableError("the chain could not be written"))
-            else:
-                self.phase = Phase.READING  # the read is under way
-                self._renew(outbox)
+            self.phase = Phase.READING  # the read is under way
+            self._renew(outbox)
 
     def _renew(self, outbox: Outbox) -> None:
         self.id = outbox.new_id()

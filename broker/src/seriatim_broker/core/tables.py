@@ -44,6 +44,8 @@ def table_after(partition: Partition, no: int) -> Table | None:
         return () if no == chain.segments[0].no else partition.before_tables.get(no)
     if segment.state is not SegmentState.SEALED or segment.sealed_len is None or log is None or not log.is_whole:
         return None
+    if partition.chosen_preparation(segment) is None:
+        return None  # a copy under way: what the segment was opened with is not known yet
     own = log.table.as_of(no, segment.sealed_len)
     if not segment.incomplete_table or no == chain.segments[0].no:
         return own

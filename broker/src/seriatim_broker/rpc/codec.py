@@ -161,6 +161,7 @@ def _write_fence_answer(message: m.FenceAnswer, field: Pb) -> None:
     field.checksum = message.checksum
     field.unbroken = message.unbroken
     field.commit = message.commit
+    field.last_append_ms = message.last_append_ms
     _write_table(message.table, field.table)
     field.incomplete_table = message.incomplete_table
     _write_batches(message.tail, field.tail)
@@ -175,6 +176,7 @@ def _read_fence_answer(field: Pb) -> m.FenceAnswer:
         field.checksum,
         field.unbroken,
         field.commit,
+        field.last_append_ms,
         _read_table(field.table),
         field.incomplete_table,
         _read_batches(field.tail),
@@ -270,6 +272,7 @@ def _write_copy_request(message: m.CopyRequest, field: Pb) -> None:
     _segment(message, field)
     field.from_index = message.from_index
     field.bytes_max = message.max_bytes
+    field.want_table = message.want_table
 
 
 def _write_copy_answer(message: m.CopyAnswer, field: Pb) -> None:
@@ -277,10 +280,14 @@ def _write_copy_answer(message: m.CopyAnswer, field: Pb) -> None:
     field.from_index = message.from_index
     field.available = message.available
     _write_batches(message.batches, field.batches)
+    if message.table is not None:
+        field.table.SetInParent()
+        _write_table(message.table, field.table)
 
 
 def _read_copy_answer(field: Pb) -> m.CopyAnswer:
-    return m.CopyAnswer(*_place(field), field.from_index, field.available, _read_batches(field.batches))
+    table = _read_table(field.table) if field.HasField("table") else None
+    return m.CopyAnswer(*_place(field), field.from_index, field.available, _read_batches(field.batches), table)
 
 
 def _write_store_tail(message: m.StoreTail, field: Pb) -> None:
@@ -382,7 +389,7 @@ _TABLE: dict[type, tuple[str, Callable[[Any, Pb], None], Callable[[Pb], Any]]] =
     m.CopyRequest: (
         "copy_request",
         _write_copy_request,
-        lambda f: m.CopyRequest(*_place(f), f.from_index, f.bytes_max),
+        lambda f: m.CopyRequest(*_place(f), f.from_index, f.bytes_max, f.want_table),
     ),
     m.CopyAnswer: ("copy_answer", _write_copy_answer, _read_copy_answer),
     m.StoreTail: ("store_tail", _write_store_tail, _read_store_tail),

@@ -38,6 +38,7 @@ class Directory:
         self._emit = emit
         self._listeners: list[Callable[[], None]] = []
         self._groups: tuple[tuple[str, tuple[MemberId, ...]], ...] | None = None
+        self._runs: tuple[tuple[MemberId, int], ...] = ()
         self.members: dict[str, records_pb2.MemberRecord] = {}
         self.live_runs: dict[str, int] = {}
         self.certified: set[RunId] = set()
@@ -114,9 +115,11 @@ class Directory:
             (name, tuple(member_from_record(r.member) for r in sorted(records, key=lambda r: r.slot)))
             for name, records in sorted(groups.items())
         )
-        if found != self._groups:
+        runs = tuple(sorted((member_from_record(r.member), r.run) for r in self.members.values()))
+        if (found, runs) != (self._groups, self._runs):
             self._groups = found
-            self._emit(DirectoryChanged(found))
+            self._runs = runs
+            self._emit(DirectoryChanged(found, runs))
         self.loaded.set()
         self._tell()
 
