@@ -62,7 +62,7 @@ class RootGroup(click.Group):
         for name in self.list_commands(ctx):
             command = None if name in _OWN_COMMANDS else self.get_command(ctx, name)
             if command is not None and not command.hidden:
-                others.append((name, command.get_short_help_str(limit=70)))
+                others.append((name, command.get_short_help_str(limit=60)))
         with formatter.section("Commands"):
             formatter.write_dl(rows)
         if others:
@@ -174,7 +174,7 @@ def _broken(plugin: EntryPoint, why: str) -> click.Command:
     "--bootstrap",
     envvar="SERIATIM_BOOTSTRAP",
     metavar="HOST:PORT,...",
-    help="Brokers to begin with. [default: the local cluster's, if one runs here, else 127.0.0.1:7000]",
+    help="Brokers to begin with. [default: the local cluster's, if one runs here, else 127.0.0.1:7400]",
 )
 @click.option("--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.version_option(package_name="seriatim", message="seriatim %(version)s")

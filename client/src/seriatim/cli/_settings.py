@@ -16,7 +16,8 @@ from typing import Final
 import click
 from rich.console import Console
 
-BOOTSTRAP_DEFAULT: Final = ("127.0.0.1:7000",)
+BOOTSTRAP_DEFAULT: Final = ("127.0.0.1:7400",)
+"""Where `seriatim standalone` listens unless told otherwise."""
 CLUSTER_DIRECTORY_DEFAULT: Final = ".local/cluster"
 _PORT_MAX: Final = 65535
 

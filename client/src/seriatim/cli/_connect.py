@@ -1,0 +1,336 @@
+"""The commands' ports (`_ports`) over the client's public names: the one module of the command that knows them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Final, Literal
+
+from seriatim_api.errors import SeriatimError
+from seriatim_api.ids import make_offset, split_offset
+
+import seriatim
+from seriatim.cli._chain_view import ChainView, SegmentView
+from seriatim.cli._ports import (
+    AdminPort,
+    ConsumerPort,
+    Delivered,
+    GroupRow,
+    MemberRow,
+    Note,
+    OutcomeName,
+    ProducerPort,
+    SendResult,
+    TopicView,
+)
+from seriatim.cli._settings import Settings
+from seriatim.cli._sources import Message
+
+MESSAGE_ID_HEADER: Final = "seriatim-id"
+"""Where a message's id for histories travels."""
+
+STICKY_COUNT: Final = 100
+"""Messages without a key that go to one partition before the next one's turn: large batches, evenly spread."""
+
+PAGE_SEGMENT_COUNT: Final = 256
+"""Segments on each page of a chain's older ones."""
+
+FETCH_MESSAGE_COUNT: Final = 500
+FETCH_TIMEOUT_S: Final = 1.0
+
+CEASED_S: Final = 0.5
+"""Without a grant for so long, a partition is said to be taken away, or to be waited for."""
+
+WATCH_PAUSE_S: Final = 0.2
+WATCH_PATIENCE_S: Final = 30.0
+"""How long no broker may answer a watch before it is given up."""
+
+
+@asynccontextmanager
+async def producer(settings: Settings, topic: str) -> AsyncIterator[ProducerPort]:
+    """A producer of `topic`; at the end everything that was handed over has its outcome."""
+    async with seriatim.Client.connect(settings.bootstrap, name="cli") as client, client.producer(topic) as found:
+        port = _Producer(found)
+        try:
+            yield port
+        finally:
+            await port.close()
+
+
+class _Producer:
+    """`ProducerPort`. One task for each partition in use waits for the outcomes, in their order."""
+
+    def __init__(self, producer: seriatim.Producer) -> None:
+        self.name = producer.producer_id.hex()
+        self._producer = producer
+        self._turn = 0
+        self._waiting: dict[int, deque[tuple[seriatim.Delivery, Callable[[SendResult], None]]]] = {}
+        self._settling: dict[int, asyncio.Task[None]] = {}
+
+    def partition_of(self, message: Message) -> int:
+        if message.key is not None:
+            return self._producer.settings.partitioner(message.key, self._producer.partition_count)
+        self._turn += 1
+        return (self._turn - 1) // STICKY_COUNT % self._producer.partition_count
+
+    async def send(
+        self, message: Message, partition: int, message_id: str | None, done: Callable[[SendResult], None]
+    ) -> None:
+        headers = None if message_id is None else {MESSAGE_ID_HEADER: message_id.encode()}
+        delivery = await self._producer.send(message.value, message.key, partition, headers=headers)
+        self._waiting.setdefault(partition, deque()).append((delivery, done))
+        if partition not in self._settling:
+            settling = asyncio.create_task(self._settle(partition), name=f"outcomes-{partition}")
+            self._settling[partition] = settling
+
+    async def _settle(self, partition: int) -> None:
+        waiting = self._waiting[partition]
+        while waiting:
+            delivery, done = waiting[0]
+            result = await _result(delivery, partition)
+            waiting.popleft()
+            done(result)
+        del self._settling[partition]
+
+    async def flush(self) -> None:
+        await self._producer.flush()
+        await asyncio.gather(*self._settling.values())
+
+    async def close(self) -> None:
+        for settling in tuple(self._settling.values()):
+            settling.cancel()
+        await asyncio.gather(*self._settling.values(), return_exceptions=True)
+
+
+async def _result(delivery: seriatim.Delivery, partition: int) -> SendResult:
+    try:
+        receipt = await delivery
+    except seriatim.SendError as error:
+        outcome: OutcomeName = "failed" if error.outcome == "failed" else "unknown"
+        return SendResult(outcome, partition, None, str(error))
+    return SendResult("ok", receipt.partition, receipt.offset)
+
+
+@asynccontextmanager
+async def consumer(
+    settings: Settings,
+    topic: str,
+    group: str,
+    *,
+    start: Literal["earliest", "latest"],
+    on_note: Callable[[Note], None],
+) -> AsyncIterator[ConsumerPort]:
+    """A consumer of `topic`, a member of `group`; at the end its acknowledgements have gone."""
+    notes = _Notes(on_note)
+    async with (
+        seriatim.Client.connect(settings.bootstrap, name="cli") as client,
+        client.consumer(
+            topic, group, start=start, on_gap=notes.gap, on_assignment=notes.assignment
+        ) as found,
+    ):
+        try:
+            yield _Consumer(found)
+        finally:
+            notes.close()
+
+
+class _Notes:
+    """Makes notes for people of what a consumer is told.
+
+    Between two segments a partition has no grant for a moment; that it was taken away is said only if it lasts.
+    """
+
+    def __init__(self, on_note: Callable[[Note], None]) -> None:
+        self._on_note = on_note
+        self._segments: dict[int, int] = {}
+        self._ceased: dict[int, asyncio.TimerHandle] = {}
+
+    def gap(self, gap: seriatim.Gap) -> None:
+        """The rest of a segment is gone."""
+        segment, _ = split_offset(gap.offset)
+        self._on_note(Note("gap", gap.partition, gap.offset, make_offset(segment + 1, 0), gap.reason))
+
+    def assignment(self, assignment: seriatim.Assignment) -> None:
+        """A partition begins, goes on in the next segment, or ceases."""
+        partition, (segment, _) = assignment.partition, split_offset(assignment.offset)
+        ceased = self._ceased.pop(partition, None)
+        if ceased is not None:
+            ceased.cancel()
+        if not assignment.active:
+            later = asyncio.get_running_loop().call_later(CEASED_S, self._has_ceased, partition)
+            self._ceased[partition] = later
+            return
+        before = self._segments.get(partition)
+        self._segments[partition] = segment
+        crossed = before is not None and segment > before
+        self._on_note(Note("crossed" if crossed else "active", partition, assignment.offset))
+
+    def _has_ceased(self, partition: int) -> None:
+        was_active = self._segments.pop(partition, None) is not None
+        self._on_note(Note("revoked" if was_active else "standby", partition))
+
+    def close(self) -> None:
+        """Say nothing more."""
+        for ceased in self._ceased.values():
+            ceased.cancel()
+
+
+class _Consumer:
+    """`ConsumerPort`."""
+
+    def __init__(self, consumer: seriatim.Consumer) -> None:
+        self.name = consumer.name
+        self._consumer = consumer
+
+    async def batches(self) -> AsyncIterator[list[Delivered]]:
+        while True:
+            messages = await self._consumer.fetch(FETCH_MESSAGE_COUNT, FETCH_TIMEOUT_S)
+            yield [_delivered(message) for message in messages]
+
+    async def ack(self, last: Delivered) -> bool:
+        return await self._consumer.ack(last.handle)
+
+
+def _delivered(message: seriatim.Message) -> Delivered:
+    message_id = message.headers.get(MESSAGE_ID_HEADER)
+    return Delivered(
+        partition=message.partition,
+        offset=message.offset,
+        key=message.key,
+        value=message.value,
+        timestamp_ms=message.timestamp_ms,
+        message_id=None if message_id is None else message_id.decode(errors="replace"),
+        maybe_repeated=message.maybe_repeated,
+        attempt=message.attempt,
+        handle=message,
+    )
+
+
+@asynccontextmanager
+async def admin(settings: Settings) -> AsyncIterator[AdminPort]:
+    """Administration."""
+    async with seriatim.Client.connect(settings.bootstrap, name="cli") as client:
+        yield _Admin(client.admin())
+
+
+class _Admin:
+    """`AdminPort`."""
+
+    def __init__(self, admin: seriatim.Admin) -> None:
+        self._admin = admin
+
+    async def create_topic(
+        self, name: str, partitions: int, *, flush: bool, message_size_max: int | None, retention_ms: int | None,
+        chain_width: int | None,
+    ) -> TopicView:  # fmt: skip
+        asked = seriatim.TopicSettings(
+            flush=flush,
+            message_size_bytes_max=message_size_max or 0,
+            retention_ms=retention_ms or 0,
+            chain_width=chain_width or 0,
+        )
+        return _topic_view(await self._admin.create_topic(name, partitions, asked))
+
+    async def list_topics(self) -> list[TopicView]:
+        return [_topic_view(topic) for topic in await self._admin.list_topics()]
+
+    async def describe_topic(self, name: str) -> tuple[TopicView, list[ChainView]]:
+        described = await self._admin.describe_topic(name)
+        return _topic_view(described.topic), [chain_view(chain) for chain in described.chains]
+
+    async def delete_topic(self, name: str) -> None:
+        await self._admin.delete_topic(name)
+
+    async def chain(self, topic: str, partition: int) -> ChainView:
+        return chain_view(await self._admin.describe_chain(topic, partition))
+
+    async def watch_chain(self, topic: str, partition: int) -> AsyncIterator[ChainView]:
+        epoch, failing_since = -1, None
+        while True:
+            try:
+                async for chain in self._admin.watch_chain(topic, partition):
+                    failing_since = None
+                    if chain.epoch > epoch:
+                        epoch = chain.epoch
+                        yield chain_view(chain)
+            except SeriatimError as error:
+                now = time.monotonic()
+                failing_since = now if failing_since is None else failing_since
+                if not error.retriable or now - failing_since > WATCH_PATIENCE_S:
+                    raise
+            await asyncio.sleep(WATCH_PAUSE_S)
+
+    async def describe_group(self, topic: str, group: str) -> list[GroupRow]:
+        described = await self._admin.describe_group(topic, group)
+        return [_group_row(row) for row in described.partitions]
+
+    async def members(self) -> list[MemberRow]:
+        cluster = await self._admin.describe_cluster()
+        return [
+            MemberRow(
+                broker=found.name,
+                group=found.group,
+                incarnation=found.incarnation,
+                run=found.run,
+                address=found.address,
+                live=found.live,
+                admitted=found.admitted,
+            )
+            for found in sorted(cluster.brokers, key=lambda found: found.name)
+        ]
+
+    async def declare_dead(self, broker: str, run: int, issuer: str) -> None:
+        await self._admin.declare_dead(broker, run, issuer)
+
+
+def _topic_view(topic: seriatim.Topic) -> TopicView:
+    return TopicView(
+        name=topic.name,
+        state=topic.state,
+        partitions=topic.partition_count,
+        flush=topic.settings.flush,
+        message_size_max=topic.settings.message_size_bytes_max,
+        retention_ms=topic.settings.retention_ms,
+        chain_width=topic.settings.chain_width,
+        created_at_ms=topic.created_at_ms,
+    )
+
+
+def chain_view(chain: seriatim.Chain) -> ChainView:
+    """A chain as it is drawn."""
+    return ChainView(
+        topic=chain.topic,
+        partition=chain.partition,
+        epoch=chain.epoch,
+        send_chain=chain.send_chain,
+        segments=tuple(
+            SegmentView(
+                no=segment.no,
+                group=segment.group,
+                members=segment.members,
+                state=segment.state,
+                length=segment.sealed_len,
+                server=segment.server,
+                tail_from=segment.tail_from,
+                tail_copies=segment.tail_copies,
+                incomplete_table=segment.incomplete_table,
+            )
+            for segment in chain.segments
+        ),
+        older_segment_count=chain.page_count * PAGE_SEGMENT_COUNT,
+    )
+
+
+def _group_row(row: seriatim.GroupPartition) -> GroupRow:
+    return GroupRow(
+        partition=row.partition,
+        next_offset=make_offset(row.segment, row.acked_index) if row.has_cursor else None,
+        lag=row.lag,
+        server=row.server_broker,
+        active=row.active_consumer,
+        standbys=row.standby_consumers,
+        problem=row.error or "",
+    )

@@ -1,0 +1,200 @@
+"""What the commands need of a cluster, in their own words; `_connect` says it with the client's public names.
+
+The commands are tested with a cluster in memory behind these, and for real by the process tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from seriatim.cli._chain_view import ChainView
+from seriatim.cli._sources import Message
+
+OutcomeName = Literal["ok", "failed", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class SendResult:
+    """What became of a message.
+
+    Attributes:
+        offset: Where it is stored, as `seriatim_api.ids` packs it; None if it is not, or nobody knows.
+        error: For people; empty if there is nothing to say.
+    """
+
+    outcome: OutcomeName
+    partition: int
+    offset: int | None
+    error: str = ""
+
+
+class ProducerPort(Protocol):
+    """A producer of one topic."""
+
+    name: str
+
+    def partition_of(self, message: Message) -> int:
+        """Where a message without an explicit partition goes; each call is about one message that is then sent."""
+        ...
+
+    async def send(
+        self, message: Message, partition: int, message_id: str | None, done: Callable[[SendResult], None]
+    ) -> None:
+        """Hand a message over, in order; returns when there was room for it. `done` is called once, in the loop.
+
+        Args:
+            message: Key and value.
+            partition: Where to.
+            message_id: Travels with it, for histories; None: nothing does.
+            done: Told of the outcome.
+        """
+        ...
+
+    async def flush(self) -> None:
+        """Wait until everything has its outcome; the producer's own delivery time-out bounds it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """A message as it came.
+
+    Attributes:
+        message_id: What `ProducerPort.send` let travel; None if nothing did.
+        maybe_repeated: It may have been delivered before, to this consumer or another of the group.
+        handle: The port's own, for `ack`.
+    """
+
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes
+    timestamp_ms: int
+    message_id: str | None = None
+    maybe_repeated: bool = False
+    attempt: int = 1
+    handle: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What a consumer should know beside the messages.
+
+    Attributes:
+        kind: `active` (takes over, or begins), `standby`, `crossed` into a segment, `gap`, `revoked`.
+        end_offset: For a gap the first offset after it.
+    """
+
+    kind: Literal["active", "standby", "crossed", "gap", "revoked"]
+    partition: int
+    offset: int | None = None
+    end_offset: int | None = None
+    text: str = ""
+
+
+class ConsumerPort(Protocol):
+    """A consumer of one topic, of one group."""
+
+    name: str
+
+    def batches(self) -> AsyncIterator[list[Delivered]]:
+        """What comes, in the order of each partition; empty lists where nothing came for a while."""
+        ...
+
+    async def ack(self, last: Delivered) -> bool:
+        """Acknowledge this message and everything before it in its partition.
+
+        False: the partition was taken over, or begun anew, meanwhile; the message comes again, here or elsewhere.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class TopicView:
+    """A topic, for people. Sizes in bytes, times in milliseconds; 0: the default, or for ever."""
+
+    name: str
+    state: str
+    partitions: int
+    flush: bool
+    message_size_max: int
+    retention_ms: int
+    chain_width: int
+    created_at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRow:
+    """A consumer group on one partition.
+
+    Attributes:
+        next_offset: The first offset not acknowledged; None if the group has no cursor there.
+        lag: Messages behind the end; None if nobody knows.
+        problem: Why the server's part is missing; empty if it is not.
+    """
+
+    partition: int
+    next_offset: int | None
+    lag: int | None
+    server: str
+    active: str
+    standbys: tuple[str, ...]
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MemberRow:
+    """A broker as the cluster knows it."""
+
+    broker: str
+    group: str
+    incarnation: str
+    run: int
+    address: str
+    live: bool
+    admitted: bool
+
+
+class AdminPort(Protocol):
+    """Topics, chains, groups, members."""
+
+    async def create_topic(
+        self, name: str, partitions: int, *, flush: bool, message_size_max: int | None, retention_ms: int | None,
+        chain_width: int | None,
+    ) -> TopicView:  # fmt: skip
+        """Make a topic, ready to use when this returns."""
+        ...
+
+    async def list_topics(self) -> list[TopicView]:
+        """All topics, by name."""
+        ...
+
+    async def describe_topic(self, name: str) -> tuple[TopicView, list[ChainView]]:
+        """One topic and its chains, by partition."""
+        ...
+
+    async def delete_topic(self, name: str) -> None:
+        """Delete a topic and its messages."""
+        ...
+
+    async def chain(self, topic: str, partition: int) -> ChainView:
+        """One partition's chain."""
+        ...
+
+    def watch_chain(self, topic: str, partition: int) -> AsyncIterator[ChainView]:
+        """The chain now, and again each time it changes."""
+        ...
+
+    async def describe_group(self, topic: str, group: str) -> list[GroupRow]:
+        """Where a group stands, by partition."""
+        ...
+
+    async def members(self) -> list[MemberRow]:
+        """All brokers."""
+        ...
+
+    async def declare_dead(self, broker: str, run: int, issuer: str) -> None:
+        """Certify that a run of a broker has ended."""
+        ...

@@ -1,0 +1,79 @@
+"""Running a command's coroutine: interruptible twice, once to end in good order and once more to end at once."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
+from typing import Any, Final, TypeVar
+
+from rich.live import Live
+from rich.text import Text
+
+from seriatim.cli._settings import Settings
+
+REFRESH_S: Final = 0.25
+T = TypeVar("T")
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """Run it to its end."""
+    return asyncio.run(work)
+
+
+@asynccontextmanager
+async def interruptible() -> AsyncIterator[asyncio.Event]:
+    """An event that SIGINT or SIGTERM sets; a second one interrupts as usual."""
+    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+
+    def first(number: signal.Signals) -> None:
+        stop.set()
+        loop.remove_signal_handler(number)
+
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    for number in numbers:
+        loop.add_signal_handler(number, first, number)
+    try:
+        yield stop
+    finally:
+        for number in numbers:
+            loop.remove_signal_handler(number)
+
+
+async def first_of(stop: asyncio.Event, work: Awaitable[T]) -> T | None:
+    """The result of `work`, or None if `stop` came first; then the work is cancelled."""
+    working = asyncio.ensure_future(work)
+    stopping = asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        stopping.cancel()
+        if not working.done():
+            working.cancel()
+        await asyncio.wait((working, stopping))
+    with suppress(asyncio.CancelledError):
+        return working.result()
+    return None
+
+
+@asynccontextmanager
+async def live_line(settings: Settings, text: Callable[[], str]) -> AsyncIterator[None]:
+    """Show a line on stderr that keeps itself up to date, where stderr is a terminal."""
+    if settings.as_json or not sys.stderr.isatty():
+        yield
+        return
+    with Live(Text(text()), console=settings.notes, transient=True, auto_refresh=False) as live:
+
+        async def refresh() -> None:
+            while True:
+                await asyncio.sleep(REFRESH_S)
+                live.update(Text(text()), refresh=True)
+
+        refreshing = asyncio.create_task(refresh(), name="live-line")
+        try:
+            yield
+        finally:
+            refreshing.cancel()
+            await asyncio.wait((refreshing,))

@@ -1,0 +1,111 @@
+"""`seriatim chain show|watch`: the chains of a topic's partitions, drawn (`_chain_view`)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import asdict
+
+import click
+from rich.console import RenderableType
+from rich.live import Live
+
+from seriatim.cli import _connect
+from seriatim.cli._chain_view import ROWS_DEFAULT, ChainView, draw_chain, draw_ribbons
+from seriatim.cli._ports import AdminPort
+from seriatim.cli._running import first_of, interruptible, run
+from seriatim.cli._settings import Settings
+
+WATCH_ALL_PARTITIONS_MAX = 64
+"""Partitions that are watched at a time: a stream each, a line each."""
+
+_all = click.option("--all", "show_all", is_flag=True, help=f"All segments, not the newest {ROWS_DEFAULT} rows.")
+
+
+@click.group()
+def chain() -> None:
+    """Draw the chain of segments of a topic's partitions."""
+
+
+@chain.command()
+@click.argument("topic")
+@click.argument("partition", type=click.IntRange(0), required=False)
+@_all
+@click.pass_obj
+def show(settings: Settings, topic: str, partition: int | None, show_all: bool) -> None:
+    """Draw the chain of PARTITION, or one line for each partition of TOPIC.
+
+    A box is a segment: number, broker group, state, length, members (* the master), who serves it to consumers.
+    Consumers read from left to right; the last one, the open one, accepts.
+    """
+
+    async def work() -> list[ChainView]:
+        async with _connect.admin(settings) as admin:
+            if partition is not None:
+                return [await admin.chain(topic, partition)]
+            _, chains = await admin.describe_topic(topic)
+            return chains
+
+    chains = run(work())
+    if settings.as_json:
+        settings.emit([asdict(view) for view in chains])
+        return
+    console = settings.console
+    console.print(_draw(chains, console.width, show_all=show_all))
+
+
+@chain.command()
+@click.argument("topic")
+@click.argument("partition", type=click.IntRange(0), required=False)
+@_all
+@click.pass_obj
+def watch(settings: Settings, topic: str, partition: int | None, show_all: bool) -> None:
+    """As `show`, kept up to date until Ctrl-C; with --output json, or into a file, each change as it comes."""
+    run(_watch(settings, topic, partition, show_all))
+
+
+async def _watch(settings: Settings, topic: str, partition: int | None, show_all: bool) -> None:
+    async with _connect.admin(settings) as admin, interruptible() as stop:
+        _, chains = await admin.describe_topic(topic)
+        if partition is not None:
+            chains = [await admin.chain(topic, partition)]
+        known = {view.partition: view for view in chains[:WATCH_ALL_PARTITIONS_MAX]}
+        console = settings.console
+        if settings.as_json or not console.is_terminal:
+
+            def changed(view: ChainView) -> None:
+                if settings.as_json:
+                    settings.emit(asdict(view))
+                else:
+                    console.print(draw_ribbons([view], width=console.width))
+
+            await first_of(stop, _follow(admin, topic, known, changed))
+            return
+        drawn = _draw(list(known.values()), console.width, show_all=show_all)
+        with Live(drawn, console=console, auto_refresh=False, screen=False) as live:
+
+            def redraw(_view: ChainView) -> None:
+                live.update(_draw(list(known.values()), console.width, show_all=show_all), refresh=True)
+
+            await first_of(stop, _follow(admin, topic, known, redraw))
+
+
+async def _follow(
+    admin: AdminPort, topic: str, known: dict[int, ChainView], changed: Callable[[ChainView], None]
+) -> None:
+    """Keep `known` up to date; ends when no partition is watched any more."""
+
+    async def one(partition: int) -> None:
+        async for view in admin.watch_chain(topic, partition):
+            known[partition] = view
+            changed(view)
+
+    async with asyncio.TaskGroup() as group:
+        for partition in known:
+            group.create_task(one(partition), name=f"watch-{topic}-{partition}")
+
+
+def _draw(chains: list[ChainView], width: int, *, show_all: bool) -> RenderableType:
+    if len(chains) == 1:
+        return draw_chain(chains[0], width=width, row_count_max=None if show_all else ROWS_DEFAULT)
+    return draw_ribbons(chains, width=width)

@@ -1,0 +1,281 @@
+"""`seriatim consume`: a topic in order, as a consumer of a group; what is printed is acknowledged, nothing else.
+
+Notes about standing by, taking over and crossing segments go to stderr, so that the output is the messages alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import click
+from seriatim_api.ids import format_offset
+
+from seriatim.cli import _connect
+from seriatim.cli._ports import ConsumerPort, Delivered, Note
+from seriatim.cli._running import first_of, interruptible, run
+from seriatim.cli._settings import Settings
+from seriatim.history import HistoryWriter
+
+IDLE_S: Final = 1.0
+"""With --no-follow: silence that means that the end is reached."""
+
+IDLE_AFTER_JOIN_S: Final = 10.0
+"""The same before the first message: joining and a take-over may take a moment."""
+
+Format = Literal["raw", "json", "pretty"]
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumeOptions:
+    """What the command line asks for."""
+
+    topic: str
+    group: str
+    start: Literal["earliest", "latest"]
+    count: int | None
+    follow: bool
+    output: Format
+
+
+@click.command()
+@click.argument("topic")
+@click.option("--group", "-g", required=True, help="The consumer group: it goes on where it stopped.")
+@click.option(
+    "--from",
+    "start",
+    type=click.Choice(["earliest", "latest"]),
+    default="earliest",
+    show_default=True,
+    help="Where a group begins that has never consumed.",
+)
+@click.option("--count", type=click.IntRange(1), help="End after so many messages.")
+@click.option("--follow/--no-follow", default=True, show_default=True, help="Wait for more at the end, or end there.")
+@click.option(
+    "--output",
+    "output",
+    type=click.Choice(["raw", "json", "pretty"]),
+    help="raw: values only, a line each; json: a line each; pretty: segment:index, key, value. [default: pretty]",
+)
+@click.option("--history", "history_path", type=click.Path(dir_okay=False, path_type=Path), help="Record for `check`.")
+@click.pass_obj
+def consume(
+    settings: Settings,
+    topic: str,
+    group: str,
+    start: Literal["earliest", "latest"],
+    count: int | None,
+    follow: bool,
+    output: Format | None,
+    history_path: Path | None,
+) -> None:
+    """Print the messages of TOPIC in order, as a consumer of GROUP, and acknowledge what was printed.
+
+    One consumer of a group is active on a partition; more of them stand by, and take over when it ends.
+    """
+    chosen: Format = output or ("json" if settings.as_json else "pretty")
+    options = ConsumeOptions(topic, group, start, count, follow, chosen)
+    with ExitStack() as stack:
+        history = None
+        if history_path is not None:
+            history = stack.enter_context(HistoryWriter(history_path, f"consume-{group}-{time.time_ns()}"))
+        count_printed = run(_consume(settings, options, history))
+    if not settings.as_json:
+        click.echo(f"{count_printed:,} messages", err=True)
+
+
+async def _consume(settings: Settings, options: ConsumeOptions, history: HistoryWriter | None) -> int:
+    notes = _note_printer(settings, options, history)
+    port_of = _connect.consumer(settings, options.topic, options.group, start=options.start, on_note=notes)
+    async with port_of as port, interruptible() as stop:
+        consumption = Consumption(options, port, history, sys.stdout.buffer.write, sys.stdout.buffer.flush)
+        await first_of(stop, consumption.run())
+        return consumption.count
+
+
+class Consumption:
+    """One run of the command: prints, records, and then acknowledges.
+
+    Args:
+        options: What to do.
+        port: The consumer.
+        history: Where to record; None: nowhere.
+        write: Takes the output.
+        flush: Hands the output on, before it is acknowledged.
+    """
+
+    def __init__(
+        self,
+        options: ConsumeOptions,
+        port: ConsumerPort,
+        history: HistoryWriter | None,
+        write: Callable[[bytes], Any],
+        flush: Callable[[], Any],
+    ) -> None:
+        self._options = options
+        self._port = port
+        self._history = history
+        self._write = write
+        self._flush = flush
+        self.count = 0
+
+    async def run(self) -> bool:
+        """Consume until the count is reached, or without --follow until nothing more comes."""
+        last_at = time.monotonic()
+        async for batch in _steadily(self._port.batches()):
+            if batch:
+                await self._take(batch)
+                last_at = time.monotonic()
+                if self._options.count is not None and self.count >= self._options.count:
+                    return True
+            elif not self._options.follow:
+                patience_s = IDLE_S if self.count else IDLE_AFTER_JOIN_S
+                if time.monotonic() - last_at >= patience_s:
+                    self._record_end()
+                    return True
+        return True
+
+    async def _take(self, batch: list[Delivered]) -> None:
+        if self._options.count is not None:
+            batch = batch[: self._options.count - self.count]
+        for message in batch:
+            self._write(render(message, self._options.output))
+        self._flush()
+        self._record(batch)
+        self.count += len(batch)
+        last = {message.partition: message for message in batch}
+        for message in last.values():
+            if self._history is not None:
+                self._history.flush()  # a delivery that is acknowledged must not be forgotten by a kill
+            acked = await self._port.ack(message)
+            if acked and self._history is not None:
+                self._history.ack(
+                    group=self._options.group,
+                    topic=self._options.topic,
+                    partition=message.partition,
+                    offset=message.offset,
+                )
+
+    def _record(self, batch: list[Delivered]) -> None:
+        if self._history is None:
+            return
+        for message in batch:
+            self._history.deliver(
+                message.message_id or f"{message.partition}/{format_offset(message.offset)}",
+                group=self._options.group,
+                consumer=self._port.name,
+                topic=self._options.topic,
+                partition=message.partition,
+                offset=message.offset,
+                attempt=message.attempt,
+                maybe_repeated=message.maybe_repeated,
+            )
+
+    def _record_end(self) -> None:
+        if self._history is not None:
+            self._history.end(self._options.group, topic=self._options.topic)
+
+
+async def _steadily(batches: AsyncIterator[list[Delivered]]) -> AsyncIterator[list[Delivered]]:
+    """The batches, and an empty one for each `IDLE_S` / 4 in which none came."""
+    coming: asyncio.Task[list[Delivered]] | None = None
+    try:
+        while True:
+            if coming is None:
+                coming = asyncio.create_task(_next(batches), name="next-batch")
+            done, _ = await asyncio.wait((coming,), timeout=IDLE_S / 4)
+            if not done:
+                yield []
+                continue
+            finished, coming = coming, None
+            try:
+                batch = finished.result()
+            except _ExhaustedError:
+                return
+            yield batch
+    finally:
+        if coming is not None:
+            coming.cancel()
+            await asyncio.wait((coming,))
+
+
+async def _next(batches: AsyncIterator[list[Delivered]]) -> list[Delivered]:
+    try:
+        return await anext(batches)
+    except StopAsyncIteration:
+        raise _ExhaustedError from None  # StopAsyncIteration cannot leave a task
+
+
+class _ExhaustedError(Exception):
+    """The consumer has ended."""
+
+
+def render(message: Delivered, output: Format) -> bytes:
+    """A message as it is printed, with a newline at its end."""
+    if output == "raw":
+        return message.value + b"\n"
+    if output == "json":
+        fields = {
+            "partition": message.partition,
+            "offset": format_offset(message.offset),
+            "key": _text(message.key),
+            "value": _text(message.value),
+            "timestamp_ms": message.timestamp_ms,
+            "maybe_repeated": message.maybe_repeated,
+        }
+        return json.dumps(fields, ensure_ascii=False).encode() + b"\n"
+    mark = " (maybe repeated)" if message.maybe_repeated else ""
+    where = f"{message.partition}  {format_offset(message.offset):<12} {_text(message.key) or '-'}"
+    return f"{where}  {_text(message.value)}{mark}\n".encode()
+
+
+def _text(data: bytes | None) -> str | None:
+    """For people, and for JSON: bytes that are no text come out escaped."""
+    return None if data is None else data.decode("utf-8", errors="backslashreplace")
+
+
+def _note_printer(
+    settings: Settings, options: ConsumeOptions, history: HistoryWriter | None
+) -> Callable[[Note], None]:
+    def take(note: Note) -> None:
+        if history is not None and note.kind == "gap":
+            assert note.offset is not None
+            assert note.end_offset is not None
+            history.gap(
+                topic=options.topic,
+                partition=note.partition,
+                first=note.offset,
+                end=note.end_offset,
+                why=note.text,
+                group=options.group,
+            )
+        if settings.as_json:
+            offset = None if note.offset is None else format_offset(note.offset)
+            fields = {"note": note.kind, "partition": note.partition, "offset": offset, "text": note.text}
+            click.echo(json.dumps(fields), err=True)
+        else:
+            click.echo(f"# {describe_note(note)}", err=True)
+
+    return take
+
+
+def describe_note(note: Note) -> str:
+    """A note for people."""
+    where = "" if note.offset is None else f" at {format_offset(note.offset)}"
+    more = f": {note.text}" if note.text else ""
+    until = "" if note.end_offset is None else f" to {format_offset(note.end_offset)}"
+    words = {
+        "active": f"active{where}{more}",
+        "standby": f"standing by{more}",
+        "crossed": f"crossed into the segment{where}{more}",
+        "gap": f"declared gap{where.replace(' at', ' from')}{until}{more}",
+        "revoked": f"not active any more{more}",
+    }
+    return f"partition {note.partition}: {words[note.kind]}"

@@ -1,0 +1,60 @@
+"""`seriatim group describe`: where a consumer group stands, partition by partition."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import click
+from rich.table import Table
+from seriatim_api.ids import format_offset
+
+from seriatim.cli import _connect
+from seriatim.cli._ports import GroupRow
+from seriatim.cli._running import run
+from seriatim.cli._settings import Settings
+
+
+@click.group()
+def group() -> None:
+    """Look at consumer groups."""
+
+
+@group.command()
+@click.argument("topic")
+@click.argument("name", metavar="GROUP")
+@click.pass_obj
+def describe(settings: Settings, topic: str, name: str) -> None:
+    """Show where GROUP stands on each partition of TOPIC, who is active and who stands by."""
+
+    async def work() -> list[GroupRow]:
+        async with _connect.admin(settings) as admin:
+            return await admin.describe_group(topic, name)
+
+    rows = run(work())
+    if settings.as_json:
+        settings.emit([asdict(row) for row in rows])
+    else:
+        settings.console.print(render(rows))
+
+
+def render(rows: list[GroupRow]) -> Table:
+    """The table; the last line sums up."""
+    table = Table(box=None, pad_edge=False, show_footer=True)
+    lags = [row.lag for row in rows if row.lag is not None]
+    footer = f"{sum(lags):,}{'+' * (len(lags) < len(rows))}"
+    table.add_column("partition", justify="right", footer="all")
+    table.add_column("next", justify="right")
+    table.add_column("lag", justify="right", footer=footer)
+    table.add_column("server")
+    table.add_column("active", overflow="fold")
+    table.add_column("standing by", overflow="fold")
+    for row in rows:
+        table.add_row(
+            str(row.partition),
+            "-" if row.next_offset is None else format_offset(row.next_offset),
+            "?" if row.lag is None else f"{row.lag:,}",
+            row.server or "-",
+            row.active or (f"({row.problem})" if row.problem else "-"),
+            ", ".join(row.standbys) or "-",
+        )
+    return table

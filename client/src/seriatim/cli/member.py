@@ -1,0 +1,67 @@
+"""`seriatim member ...`: the brokers of the cluster, and a person's word that a run of one has ended."""
+
+from __future__ import annotations
+
+import getpass
+from dataclasses import asdict
+
+import click
+from rich.table import Table
+
+from seriatim.cli import _connect
+from seriatim.cli._ports import MemberRow
+from seriatim.cli._running import run
+from seriatim.cli._settings import Settings
+
+
+@click.group()
+def member() -> None:
+    """Brokers: list them, declare one's run dead."""
+
+
+@member.command("list")
+@click.pass_obj
+def list_(settings: Settings) -> None:
+    """List all brokers with their disks and runs."""
+
+    async def work() -> list[MemberRow]:
+        async with _connect.admin(settings) as admin:
+            return await admin.members()
+
+    rows = run(work())
+    if settings.as_json:
+        settings.emit([asdict(row) for row in rows])
+        return
+    table = Table(box=None, pad_edge=False)
+    for column in ("broker", "group", "disk", "run", "address", "admitted", "live"):
+        table.add_column(column, justify="right" if column == "run" else "left", overflow="fold")
+    for row in rows:
+        admitted, live = ("yes" if row.admitted else "no"), ("yes" if row.live else "no")
+        table.add_row(row.broker, row.group, row.incarnation[:8], str(row.run), row.address, admitted, live)
+    settings.console.print(table)
+
+
+@member.command("declare-dead")
+@click.argument("broker")
+@click.option("--run", "run_no", type=click.IntRange(1), required=True, help="Which run of it: see `member list`.")
+@click.option("--issuer", default=getpass.getuser, show_default="your user name", help="Who says so.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.pass_obj
+def declare_dead(settings: Settings, broker: str, run_no: int, issuer: str, yes: bool) -> None:
+    """Certify that a run of BROKER has ended for good, so that the cluster need not wait for it.
+
+    Only say so if its process has really ended, or its machine is off: if it still runs, messages that it
+    acknowledges can be lost.
+    """
+    if not yes:
+        click.confirm(f"Has the process of {broker}, run {run_no}, really ended?", abort=True)
+
+    async def work() -> None:
+        async with _connect.admin(settings) as admin:
+            await admin.declare_dead(broker, run_no, issuer)
+
+    run(work())
+    if settings.as_json:
+        settings.emit({"declared_dead": broker, "run": run_no})
+    else:
+        click.echo(f"run {run_no} of {broker} is declared dead")

@@ -1,0 +1,162 @@
+"""A cluster in memory behind the commands' ports: topics, chains, producers and consumers, no network and no broker.
+
+It keeps messages in order and redelivers what was not acknowledged; nothing in it fails unless a test says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from seriatim.cli._chain_view import ChainView, SegmentView
+from seriatim.cli._ports import Delivered, GroupRow, MemberRow, Note, SendResult, TopicView
+from seriatim.cli._sources import Message
+from seriatim_api.errors import TopicExistsError, UnknownTopicError
+from seriatim_api.ids import make_offset
+
+SEGMENT = 3
+
+
+@dataclass
+class MemoryCluster:
+    """What all commands of a test talk to.
+
+    Attributes:
+        refuse: Of a message's value: the result it gets instead of being stored.
+        dead: What was declared dead.
+    """
+
+    topics: dict[str, TopicView] = field(default_factory=dict)
+    logs: dict[tuple[str, int], list[Delivered]] = field(default_factory=dict)
+    cursors: dict[tuple[str, str, int], int] = field(default_factory=dict)
+    refuse: dict[bytes, SendResult] = field(default_factory=dict)
+    dead: list[tuple[str, int, str]] = field(default_factory=list)
+    started_at: list[str] = field(default_factory=list)
+
+    def make(self, name: str, partitions: int = 1) -> None:
+        self.topics[name] = TopicView(name, "READY", partitions, True, 1 << 20, 0, 5, 1_700_000_000_000)
+        for partition in range(partitions):
+            self.logs[name, partition] = []
+
+    def topic(self, name: str) -> TopicView:
+        if name not in self.topics:
+            raise UnknownTopicError(f"there is no topic {name!r}", topic=name)
+        return self.topics[name]
+
+    @asynccontextmanager
+    async def producer(self, _settings: Any, topic: str) -> AsyncIterator[MemoryProducer]:
+        yield MemoryProducer(self, topic, self.topic(topic).partitions)
+
+    @asynccontextmanager
+    async def consumer(
+        self, _settings: Any, topic: str, group: str, *, start: str, on_note: Callable[[Note], None]
+    ) -> AsyncIterator[MemoryConsumer]:
+        self.started_at.append(start)
+        for partition in range(self.topic(topic).partitions):
+            on_note(Note("active", partition, make_offset(SEGMENT, 0)))
+        yield MemoryConsumer(self, topic, group)
+
+    @asynccontextmanager
+    async def admin(self, _settings: Any) -> AsyncIterator[MemoryAdmin]:
+        yield MemoryAdmin(self)
+
+
+class MemoryProducer:
+    name = "memory-producer"
+
+    def __init__(self, cluster: MemoryCluster, topic: str, partitions: int) -> None:
+        self._cluster = cluster
+        self._topic = topic
+        self._partitions = partitions
+        self._next = 0
+
+    def partition_of(self, message: Message) -> int:
+        if message.key is not None:
+            return sum(message.key) % self._partitions
+        self._next += 1
+        return (self._next - 1) % self._partitions
+
+    async def send(
+        self, message: Message, partition: int, message_id: str | None, done: Callable[[SendResult], None]
+    ) -> None:
+        result = self._cluster.refuse.get(message.value)
+        if result is None:
+            log = self._cluster.logs[self._topic, partition]
+            offset = make_offset(SEGMENT, len(log))
+            log.append(Delivered(partition, offset, message.key, message.value, 1_700_000_000_000, message_id))
+            result = SendResult("ok", partition, offset)
+        asyncio.get_running_loop().call_soon(done, result)
+
+    async def flush(self) -> None:
+        await asyncio.sleep(0)
+
+
+class MemoryConsumer:
+    name = "memory-consumer"
+
+    def __init__(self, cluster: MemoryCluster, topic: str, group: str) -> None:
+        self._cluster = cluster
+        self._topic = topic
+        self._group = group
+        self._read: dict[int, int] = {}
+
+    async def batches(self) -> AsyncIterator[list[Delivered]]:
+        while True:
+            for partition in range(self._cluster.topic(self._topic).partitions):
+                cursor = self._cluster.cursors.get((self._topic, self._group, partition), 0)
+                begin = self._read.get(partition, cursor)
+                found = self._cluster.logs[self._topic, partition][begin:]
+                if found:
+                    self._read[partition] = begin + len(found)
+                    yield found
+            await asyncio.sleep(0.01)
+
+    async def ack(self, last: Delivered) -> bool:
+        log = self._cluster.logs[self._topic, last.partition]
+        self._cluster.cursors[self._topic, self._group, last.partition] = log.index(last) + 1
+        return True
+
+
+class MemoryAdmin:
+    def __init__(self, cluster: MemoryCluster) -> None:
+        self._cluster = cluster
+
+    async def create_topic(self, name: str, partitions: int, **_settings: Any) -> TopicView:
+        if name in self._cluster.topics:
+            raise TopicExistsError(f"there is a topic {name!r} already", topic=name)
+        self._cluster.make(name, partitions)
+        return self._cluster.topics[name]
+
+    async def list_topics(self) -> list[TopicView]:
+        return sorted(self._cluster.topics.values(), key=lambda topic: topic.name)
+
+    async def describe_topic(self, name: str) -> tuple[TopicView, list[ChainView]]:
+        topic = self._cluster.topic(name)
+        return topic, [await self.chain(name, partition) for partition in range(topic.partitions)]
+
+    async def delete_topic(self, name: str) -> None:
+        del self._cluster.topics[self._cluster.topic(name).name]
+
+    async def chain(self, topic: str, partition: int) -> ChainView:
+        segment = SegmentView(SEGMENT, "g0", ("g0-0", "g0-1"), "OPEN", None, "g0-0")
+        return ChainView(topic, partition, 7, ("g0", "g1"), (segment,))
+
+    async def watch_chain(self, topic: str, partition: int) -> AsyncIterator[ChainView]:
+        yield await self.chain(topic, partition)
+
+    async def describe_group(self, topic: str, group: str) -> list[GroupRow]:
+        rows = []
+        for partition in range(self._cluster.topic(topic).partitions):
+            acked = self._cluster.cursors.get((topic, group, partition), 0)
+            lag = len(self._cluster.logs[topic, partition]) - acked
+            rows.append(GroupRow(partition, make_offset(SEGMENT, acked), lag, "g0-0", "c1", ("c2",)))
+        return rows
+
+    async def members(self) -> list[MemberRow]:
+        return [MemberRow("g0-0", "g0", "0123456789abcdef", 4, "127.0.0.2:7000", live=True, admitted=True)]
+
+    async def declare_dead(self, broker: str, run: int, issuer: str) -> None:
+        self._cluster.dead.append((broker, run, issuer))

@@ -1,0 +1,197 @@
+"""The commands against a cluster in memory: what they print, record and acknowledge, and how they end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from seriatim import history
+from seriatim.cli import _connect, main
+from seriatim.cli._ports import Note, SendResult
+from seriatim.cli.consume import describe_note
+from seriatim_api.ids import make_offset
+
+from .memory import SEGMENT, MemoryCluster
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> MemoryCluster:
+    found = MemoryCluster()
+    monkeypatch.setattr(_connect, "producer", found.producer)
+    monkeypatch.setattr(_connect, "consumer", found.consumer)
+    monkeypatch.setattr(_connect, "admin", found.admin)
+    return found
+
+
+@pytest.fixture
+def run(cluster: MemoryCluster, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    monkeypatch.setenv("COLUMNS", "100")
+
+    def call(*words: str, stdin: bytes | None = None) -> tuple[int, str, str]:
+        read_end, write_end = os.pipe()
+        os.write(write_end, stdin or b"")
+        os.close(write_end)
+        with monkeypatch.context() as patch, os.fdopen(read_end) as file:
+            patch.setattr(sys, "stdin", file)
+            status = 0
+            try:
+                main(list(words))
+            except SystemExit as end:
+                status = end.code if isinstance(end.code, int) else 1
+        captured = capfd.readouterr()
+        return status, captured.out, captured.err
+
+    return call
+
+
+def test_topics_are_created_listed_described_and_deleted(run: Run, cluster: MemoryCluster) -> None:
+    assert run("topic", "list")[2].startswith("there are no topics")
+    assert run("topic", "create", "flights", "--partitions", "3")[1] == "created flights with 3 partitions\n"
+    status, _, err = run("topic", "create", "flights")
+    assert (status, err.splitlines()[0]) == (1, "error 121: there is a topic 'flights' already")
+    assert "flights" in run("topic", "list")[1]
+    described = run("topic", "describe", "flights")[1]
+    assert "3 partitions, READY, flush: yes, kept: for ever, created 2023-11-14 22:13:20 UTC" in described
+    assert described.count("3:g0▶") == 3
+    listed = json.loads(run("--output", "json", "topic", "list")[1])
+    assert [topic["name"] for topic in listed] == ["flights"]
+    assert run("topic", "delete", "flights", stdin=b"n\n")[0] == 130
+    assert "flights" in cluster.topics
+    assert run("topic", "delete", "flights", "--yes")[1] == "deleted flights\n"
+    assert run("topic", "describe", "flights")[0] == 1
+
+
+def test_lines_are_sent_in_order_and_consumed_in_order(run: Run, cluster: MemoryCluster, tmp_path: Path) -> None:
+    cluster.make("t", 2)
+    lines = b"".join(b"k%d:value %d\n" % (number % 2, number) for number in range(500))
+    sent, read = tmp_path / "sent.jsonl", tmp_path / "read.jsonl"
+    status, out, err = run("produce", "t", "--key-separator", ":", "--history", str(sent), stdin=lines)
+    assert (status, out) == (0, "")
+    assert "500 sent: 500 ok" in err
+    assert "longest gap" in err
+    words = ("consume", "t", "-g", "readers", "--no-follow", "--history", str(read))
+    status, out, err = run(*words)
+    assert status == 0
+    printed = out.splitlines()
+    assert "0  3:0          k1  value 1" in printed
+    for key in ("k0", "k1"):
+        numbers = [int(line.rsplit(" ", 1)[1]) for line in printed if f" {key} " in line]
+        assert numbers == sorted(numbers)
+        assert len(numbers) == 250
+    assert "active at 3:0" in err
+    assert "500 messages" in err
+    report = history.check([sent, read])
+    assert report.ok, history.render(report)
+    assert report.counts["delivered"] == 500
+    assert set(cluster.cursors.values()) == {250}
+    assert run("produce", "t", "--key", "k0", "--partition", "1", stdin=b"one more")[0] == 0
+    assert run(*words)[1].splitlines() == ["1  3:250        k0  one more"]
+
+
+def test_what_is_not_printed_is_not_acknowledged(run: Run, cluster: MemoryCluster) -> None:
+    cluster.make("t")
+    assert run("produce", "t", "--size", "20", "--count", "250")[0] == 0
+    assert {len(message.value) for message in cluster.logs["t", 0]} == {20}
+    status, out, _ = run("consume", "t", "-g", "g", "--count", "7", "--output", "raw")
+    assert (status, len(out.splitlines())) == (0, 7)
+    assert cluster.cursors["t", "g", 0] == 7
+    out = run("--output", "json", "consume", "t", "-g", "g", "--count", "1", "--from", "latest")[1]
+    assert json.loads(out)["offset"] == "3:7"
+    assert cluster.started_at == ["earliest", "latest"]
+
+
+def test_bytes_that_are_no_text_are_shown_escaped_and_raw_as_they_are(run: Run, cluster: MemoryCluster) -> None:
+    cluster.make("t")
+    run("produce", "t", stdin=b"\xff\xfe\n")
+    assert json.loads(run("--output", "json", "consume", "t", "-g", "a", "--count", "1")[1])["value"] == "\\xff\\xfe"
+
+
+def test_outcomes_that_are_not_ok_show_in_the_status_and_the_summary(run: Run, cluster: MemoryCluster) -> None:
+    cluster.make("t")
+    cluster.refuse[b"bad"] = SendResult("failed", 0, None, "[110] too large")
+    cluster.refuse[b"odd"] = SendResult("unknown", 0, None, "[602] nobody answered")
+    status, out, err = run("produce", "t", "-v", stdin=b"good\nbad\nodd\nbad\n")
+    assert status == 1
+    assert [line.split()[0] for line in out.splitlines()] == ["ok", "failed", "unknown", "failed"]
+    assert "4 sent: 1 ok, 2 failed, 1 unknown" in err
+    assert "2 × [110] too large" in err
+    summary = json.loads(run("--output", "json", "produce", "t", stdin=b"bad\n")[1])
+    assert (summary["failed"], summary["errors"]) == (1, {"[110] too large": 1})
+
+
+def test_a_rate_is_kept_and_a_count_ends(run: Run, cluster: MemoryCluster) -> None:
+    cluster.make("t")
+    assert run("produce", "t", "--count", "2", stdin=b"a\nb\nc\n")[0] == 0
+    assert [message.value for message in cluster.logs["t", 0]] == [b"a", b"b"]
+    status, out, _ = run("--output", "json", "produce", "t", "--size", "10", "--count", "20", "--rate", "100/s")
+    assert status == 0
+    assert json.loads(out)["duration_s"] >= 0.17
+    assert run("produce", "t", "--rate", "often")[0] == 2
+    assert run("produce", "t", "--size", "1", "--key-separator", ":")[0] == 2
+
+
+def test_an_interrupt_ends_in_good_order(
+    run: Run, cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    cluster.make("t")
+    cluster.refuse[b"17 abcdefg"] = SendResult("ok", 0, make_offset(SEGMENT, 17))
+
+    class Interrupting(dict[bytes, SendResult]):
+        def get(self, key: bytes, default: SendResult | None = None) -> SendResult | None:  # type: ignore[override]
+            if key.startswith(b"17 "):
+                os.kill(os.getpid(), signal.SIGINT)
+            return super().get(key, default)
+
+    monkeypatch.setattr(cluster, "refuse", Interrupting())
+    path = tmp_path / "h.jsonl"
+    status, _, err = run("produce", "t", "--size", "10", "--history", str(path))
+    assert status == 0
+    assert " sent: " in err
+    assert history.check(path).counts["no_outcome"] == 0
+
+
+def test_chains_are_shown_and_watched(run: Run, cluster: MemoryCluster) -> None:
+    cluster.make("t", 2)
+    assert "┏━ 3 · g0 ━" in run("chain", "show", "t", "0")[1]
+    assert run("chain", "show", "t")[1].count("3:g0▶") == 2
+    assert [chain["epoch"] for chain in json.loads(run("--output", "json", "chain", "show", "t")[1])] == [7, 7]
+    assert run("chain", "watch", "t", "1")[1].count("3:g0▶") == 1
+    assert len(run("--output", "json", "chain", "watch", "t")[1].splitlines()) == 2
+    assert run("chain", "show", "nothing")[0] == 1
+
+
+def test_groups_are_described(run: Run, cluster: MemoryCluster) -> None:
+    cluster.make("t", 2)
+    run("produce", "t", "--size", "10", "--count", "10")
+    run("consume", "t", "-g", "g", "--count", "3")
+    lines = run("group", "describe", "t", "g")[1].splitlines()
+    assert lines[1].split() == ["0", "3:3", "2", "g0-0", "c1", "c2"]
+    assert lines[-1].split() == ["all", "7"]
+
+
+def test_a_run_is_declared_dead_only_when_confirmed(run: Run, cluster: MemoryCluster) -> None:
+    assert "g0-0" in run("member", "list")[1]
+    assert run("member", "declare-dead", "g0-0", "--run", "4", "--issuer", "me", stdin=b"n\n")[0] == 130
+    assert cluster.dead == []
+    assert run("member", "declare-dead", "g0-0", "--run", "4", "--issuer", "me", "--yes")[0] == 0
+    assert cluster.dead == [("g0-0", 4, "me")]
+
+
+@pytest.mark.parametrize(
+    ("note", "text"),
+    [
+        (Note("active", 1, make_offset(2, 5)), "partition 1: active at 2:5"),
+        (Note("standby", 1), "partition 1: standing by"),
+        (Note("crossed", 0, make_offset(3, 0)), "partition 0: crossed into the segment at 3:0"),
+        (Note("gap", 0, make_offset(3, 0), make_offset(4, 0), "lost"), "declared gap from 3:0 to 4:0: lost"),
+    ],
+)
+def test_notes_are_sentences(note: Note, text: str) -> None:
+    assert text in describe_note(note)
