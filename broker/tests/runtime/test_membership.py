@@ -148,8 +148,8 @@ async def test_the_directory_tells_the_core_who_is_admitted(coordinator: Coordin
         await taker.until_count(4)
         assert taker.events[3] == CertificateSeen(identity.run_id)
         await coordinator.txn((), [Put(KEYS.tombstone(CHAIN.partition), b"")])
-        await taker.until_count(4)
-        assert taker.events[3] == DropPartitionData(CHAIN.partition)
+        await taker.until_count(5)
+        assert taker.events[4] == DropPartitionData(CHAIN.partition)
     finally:
         following.cancel()
         await asyncio.gather(following, return_exceptions=True)
