@@ -9,6 +9,7 @@ from seriatim_api.ids import MemberId, PartitionId
 from seriatim_broker.core.chain import Chain, Segment, SegmentState
 from seriatim_broker.core.controller import MemberView, lost_groups, plan_heals, switch_away
 from seriatim_broker.core.placement import order, send_chain
+from seriatim_broker.runtime.keys import CHAINS_PER_PAGE, Keys, partition_of
 
 GROUPS = [f"g{number}" for number in range(8)]
 A, B, C, D = (MemberId(name, f"disk-{name}") for name in ("g0-0", "g0-1", "g1-0", "g1-1"))
@@ -83,3 +84,13 @@ def test_nothing_is_healed_without_need_or_without_a_source() -> None:
     assert plan_heals(CHAIN, {C}, live, min_copies=2) == []  # an open segment is switched, not healed
     lost = replace(CHAIN, segments=(replace(CHAIN.segments[0], state=SegmentState.LOST), CHAIN.segments[1]))
     assert plan_heals(lost, {B}, live, min_copies=2) == []
+
+
+def test_pages_of_chains_cover_each_partition_once() -> None:
+    keys = Keys("c")
+    assert keys.chains_page(PartitionId(0)) == "/seriatim/c/chains/0000000"
+    for number in (0, 1, 999, 1000, 123_456, 2**32 - 1):
+        first = PartitionId(number // CHAINS_PER_PAGE * CHAINS_PER_PAGE)
+        assert keys.chain(PartitionId(number)).startswith(keys.chains_page(first))
+        assert partition_of(keys.chain(PartitionId(number))) == number
+    assert not keys.chain(PartitionId(1000)).startswith(keys.chains_page(PartitionId(0)))

@@ -8,6 +8,7 @@ Nothing is decided here about order or durability.
 from __future__ import annotations
 
 import asyncio
+import time
 from functools import partial
 from typing import Any
 
@@ -38,6 +39,9 @@ from ..runtime.driver import Reply
 from .arrow import row_count
 from .limits import PARTITION_BYTES_MAX, PROTOCOL, RETRY_AFTER_MS, STREAM_BYTES_MAX
 from .services import Services, abort, check_protocol
+
+SLICE_S = 0.004
+"""A frame is worked on for so long before everything else in the loop has its turn."""
 
 HELLO_DEADLINE_S = 10.0
 """A stream whose first frame does not come is ended."""
@@ -111,7 +115,7 @@ class _AppendStream:
         writer = asyncio.create_task(self._write(), name="append replies")
         try:
             while frame is not grpc.aio.EOF and not writer.done():
-                self._take(frame)
+                await self._take(frame)
                 frame = await self._context.read()
             await self._drain(writer)
         finally:
@@ -149,9 +153,10 @@ class _AppendStream:
             )
         )
 
-    def _take(self, frame: bytes) -> None:
-        """Everything in a frame, in its order."""
+    async def _take(self, frame: bytes) -> None:
+        """Everything in a frame, in its order; others have their turn in a frame of many small batches."""
         counters = self._services.counters
+        until_s = time.monotonic() + SLICE_S
         for entry, header, view in _read_frame(frame).batches:
             body = bytes(view)
             size = len(header.raw) + len(body)
@@ -159,6 +164,9 @@ class _AppendStream:
             counters.appended_messages += header.message_count
             counters.appended_bytes += size
             self._feed(entry, header, body, size)
+            if time.monotonic() > until_s:
+                await asyncio.sleep(0)
+                until_s = time.monotonic() + SLICE_S
 
     def _feed(self, entry: AppendEntry, header: BatchHeader, body: bytes, size: int) -> None:
         level = entry.ack_level or AckLevel.REPLICATED_FLUSHED

@@ -49,7 +49,7 @@ from ..interfaces.coordinator import (
 )
 from .directory import Directory
 from .driver import Driver, Reply
-from .keys import Keys
+from .keys import CHAINS_PER_PAGE, Keys
 from .lease import LeaseKeeper
 from .membership import Identity
 from .records import member_from_record, member_to_record, parse_chain
@@ -63,7 +63,6 @@ RETRY_S = 0.1
 DELETES_PER_TXN = 30
 """Partitions deleted in one transaction: three operations each, below the coordinator's limit of 128."""
 
-PAGE_CHAINS = 500
 HEALS_PER_PASS_MAX = 32
 HEAL_PASS_S = 5.0
 """Between two looks while there is something to heal."""
@@ -346,15 +345,20 @@ class Controller:
         return count
 
     async def _chains(self) -> AsyncIterator[Chain]:
-        """All chains, page by page."""
-        listing = await self._coordinator.list(self._keys.chains, limit_per_page=PAGE_CHAINS, deadline_s=30.0)
-        for number, item in enumerate(listing.items):
-            try:
-                yield parse_chain(item.value)
-            except CorruptionError as exc:
-                _log.error("chain_unreadable", key=item.key, error=str(exc))
-            if number % 100 == 99:
-                await asyncio.sleep(0)  # a long list must not hold up the loop
+        """All chains, page by page: partition ids are counted, and keys begin with their leading digits."""
+        counter = await self._coordinator.get(self._keys.partition_counter)
+        if counter is None:
+            return
+        end = records_pb2.CounterRecord.FromString(counter.value).next
+        for first in range(0, end, CHAINS_PER_PAGE):
+            listing = await self._coordinator.list(self._keys.chains_page(PartitionId(first)), deadline_s=10.0)
+            for number, item in enumerate(listing.items):
+                try:
+                    yield parse_chain(item.value)
+                except CorruptionError as exc:
+                    _log.error("chain_unreadable", key=item.key, error=str(exc))
+                if number % 50 == 49:
+                    await asyncio.sleep(0)  # a long list must not hold up the loop
 
     # ---- topics ----
 

@@ -13,6 +13,9 @@ from seriatim_api.ids import MemberId, PartitionId, RunId, is_legal_name
 
 _PARTITION_DIGITS = 10  # of a 32-bit counter
 
+CHAINS_PER_PAGE = 1000
+"""A power of ten: partitions whose ids differ in the last three digits only have neighbouring keys. About 1 MB."""
+
 
 @dataclass(frozen=True, slots=True)
 class Keys:
@@ -91,6 +94,10 @@ class Keys:
     def chain(self, partition: PartitionId) -> str:
         """A partition's chain record."""
         return f"{self.chains}{partition:0{_PARTITION_DIGITS}d}"
+
+    def chains_page(self, partition: PartitionId) -> str:
+        """Prefix of the chain records of the `CHAINS_PER_PAGE` partitions that `partition` is one of."""
+        return self.chain(partition)[: -len(str(CHAINS_PER_PAGE - 1))]
 
     def cursors_of(self, partition: PartitionId) -> str:
         """Prefix of the cursors of a partition."""
