@@ -38,8 +38,13 @@ MIB = 1 << 20
 class Harness(Protocol):
     """A storage under test."""
 
-    storage: Storage
-    recovered: dict[int, RecoveredPartition]
+    @property
+    def storage(self) -> Storage:
+        """The storage, open and recovered."""
+
+    @property
+    def recovered(self) -> dict[int, RecoveredPartition]:
+        """What the last start found."""
 
     async def reopen(self, *, crash: bool) -> None:
         """End the storage and open it again."""

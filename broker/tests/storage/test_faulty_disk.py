@@ -52,7 +52,7 @@ async def test_a_failing_disk_ends_the_process(tmp_path: Path, fault: str) -> No
     assert status == EXIT_DISK_FAILED
     assert "disk failed, the process ends" in text
     storage = RocksStorage.open(data, RocksSettings(), crc32c)
-    tails = {found.partition: found.segments[0].tail for found in storage.recover()}
+    tails: dict[int, int] = {found.partition: found.segments[0].tail for found in storage.recover()}
     await storage.close()
     assert len(durable) == 5
     assert all(tails[partition] >= length for partition, length in durable.items())

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import shutil
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
 from seriatim_broker.adapters.crc import crc32c
 from seriatim_broker.adapters.rocks import RocksSettings, RocksStorage
-from seriatim_broker.core.log import DropPartition, DropSegment, PutSegment, Write
+from seriatim_broker.adapters.rocks.reader import Stored, Stretch
+from seriatim_broker.core.log import DropPartition, DropSegment, PutSegment, Truncate, Write
 
 from .build import SegmentBuilder, segment_record
 from .contract import put, read_all
@@ -92,6 +93,49 @@ async def test_segments_may_be_cut_and_dropped_while_they_are_copied(harness: Ro
     await harness.reopen(crash=True)
     for builder in (kept, extended):
         assert await read_all(harness, builder) == builder.batches
+
+
+def _after_the_next_read(
+    harness: RocksHarness, monkeypatch: pytest.MonkeyPatch, partition: int, writes: Sequence[Write]
+) -> None:
+    """Submit writes between the moment when a partition was read from the disk and the use of what was read."""
+    read_disk = harness.storage.read_disk
+    left = [writes]
+
+    async def read_then_write(of: int, segment: int, stretches: Sequence[Stretch], max_bytes: int) -> list[Stored]:
+        stored = await read_disk(of, segment, stretches, max_bytes)
+        if of == partition and left:
+            harness.storage.submit(left.pop())
+        return stored
+
+    monkeypatch.setattr(harness.storage, "read_disk", read_then_write)
+
+
+async def test_what_is_dropped_between_reading_and_copying_stays_dropped(
+    harness: RocksHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    builders = await _fill(harness, 8, 24 * MIB, 50_000)
+    _after_the_next_read(harness, monkeypatch, 2, [DropPartition(builders[1].partition)])
+    await put(harness, [DropPartition(builder.partition) for builder in builders[2:]])
+    await harness.storage.settle()
+    assert await read_all(harness, builders[1]) == []
+    await harness.reopen(crash=True)
+    assert sorted(harness.recovered) == [1]
+    assert await read_all(harness, builders[0]) == builders[0].batches
+
+
+async def test_what_is_cut_between_reading_and_returning_is_not_returned(
+    harness: RocksHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (builder,) = await _fill(harness, 1, 4 * MIB, 50_000)
+    old = builder.batches[5:]
+    builder.rewind(5)
+    builder.window = ()
+    writes: list[Write] = [Truncate(builder.partition, 1, 5, ()), builder.put(count=7)]
+    _after_the_next_read(harness, monkeypatch, 1, writes)
+    found = await harness.storage.read(builder.partition, 1, 0, 12, 4 * MIB)
+    assert found == builder.batches
+    assert old[0] not in found
 
 
 async def test_copying_goes_on_after_a_crash_in_the_middle(harness: RocksHarness) -> None:
