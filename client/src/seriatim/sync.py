@@ -1,0 +1,365 @@
+"""The client for programs without asyncio: the same names, and calls that wait.
+
+    with Client.connect("127.0.0.1:7000") as client:
+        with client.producer("flights") as producer:
+            receipt = producer.send(b"departed", key=b"N14228").result()
+        with client.consumer("flights", "history") as consumer:
+            for message in consumer:
+                consumer.ack(message)
+
+A client has a thread of its own in which an event loop runs the asynchronous client; every call is handed over there.
+Calls may come from several threads; sends of one thread keep their order. What a call does, raises and promises is
+told at the asynchronous class of the same name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, Generic, Literal, Self, TypeVar, Unpack
+
+import seriatim._client as asynchronous
+from seriatim import _admin, _consumer, _producer, _sending
+from seriatim._batch import Headers
+from seriatim._options import ConsumerOptions, ProducerOptions
+from seriatim._producer import FlushResult
+from seriatim._recording import HistoryLike, MessageIdOf
+from seriatim._records import (
+    Assignment,
+    Chain,
+    Cluster,
+    Gap,
+    GroupDescription,
+    Message,
+    Part,
+    Receipt,
+    Route,
+    Topic,
+    TopicDescription,
+    TopicSettings,
+)
+
+__all__ = ["Admin", "Client", "Consumer", "Deliveries", "Delivery", "Producer"]
+
+T = TypeVar("T")
+
+
+class _LoopThread:
+    """An event loop in a thread. It ends when `close` is called."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="seriatim client", daemon=True)
+        self._thread.start()
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run there and wait here; an interrupt here cancels it there."""
+        assert threading.current_thread() is not self._thread, "callbacks must not call the synchronous client"
+        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def close(self) -> None:
+        """Stop the loop and wait for the thread."""
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+class Delivery:
+    """The delivery of one message."""
+
+    def __init__(self, thread: _LoopThread, delivery: _sending.Delivery) -> None:
+        self._thread = thread
+        self._delivery = delivery
+
+    @property
+    def done(self) -> bool:
+        """Whether the outcome is known."""
+        return self._delivery.done
+
+    @property
+    def outcome(self) -> str | None:
+        """ok, failed or unknown; None as long as it is not settled."""
+        return self._delivery.outcome
+
+    def result(self, timeout_s: float | None = None) -> Receipt:
+        """Wait for the receipt.
+
+        Raises:
+            SendFailedError: Provably not stored.
+            SendUnknownError: Nobody knows.
+            TimeoutError: Not settled within `timeout_s`; it may be asked again.
+        """
+
+        async def wait() -> Receipt:
+            async with asyncio.timeout(timeout_s):
+                return await self._delivery
+
+        return self._thread.run(wait())
+
+
+class Deliveries:
+    """The deliveries of one `send_many` or `send_table`."""
+
+    def __init__(self, thread: _LoopThread, deliveries: _sending.Deliveries) -> None:
+        self._thread = thread
+        self._deliveries = deliveries
+
+    def __len__(self) -> int:
+        return len(self._deliveries)
+
+    @property
+    def done(self) -> bool:
+        """Whether all outcomes are known."""
+        return self._deliveries.done
+
+    def settled(self, timeout_s: float | None = None) -> tuple[Part, ...]:
+        """Wait until all is settled; never raises for an outcome."""
+
+        async def wait() -> tuple[Part, ...]:
+            async with asyncio.timeout(timeout_s):
+                return await self._deliveries.settled()
+
+        return self._thread.run(wait())
+
+    def result(self, timeout_s: float | None = None) -> tuple[Part, ...]:
+        """As `settled`, and raises if a part is not ok."""
+
+        async def wait() -> tuple[Part, ...]:
+            async with asyncio.timeout(timeout_s):
+                return await self._deliveries
+
+        return self._thread.run(wait())
+
+
+class _Held(Generic[T]):
+    """What all wrappers share."""
+
+    def __init__(self, thread: _LoopThread, inner: T) -> None:
+        self._thread = thread
+        self._inner = inner
+
+
+class Producer(_Held[_producer.Producer]):
+    """See `seriatim.Producer`."""
+
+    def send(
+        self,
+        value: bytes,
+        key: bytes | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: Headers | None = None,
+        tag: str | None = None,
+    ) -> Delivery:
+        """Take a message once there is room for it."""
+        sent = self._thread.run(self._inner.send(value, key, partition, timestamp_ms, headers, tag))
+        return Delivery(self._thread, sent)
+
+    def send_many(
+        self,
+        values: Sequence[bytes],
+        keys: Sequence[bytes | None] | None = None,
+        partition: int | None = None,
+        timestamps_ms: Sequence[int] | None = None,
+        headers: Sequence[Headers | None] | None = None,
+        tags: Sequence[str | None] | None = None,
+    ) -> Deliveries:
+        """Take many messages at once, in their order."""
+        sent = self._thread.run(self._inner.send_many(values, keys, partition, timestamps_ms, headers, tags))
+        return Deliveries(self._thread, sent)
+
+    def send_table(self, table: Any, partition: int | None = None, key_column: str = "key") -> Deliveries:
+        """Take the rows of an Arrow table, in their order."""
+        return Deliveries(self._thread, self._thread.run(self._inner.send_table(table, partition, key_column)))
+
+    def flush(self) -> FlushResult:
+        """Wait until all that was taken is settled."""
+        return self._thread.run(self._inner.flush())
+
+    def close(self, timeout_s: float | None = None) -> FlushResult:
+        """Flush, for at most `timeout_s`, and end."""
+        return self._thread.run(self._inner.close(timeout_s))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close(None if kind is None else 0)
+
+
+class Consumer(_Held[_consumer.Consumer]):
+    """See `seriatim.Consumer`."""
+
+    @property
+    def assigned(self) -> tuple[int, ...]:
+        """Partitions that are delivered to this consumer now."""
+        return self._inner.assigned
+
+    def __iter__(self) -> Iterator[Message]:
+        while True:
+            yield from self.fetch(1, 3600.0)
+
+    def fetch(self, max_messages: int = 500, timeout_s: float = 1.0) -> list[Message]:
+        """Wait until there is a message, and return what is there."""
+        return self._thread.run(self._inner.fetch(max_messages, timeout_s))
+
+    def fetch_table(self, timeout_s: float = 1.0) -> _consumer.FetchedTable | None:
+        """Wait for a batch, and return it as an Arrow table."""
+        return self._thread.run(self._inner.fetch_table(timeout_s))
+
+    def ack(self, message: Message | _consumer.FetchedTable | int, partition: int | None = None) -> bool:
+        """Acknowledge a message and all before it in its partition."""
+        return self._thread.run(self._inner.ack(message, partition))
+
+    def ack_all(self) -> None:
+        """Acknowledge all that was given out so far."""
+        self._thread.run(self._inner.ack_all())
+
+    def close(self) -> None:
+        """Send the last acknowledgements and leave."""
+        self._thread.run(self._inner.close())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Admin(_Held[_admin.Admin]):
+    """See `seriatim.Admin`."""
+
+    def create_topic(self, name: str, partition_count: int = 1, settings: TopicSettings | None = None) -> Topic:
+        """Create a topic and wait until all its partitions accept."""
+        return self._thread.run(self._inner.create_topic(name, partition_count, settings))
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic with all that is in it."""
+        self._thread.run(self._inner.delete_topic(name))
+
+    def list_topics(self) -> list[Topic]:
+        """All topics, by name."""
+        return self._thread.run(self._inner.list_topics())
+
+    def describe_topic(self, name: str) -> TopicDescription:
+        """A topic and its chains."""
+        return self._thread.run(self._inner.describe_topic(name))
+
+    def describe_chain(self, topic: str, partition: int) -> Chain:
+        """A partition's chain."""
+        return self._thread.run(self._inner.describe_chain(topic, partition))
+
+    def watch_chain(self, topic: str, partition: int) -> Iterator[Chain]:
+        """The chain now, and again after each change."""
+        changes = self._inner.watch_chain(topic, partition)
+
+        async def next_one() -> Chain | None:
+            return await anext(changes, None)
+
+        while (chain := self._thread.run(next_one())) is not None:
+            yield chain
+
+    def describe_group(self, topic: str, group: str) -> GroupDescription:
+        """Where a consumer group stands on each partition."""
+        return self._thread.run(self._inner.describe_group(topic, group))
+
+    def describe_cluster(self) -> Cluster:
+        """The cluster's brokers."""
+        return self._thread.run(self._inner.describe_cluster())
+
+    def switch_partition(self, partition_id: int) -> Route:
+        """A planned switch to the next group of the send chain."""
+        return self._thread.run(self._inner.switch_partition(partition_id))
+
+    def declare_dead(self, broker: str, run: int, issuer: str) -> None:
+        """Certify that a run of a broker has ended."""
+        self._thread.run(self._inner.declare_dead(broker, run, issuer))
+
+
+class Client(_Held[asynchronous.Client]):
+    """See `seriatim.Client`."""
+
+    @classmethod
+    @contextmanager
+    def connect(
+        cls,
+        bootstrap: str | Sequence[str],
+        *,
+        name: str = "",
+        recorder: HistoryLike | None = None,
+        message_id: MessageIdOf | None = None,
+    ) -> Iterator[Self]:
+        """A client, with its thread, for the time of the block."""
+        thread = _LoopThread()
+        try:
+            context = asynchronous.Client.connect(bootstrap, name=name, recorder=recorder, message_id=message_id)
+
+            async def enter() -> asynchronous.Client:
+                return await context.__aenter__()
+
+            client = cls(thread, thread.run(enter()))
+            try:
+                yield client
+            except BaseException as exc:
+                thread.run(_leave(context, exc))
+                raise
+            thread.run(_leave(context, None))
+        finally:
+            thread.close()
+
+    def producer(self, topic: str, **options: Unpack[ProducerOptions]) -> Producer:
+        """A producer for a topic."""
+        opening = self._inner.producer(topic, **options)
+
+        async def begin() -> _producer.Producer:
+            return await opening
+
+        return Producer(self._thread, self._thread.run(begin()))
+
+    def consumer(
+        self,
+        topic: str,
+        group: str,
+        *,
+        mode: Literal["exclusive"] = "exclusive",
+        partitions: Sequence[int] | None = None,
+        name: str | None = None,
+        on_gap: Callable[[Gap], None] | None = None,
+        on_assignment: Callable[[Assignment], None] | None = None,
+        **options: Unpack[ConsumerOptions],
+    ) -> Consumer:
+        """A consumer of a topic. The callbacks are called in the client's thread and must not call back."""
+        opening = self._inner.consumer(
+            topic, group, mode=mode, partitions=partitions, name=name, on_gap=on_gap, on_assignment=on_assignment,
+            **options,
+        )  # fmt: skip
+
+        async def begin() -> _consumer.Consumer:
+            return await opening
+
+        return Consumer(self._thread, self._thread.run(begin()))
+
+    def admin(self) -> Admin:
+        """Administration of the cluster."""
+        return Admin(self._thread, self._inner.admin())
+
+
+async def _leave(context: Any, error: BaseException | None) -> None:
+    """Leave the asynchronous block as the synchronous one was left; the error goes on at the caller's."""
+    try:
+        await context.__aexit__(type(error) if error is not None else None, error, None)
+    except BaseException as exc:
+        if exc is not error:
+            raise

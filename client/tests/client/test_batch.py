@@ -1,0 +1,98 @@
+"""Bodies: what goes in comes out, whatever is missing, and damage is noticed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from seriatim._batch import SCHEMA, conform, decode, encode
+from seriatim._pending import split_rows
+from seriatim_api.errors import BadRequestError, BatchMismatchError, ChecksumMismatchError
+
+ROWS = st.lists(
+    st.tuples(
+        st.binary(max_size=20),
+        st.none() | st.binary(max_size=5),
+        st.integers(-(1 << 62), 1 << 62),
+        st.none() | st.dictionaries(st.text(max_size=3), st.binary(max_size=3), max_size=2),
+        st.none() | st.text(max_size=4),
+    ),
+    min_size=1,
+    max_size=20,
+)
+
+
+@settings(max_examples=150, deadline=None, derandomize=True, database=None)
+@given(rows=ROWS, compression=st.sampled_from([None, "lz4", "zstd"]))
+def test_what_goes_in_comes_out(rows: list, compression: str | None) -> None:
+    values, keys, timestamps, headers, tags = map(list, zip(*rows, strict=True))
+    body = encode(values, keys, timestamps, headers, tags, compression)
+    batch = decode(memoryview(body.data), len(rows), body.crc)
+    assert batch.schema == SCHEMA
+    batch.validate(full=True)
+    assert batch.column(0).to_pylist() == keys
+    assert batch.column(1).to_pylist() == values
+    assert batch.column(2).to_pylist() == timestamps
+    assert [dict(row) for row in batch.column(3).to_pylist()] == [row or {} for row in headers]
+    assert batch.column(4).to_pylist() == tags
+    assert (body.message_count, body.first_timestamp_ms, body.last_timestamp_ms) == (
+        len(rows),
+        timestamps[0],
+        timestamps[-1],
+    )
+
+
+def test_columns_that_are_missing_are_null() -> None:
+    body = encode([b"a", b"b"], None, [1, 2])
+    batch = decode(body.data, 2, body.crc)
+    assert batch.column(0).null_count == batch.column(3).null_count == batch.column(4).null_count == 2
+
+
+def test_damage_is_noticed() -> None:
+    body = encode([b"a"], None, [1])
+    with pytest.raises(ChecksumMismatchError):
+        decode(body.data[:-1] + b"x", 1, body.crc)
+    with pytest.raises(BatchMismatchError):
+        decode(body.data, 2, body.crc)
+    with pytest.raises(BadRequestError):
+        decode(b"nothing", 1, _crc(b"nothing"))
+
+
+def _crc(data: bytes) -> int:
+    import google_crc32c
+
+    value: int = google_crc32c.value(data)
+    return value
+
+
+def test_encoding_does_not_import_pandas() -> None:
+    code = (
+        "import sys; from seriatim._batch import encode, decode;"
+        "b = encode([b'a'], [b'k'], [1], [{'h': b''}], ['t']); decode(b.data, 1, b.crc).to_pylist();"
+        "sys.exit('pandas' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
+
+
+def test_a_table_is_completed_and_not_copied() -> None:
+    values = pa.array([b"a", b"b"], pa.binary())
+    table = conform(pa.table({"value": values, "tag": ["x", None]}), 5)
+    assert table.schema == SCHEMA
+    assert table.column("timestamp").to_pylist() == [5, 5]
+    assert table.column("value").chunk(0).buffers()[2].address == values.buffers()[2].address
+    for wrong in ({"key": [b""]}, {"value": [b""], "other": [1]}, {"value": [[1]]}):
+        with pytest.raises(TypeError):
+            conform(pa.table(wrong), 5)
+
+
+def test_rows_are_split_without_loss() -> None:
+    table = conform(pa.table({"value": [bytes(n * 10) for n in range(100)]}), 1)
+    [batch] = table.combine_chunks().to_batches()
+    parts = split_rows(batch, 5000)
+    assert len(parts) > 5
+    assert [v for part in parts for v in part.column(1).to_pylist()] == batch.column(1).to_pylist()
+    assert split_rows(batch.slice(0, 0), 10) == []
