@@ -7,7 +7,8 @@ not durable before `persist()`, so a test sees what the core lets go before its 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import MISSING, fields
 from typing import Any, TypeVar, cast
 
 from seriatim_api.batch import BatchHeader, make_header, parse_header
@@ -60,6 +61,46 @@ _M = TypeVar("_M")
 def checksum(seed: int, data: bytes) -> int:
     """A stand-in for CRC-32C that needs no native library."""
     return zlib.crc32(data, seed)
+
+
+def filled(kind: Callable[..., _E], **given: Any) -> _E:
+    """A message or record of that kind: what the test does not speak of is 0."""
+    rest = {
+        field.name: 0
+        for field in fields(kind)  # type: ignore[arg-type]
+        if field.name not in given and field.default is MISSING and field.default_factory is MISSING
+    }
+    return kind(**rest, **given)
+
+
+def fence_answer(
+    no: int,
+    switch: bytes,
+    length: int | None,
+    *,
+    fenced: bool = True,
+    unbroken: bool = False,
+    commit: int = 0,
+    value: int = 0,
+    tail: tuple[Batch, ...] = (),
+    table: Table = (),
+    incomplete: bool = False,
+) -> msg.FenceAnswer:
+    """What a fenced member answers."""
+    return filled(
+        msg.FenceAnswer,
+        partition=P,
+        segment_no=no,
+        switch=switch,
+        fenced=fenced,
+        length=length,
+        checksum=value,
+        unbroken=unbroken,
+        commit=commit,
+        table=table,
+        incomplete_table=incomplete,
+        tail=tail,
+    )
 
 
 def attempt(no: int) -> bytes:
@@ -199,7 +240,18 @@ def prepared(
     name: bytes | None = None,
 ) -> Preparation:
     """A preparation as it lies on a disk."""
-    return Preparation(no, name or attempt(no), members, True, incomplete, table, tail, run, voided)
+    return filled(
+        Preparation,
+        segment_no=no,
+        attempt=name or attempt(no),
+        members=members,
+        flush=True,
+        incomplete_table=incomplete,
+        table=table,
+        tail=tail,
+        run=run,
+        voided=voided,
+    )
 
 
 # ---- the bench ------------------------------------------------------------------------------------------
@@ -376,7 +428,18 @@ class Bench:
         tail: TailCopy | None = None,
     ) -> None:
         """A switcher asks this member to prepare a segment."""
-        self.hear(sender, msg.PrepareRequest(P, no, name or attempt(no), members, flush, incomplete, table, tail))
+        request = filled(
+            msg.PrepareRequest,
+            partition=P,
+            segment_no=no,
+            attempt=name or attempt(no),
+            members=members,
+            flush=flush,
+            incomplete_table=incomplete,
+            table=table,
+            tail=tail,
+        )
+        self.hear(sender, request)
 
     def open(self, chain: Chain, **options: Any) -> None:
         """This member was prepared for the open segment of `chain`, durably, and learns of it."""

@@ -343,7 +343,7 @@ def test_a_preparation_that_could_only_harm_is_refused(how: str) -> None:
     if how == "decided":
         bench.prepare(1, (M00, M01), M21, name=b"x" * 16)
     elif how == "fenced":
-        bench.hear(M21, msg.PrepareRequest(P, 2, attempt(2), (M00, M01), True, False, (), None))
+        bench.prepare(2, (M00, M01), M21)
         bench.persist()
         bench.hear(M21, msg.FenceRequest(P, 2, attempt(2), SWITCH))
         bench.persist()

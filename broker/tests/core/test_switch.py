@@ -1,0 +1,566 @@
+"""The switch, step by step: read, fence, decide, prepare, one transaction; and what may go wrong at each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from seriatim_api.ids import MemberId
+from seriatim_broker.core import effects as fx
+from seriatim_broker.core import events as ev
+from seriatim_broker.core import messages as msg
+from seriatim_broker.core.chain import Chain, SegmentState, add_eligible, remove_eligible
+from seriatim_broker.core.producers import ProducerTable, Table
+
+from .support import (
+    CONFLICT,
+    DONE,
+    M00,
+    M01,
+    M10,
+    M11,
+    M20,
+    M21,
+    MS,
+    SECOND,
+    UNKNOWN,
+    Bench,
+    P,
+    attempt,
+    batches_of,
+    checksum_of,
+    fence_answer,
+    first_chain,
+    opened_master,
+    opened_slave,
+    replicate,
+    sealed_chain,
+    segment_of,
+    unsettled_chain,
+)
+
+
+def switcher(chain: Chain | None = None, without: tuple[MemberId, ...] = ()) -> Bench:
+    """A broker of the third group, linked to all others but some, that is told to look after a partition."""
+    bench = Bench(M20)
+    for member in (M00, M01, M10, M11, M21):
+        bench.link(member)
+    for member in without:
+        bench.unlink(member, refused=True)
+    bench.do(ev.SwitchAwayFrom(P, 1))
+    bench.read_chain(chain or first_chain())
+    return bench
+
+
+def fenced(bench: Bench, member: MemberId, length: int | None, **answer: Any) -> None:
+    """A member answers the fence."""
+    (request,) = bench.sent(msg.FenceRequest, member)
+    bench.hear(member, fence_answer(1, request.switch, length, **answer))
+
+
+def asked_to_prepare(bench: Bench) -> list[tuple[str, msg.PrepareRequest]]:
+    """Who was asked to prepare what; this broker itself does not show up here."""
+    return [
+        (effect.broker, effect.message)
+        for effect in bench.all(fx.Send)
+        if isinstance(effect.message, msg.PrepareRequest)
+    ]
+
+
+def prepare_answers(bench: Bench, *members: MemberId, run: int = 1, refusal: str = "") -> None:
+    """Members answer the last prepare request."""
+    request = asked_to_prepare(bench)[-1][1]
+    for member in members:
+        bench.hear(member, msg.PrepareAnswer(P, request.segment_no, request.attempt, run, refusal))
+
+
+def written_chain(bench: Bench) -> Chain:
+    """The record that the switch wants to write."""
+    return bench.all(fx.WriteChain)[-1].chain
+
+
+def test_a_switch_reads_before_it_fences_and_fences_all_members() -> None:
+    bench = Bench(M20)
+    bench.link(M00)
+    bench.link(M01)
+    bench.do(ev.SwitchAwayFrom(P, 1))
+    assert bench.all(fx.ReadChain)
+    assert not bench.sent(msg.FenceRequest)
+    bench.read_chain(first_chain())
+    assert len(bench.sent(msg.FenceRequest, M00)) == len(bench.sent(msg.FenceRequest, M01)) == 1
+
+
+def test_an_unbroken_masters_commit_is_the_length_at_once() -> None:
+    bench = switcher()
+    fenced(bench, M00, 2, unbroken=True, commit=2, value=77)
+    prepare_answers(bench, M10, M11)
+    chain = written_chain(bench)
+    old = segment_of(chain, 1)
+    assert (old.state, old.sealed_len, old.sealed_checksum, old.tail_from) == (SegmentState.SEALED, 2, 77, None)
+    assert chain.open_segment.members in ((M10, M11), (M11, M10))
+    assert chain.epoch == 2
+
+
+def test_a_masters_commit_is_preferred_to_a_tail_that_came_before_it() -> None:
+    bench = switcher()
+    batches = batches_of(1, [1, 1, 1])
+    fenced(bench, M01, 3, commit=1, tail=batches[1:])
+    fenced(bench, M00, 1, unbroken=True, commit=1)
+    prepare_answers(bench, M10, M11)
+    assert segment_of(written_chain(bench), 1).sealed_len == 1
+
+
+def test_of_two_tails_the_shorter_is_taken_with_its_own_uncertain_part() -> None:
+    bench = switcher()
+    batches = batches_of(1, [1, 1, 1])
+    fenced(bench, M00, 3, commit=1, tail=batches[1:])
+    fenced(bench, M01, 2, commit=0, tail=batches[:2])
+    (_, request), *_ = asked_to_prepare(bench)
+    assert request.tail is not None
+    assert (request.tail.from_index, request.tail.length, request.tail.batches) == (0, 2, batches[:2])
+
+
+def test_the_uncertain_tail_and_the_table_go_to_the_new_members_before_the_transaction() -> None:
+    bench = switcher(without=(M00,))
+    batches = batches_of(1, [1, 1])
+    table = ProducerTable()
+    for batch in batches:
+        table.record(batch.header)
+    fenced(bench, M01, 2, commit=1, tail=batches[1:], table=table.at_rest(), value=checksum_of(batches))
+    requests = asked_to_prepare(bench)
+    assert {broker for broker, _ in requests} == {M10.broker, M11.broker}
+    assert all(request.tail and request.tail.batches == batches[1:] for _, request in requests)
+    assert all(request.table == table.at_rest() for _, request in requests)
+    assert not bench.all(fx.WriteChain)
+    prepare_answers(bench, M10)
+    assert not bench.all(fx.WriteChain), "all members of the new segment"
+    prepare_answers(bench, M11)
+    old = segment_of(written_chain(bench), 1)
+    assert old.tail_from == 1
+    assert set(old.tail_copies) == {M10, M11}
+
+
+def test_the_server_holds_all_below_the_sealed_length_and_only_such_members_are_eligible() -> None:
+    bench = switcher()
+    batches = batches_of(1, [1, 1, 1])
+    fenced(bench, M00, 3, commit=1, tail=batches[1:])
+    fenced(bench, M01, 2, commit=0, tail=batches[:2])
+    prepare_answers(bench, M10, M11)
+    old = segment_of(written_chain(bench), 1)
+    assert old.server == M00
+    assert set(old.eligible) == {M00, M01}
+    bench = switcher(without=(M00,))
+    fenced(bench, M01, 2, commit=2)
+    prepare_answers(bench, M10, M11)
+    old = segment_of(written_chain(bench), 1)
+    assert (old.server, old.eligible, old.server_epoch) == (M01, (M01,), 2)
+
+
+def test_master_run_is_what_the_master_named_in_its_answer() -> None:
+    bench = switcher()
+    fenced(bench, M00, 0, unbroken=True)
+    master = asked_to_prepare(bench)[-1][1].members[0]
+    other = M11 if master == M10 else M10
+    prepare_answers(bench, master, run=4)
+    prepare_answers(bench, other, run=9)
+    assert written_chain(bench).open_segment.master_run == 4
+
+
+def test_the_record_names_the_attempt_and_each_group_has_its_own() -> None:
+    bench = switcher()
+    fenced(bench, M00, 0, unbroken=True)
+    first = asked_to_prepare(bench)[-1][1]
+    prepare_answers(bench, M10, refusal="voided")
+    second = asked_to_prepare(bench)[-1][1]
+    assert second.attempt != first.attempt
+    assert second.members in ((M20, M21), (M21, M20))
+    bench.persist()
+    prepare_answers(bench, M21)
+    assert written_chain(bench).open_segment.attempt == second.attempt
+
+
+def test_answers_to_another_attempt_do_not_count() -> None:
+    bench = switcher()
+    fenced(bench, M00, 0, unbroken=True)
+    for member in (M10, M11):
+        bench.hear(member, msg.PrepareAnswer(P, 2, b"x" * 16, 1, ""))
+    assert not bench.all(fx.WriteChain)
+
+
+def test_answers_to_another_switch_do_not_count() -> None:
+    bench = switcher()
+    bench.hear(M00, fence_answer(1, b"x" * 16, 0, unbroken=True))
+    assert not asked_to_prepare(bench)
+
+
+def test_the_transaction_is_compared_with_the_revision_that_was_read() -> None:
+    bench = switcher()
+    fenced(bench, M00, 0, unbroken=True)
+    prepare_answers(bench, M10, M11)
+    assert bench.all(fx.WriteChain)[-1].revision == 101
+
+
+@pytest.mark.parametrize("outcome", [CONFLICT, UNKNOWN])
+def test_who_lost_or_does_not_know_reads_first_and_begins_anew(outcome: ev.WriteOutcome) -> None:
+    bench = switcher()
+    fenced(bench, M00, 0, unbroken=True)
+    prepare_answers(bench, M10, M11)
+    bench.clear()
+    bench.do(ev.ChainWritten(P, _serial(bench), outcome, 0))
+    assert [type(effect) for effect in bench.effects] == [fx.ReadChain]
+    bench.read_chain(first_chain())
+    assert bench.sent(msg.FenceRequest, M00), "each attempt fences"
+
+
+def _serial(bench: Bench) -> int:
+    return next(iter(bench.part.writes))
+
+
+def test_the_loser_follows() -> None:
+    bench = switcher()
+    fenced(bench, M00, 0, unbroken=True)
+    prepare_answers(bench, M10, M11)
+    bench.written(CONFLICT)
+    bench.read_chain(sealed_chain(first_chain(), 0, 0))
+    assert P not in bench.core.partitions or bench.part.switch is None
+
+
+def test_a_newer_record_ends_the_switch_in_every_phase() -> None:
+    newer = sealed_chain(first_chain(), 0, 0)
+    for steps in range(3):
+        bench = switcher()
+        if steps > 0:
+            fenced(bench, M00, 0, unbroken=True)
+        if steps > 1:
+            prepare_answers(bench, M10, M11)
+        bench.hear(M10, msg.ChainUpdate(newer, 555))
+        assert P not in bench.core.partitions or bench.part.switch is None
+
+
+def test_another_field_that_changes_meanwhile_does_not_lose_what_was_decided() -> None:
+    bench = switcher()
+    fenced(bench, M00, 0, unbroken=True)
+    changed = remove_eligible(first_chain(), 1, [M01])
+    bench.hear(M00, msg.ChainUpdate(changed, 555))
+    prepare_answers(bench, M10, M11)
+    write = bench.all(fx.WriteChain)[-1]
+    assert (write.chain.epoch, write.revision) == (3, 555)
+    assert add_eligible(changed, 1, M01).epoch == 3
+
+
+def test_members_concerned_are_told_after_the_transaction_only() -> None:
+    bench = switcher()
+    fenced(bench, M00, 0, unbroken=True)
+    prepare_answers(bench, M10, M11)
+    assert not bench.sent(msg.ChainUpdate)
+    bench.written()
+    assert all(bench.sent(msg.ChainUpdate, member) for member in (M00, M01, M10, M11))
+
+
+# ---- nobody answers -------------------------------------------------------------------------------------
+
+
+def nobody() -> Bench:
+    """No member of the open segment can be asked."""
+    return switcher(without=(M00, M01))
+
+
+def test_without_a_certificate_a_silent_segment_is_not_opened_over() -> None:
+    bench = nobody()
+    (read,) = bench.all(fx.ReadCertificate)
+    assert (read.run.member, read.run.run) == (M00, 1)
+    bench.do(ev.CertificateRead(P, read.run, False))
+    bench.clear()
+    for _ in range(20):
+        bench.wait(SECOND // 4, (M10, M11, M21))
+        bench.read_chain(first_chain())
+        for read in bench.all(fx.ReadCertificate)[-1:]:
+            bench.do(ev.CertificateRead(P, read.run, False))
+    assert not asked_to_prepare(bench)
+    assert not bench.all(fx.WriteChain)
+    assert len(bench.all(fx.ReadCertificate)) > 1, "it looks again"
+
+
+def test_an_unknown_certificate_is_none() -> None:
+    bench = nobody()
+    bench.do(ev.CertificateRead(P, bench.all(fx.ReadCertificate)[0].run, None))
+    assert not asked_to_prepare(bench)
+
+
+def test_with_a_certificate_it_is_opened_over_and_the_transaction_compares_it() -> None:
+    bench = nobody()
+    run = bench.all(fx.ReadCertificate)[0].run
+    bench.do(ev.CertificateRead(P, run, True))
+    assert all(request.incomplete_table for _, request in asked_to_prepare(bench))
+    assert all(request.table == () and request.tail is None for _, request in asked_to_prepare(bench))
+    prepare_answers(bench, M10, M11)
+    write = bench.all(fx.WriteChain)[-1]
+    assert write.certificate == run
+    old = segment_of(write.chain, 1)
+    assert (old.state, old.sealed_len, old.server, old.eligible) == (SegmentState.UNSETTLED, None, M00, (M00, M01))
+    assert write.chain.open_segment.incomplete_table
+    assert write.chain.open_segment.base is None
+
+
+def test_a_sealing_switch_needs_no_certificate() -> None:
+    bench = switcher()
+    fenced(bench, M00, 0, unbroken=True)
+    prepare_answers(bench, M10, M11)
+    assert bench.all(fx.WriteChain)[-1].certificate is None
+
+
+def test_if_only_suspects_answer_it_is_opened_over_for_one_fence_is_enough() -> None:
+    bench = switcher(without=(M00,))
+    fenced(bench, M01, None)
+    prepare_answers(bench, M10, M11)
+    assert segment_of(written_chain(bench), 1).state is SegmentState.UNSETTLED
+
+
+def test_a_member_that_cannot_say_is_no_answer() -> None:
+    bench = switcher(without=(M00,))
+    (request,) = bench.sent(msg.FenceRequest, M01)
+    bench.hear(M01, fence_answer(1, request.switch, None, fenced=False))
+    assert bench.all(fx.ReadCertificate)
+    assert not asked_to_prepare(bench)
+
+
+# ---- tables ---------------------------------------------------------------------------------------------
+
+
+def _behind(settled: bool) -> Chain:
+    chain = unsettled_chain(first_chain())
+    if settled:
+        from seriatim_broker.core.chain import Seal, settle
+
+        chain = settle(chain, 1, Seal(0, 0, M01, (M01,), None, ()))
+    return chain
+
+
+def _fence_second(bench: Bench, table: Table = ()) -> None:
+    (request,) = bench.sent(msg.FenceRequest, M10)
+    bench.hear(M10, fence_answer(2, request.switch, 0, unbroken=True, table=table, incomplete=True))
+
+
+def _switch_second(chain: Chain) -> Bench:
+    bench = Bench(M20)
+    for member in (M00, M01, M10, M11, M21):
+        bench.link(member)
+    bench.do(ev.SwitchAwayFrom(P, 2))
+    bench.read_chain(chain)
+    return bench
+
+
+def test_the_mark_of_an_incomplete_table_is_inherited_while_a_segment_before_is_unsettled() -> None:
+    bench = _switch_second(_behind(settled=False))
+    _fence_second(bench)
+    assert not bench.sent(msg.TableRequest)
+    assert all(request.incomplete_table for _, request in asked_to_prepare(bench))
+
+
+def test_after_settlement_the_tables_are_merged_and_the_mark_goes() -> None:
+    bench = _switch_second(_behind(settled=True))
+    _fence_second(bench)
+    assert [request.segment_no for request in bench.sent(msg.TableRequest, M01)] == [1]
+    assert not asked_to_prepare(bench)
+    table = ProducerTable()
+    table.record(batches_of(1, [1])[0].header)
+    bench.hear(M01, msg.TableAnswer(P, 1, table.at_rest()))
+    requests = asked_to_prepare(bench)
+    assert requests
+    assert all(not request.incomplete_table and request.table == table.at_rest() for _, request in requests)
+
+
+def test_without_the_table_in_time_the_mark_is_passed_on() -> None:
+    bench = _switch_second(_behind(settled=True))
+    _fence_second(bench)
+    bench.wait(bench.config.table_timeout_us, (M00, M01, M10, M11, M21))
+    assert asked_to_prepare(bench)
+    assert all(request.incomplete_table for _, request in asked_to_prepare(bench))
+
+
+# ---- which group ----------------------------------------------------------------------------------------
+
+
+def test_the_failed_head_goes_to_the_tail_of_the_send_chain() -> None:
+    bench = switcher()
+    fenced(bench, M00, 0, unbroken=True)
+    prepare_answers(bench, M10, M11)
+    assert written_chain(bench).send_chain == ("g1", "g2", "g0")
+
+
+def test_a_group_that_is_not_whole_is_passed_over_while_another_is() -> None:
+    bench = switcher(without=(M11,))
+    fenced(bench, M00, 0, unbroken=True)
+    assert {broker for broker, _ in asked_to_prepare(bench)} == {M21.broker}
+
+
+def test_never_fewer_members_than_min_copies() -> None:
+    bench = switcher(without=(M11, M01))
+    bench.unlink(M21, refused=True)
+    fenced(bench, M00, 0, unbroken=True)
+    assert not asked_to_prepare(bench)
+    bench.wait(100 * MS, (M00, M10))
+    assert not bench.all(fx.WriteChain)
+
+
+def test_a_silent_group_costs_its_time_and_the_next_one_is_asked() -> None:
+    bench = switcher()
+    fenced(bench, M00, 0, unbroken=True)
+    bench.wait(bench.config.prepare_timeout_us, (M00, M01, M10, M11, M21))
+    assert asked_to_prepare(bench)[-1][0] == M21.broker
+
+
+def test_a_group_that_lost_a_segment_is_passed_over_for_a_while() -> None:
+    bench = switcher()
+    fenced(bench, M00, 0, unbroken=True)
+    prepare_answers(bench, M10, M11)
+    bench.written()
+    assert bench.core.outbox.flapping["g0"][0] == bench.now_us + bench.config.flapping_us
+
+
+# ---- planned --------------------------------------------------------------------------------------------
+
+
+def planner() -> Bench:
+    """A broker of the third group that is asked for a planned switch."""
+    bench = Bench(M20)
+    for member in (M00, M01, M10, M11, M21):
+        bench.link(member)
+    bench.do(ev.PlanSwitch(9, P))
+    bench.read_chain(first_chain())
+    return bench
+
+
+def test_a_planned_switch_waits_until_the_master_rests_and_fences_then() -> None:
+    bench = planner()
+    (request,) = bench.sent(msg.QuiesceRequest, M00)
+    assert not bench.sent(msg.FenceRequest)
+    bench.hear(M00, msg.QuiesceAnswer(P, 1, request.switch, True))
+    assert bench.sent(msg.FenceRequest, M00)
+    fenced(bench, M00, 4, unbroken=True, commit=4)
+    prepare_answers(bench, M10, M11)
+    bench.written()
+    assert [effect.error for effect in bench.all(fx.Resolved)] == [None]
+
+
+def test_a_planned_switch_is_dropped_if_the_master_does_not_rest() -> None:
+    bench = planner()
+    (request,) = bench.sent(msg.QuiesceRequest, M00)
+    bench.hear(M00, msg.QuiesceAnswer(P, 1, request.switch, False))
+    assert bench.all(fx.Resolved)[0].error is not None
+    assert not bench.sent(msg.FenceRequest)
+
+
+def test_a_planned_switch_is_dropped_if_the_master_says_nothing() -> None:
+    bench = planner()
+    bench.wait(SECOND, (M00, M01, M10, M11, M21))
+    assert bench.all(fx.Resolved)[0].error is not None
+    assert not bench.sent(msg.FenceRequest)
+
+
+def test_the_master_queues_new_batches_until_commit_is_tail() -> None:
+    bench = opened_master()
+    first = bench.append(0, starts=True)
+    bench.link(M20)
+    bench.hear(M20, msg.QuiesceRequest(P, 1, b"s" * 16))
+    queued = bench.append(1)
+    assert not bench.sent(msg.QuiesceAnswer)
+    bench.persist()
+    bench.ack(M01, 1)
+    assert [answer.quiet for answer in bench.sent(msg.QuiesceAnswer, M20)] == [True]
+    assert list(bench.accepted()) == [first]
+    assert queued not in bench.refused()
+    assert bench.part.logs[1].tail == 1
+
+
+def test_after_its_time_the_master_goes_on_accepting_in_order() -> None:
+    bench = opened_master()
+    bench.link(M20)
+    bench.hear(M20, msg.QuiesceRequest(P, 1, b"s" * 16))
+    bench.append(0, starts=True)
+    bench.append(1)
+    bench.wait(bench.config.planned_switch_us, (M01, M20))
+    assert bench.sent(msg.QuiesceAnswer, M20)[-1].quiet is False
+    bench.append(2)
+    assert bench.part.logs[1].tail == 3
+    assert not bench.refused()
+
+
+def test_queued_batches_are_refused_with_the_new_route_only_after_the_transaction() -> None:
+    bench = opened_master()
+    bench.link(M20)
+    bench.hear(M20, msg.QuiesceRequest(P, 1, b"s" * 16))
+    request = bench.append(0, starts=True)
+    bench.hear(M20, msg.FenceRequest(P, 1, attempt(1), b"s" * 16))
+    bench.persist()
+    bench.wait(bench.config.planned_switch_us, (M01, M20))
+    assert not bench.refused()
+    bench.hear(M20, msg.ChainUpdate(sealed_chain(first_chain(), 0, 0), 9))
+    assert request in bench.refused()
+    (refused,) = bench.all(fx.AppendRefused)
+    assert refused.route is not None
+    assert (refused.route.segment_no, refused.route.master) == (2, M10.broker)
+
+
+# ---- genesis and complaints -----------------------------------------------------------------------------
+
+
+def test_a_partition_is_made_on_the_first_group_that_answers() -> None:
+    bench = Bench(M20)
+    for member in (M00, M01, M10, M11, M21):
+        bench.link(member)
+    bench.do(ev.CreatePartition(4, P, "orders", 3, True, ("g0", "g1")))
+    bench.read_chain(None)
+    prepare_answers(bench, asked_to_prepare(bench)[-1][1].members[0], refusal="voided")
+    prepare_answers(bench, M10, M11)
+    write = bench.all(fx.WriteChain)[-1]
+    assert (write.revision, write.chain.epoch, write.chain.open_segment.no) == (0, 1, 1)
+    assert write.chain.open_segment.group == "g1"
+    bench.written(DONE)
+    assert [(effect.request, effect.error) for effect in bench.all(fx.Resolved)] == [(4, None)]
+
+
+def test_a_complaint_is_answered_when_the_chain_is_past_the_segment() -> None:
+    bench = opened_slave()
+    bench.do(ev.ResolveProducer(5, P, 1, bench.now_us + SECOND))
+    assert not bench.all(fx.Resolved)
+    bench.link(M10)
+    bench.hear(M10, msg.ChainUpdate(sealed_chain(first_chain(), 0, 0), 9))
+    (answer,) = bench.all(fx.Resolved)
+    assert answer.route is not None
+    assert answer.route.segment_no == 2
+
+
+def test_a_complaint_is_answered_at_its_deadline() -> None:
+    bench = opened_slave()
+    bench.do(ev.ResolveProducer(5, P, 1, bench.now_us + 100 * MS))
+    bench.wait(100 * MS, (M00,))
+    assert [effect.request for effect in bench.all(fx.Resolved)] == [5]
+
+
+def test_the_slave_that_lost_its_master_seals_with_its_own_tail() -> None:
+    bench = opened_slave()
+    batches = batches_of(1, [1, 1])
+    replicate(bench, batches, commit=1)
+    bench.persist()
+    for member in (M10, M11):
+        bench.link(member)
+    bench.unlink(M00, refused=True)
+    bench.read_chain(first_chain())
+    bench.persist()  # its own fence
+    bench.wait(30 * MS, (M10, M11))
+    prepare_answers(bench, M10, M11)
+    old = segment_of(written_chain(bench), 1)
+    assert (old.sealed_len, old.tail_from, old.server) == (2, 1, M01)
+
+
+def test_a_switch_does_not_decide_before_its_own_fence_is_durable() -> None:
+    bench = opened_slave()
+    bench.unlink(M00, refused=True)
+    bench.link(M10)
+    bench.link(M11)
+    bench.read_chain(first_chain())
+    assert not asked_to_prepare(bench)
+    bench.persist()
+    bench.wait(30 * MS, (M10, M11))
+    assert asked_to_prepare(bench)
