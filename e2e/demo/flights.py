@@ -130,6 +130,11 @@ def event_numbers(values: pa.Array) -> list[int]:
     return result
 
 
+def event_number(value: bytes) -> int:
+    """The number of one event, read from its value."""
+    return int(value[_NUMBER_AT : _NUMBER_AT + _NUMBER_WIDTH])
+
+
 def _read_flights() -> pa.Table:
     """The file with the columns that the events are made of: times in minutes since 1970."""
     flights = pa.csv.read_csv(io.BytesIO(read_csv()))

@@ -362,6 +362,30 @@ def test_delivered_elsewhere_than_acknowledged() -> None:
     assert [evidence.event["offset"] for evidence in finding.events] == ["1:0", "1:7"]
 
 
+def acknowledged_at_its_second_place() -> Story:
+    story = Story()
+    story.sent(10, sequence=0)
+    story.outcome(10, "ok", offset="2:0")
+    story.came(10, "1:7")
+    return story
+
+
+def test_stored_twice_and_the_second_place_skipped() -> None:
+    story = acknowledged_at_its_second_place()
+    story.skip(topic=TOPIC, partition=0, first="2:0", end="2:1", why="a repeat", group="g")
+    story.end()
+    report = judged(story)
+    assert report.ok, render(report)
+
+
+def test_stored_twice_and_another_place_or_another_group_told_to_skip() -> None:
+    for first, group in (("2:1", "g"), ("2:0", "h")):
+        story = acknowledged_at_its_second_place()
+        story.skip(topic=TOPIC, partition=0, first=first, end="2:2", why="a repeat", group=group)
+        story.end("g")
+        assert only(judged(story), "misplaced").message == 10
+
+
 def test_delivered_from_another_partition() -> None:
     story = sent_and_acknowledged(1)
     story.came(10, "1:0", partition=1)

@@ -66,6 +66,9 @@ unsent              delivered, but nobody recorded the send (only a note if a fi
 stuck               no outcome, or a group that did not drain
 ==================  ==================================================================================================
 
+A message that was stored twice behind an unsettled segment comes from its first place; it is not misplaced if the
+group was told to skip the second, which is the one in the acknowledgement.
+
 Order is judged over first deliveries (the first time a group sees a message, flagged or not) within a partition. Counts
 are messages (a message that several others overtook counts once for each of the four ways); `reordered` counts each
 (group, message) once.

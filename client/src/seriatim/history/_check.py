@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from seriatim.history import _report as kinds
-from seriatim.history._collect import FAILED, NO_OUTCOME, NONE, OK, UNKNOWN, End, History, Range
+from seriatim.history._collect import FAILED, NO_OUTCOME, NONE, OK, UNKNOWN, End, History, covering
 from seriatim.history._findings import Findings
 from seriatim.history._format import format_offset
 from seriatim.history._order import GroupView, StreamJudge
@@ -175,7 +175,7 @@ class _Checker:
             stream = messages.stream[row]
             if stream == NONE or not wanted[stream]:
                 continue
-            if _covering(self._history.gaps.get(stream, []), view.name, self._judge.offset_of(row)) is not None:
+            if covering(self._history.gaps.get(stream, []), view.name, self._judge.offset_of(row)) is not None:
                 self._in_gaps += 1
             else:
                 missing.setdefault(stream, []).append(row)
@@ -190,7 +190,7 @@ class _Checker:
         offset = self._judge.offset_of(row)
         place = f" at {format_offset(offset)}" if offset != NONE else ""
         known = f"was acknowledged{place}" if messages.outcome[row] == OK else f"came to another group{place}"
-        skip = _covering(self._history.skips.get(stream, []), view.name, offset)
+        skip = covering(self._history.skips.get(stream, []), view.name, offset)
         text = f"message {self._findings.ids[row]!r} {known} and never came to group {view.name}"
         if skip is not None:
             text += ", which was told to skip it as a repeat"
@@ -281,12 +281,3 @@ def _last_end(ends: list[End], topic: str | None) -> End | None:
     """What was said last about this topic."""
     fitting = [end for end in ends if end.topic in (None, topic)]
     return fitting[-1] if fitting else None
-
-
-def _covering(ranges: list[Range], group: str, offset: int) -> Range | None:
-    if offset == NONE:
-        return None
-    for found in ranges:
-        if found.group in (None, group) and found.first <= offset < found.end:
-            return found
-    return None

@@ -119,6 +119,16 @@ class Range:
     line: int
 
 
+def covering(ranges: list[Range], group: str, offset: int) -> Range | None:
+    """The first of `ranges` that holds for `group` and contains `offset`; None if none does, or `offset` is NONE."""
+    if offset == NONE:
+        return None
+    for found in ranges:
+        if found.group in (None, group) and found.first <= offset < found.end:
+            return found
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class End:
     """A group (None: all) said whether it has everything."""

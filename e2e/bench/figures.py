@@ -1,0 +1,125 @@
+"""The figures of a benchmark: each with what was aimed at, as a table for people and as JSON for comparison.
+
+A figure that was not verified is not shown as one: `Figure.problem` takes its place.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Final
+
+from rich import box
+from rich.table import Table
+
+NEAR: Final = 0.9
+"""A figure within a tenth of its aim is shown as near it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One measured figure.
+
+    Attributes:
+        name: Short and stable: a key in the JSON.
+        text: What was measured, for people.
+        value: In `unit`; None: it could not be measured, see `problem`.
+        unit: `msg/s` or `ms`.
+        aim: None: none was set.
+        higher_is_better: For messages a second.
+        details: Whatever else belongs to it.
+        problem: Why it does not count.
+    """
+
+    name: str
+    text: str
+    value: float | None
+    unit: str
+    aim: float | None = None
+    higher_is_better: bool = False
+    details: Mapping[str, object] = field(default_factory=dict)
+    problem: str = ""
+
+    @property
+    def ratio(self) -> float | None:
+        """How much of the aim was reached: 1 or more is all of it."""
+        if self.value is None or self.aim is None or self.problem or self.value <= 0:
+            return None
+        return self.value / self.aim if self.higher_is_better else self.aim / self.value
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """By nearest rank: one of the values."""
+    assert values
+    ordered = sorted(values)
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
+
+
+def table(figures: Sequence[Figure], title: str) -> Table:
+    """The figures beside their aims."""
+    drawn = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False)
+    drawn.add_column("")
+    for name in ("measured", "aim", "of the aim"):
+        drawn.add_column(name, justify="right", no_wrap=True)
+    drawn.add_column("", style="dim")
+    for figure in figures:
+        aim = "–" if figure.aim is None else _amount(figure.aim, figure.unit)
+        measured = "–" if figure.value is None or figure.problem else _amount(figure.value, figure.unit)
+        note = f"[bold red]{figure.problem}[/]" if figure.problem else _notes(figure.details)
+        drawn.add_row(figure.text, f"[bold]{measured}[/]", aim, _share(figure.ratio), note)
+    return drawn
+
+
+def _amount(value: float, unit: str) -> str:
+    if unit == "msg/s":
+        return f"{value:,.0f} {unit}"
+    return f"{value:,.0f} {unit}" if value >= 100 else f"{value:.2f} {unit}"
+
+
+def _share(ratio: float | None) -> str:
+    if ratio is None:
+        return "–"
+    colour = "green" if ratio >= 1 else "yellow" if ratio >= NEAR else "red"
+    return f"[{colour}]{ratio:.0%}[/]"
+
+
+def _notes(details: Mapping[str, object]) -> str:
+    said = []
+    cpu = details.get("cpu_s_per_million")
+    if isinstance(cpu, Mapping):
+        said.append("CPU s a million: " + ", ".join(f"{role} {used}" for role, used in cpu.items()))
+    if "max_ms" in details:
+        said.append(f"longest {details['max_ms']:.1f} ms")
+    if "p99_ms" in details:
+        said.append(f"p99 {details['p99_ms']:.2f} ms")
+    return "; ".join(said)
+
+
+def to_json(figures: Sequence[Figure], machine: Mapping[str, object], took_s: float) -> str:
+    """Everything, for the next run to be compared with."""
+    return json.dumps(
+        {
+            "benchmark": "smoke",
+            "took_s": round(took_s, 1),
+            "machine": dict(machine),
+            "figures": {
+                figure.name: {**asdict(figure), "ratio": None if figure.ratio is None else round(figure.ratio, 3)}
+                for figure in figures
+            },
+        },
+        indent=2,
+        allow_nan=False,
+    )
+
+
+def write_json(path: Path, text: str) -> None:
+    """Write a file, its directory included.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text + "\n")

@@ -1,0 +1,83 @@
+"""What a figure was measured on, and what it cost: facts of the machine, and processor time of processes.
+
+Linux only: both come from /proc.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+_DISTRIBUTIONS = ("grpcio", "pyarrow", "rocksdict")
+
+
+def machine_facts(directory: Path) -> dict[str, object]:
+    """Cores, memory, kernel, Python, libraries, the file system of `directory`, and how busy the machine was before."""
+    return {
+        "cores": len(os.sched_getaffinity(0)),
+        "processor": _processor(),
+        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "libraries": {name: metadata.version(name) for name in _DISTRIBUTIONS},
+        "file_system": _file_system(directory.resolve()),
+        "load_average_1m": round(os.getloadavg()[0], 2),
+    }
+
+
+def _processor() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def _file_system(directory: Path) -> str:
+    """The type of the mount that holds the directory."""
+    best, kind = "", "unknown"
+    for line in Path("/proc/mounts").read_text().splitlines():
+        _, mount, name, *_ = line.split()
+        if directory.is_relative_to(mount) and len(mount) >= len(best):
+            best, kind = mount, name
+    return kind
+
+
+def cpu_s(pid: int) -> float:
+    """Processor time of a process and of all its threads so far, user and system, in seconds.
+
+    Raises:
+        OSError: There is no such process.
+    """
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True, slots=True)
+class CpuClock:
+    """Processor time of several processes, from the moment it was made.
+
+    Attributes:
+        pids: By role.
+        begun_s: What each had used then.
+    """
+
+    pids: Mapping[str, Sequence[int]]
+    begun_s: Mapping[str, float]
+
+    @classmethod
+    def start(cls, pids: Mapping[str, Sequence[int]]) -> CpuClock:
+        """Begin to count."""
+        return cls(pids, {role: sum(map(cpu_s, found)) for role, found in pids.items()})
+
+    def used_s(self) -> dict[str, float]:
+        """What each role has used since, in seconds."""
+        return {role: sum(map(cpu_s, found)) - self.begun_s[role] for role, found in self.pids.items()}
+
+    def per_million(self, message_count: int) -> dict[str, float]:
+        """What each role has used since, in seconds for a million messages."""
+        assert message_count > 0
+        return {role: round(used * 1e6 / message_count, 2) for role, used in self.used_s().items()}

@@ -1,0 +1,369 @@
+"""`python -m e2e.bench.smoke`, or `make bench-smoke`: the four figures that all work on the data path is steered by.
+
+512-byte messages, replicated and flushed on both members, one producer, real broker processes without a proxy:
+
+    one_partition     messages a second on one partition
+    many_partitions   messages a second spread over 1,000 partitions
+    one_in_flight     latency of one message at a time, median and 99th percentile
+    kill_gap          how long a partition accepts nothing when its master is killed (SIGKILL), five times
+
+A figure counts what was acknowledged, from the first send to the last acknowledgement. That it is there is checked:
+the log of the one partition is read back whole, the others' lengths are asked of their servers. Under a minute; prints
+a table and writes `smoke.json` in `bench-out/` (OUT= another directory). Exit status 1 if a figure was not verified.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import shutil
+import sys
+import tempfile
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import structlog
+from rich.console import Console
+from rich.markup import escape
+from seriatim import Admin, Client, Deliveries, Delivery, Part, Producer, SendError, TopicSettings
+from seriatim_api.errors import SeriatimError
+from seriatim_broker.local import LocalCluster
+
+from e2e.bench.figures import Figure, percentile, table, to_json, write_json
+from e2e.bench.machine import CpuClock, machine_facts
+from e2e.observe import Observer, Snapshot
+
+MESSAGE_SIZE_BYTES: Final = 512
+SETTINGS: Final = TopicSettings(flush=True)
+
+ONE_PARTITION_S: Final = 6.0
+MANY_PARTITIONS_S: Final = 6.0
+MANY_PARTITIONS: Final = 1000
+ONE_IN_FLIGHT_S: Final = 4.0
+WARM_UP_S: Final = 1.0
+KILL_COUNT: Final = 5
+KILL_SEND_S: Final = 0.001
+"""Between two messages while a master is killed: the gap is known to about this."""
+
+AIMS: Final = {"one_partition": 150_000.0, "many_partitions": 80_000.0, "one_in_flight": 1.2, "kill_gap": 150.0}
+
+ROWS: Final = 8_192
+"""Rows of the table that is sent again and again; random, so that nothing on the way can compress it."""
+
+PIECE_ROWS: Final = 2_000
+UNSETTLED_MESSAGES_MAX: Final = 60_000
+ROUND_ROWS: Final = 20
+"""Messages that go to one of many partitions before the next one's turn."""
+
+DEADLINE_S: Final = 30.0
+
+
+def _rows(count: int) -> pa.Table:
+    noise = random.Random(1).randbytes(count * MESSAGE_SIZE_BYTES)
+    values = [noise[at : at + MESSAGE_SIZE_BYTES] for at in range(0, len(noise), MESSAGE_SIZE_BYTES)]
+    return pa.table({"value": pa.array(values, pa.binary()), "timestamp": pa.array([0] * count, pa.int64())})
+
+
+class _Count:
+    """What was sent, and what became of it."""
+
+    def __init__(self) -> None:
+        self.ok_by_partition: dict[int, int] = {}
+        self.not_ok = 0
+        self.last_ack_at = 0.0
+        self._under_way: deque[tuple[Deliveries, int]] = deque()
+        self._unsettled = 0
+
+    @property
+    def ok(self) -> int:
+        """Messages acknowledged."""
+        return sum(self.ok_by_partition.values())
+
+    async def add(self, deliveries: Deliveries) -> None:
+        """A send is under way; waits while too many are."""
+        self._under_way.append((deliveries, len(deliveries)))
+        self._unsettled += len(deliveries)
+        while self._unsettled > UNSETTLED_MESSAGES_MAX:
+            await self._settle_one()
+
+    async def finish(self) -> None:
+        """Wait for all that is under way."""
+        while self._under_way:
+            await self._settle_one()
+
+    async def _settle_one(self) -> None:
+        deliveries, count = self._under_way.popleft()
+        for part in await deliveries.settled():
+            self._took(part)
+        self._unsettled -= count
+        self.last_ack_at = time.monotonic()
+
+    def _took(self, part: Part) -> None:
+        if part.outcome == "ok":
+            self.ok_by_partition[part.partition] = self.ok_by_partition.get(part.partition, 0) + len(part.positions)
+        else:
+            self.not_ok += len(part.positions)
+
+
+async def _send_for(producer: Producer, pieces: list[pa.Table], partition_count: int, duration_s: float) -> _Count:
+    """Send piece after piece, to one partition after the other, as fast as it goes."""
+    count = _Count()
+    begin = time.monotonic()
+    number = 0
+    while time.monotonic() - begin < duration_s:
+        piece = pieces[number % len(pieces)]
+        await count.add(await producer.send_table(piece, partition=number % partition_count))
+        number += 1
+    await count.finish()
+    return count
+
+
+async def _throughput(
+    name: str, text: str, client: Client, cluster: LocalCluster, partition_count: int, rows: int, duration_s: float
+) -> Figure:
+    table_of_rows = _rows(ROWS)
+    pieces = [table_of_rows.slice(at, rows) for at in range(0, ROWS - rows + 1, rows)]
+    async with client.producer(name) as producer:
+        warm = await _send_for(producer, pieces, partition_count, WARM_UP_S)
+        clock = CpuClock.start(_pids(cluster))
+        begin = time.monotonic()
+        count = await _send_for(producer, pieces, partition_count, duration_s)
+        took_s = count.last_ack_at - begin
+        cpu = clock.per_million(max(count.ok, 1))
+    for partition, ok in warm.ok_by_partition.items():
+        count.ok_by_partition[partition] = count.ok_by_partition.get(partition, 0) + ok
+    rate = (count.ok - warm.ok) / took_s
+    details: dict[str, object] = {
+        "acknowledged": count.ok - warm.ok,
+        "took_s": round(took_s, 3),
+        "megabytes_per_s": round(rate * MESSAGE_SIZE_BYTES / 1e6, 1),
+        "cpu_s_per_million": cpu,
+    }
+    problem = f"{count.not_ok + warm.not_ok:,} messages were not acknowledged" if count.not_ok + warm.not_ok else ""
+    problem = problem or await _verify(client, name, count.ok_by_partition, details, whole=partition_count == 1)
+    return Figure(name, text, rate, "msg/s", AIMS[name], higher_is_better=True, details=details, problem=problem)
+
+
+def _pids(cluster: LocalCluster) -> dict[str, list[int]]:
+    """Who works: masters and slaves alternate over partitions, so brokers are counted together."""
+    brokers = [pid for name in cluster.broker_names if (pid := cluster.pid(name)) is not None]
+    return {"brokers": brokers, "client": [os.getpid()]}
+
+
+async def _verify(
+    client: Client, topic: str, wanted: dict[int, int], details: dict[str, object], *, whole: bool
+) -> str:
+    """Why what was acknowledged is not there; empty if it is. `whole` reads it all, else servers are asked."""
+    if whole:
+        return await _read_back(client, topic, wanted, details)
+    async with client.consumer(topic, "verify", start="latest") as consumer:
+        async with asyncio.timeout(DEADLINE_S):
+            while len(consumer.joined) < len(wanted):
+                await consumer.fetch(timeout_s=0.05)
+            described = await client.admin().describe_group(topic, "verify")
+    ends = {row.partition: row.end_position for row in described.partitions if row.error is None}
+    short = [partition for partition, count in wanted.items() if ends.get(partition, -1) < count]
+    return f"{len(short)} partitions hold less than was acknowledged" if short else ""
+
+
+async def _read_back(client: Client, topic: str, wanted: dict[int, int], details: dict[str, object]) -> str:
+    """Read everything, and see that offsets follow one another."""
+    left = dict(wanted)
+    follows: dict[int, int] = {}
+    begin = time.monotonic()
+    async with client.consumer(topic, "verify") as consumer:
+        while any(count > 0 for count in left.values()):
+            fetched = await consumer.fetch_table(timeout_s=5.0)
+            if fetched is None:
+                return f"{sum(left.values()):,} acknowledged messages did not come back"
+            if follows.get(fetched.partition, fetched.offset) != fetched.offset:
+                return f"offset {fetched.offset} came where {follows[fetched.partition]} should"
+            follows[fetched.partition] = fetched.offset + fetched.table.num_rows
+            left[fetched.partition] -= fetched.table.num_rows
+            await consumer.ack(fetched)
+    details["read_back_per_s"] = round(sum(wanted.values()) / (time.monotonic() - begin))
+    return ""
+
+
+async def _one_in_flight(client: Client) -> Figure:
+    """One message after the other, each sent when the one before is acknowledged."""
+    value = random.Random(2).randbytes(MESSAGE_SIZE_BYTES)
+    taken_ms: list[float] = []
+    async with client.producer("one_in_flight") as producer:
+        begin = time.monotonic()
+        while (sent_at := time.monotonic()) - begin < WARM_UP_S + ONE_IN_FLIGHT_S:
+            await (await producer.send(value))
+            if sent_at - begin >= WARM_UP_S:
+                taken_ms.append((time.monotonic() - sent_at) * 1000)
+    p50, p99 = percentile(taken_ms, 0.5), percentile(taken_ms, 0.99)
+    details = {"count": len(taken_ms), "p99_ms": round(p99, 3), "max_ms": round(max(taken_ms), 3)}
+    return Figure("one_in_flight", "one message in flight, p50", p50, "ms", AIMS["one_in_flight"], details=details)
+
+
+class _SteadySender:
+    """Sends a message every `KILL_SEND_S` and notes when each was acknowledged."""
+
+    def __init__(self, producer: Producer) -> None:
+        self._producer = producer
+        self._under_way: asyncio.Queue[Delivery] = asyncio.Queue()
+        self._acknowledged = asyncio.Event()
+        self.ack_times: list[float] = []
+        self.not_ok = 0
+
+    async def send(self) -> None:
+        """Send for ever."""
+        value = random.Random(3).randbytes(MESSAGE_SIZE_BYTES)
+        while True:
+            self._under_way.put_nowait(await self._producer.send(value))
+            await asyncio.sleep(KILL_SEND_S)
+
+    async def note(self) -> None:
+        """Note outcomes for ever. Those of one partition come in its order, so waiting in order loses nothing."""
+        while True:
+            delivery = await self._under_way.get()
+            try:
+                await delivery
+            except SendError:
+                self.not_ok += 1
+            else:
+                self.ack_times.append(time.monotonic())
+                self._acknowledged.set()
+
+    async def wait_for_ack_after(self, at: float) -> None:
+        """Wait until something was acknowledged after `at`."""
+        async with asyncio.timeout(DEADLINE_S):
+            while not self.ack_times or self.ack_times[-1] <= at:
+                self._acknowledged.clear()
+                await self._acknowledged.wait()
+
+    def gap_s(self, at: float) -> float:
+        """The longest time between two acknowledgements of which the later came after `at`."""
+        return max(later - earlier for earlier, later in pairwise(self.ack_times) if later > at)
+
+
+async def _kill_gap(client: Client, cluster: LocalCluster, progress: Callable[[str], None]) -> Figure:
+    """Kill the master of a partition that is written to, again and again."""
+    admin = client.admin()
+    observer = Observer(admin, "kill_gap")
+    gaps_ms: list[float] = []
+    async with client.producer("kill_gap") as producer, asyncio.TaskGroup() as tasks:
+        sender = _SteadySender(producer)
+        running = [tasks.create_task(sender.send(), name="send"), tasks.create_task(sender.note(), name="note")]
+        for number in range(KILL_COUNT):
+            await sender.wait_for_ack_after(time.monotonic())
+            before = (await observer.look()).chains[0].head
+            progress(f"kill {number + 1} of {KILL_COUNT}: {before.members[0]}")
+            killed_at = time.monotonic()
+            await cluster.kill(before.members[0])
+            await sender.wait_for_ack_after(time.monotonic())
+            await cluster.start_again(before.members[0])
+            after = await observer.wait_until(Snapshot.settled, "the partition accepts again", DEADLINE_S)
+            assert after.chains[0].head.no > before.no, "the killed master's segment was left"
+            gaps_ms.append(sender.gap_s(killed_at) * 1000)
+            await cluster.wait_ready(deadline_s=DEADLINE_S)
+        for task in running:
+            task.cancel()
+    details = {"gaps_ms": [round(gap, 1) for gap in gaps_ms], "max_ms": round(max(gaps_ms), 1)}
+    problem = f"{sender.not_ok} messages were not acknowledged" if sender.not_ok else ""
+    median = percentile(gaps_ms, 0.5)
+    text = f"gap at kill -9, median of {KILL_COUNT}"
+    return Figure("kill_gap", text, median, "ms", AIMS["kill_gap"], details=details, problem=problem)
+
+
+@asynccontextmanager
+async def _cluster(directory: Path, groups: int) -> AsyncIterator[tuple[LocalCluster, Client]]:
+    async with (
+        LocalCluster(directory / f"groups-{groups}", groups=groups, proxy=False, name="bench") as cluster,
+        Client.connect(cluster.bootstrap) as client,
+    ):
+        yield cluster, client
+
+
+async def _topic(admin: Admin, name: str, partition_count: int) -> None:
+    await admin.create_topic(name, partition_count, settings=SETTINGS)
+    await Observer(admin, name).wait_until(Snapshot.settled, f"{name} accepts", DEADLINE_S)
+
+
+async def measure(directory: Path, progress: Callable[[str], None]) -> list[Figure]:
+    """All four figures, on clusters in `directory`.
+
+    Raises:
+        SeriatimError: A cluster did not come up, or a topic could not be made.
+    """
+    figures = []
+    async with _cluster(directory, 1) as (cluster, client):
+        admin = client.admin()
+        await _topic(admin, "one_in_flight", 1)
+        progress("one message in flight")
+        figures.append(await _one_in_flight(client))
+        await _topic(admin, "one_partition", 1)
+        progress("one partition")
+        one = await _throughput("one_partition", "one partition", client, cluster, 1, PIECE_ROWS, ONE_PARTITION_S)
+        progress(f"{MANY_PARTITIONS:,} partitions")
+        await _topic(admin, "many_partitions", MANY_PARTITIONS)
+        many = await _throughput(
+            "many_partitions", f"{MANY_PARTITIONS:,} partitions", client, cluster, MANY_PARTITIONS, ROUND_ROWS,
+            MANY_PARTITIONS_S,
+        )  # fmt: skip
+        figures = [one, many, *figures]
+    async with _cluster(directory, 2) as (cluster, client):
+        await _topic(client.admin(), "kill_gap", 1)
+        figures.append(await _kill_gap(client, cluster, progress))
+    return figures
+
+
+async def _run(out: Path, progress: Callable[[str], None]) -> list[Figure]:
+    directory = Path(tempfile.mkdtemp(prefix="bench-", dir=out))
+    try:
+        return await measure(directory, progress)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def main() -> int:
+    """The program."""
+    console = Console()
+    out = Path(os.environ.get("OUT") or "bench-out")
+    out.mkdir(parents=True, exist_ok=True)
+    machine = machine_facts(out)
+    begin = time.monotonic()
+    with (out / "bench.log").open("w") as log:
+        _log_to(log)
+        try:
+            with console.status("starting brokers") as status:
+                figures = asyncio.run(_run(out, lambda doing: status.update(doing)))
+        except KeyboardInterrupt:
+            console.print("interrupted; everything that was started has ended")
+            return 130
+        except BaseExceptionGroup as group:
+            console.print(f"[bold red]FAILED[/] {escape(repr(group.exceptions[0]))}", highlight=False)
+            return 1
+        except SeriatimError as error:
+            console.print(f"[bold red]FAILED[/] {escape(str(error))}", highlight=False)
+            return 1
+    took_s = time.monotonic() - begin
+    title = f"{MESSAGE_SIZE_BYTES} B, replicated and flushed, one producer, {machine['cores']} cores ({took_s:.0f} s)"
+    console.print(table(figures, title))
+    path = out / "smoke.json"
+    write_json(path, to_json(figures, machine, took_s))
+    console.print(f"figures: {path}", highlight=False)
+    return 1 if any(figure.problem for figure in figures) else 0
+
+
+def _log_to(file: Any) -> None:
+    structlog.configure(
+        processors=[structlog.processors.add_log_level, structlog.processors.KeyValueRenderer(key_order=["event"])],
+        logger_factory=structlog.PrintLoggerFactory(file),
+        cache_logger_on_first_use=False,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

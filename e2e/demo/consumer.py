@@ -1,0 +1,133 @@
+"""The demo's consumer, a process of its own: rebuilds each aircraft's history from what is delivered, as it comes.
+
+`python -m e2e.demo.consumer --help`. It says `ready` once every partition is delivered to it, `progress` several
+times a second, and after `finish` writes the histories and says `done`. Every delivery is in its history file before
+it is acknowledged. Deliveries flagged as possible repeats are left out where their offsets were seen before; nothing
+else is left out, and nothing is sorted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import time
+from pathlib import Path
+from typing import Any, Final
+
+from seriatim import Assignment, Client, Consumer, FetchedTable
+from seriatim.history import HistoryWriter
+
+from e2e.demo.expect import write_histories
+from e2e.demo.flights import event_number
+from e2e.demo.rebuild import Rebuilder
+from e2e.workers import Parent
+
+FETCH_S: Final = 0.1
+SAY_S: Final = 0.25
+JOIN_DEADLINE_S: Final = 60.0
+
+
+class Reading:
+    """Folds deliveries into histories; what came is written down by the client's recorder."""
+
+    def __init__(self) -> None:
+        self._seen: dict[int, int] = {}  # by partition: the highest offset applied
+        self.rebuilder = Rebuilder()
+        self.repeated_count = 0
+        self.last_at = 0.0
+
+    def take(self, fetched: FetchedTable) -> None:
+        """Rows of one partition came."""
+        at = time.monotonic()
+        values = fetched.table.column("value")
+        count = len(values)
+        skipped = self._known(fetched.partition, fetched.offset, count) if fetched.maybe_repeated else 0
+        self.repeated_count += skipped
+        if skipped == count:
+            return
+        keys = fetched.table.column("key").slice(skipped).to_pylist()
+        self.rebuilder.apply_all(keys, values.slice(skipped).to_pylist())
+        self._seen[fetched.partition] = fetched.offset + count - 1
+        self.last_at = at
+
+    def _known(self, partition: int, offset: int, count: int) -> int:
+        """How many of the rows from `offset` on were applied before: those up to the highest offset seen."""
+        return min(max(self._seen.get(partition, -1) - offset + 1, 0), count)
+
+
+async def _read(consumer: Consumer, reading: Reading) -> None:
+    while True:
+        fetched = await consumer.fetch_table(timeout_s=FETCH_S)
+        if fetched is None:
+            continue
+        reading.take(fetched)
+        await consumer.ack(fetched)
+
+
+async def _report(reading: Reading, parent: Parent) -> None:
+    while True:
+        parent.say("progress", delivered=reading.rebuilder.event_count, repeated=reading.repeated_count)
+        await asyncio.sleep(SAY_S)
+
+
+async def _main(arguments: argparse.Namespace) -> None:
+    finish = asyncio.Event()
+    assigned: set[int] = set()
+    complete = asyncio.Event()
+    partition_count = 0
+
+    def told(line: dict[str, Any]) -> None:
+        if line.get("finish"):
+            finish.set()
+
+    def assignment(now: Assignment) -> None:
+        (assigned.add if now.active else assigned.discard)(now.partition)
+        if len(assigned) == partition_count:
+            complete.set()
+
+    parent = Parent(told)
+    with HistoryWriter(arguments.history, "consumer") as history:
+        reading = Reading()
+        async with Client.connect(arguments.bootstrap, recorder=history, message_id=event_number) as client:
+            partition_count = (await client.admin().describe_topic(arguments.topic)).topic.partition_count
+            consumer = await client.consumer(
+                arguments.topic, arguments.group, name="consumer-1", on_assignment=assignment
+            )
+            listening = asyncio.create_task(parent.listen(), name="commands")
+            work = asyncio.create_task(_read(consumer, reading), name="reading")
+            saying = asyncio.create_task(_report(reading, parent), name="progress")
+            finishing = asyncio.create_task(finish.wait(), name="finish")
+            tasks = (listening, work, saying, finishing)
+            try:
+                async with asyncio.timeout(JOIN_DEADLINE_S):
+                    await complete.wait()
+                parent.say("ready")
+                done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    task.result()
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+                await consumer.close()
+        if finish.is_set():
+            write_histories(arguments.histories, reading.rebuilder.histories())
+            parent.say(
+                "done", delivered=reading.rebuilder.event_count, repeated=reading.repeated_count,
+                last_delivery_at=reading.last_at,
+            )  # fmt: skip
+
+
+def main() -> None:
+    """The program."""
+    parser = argparse.ArgumentParser(prog="python -m e2e.demo.consumer", description=__doc__)
+    parser.add_argument("--bootstrap", required=True, help="host:port,...")
+    parser.add_argument("--topic", required=True)
+    parser.add_argument("--group", required=True)
+    parser.add_argument("--history", type=Path, required=True)
+    parser.add_argument("--histories", type=Path, required=True, help="where the rebuilt histories go")
+    asyncio.run(_main(parser.parse_args()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,51 @@
+"""The histories straight from the file, computed in a process of its own while the demo runs, and written to a file.
+
+It takes some ten seconds of a processor, so it asks to be the last one served; at its end it says `done`. The form of
+the file, one JSON object of histories by aircraft, is also that in which the consumer leaves what it rebuilt.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from e2e.demo.rebuild import expected
+
+NICENESS: Final = 15
+
+
+def write_histories(path: Path, histories: Mapping[bytes, bytes]) -> None:
+    """Histories into a file.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    path.write_text(json.dumps({key.decode(): text.decode() for key, text in histories.items()}))
+
+
+def read_histories(path: Path) -> dict[bytes, bytes]:
+    """What `write_histories` wrote.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    return {key.encode(): text.encode() for key, text in json.loads(path.read_text()).items()}
+
+
+def main() -> None:
+    """The program."""
+    parser = argparse.ArgumentParser(prog="python -m e2e.demo.expect", description=__doc__)
+    parser.add_argument("path", type=Path)
+    parser.add_argument("--limit", type=int, default=None, help="only so many events")
+    arguments = parser.parse_args()
+    os.nice(NICENESS)
+    write_histories(arguments.path, expected(arguments.limit))
+    print(json.dumps({"k": "done"}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

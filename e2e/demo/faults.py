@@ -1,0 +1,131 @@
+"""Which fault comes next, and whom it strikes: decided by the seed and by how the cluster stands at that moment.
+
+Pure: a plan is an endless row of faults drawn from a seed, a victim is chosen from a snapshot. The kinds, their order,
+how long they last and every draw follow from the seed alone; who holds what when the moment comes depends on the run,
+so the same seed gives the same plan, not the same victims. Doing it is left to the runner.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from e2e.demo.report import Role
+from e2e.observe import Snapshot
+
+Kind = Literal["kill", "kill both", "freeze", "cut", "stop"]
+CutEnd = Literal["peer", "all", "clients"]
+
+KINDS: Final[tuple[Kind, ...]] = ("kill", "kill both", "freeze", "cut", "stop")
+_LATER_BLOCK: Final[tuple[Kind, ...]] = ("kill", "kill", "kill both", "freeze", "cut", "cut", "stop")
+_CUT_ENDS: Final[tuple[CutEnd, ...]] = ("peer", "all", "clients")
+_HOLD_S: Final[dict[Kind, tuple[float, float]]] = {
+    "kill": (0.2, 1.0),
+    "kill both": (0.5, 1.5),
+    "freeze": (1.0, 2.0),
+    "cut": (1.0, 2.0),
+    "stop": (0.1, 0.5),
+}
+"""Until it is mended, in seconds; longer than `silence_us` of the brokers, so that freezes and cuts are noticed."""
+
+_SERVER_SHARE: Final = 0.3
+"""How often the victim is to be one that serves a consumer, rather than a master."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedFault:
+    """One fault of the plan.
+
+    Attributes:
+        kind: What is done.
+        role: What the victim should be at that moment.
+        hold_s: Until it is mended, in seconds.
+        pick: 0 to 1, which of the possible victims.
+        cut_from: For a cut: its other end.
+    """
+
+    kind: Kind
+    role: Role
+    hold_s: float
+    pick: float
+    cut_from: CutEnd = "peer"
+
+
+@dataclass(frozen=True, slots=True)
+class Victim:
+    """Whom a fault strikes.
+
+    Attributes:
+        brokers: One, or both members of a group.
+        role: What it is at this moment.
+        name: For people.
+    """
+
+    brokers: tuple[str, ...]
+    role: Role
+    name: str
+
+
+def plan(seed: int) -> Iterator[PlannedFault]:
+    """The faults of this seed, without end: first each kind once, then blocks of all kinds, kills and cuts twice."""
+    draw = random.Random(seed)
+    ends = _shuffled_for_ever(draw, _CUT_ENDS)
+    block = KINDS
+    while True:
+        for kind in draw.sample(block, len(block)):
+            low, high = _HOLD_S[kind]
+            serves = draw.random() < _SERVER_SHARE and kind not in ("kill both", "stop")
+            yield PlannedFault(
+                kind=kind,
+                role="server" if serves else "head",
+                hold_s=draw.uniform(low, high),
+                pick=draw.random(),
+                cut_from=next(ends) if kind == "cut" else "peer",
+            )
+        block = _LATER_BLOCK
+
+
+def _shuffled_for_ever(draw: random.Random, values: tuple[CutEnd, ...]) -> Iterator[CutEnd]:
+    while True:
+        yield from draw.sample(values, len(values))
+
+
+def choose(fault: PlannedFault, snapshot: Snapshot, members: dict[str, tuple[str, ...]]) -> Victim | None:
+    """Whom the fault strikes as things stand; None if nobody holds a head or serves.
+
+    Args:
+        fault: From the plan.
+        snapshot: Read just now.
+        members: The brokers of each group.
+    """
+    if fault.kind == "kill both":
+        group = _pick(snapshot.head_groups(), fault.pick)
+        return None if group is None else Victim(members[group], "head", group)
+    masters, servers = snapshot.masters(), snapshot.servers()
+    broker = _pick(servers if fault.role == "server" and servers else masters, fault.pick)
+    if broker is None:
+        return None
+    name = broker if fault.kind != "cut" else f"{broker} from {_peer_of(broker, members, fault.cut_from)}"
+    role: Role = "server" if broker in servers and (fault.role == "server" or broker not in masters) else "head"
+    return Victim((broker,), role, name)
+
+
+def cut_ends(fault: PlannedFault, victim: Victim, members: dict[str, tuple[str, ...]]) -> tuple[str, str]:
+    """The two ends of a cut, as `LocalCluster.cut` names them."""
+    assert fault.kind == "cut"
+    return victim.brokers[0], _peer_of(victim.brokers[0], members, fault.cut_from)
+
+
+def _peer_of(broker: str, members: dict[str, tuple[str, ...]], end: CutEnd) -> str:
+    if end != "peer":
+        return end
+    for group in members.values():
+        if broker in group:
+            return next((other for other in group if other != broker), "all")
+    raise AssertionError(f"{broker} is in no group")
+
+
+def _pick(candidates: tuple[str, ...], share: float) -> str | None:
+    return candidates[int(share * len(candidates))] if candidates else None

@@ -1,0 +1,44 @@
+"""For how long a partition accepted nothing: intervals between the times of its acknowledgements.
+
+Pure. A gap is taken whole, from the last acknowledgement before a fault to the first one after, so it holds the time
+for which the producer would have waited anyhow; with a producer that sends every few milliseconds that is little.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+
+
+class AckTimes:
+    """When each partition acknowledged something, in seconds of one monotonic clock."""
+
+    def __init__(self) -> None:
+        self._times: dict[int, list[float]] = {}
+
+    def add(self, partition: int, at: float) -> None:
+        """An acknowledgement came; times of one partition never fall."""
+        times = self._times.setdefault(partition, [])
+        assert not times or at >= times[-1], "acknowledgements are noted as they come"
+        times.append(at)
+
+    def gap_s(self, partition: int, begin: float, end: float) -> float:
+        """The longest time without an acknowledgement that overlaps [begin, end], in seconds.
+
+        What began before `begin` counts from its true begin. Where nothing came after the last one before `end`, the
+        gap ends at `end`: it may have been longer.
+        """
+        assert begin <= end
+        times = self._times.get(partition, [])
+        at = bisect_right(times, begin)
+        last = times[at - 1] if at else begin
+        longest = 0.0
+        while last < end:
+            following = times[at] if at < len(times) else end
+            longest = max(longest, following - last)
+            last, at = following, at + 1
+        return longest
+
+    def worst_gap_s(self, partitions: Iterable[int], begin: float, end: float) -> float | None:
+        """The longest gap of any of these partitions; None if there are none."""
+        return max((self.gap_s(partition, begin, end) for partition in partitions), default=None)

@@ -1,0 +1,217 @@
+"""The demo as it is watched: rate, chains, faults and their gaps, how far the consumer is, drawn for a terminal.
+
+Pure: a `Scene` is what is known at a moment, `draw` makes it into something that rich prints, `progress_line` into one
+line for where there is no terminal. Gathering what a scene says is left to the runner. Chains and faults share one
+axis of time, so that one sees which fault ended which segment; what colour says is said in words or shapes as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Final
+
+from rich.console import Group, RenderableType
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from e2e.demo.report import FaultRecord, SegmentSpan
+
+RATE_WINDOW_S: Final = 60.0
+"""How much of the past the sparkline shows."""
+
+FAULTS_SHOWN_MAX: Final = 8
+_GROUP_COLOURS: Final = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#8C6BB1")
+_SPARKS: Final = " ▁▂▃▄▅▆▇█"
+_LABEL_WIDTH: Final = 5
+_ROWS_OF_SPARK: Final = 3
+
+
+@dataclass(slots=True)
+class Scene:
+    """What is known at a moment; the runner keeps it up to date.
+
+    Attributes:
+        at_s: Seconds since the demo began to send; 0 before.
+        total: Events to be sent.
+        rates: Messages acknowledged in each `rate_step_s` seconds so far, oldest first.
+        faults: Every fault so far, the present one last.
+        segments: Every segment of every chain.
+        positions: For each partition how many the consumer has acknowledged, and how many there are.
+        doing: What happens right now, for people.
+        hits_min: How many faults must hit.
+    """
+
+    title: str
+    total: int
+    hits_min: int
+    at_s: float = 0.0
+    sent: int = 0
+    acknowledged: int = 0
+    unknown: int = 0
+    delivered: int = 0
+    rate_step_s: float = 0.5
+    rates: list[int] = field(default_factory=list)
+    faults: list[FaultRecord] = field(default_factory=list)
+    segments: Sequence[SegmentSpan] = ()
+    positions: dict[int, tuple[int, int]] = field(default_factory=dict)
+    doing: str = ""
+
+    @property
+    def hit_count(self) -> int:
+        """Faults that count."""
+        return sum(fault.hit for fault in self.faults)
+
+    @property
+    def rate(self) -> float:
+        """Messages acknowledged a second, over the last three seconds."""
+        recent = self.rates[-max(1, round(3 / self.rate_step_s)) :]
+        return sum(recent) / (len(recent) * self.rate_step_s) if recent else 0.0
+
+
+def draw(scene: Scene, width: int) -> RenderableType:
+    """The scene, for a terminal of `width` columns."""
+    assert width >= 40
+    inner = width - 4
+    return Group(
+        _headline(scene, width),
+        Panel(_rate(scene, inner), title="acknowledged a second", title_align="left", border_style="dim"),
+        Panel(_chains(scene, inner), title="chains", title_align="left", border_style="dim"),
+        Panel(_faults(scene), title=_fault_title(scene), title_align="left", border_style="dim"),
+        Text(f" {scene.doing}", style="italic", no_wrap=True, overflow="ellipsis"),
+    )
+
+
+def progress_line(scene: Scene) -> str:
+    """The scene in one line."""
+    return (
+        f"{scene.at_s:6.1f} s  {scene.acknowledged:>9,} of {scene.total:,} acknowledged ({scene.rate:,.0f}/s)"
+        f"  {scene.delivered:>9,} consumed  {len(scene.segments):>3} segments"
+        f"  {scene.hit_count} of {scene.hits_min} faults hit  {scene.doing}"
+    )
+
+
+def fault_line(fault: FaultRecord) -> str:
+    """A fault in one line, once its gap is known."""
+    gap = "no gap seen" if fault.gap_ms is None else f"gap {fault.gap_ms:,.0f} ms"
+    hit = "" if fault.hit else "  (hit nothing: does not count)"
+    return f"{fault.at_s:6.1f} s  {fault.label:<9} {fault.victim:<18} {fault.role:<6}  {gap}{hit}"
+
+
+def _headline(scene: Scene, width: int) -> Text:
+    share = scene.acknowledged / scene.total if scene.total else 0.0
+    bar_width = max(10, width // 4)
+    full = round(share * bar_width)
+    text = Text(no_wrap=True, overflow="ellipsis")
+    text.append(f" {scene.title} ", style="bold reverse")
+    text.append(f"  {scene.at_s:.0f} s  ")
+    text.append("━" * full, style="green")
+    text.append("━" * (bar_width - full), style="bright_black")
+    text.append(f"  {share:.0%}  ")
+    text.append(f"{scene.acknowledged:,} acknowledged", style="bold")
+    text.append(f"  {scene.delivered:,} consumed")
+    if scene.unknown:
+        text.append(f"  {scene.unknown:,} unknown", style="yellow")
+    return text
+
+
+def _rate(scene: Scene, width: int) -> RenderableType:
+    count = min(width - 12, round(RATE_WINDOW_S / scene.rate_step_s))
+    shown = [rate / scene.rate_step_s for rate in scene.rates[-count:]]
+    lines = sparkline(shown, _ROWS_OF_SPARK)
+    labels = [f"{max(shown, default=0.0):>9,.0f} ", " " * 10, f"{scene.rate:>9,.0f} "]
+    text = Text(no_wrap=True, overflow="crop")
+    for number, (label, line) in enumerate(zip(labels, lines, strict=True)):
+        text.append("\n" * bool(number) + label, style="bold" if number == _ROWS_OF_SPARK - 1 else "dim")
+        text.append(line, style="cyan")
+    return text
+
+
+def sparkline(values: Sequence[float], rows: int) -> list[str]:
+    """Columns of eighths, `rows` lines high, the highest line first; the greatest value fills its column."""
+    top = max(values, default=0.0)
+    heights = [round(value / top * rows * 8) if top > 0 else 0 for value in values]
+    return ["".join(_SPARKS[min(max(height - 8 * row, 0), 8)] for height in heights) for row in reversed(range(rows))]
+
+
+def _chains(scene: Scene, width: int) -> RenderableType:
+    columns = width - _LABEL_WIDTH - 12
+    duration_s = max(scene.at_s, 1.0)
+    colours = _colours(scene.segments)
+    text = Text(no_wrap=True, overflow="crop")
+    text.append(" " * _LABEL_WIDTH)
+    text.append(_fault_marks(scene.faults, duration_s, columns), style="bold red")
+    for partition, spans in groupby(sorted(scene.segments, key=lambda s: (s.partition, s.segment_no)), _partition):
+        text.append(f"\n{partition:>3}  ")
+        text.append_text(ribbon(list(spans), duration_s, columns, colours))
+        position, end = scene.positions.get(partition, (0, 0))
+        text.append(f" {_behind(position, end)}", style="dim")
+    text.append("\n     ")
+    for group, colour in colours.items():
+        text.append("█", style=colour)
+        text.append(f" {group}   ")
+    text.append("▒ not settled   ┊ next segment   ✕ fault   consumer's backlog on the right", style="dim")
+    return text
+
+
+def _partition(span: SegmentSpan) -> int:
+    return span.partition
+
+
+def _behind(position: int, end: int) -> str:
+    return "level" if position >= end else f"-{end - position:,}"
+
+
+def _colours(segments: Iterable[SegmentSpan]) -> dict[str, str]:
+    groups = sorted({segment.group for segment in segments})
+    return {group: _GROUP_COLOURS[number % len(_GROUP_COLOURS)] for number, group in enumerate(groups)}
+
+
+def ribbon(spans: Sequence[SegmentSpan], duration_s: float, columns: int, colours: dict[str, str]) -> Text:
+    """One partition's segments along the axis of time: a cell for each step, the newest segment that it touches."""
+    cells: list[tuple[str, str]] = [(" ", "")] * columns
+    for number, span in enumerate(spans):
+        begin = _column(span.opened_at_s, duration_s, columns)
+        end = columns if span.sealed_at_s is None else _column(span.sealed_at_s, duration_s, columns) + 1
+        body = "█" if span.state in ("OPEN", "SEALED") else "▒"
+        for column in range(begin, min(end, columns)):
+            cells[column] = (body, colours[span.group])
+        if number and begin < columns:
+            cells[begin] = ("┊", colours[span.group])
+    text = Text()
+    for style, run in groupby(cells, key=lambda cell: cell[1]):
+        text.append("".join(character for character, _ in run), style=style)
+    return text
+
+
+def _column(at_s: float, duration_s: float, columns: int) -> int:
+    return min(max(int(at_s / duration_s * columns), 0), columns - 1)
+
+
+def _fault_marks(faults: Iterable[FaultRecord], duration_s: float, columns: int) -> str:
+    marks = [" "] * columns
+    for fault in faults:
+        marks[_column(fault.at_s, duration_s, columns)] = "✕" if fault.hit else "·"
+    return "".join(marks)
+
+
+def _fault_title(scene: Scene) -> str:
+    return f"faults: {scene.hit_count} of {scene.hits_min} hit"
+
+
+def _faults(scene: Scene) -> RenderableType:
+    table = Table(box=None, pad_edge=False, expand=False)
+    for name in ("at", "fault", "victim", "it was"):
+        table.add_column(name, style="", header_style="dim", no_wrap=True)
+    table.add_column("gap", justify="right", header_style="dim", no_wrap=True)
+    shown = scene.faults[-FAULTS_SHOWN_MAX:]
+    for fault in shown:
+        ongoing = fault.healed_at_s is None
+        gap = "…" if ongoing else "none" if fault.gap_ms is None else f"{fault.gap_ms:,.0f} ms"
+        style = "bold" if ongoing else "" if fault.hit else "dim"
+        table.add_row(f"{fault.at_s:.1f} s", fault.label, fault.victim, fault.role, gap, style=style)
+    for _ in range(FAULTS_SHOWN_MAX - len(shown)):
+        table.add_row("", "", "", "", "")
+    return table

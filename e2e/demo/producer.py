@@ -1,0 +1,231 @@
+"""The demo's producer, a process of its own: sends the events in the order of time, and says what was acknowledged.
+
+`python -m e2e.demo.producer --help`. Its parent tells it how fast (`rate`, events a second; null: as fast as it can)
+and to begin (`go`). It says `ready`, then `progress` every tenth of a second with the times of acknowledgements by
+partition, and `done` when every event has an outcome. Every send and every outcome is in its history.
+
+All events of a tick go to their partitions as slices of tables made before, so a tick costs one call a partition.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import time
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+from seriatim import Client, Producer, partition_of_key
+from seriatim.history import HistoryWriter
+
+from e2e.demo.flights import Events, load_events
+from e2e.workers import Parent
+
+TICK_S: Final = 0.01
+"""Between sends: short, so that a gap in acceptance is seen to a few milliseconds."""
+
+TICK_EVENTS_MAX: Final = 2_000
+"""Of a tick at full speed: several batches for each partition are under way at a time."""
+
+UNSETTLED_MAX: Final = 200_000
+"""Events sent and without outcome; the producer's own buffer limits their bytes."""
+
+SAY_S: Final = 0.1
+FLUSH_S: Final = 1.0
+DELIVERY_TIMEOUT_MS: Final = 120_000
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """The events of one partition, in their order.
+
+    Attributes:
+        numbers: Of the events in the whole stream.
+        table: Columns key, value, timestamp.
+    """
+
+    numbers: Sequence[int]
+    table: pa.Table
+
+
+def make_lanes(events: Events, partition_count: int) -> list[Lane]:
+    """The events by partition, as the client's partitioner has it."""
+    encoded = events.keys.dictionary_encode()
+    places = pa.array([partition_of_key(key, partition_count) for key in encoded.dictionary.to_pylist()], pa.int64())
+    partitions = places.take(encoded.indices).to_pylist()
+    numbers: list[list[int]] = [[] for _ in range(partition_count)]
+    for number, partition in enumerate(partitions):
+        numbers[partition].append(number)
+    table = pa.table({"key": events.keys, "value": events.values, "timestamp": events.timestamps_ms})
+    return [Lane(mine, table.take(pa.array(mine, pa.int64())).combine_chunks()) for mine in numbers]
+
+
+class Sending:
+    """One run over all events. `run` sends, with `settle` for each partition and `report` beside it."""
+
+    def __init__(self, producer: Producer, lanes: Sequence[Lane], history: HistoryWriter, topic: str) -> None:
+        self._producer = producer
+        self._lanes = lanes
+        self._history = history
+        self._topic = topic
+        self._name = producer.producer_id.hex()[:12]
+        self._sent_in_lane = [0] * len(lanes)
+        self._under_way: list[deque[tuple[Any, int, int]]] = [deque() for _ in lanes]
+        self._arrived = [asyncio.Event() for _ in lanes]
+        self._room = asyncio.Event()
+        self._total = sum(len(lane.numbers) for lane in lanes)
+        self._acks: list[tuple[int, float, int]] = []
+        self.rate: float | None = 1000.0
+        self.go = asyncio.Event()
+        self.counts = {"ok": 0, "failed": 0, "unknown": 0}
+        self.sent = 0
+        self.first_send_at = 0.0
+        self.last_ack_at = 0.0
+        self.finished = asyncio.Event()
+
+    @property
+    def _unsettled(self) -> int:
+        return self.sent - sum(self.counts.values())
+
+    async def run(self) -> None:
+        """Send everything, tick by tick."""
+        await self.go.wait()
+        self.first_send_at = time.monotonic()
+        due, last = 0.0, self.first_send_at
+        while self.sent < self._total:
+            await asyncio.sleep(TICK_S if self.rate is not None else 0)
+            now = time.monotonic()
+            due = min(due + (now - last) * (self.rate or 0.0), TICK_EVENTS_MAX)
+            last = now
+            count = TICK_EVENTS_MAX if self.rate is None else int(due)
+            due -= int(due)
+            while self._unsettled > UNSETTLED_MAX:
+                self._room.clear()
+                await self._room.wait()
+            await self._send_until(min(self.sent + count, self._total))
+        for event in self._arrived:
+            event.set()
+
+    async def _send_until(self, end: int) -> None:
+        """All events with numbers below `end`."""
+        for partition, lane in enumerate(self._lanes):
+            begin_row = self._sent_in_lane[partition]
+            end_row = bisect_left(lane.numbers, end, begin_row)
+            if end_row == begin_row:
+                continue
+            self._sent_in_lane[partition] = end_row
+            self._history.sends(
+                lane.numbers[begin_row:end_row],
+                producer=self._name, topic=self._topic, partition=partition, sequence=begin_row,
+            )  # fmt: skip
+            rows = lane.table.slice(begin_row, end_row - begin_row)
+            deliveries = await self._producer.send_table(rows, partition=partition)
+            self._under_way[partition].append((deliveries, begin_row, end_row))
+            self._arrived[partition].set()
+        self.sent = end
+
+    async def settle(self, partition: int) -> None:
+        """Take the outcomes of one partition, in the order of sending, until all its events have one."""
+        queue, lane = self._under_way[partition], self._lanes[partition]
+        settled = 0
+        while settled < len(lane.numbers):
+            if not queue:
+                self._arrived[partition].clear()
+                await self._arrived[partition].wait()
+                continue
+            deliveries, begin_row, end_row = queue.popleft()
+            parts = await deliveries.settled()
+            at = time.monotonic()
+            for part in parts:
+                rows = [lane.numbers[begin_row + position] for position in part.positions]
+                self._history.outcomes(rows, part.outcome, offset=part.offset if part.outcome == "ok" else None, at=at)
+                self.counts[part.outcome] += len(rows)
+                if part.outcome == "ok":
+                    self._acks.append((partition, at, len(rows)))
+                    self.last_ack_at = at
+            settled = end_row
+            self._room.set()
+
+    async def report(self, parent: Parent) -> None:
+        """Say how it goes, until all is done."""
+        flush_at = 0.0
+        while True:
+            acks, self._acks = self._acks, []
+            parent.say("progress", at=time.monotonic(), sent=self.sent, **self.counts, acks=acks)
+            if time.monotonic() > flush_at:
+                self._history.flush()
+                flush_at = time.monotonic() + FLUSH_S
+            if self.finished.is_set() and not self._acks:
+                return
+            try:
+                async with asyncio.timeout(SAY_S):
+                    await self.finished.wait()
+            except TimeoutError:
+                continue
+
+
+async def _main(arguments: argparse.Namespace) -> None:
+    started: list[Sending] = []
+
+    def told(line: dict[str, Any]) -> None:
+        for sending in started:
+            if "rate" in line:
+                sending.rate = line["rate"]
+            if line.get("go"):
+                sending.go.set()
+
+    parent = Parent(told)
+    events = load_events(arguments.limit)
+    with HistoryWriter(arguments.history, "producer") as history:
+        async with Client.connect(arguments.bootstrap) as client:
+            producer = await client.producer(arguments.topic, delivery_timeout_ms=DELIVERY_TIMEOUT_MS)
+            lanes = make_lanes(events, producer.partition_count)
+            sending = Sending(producer, lanes, history, arguments.topic)
+            started.append(sending)
+            work = asyncio.create_task(_work(sending, len(lanes), parent), name="sending")
+            listening = asyncio.create_task(parent.listen(), name="commands")
+            parent.say("ready", events=len(events))
+            try:
+                await asyncio.wait([work, listening], return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for task in (work, listening):
+                    if not task.done():
+                        task.cancel()
+                results = await asyncio.gather(work, listening, return_exceptions=True)
+            for result in results:
+                if isinstance(result, Exception):
+                    raise result
+            await producer.close(timeout_s=0)
+
+
+async def _work(sending: Sending, lane_count: int, parent: Parent) -> None:
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(sending.report(parent), name="progress")
+        settling = [tasks.create_task(sending.settle(n), name=f"outcomes of {n}") for n in range(lane_count)]
+        await sending.run()
+        for task in settling:
+            await task
+        sending.finished.set()
+    parent.say(
+        "done", **sending.counts, sent=sending.sent,
+        first_send_at=sending.first_send_at, last_ack_at=sending.last_ack_at,
+    )  # fmt: skip
+
+
+def main() -> None:
+    """The program."""
+    parser = argparse.ArgumentParser(prog="python -m e2e.demo.producer", description=__doc__)
+    parser.add_argument("--bootstrap", required=True, help="host:port,...")
+    parser.add_argument("--topic", required=True)
+    parser.add_argument("--history", type=Path, required=True)
+    parser.add_argument("--limit", type=int, default=None, help="only so many events")
+    asyncio.run(_main(parser.parse_args()))
+
+
+if __name__ == "__main__":
+    main()

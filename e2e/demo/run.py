@@ -1,0 +1,364 @@
+"""One run of the demo, from an empty directory to the outcome: six brokers, a producer, a consumer, and what is done
+to them.
+
+    prepare      cluster up, topic made, events loaded, the expected histories begun in the background
+    faults       the producer is paced so that its events last as long as the faults do
+    drain        all healed; what is left is sent at full speed; every send has an outcome, the group is level
+    judge        the histories of all processes are checked, the rebuilt histories compared byte for byte
+
+The main process sends and receives nothing itself: it strikes, watches and draws. What it starts, it ends, also when
+it is interrupted. Printing the end is left to `__main__`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+from seriatim import Client, TopicSettings
+from seriatim.history import HistoryWriter, Report, check
+from seriatim_api.errors import SeriatimError, TopicExistsError
+from seriatim_broker.local import FaultRecord as ClusterFault
+from seriatim_broker.local import LocalCluster
+
+from e2e.demo.expect import read_histories
+from e2e.demo.faults import KINDS
+from e2e.demo.gaps import AckTimes
+from e2e.demo.live import Scene
+from e2e.demo.rebuild import differences, digest
+from e2e.demo.report import FaultRecord, Outcome, RateSample, SegmentSpan
+from e2e.demo.settings import Settings
+from e2e.demo.striking import Striker
+from e2e.observe import Observer, Snapshot
+from e2e.workers import Worker, start_worker
+
+_log = structlog.get_logger(__name__)
+
+TOPIC: Final = "flights"
+GROUP: Final = "histories"
+
+LOOK_S: Final = 0.5
+"""Between two looks at the cluster for the view."""
+
+LOAD_DEADLINE_S: Final = 90.0
+DRAIN_DEADLINE_S: Final = 180.0
+EXPECT_DEADLINE_S: Final = 180.0
+
+RESERVE_SHARE: Final = 0.08
+"""Of the events, for after the last fault: they show the pace of a whole cluster."""
+
+RATE_MIN: Final = 500.0
+RATE_MAX: Final = 12_000.0
+"""Events a second while faults go on: two cores are shared with everything that is broken and restarted."""
+
+HISTORY_FILES: Final = ("demo.jsonl", "producer.jsonl", "consumer.jsonl")
+LOG_FILES: Final = ("producer.log", "consumer.log", "expect.log")
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The outcome, and what only the picture needs."""
+
+    outcome: Outcome
+    rates: tuple[RateSample, ...]
+    duration_s: float
+
+
+class Demo:
+    """One run. `run` may be called once.
+
+    Args:
+        settings: Of the run.
+        on_scene: Told of each change worth drawing.
+        on_fault: Told of each fault once its gap is known.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        on_scene: Callable[[Scene], None] = lambda _scene: None,
+        on_fault: Callable[[FaultRecord], None] = lambda _fault: None,
+    ) -> None:
+        self._settings = settings
+        self._on_scene = on_scene
+        self._on_fault = on_fault
+        self._out = settings.out
+        self._acks = AckTimes()
+        self._begin = 0.0
+        self._begin_ms = 0
+        self._event_count = 0
+        self._reported = 0
+        self.scene = Scene("Seriatim", total=0, hits_min=settings.hits_min)
+
+    async def run(self) -> Result:
+        """The whole demo.
+
+        Raises:
+            SeriatimError: The cluster did not come up, or did not drain.
+            WorkerError: The producer or the consumer ended.
+        """
+        self._out.mkdir(parents=True, exist_ok=True)
+        for name in (*HISTORY_FILES, *LOG_FILES, "rebuilt.json", "expected.json"):
+            (self._out / name).unlink(missing_ok=True)
+        data = Path(tempfile.mkdtemp(prefix="cluster-", dir=self._out))
+        try:
+            with HistoryWriter(self._out / HISTORY_FILES[0], "demo") as history:
+                drained = await self._run(data, history)
+            return await self._judge(drained)
+        finally:
+            _keep_logs(data, self._out / "logs")
+
+    # ---- the run ---------------------------------------------------------------------------------------------
+
+    async def _run(self, data: Path, history: HistoryWriter) -> _Drained:
+        def fault(record: ClusterFault) -> None:
+            history.fault(record.kind, record.victim, phase=record.phase, at=record.at, details=record.details)
+
+        async with AsyncExitStack() as stack:
+            enter = stack.enter_async_context
+            self._say("starting six brokers and the coordinator")
+            shape = self._settings
+            expect = await enter(self._expect())
+            cluster = await enter(
+                LocalCluster(data, groups=shape.group_count, members=shape.member_count, name="demo", on_fault=fault)
+            )
+            client = await enter(Client.connect(cluster.bootstrap))
+            admin = client.admin()
+            with suppress(TopicExistsError):  # an answer was lost and the question asked again: the cluster is new
+                await admin.create_topic(TOPIC, shape.partition_count, settings=TopicSettings(flush=True))
+            await Observer(admin, TOPIC).wait_until(Snapshot.settled, "the topic accepts", LOAD_DEADLINE_S)
+            observer = Observer(admin, TOPIC, GROUP)
+            producer = await enter(self._worker("producer", cluster, HISTORY_FILES[1], self._producer_says))
+            consumer = await enter(self._worker("consumer", cluster, HISTORY_FILES[2], self._consumer_says))
+            self._say("loading the flights of 2013")
+            self._event_count = (await producer.wait_for("ready", LOAD_DEADLINE_S))["events"]
+            await consumer.wait_for("ready", LOAD_DEADLINE_S)
+            self.scene.total = self._event_count
+            self._begin, self._begin_ms = time.monotonic(), time.time_ns() // 1_000_000
+            producer.tell(rate=shape.rate, go=True)
+            drained = await self._faults_and_drain(cluster, observer, producer, consumer, history)
+            self._say("waiting for the histories computed from the file")
+            await expect.wait_for("done", EXPECT_DEADLINE_S)
+            return drained
+
+    def _expect(self) -> AbstractAsyncContextManager[Worker]:
+        arguments = [str(self._out / "expected.json")]
+        if self._settings.event_limit is not None:
+            arguments += ["--limit", str(self._settings.event_limit)]
+        return start_worker("expect", "e2e.demo.expect", arguments, log=self._out / "expect.log")
+
+    def _worker(
+        self, name: str, cluster: LocalCluster, history: str, on_line: Callable[[dict[str, Any]], None]
+    ) -> AbstractAsyncContextManager[Worker]:
+        arguments = [
+            "--bootstrap",
+            ",".join(cluster.bootstrap),
+            "--topic",
+            TOPIC,
+            "--history",
+            str(self._out / history),
+        ]
+        if name == "consumer":
+            arguments += ["--group", GROUP, "--histories", str(self._out / "rebuilt.json")]
+        elif self._settings.event_limit is not None:
+            arguments += ["--limit", str(self._settings.event_limit)]
+        return start_worker(name, f"e2e.demo.{name}", arguments, log=self._out / f"{name}.log", on_line=on_line)
+
+    async def _faults_and_drain(
+        self, cluster: LocalCluster, observer: Observer, producer: Worker, consumer: Worker, history: HistoryWriter
+    ) -> _Drained:
+        settings = self._settings
+        striker = Striker(
+            cluster, observer, self._acks,
+            seed=settings.seed, hits_min=settings.hits_min, begin=self._begin, on_change=self._say,
+        )  # fmt: skip
+        self.scene.faults = striker.records
+        async with asyncio.TaskGroup() as tasks:
+            watching = tasks.create_task(self._watch(Observer(observer.admin, TOPIC, GROUP)), name="watching")
+            guards = [
+                tasks.create_task(_guard(worker), name=f"guard of {worker.name}") for worker in (producer, consumer)
+            ]
+            await striker.run(after_each=lambda: self._after_fault(striker, producer))
+            self._say("everything is mended: sending the rest at full speed")
+            await cluster.heal()
+            producer.tell(rate=None)
+            sent = await producer.wait_for("done", DRAIN_DEADLINE_S)
+            self._say("waiting until the consumer is level")
+            try:
+                last = await observer.wait_until(
+                    lambda snapshot: snapshot.settled() and snapshot.drained(), "the group is level", DRAIN_DEADLINE_S
+                )
+                is_drained, waiting = True, ""
+            except SeriatimError as error:
+                last, is_drained, waiting = observer.latest, False, str(error)
+            drained_at = time.monotonic()
+            watching.cancel()
+            for guard in guards:
+                guard.cancel()
+        self._watched(last)
+        consumer.tell(finish=True)
+        done = await consumer.wait_for("done", DRAIN_DEADLINE_S)
+        history.end(GROUP, topic=TOPIC, drained=is_drained, waiting=waiting)
+        return _Drained(
+            faults=tuple(striker.records),
+            segments=tuple(self.scene.segments),
+            duration_s=sent["last_ack_at"] - sent["first_send_at"],
+            drained_s=min(done["last_delivery_at"] or drained_at, drained_at) - sent["first_send_at"],
+        )
+
+    def _after_fault(self, striker: Striker, producer: Worker) -> None:
+        """Tell of the fault, and pace the producer so that its events last for the faults that are left."""
+        for fault in striker.records[self._reported :]:
+            self._on_fault(fault)
+        self._reported = len(striker.records)
+        elapsed_s = time.monotonic() - self._begin
+        done = len(striker.records)
+        # The guess from before counts as two faults, so that one slow fault does not stop the flow.
+        fault_s = (elapsed_s + 2 * self._settings.fault_s) / (done + 2)
+        left_s = max(striker.left_count, 1) * fault_s
+        left = self._event_count * (1 - RESERVE_SHARE) - self.scene.sent
+        producer.tell(rate=min(max(left / left_s, RATE_MIN), RATE_MAX))
+
+    # ---- what is seen meanwhile ------------------------------------------------------------------------------
+
+    async def _watch(self, observer: Observer) -> None:
+        while True:
+            try:
+                self._watched(await observer.look())
+            except SeriatimError as error:
+                self.scene.doing = self.scene.doing or f"cannot look: {error}"
+            self._changed()
+            await asyncio.sleep(LOOK_S)
+
+    def _watched(self, snapshot: Snapshot) -> None:
+        self.scene.segments = spans(snapshot, self._begin_ms)
+        self.scene.positions = {
+            reader.partition: (reader.position, reader.end_position) for reader in snapshot.readers if reader.known
+        }
+
+    def _producer_says(self, line: dict[str, Any]) -> None:
+        if line["k"] != "progress":
+            return
+        scene = self.scene
+        scene.sent, scene.acknowledged, scene.unknown = line["sent"], line["ok"], line["unknown"]
+        for partition, at, count in line["acks"]:
+            self._acks.add(partition, at)
+            step = max(0, int((at - self._begin) / scene.rate_step_s))
+            scene.rates += [0] * (step + 1 - len(scene.rates))
+            scene.rates[step] += count
+
+    def _consumer_says(self, line: dict[str, Any]) -> None:
+        if line["k"] == "progress":
+            self.scene.delivered = line["delivered"]
+
+    def _say(self, doing: str) -> None:
+        if doing != self.scene.doing:
+            _log.info("doing", what=doing)
+        self.scene.doing = doing
+        self._changed()
+
+    def _changed(self) -> None:
+        self.scene.at_s = time.monotonic() - self._begin if self._begin else 0.0
+        self._on_scene(self.scene)
+
+    # ---- the end ---------------------------------------------------------------------------------------------
+
+    async def _judge(self, drained: _Drained) -> Result:
+        self._say("checking the history")
+        report = await asyncio.to_thread(_check, [self._out / name for name in HISTORY_FILES])
+        rebuilt = read_histories(self._out / "rebuilt.json")
+        wanted = read_histories(self._out / "expected.json")
+        different = differences(rebuilt, wanted)
+        settings = self._settings
+        outcome = Outcome(
+            check=report,
+            event_count=self._event_count,
+            duration_s=drained.duration_s,
+            drained_s=drained.drained_s,
+            histories_equal=not different and rebuilt == wanted,
+            differences=different,
+            digest=digest(rebuilt),
+            faults=drained.faults,
+            segments=drained.segments,
+            seed=settings.seed,
+            quick=settings.quick,
+            hits_min=settings.hits_min,
+            kinds_wanted=KINDS,
+        )
+        step_s = self.scene.rate_step_s
+        rates = tuple(
+            RateSample((number + 0.5) * step_s, count / step_s) for number, count in enumerate(self.scene.rates)
+        )
+        return Result(outcome, rates, max(drained.duration_s, drained.drained_s, 1.0))
+
+
+@dataclass(frozen=True, slots=True)
+class _Drained:
+    """What the run leaves for the judgement."""
+
+    faults: tuple[FaultRecord, ...]
+    segments: tuple[SegmentSpan, ...]
+    duration_s: float
+    drained_s: float
+
+
+def spans(snapshot: Snapshot, begin_ms: int) -> tuple[SegmentSpan, ...]:
+    """All segments of a snapshot along an axis of time that begins at `begin_ms` of the wall clock."""
+    ends = {reader.partition: reader.end_position for reader in snapshot.readers if reader.known}
+    found = []
+    for chain in snapshot.chains:
+        for segment in chain.segments:
+            length = segment.length
+            if length is None and segment.base is not None and segment is chain.head and chain.partition in ends:
+                length = max(0, ends[chain.partition] - segment.base)
+            found.append(
+                SegmentSpan(
+                    partition=chain.partition,
+                    segment_no=segment.no,
+                    group=segment.group,
+                    state=segment.state,
+                    opened_at_s=(segment.opened_at_ms - begin_ms) / 1000,
+                    sealed_at_s=(segment.sealed_at_ms - begin_ms) / 1000 if segment.sealed_at_ms else None,
+                    length=length,
+                )
+            )
+    return tuple(_without_open_ends(found))
+
+
+def _without_open_ends(found: list[SegmentSpan]) -> list[SegmentSpan]:
+    """An unsettled segment has no time of its sealing: for the eye it ends where the next one begins."""
+    result = []
+    for span, following in zip(found, [*found[1:], None], strict=True):
+        if span.sealed_at_s is None and following is not None and following.partition == span.partition:
+            span = SegmentSpan(
+                span.partition, span.segment_no, span.group, span.state, span.opened_at_s, following.opened_at_s,
+                span.length,
+            )  # fmt: skip
+        result.append(span)
+    return result
+
+
+def _check(paths: list[Path]) -> Report:
+    return check(paths)
+
+
+async def _guard(worker: Worker) -> None:
+    """End the run when a worker ends that still has something to do."""
+    await worker.wait_for("done", None)
+
+
+def _keep_logs(data: Path, logs: Path) -> None:
+    """The brokers' logs stay; their data, hundreds of megabytes, goes."""
+    shutil.rmtree(logs, ignore_errors=True)
+    if (data / "logs").exists():
+        shutil.copytree(data / "logs", logs)
+    shutil.rmtree(data, ignore_errors=True)

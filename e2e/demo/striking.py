@@ -1,0 +1,195 @@
+"""Doing the faults of a plan to a running cluster, one after another, and finding out what each of them cost.
+
+A fault counts only if its victim held a head or served a consumer when the blow fell: it is chosen by a look at the
+cluster, and for a head the chain is read again afterwards, so that one that had just moved on is not counted. The next
+fault waits until all is whole again. What the plan says is `faults`, how long a partition was silent `gaps`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from seriatim_api.errors import DeadlineExceededError, SeriatimError
+from seriatim_broker.local import LocalCluster
+
+from e2e.demo.faults import KINDS, PlannedFault, Victim, choose, cut_ends, plan
+from e2e.demo.gaps import AckTimes
+from e2e.demo.report import FaultRecord
+from e2e.observe import OPEN, UNSETTLED, Observer, Snapshot, still_struck
+
+WHOLE_DEADLINE_S: Final = 30.0
+"""For the cluster to be whole again after a fault was mended; after that the next fault comes all the same."""
+
+ATTEMPTS_MAX: Final = 3
+"""How often a fault that hit nothing is tried again before the plan goes on."""
+
+FAULT_COUNT_MAX_RATIO: Final = 3
+"""Faults injected, in multiples of those that must hit, before the demo gives up on hitting enough."""
+
+
+class Striker:
+    """Runs the plan of one seed. Not for use by two tasks at once.
+
+    Args:
+        cluster: Whom it strikes.
+        observer: Of the topic and of the consumer group.
+        acks: When partitions accepted something; filled by others meanwhile.
+        seed: Of the plan.
+        hits_min: How many faults must hit.
+        begin: When the demo began to send, on the monotonic clock, in seconds.
+        on_change: Called after each change of `records`.
+    """
+
+    def __init__(
+        self,
+        cluster: LocalCluster,
+        observer: Observer,
+        acks: AckTimes,
+        *,
+        seed: int,
+        hits_min: int,
+        begin: float,
+        on_change: Callable[[str], None] = lambda _doing: None,
+    ) -> None:
+        self._cluster = cluster
+        self._observer = observer
+        self._acks = acks
+        self._plan = plan(seed)
+        self._hits_min = hits_min
+        self._begin = begin
+        self._on_change = on_change
+        self._members: dict[str, tuple[str, ...]] = {
+            group: tuple(broker.name for broker in cluster.plan.brokers if broker.group == group)
+            for group in cluster.plan.groups
+        }
+        self.records: list[FaultRecord] = []
+
+    @property
+    def hit_count(self) -> int:
+        """Faults that count, so far."""
+        return sum(record.hit for record in self.records)
+
+    @property
+    def left_count(self) -> int:
+        """How many more must hit: to be enough, and to be of all kinds."""
+        return max(self._hits_min - self.hit_count, len(self.kinds_missing))
+
+    @property
+    def kinds_missing(self) -> tuple[str, ...]:
+        """The kinds of which none has hit yet."""
+        seen = {record.label for record in self.records if record.hit}
+        return tuple(kind for kind in KINDS if kind not in seen)
+
+    async def run(self, after_each: Callable[[], None] = lambda: None) -> None:
+        """Strike until enough has hit, or until it is clear that it will not."""
+        await self._whole()
+        while self.left_count and len(self.records) < FAULT_COUNT_MAX_RATIO * self._hits_min:
+            fault = next(self._plan)
+            if self.left_count == len(self.kinds_missing) and fault.kind not in self.kinds_missing:
+                continue  # the last ones are for the kinds that are still missing
+            for _ in range(ATTEMPTS_MAX):
+                if await self._strike(fault):
+                    break
+            after_each()
+        self._on_change("all faults done")
+
+    async def _strike(self, fault: PlannedFault) -> bool:
+        """One fault, from the choice of its victim until all is whole again; whether it hit."""
+        before = await self._observer.look()
+        victim = choose(fault, before, self._members)
+        if victim is None:
+            return False
+        struck_at, struck_at_ms = time.monotonic(), time.time_ns() // 1_000_000
+        both = fault.kind == "kill both"
+        self.records.append(
+            FaultRecord(
+                kind="kill" if both else fault.kind,
+                victim=victim.name,
+                role=victim.role,
+                at_s=struck_at - self._begin,
+                healed_at_s=None,
+                hit=True,
+                gap_ms=None,
+                both_members=both,
+            )
+        )
+        self._on_change(f"{fault.kind} {victim.name} ({victim.role})")
+        await self._inject(fault, victim)
+        await asyncio.sleep(fault.hold_s)  # this is how long the fault lasts
+        await self._mend(fault, victim)
+        self._update(healed_at_s=time.monotonic() - self._begin)
+        self._on_change(f"{fault.kind} {victim.name}: mended, waiting until all brokers are ready")
+        after = await self._whole()
+        partitions = before.partitions_on(victim.brokers)
+        gap_s = self._acks.worst_gap_s(partitions, struck_at, time.monotonic())
+        hit = _has_hit(before, after, victim, struck_at_ms)
+        self._update(hit=hit, gap_ms=None if gap_s is None else gap_s * 1000)
+        self._on_change("")
+        return hit
+
+    def _update(self, **changes: float | bool | None) -> None:
+        self.records[-1] = replace(self.records[-1], **changes)  # type: ignore[arg-type]
+
+    async def _inject(self, fault: PlannedFault, victim: Victim) -> None:
+        if fault.kind in ("kill", "kill both"):
+            await self._cluster.kill(*victim.brokers)
+        elif fault.kind == "freeze":
+            await self._cluster.freeze(*victim.brokers)
+        elif fault.kind == "stop":
+            await self._cluster.stop_gracefully(*victim.brokers)
+        else:
+            await self._cluster.cut(*cut_ends(fault, victim, self._members))
+
+    async def _mend(self, fault: PlannedFault, victim: Victim) -> None:
+        if fault.kind == "freeze":
+            await self._cluster.thaw(*victim.brokers)
+        elif fault.kind == "cut":
+            await self._cluster.heal()
+        else:
+            await self._cluster.start_again(*victim.brokers)
+
+    def _is_whole(self, snapshot: Snapshot) -> bool:
+        missing = not_whole(snapshot)
+        if missing:
+            self._on_change(f"waiting: {missing}")
+        return not missing
+
+    async def _whole(self) -> Snapshot | None:
+        """Wait until every broker is ready, every chain open and settled, every partition read; None: it is not."""
+        try:
+            await self._cluster.wait_ready(deadline_s=WHOLE_DEADLINE_S)
+            return await self._observer.wait_until(self._is_whole, "the cluster is whole", WHOLE_DEADLINE_S)
+        except DeadlineExceededError as error:
+            self._on_change(f"not whole in time: {error}")
+        except SeriatimError as error:  # a broker that ended by itself: start it, so that the run can go on
+            self._on_change(f"not whole: {error}")
+            await self._cluster.start_again("brokers")
+        return None
+
+
+def not_whole(snapshot: Snapshot) -> str:
+    """What is missing, for people; empty if nothing is."""
+    for chain in snapshot.chains:
+        for segment in chain.segments:
+            if segment.state == UNSETTLED:
+                return f"segment {segment.no} of partition {chain.partition} is not settled"
+        if chain.head.state != OPEN:
+            return f"partition {chain.partition} accepts nothing"
+    for reader in snapshot.readers:
+        if not reader.server or not reader.active:
+            return (
+                f"partition {reader.partition} is not read (segment {reader.segment}, {reader.server or 'no server'})"
+            )
+    return "" if snapshot.chains else "nobody describes the topic"
+
+
+def _has_hit(before: Snapshot, after: Snapshot | None, victim: Victim, struck_at_ms: int) -> bool:
+    if victim.role == "server":
+        return True  # it said so itself, just before the blow
+    later = {chain.partition: chain for chain in after.chains} if after is not None else {}
+    held = [chain for chain in before.chains if chain.head.members and chain.head.members[0] in victim.brokers]
+    return any(still_struck(chain, later.get(chain.partition), struck_at_ms) for chain in held)

@@ -1,0 +1,81 @@
+"""The live view, recorded: what a terminal of 100 columns shows of a made-up run."""
+
+from __future__ import annotations
+
+import io
+
+from rich.console import Console
+from rich.text import Text
+
+from e2e.demo.live import Scene, draw, fault_line, progress_line, ribbon, sparkline
+from e2e.demo.report import FaultRecord, SegmentSpan
+
+SCENE = Scene(
+    title="Seriatim",
+    total=1000,
+    hits_min=6,
+    at_s=10.0,
+    sent=700,
+    acknowledged=600,
+    delivered=590,
+    rates=[20, 40, 60, 80] * 5,
+    faults=[
+        FaultRecord("kill", "g0-0", "head", 2.0, 3.0, True, 120.0),
+        FaultRecord("kill", "g1", "head", 5.0, 6.0, True, 900.0, both_members=True),
+        FaultRecord("cut", "g2-1 from all", "server", 9.0, None, True, None),
+    ],
+    segments=(
+        SegmentSpan(0, 1, "g0", "SEALED", -0.5, 2.1, 300),
+        SegmentSpan(0, 2, "g1", "UNSETTLED", 2.1, 5.0, None),
+        SegmentSpan(0, 3, "g2", "OPEN", 5.0, None, 77),
+        SegmentSpan(1, 1, "g1", "OPEN", -0.5, None, 300),
+    ),
+    positions={0: (100, 163), 1: (300, 300)},
+    doing="cut g2-1 from all (server)",
+)
+
+
+def shown(scene: Scene, width: int = 100) -> str:
+    console = Console(file=io.StringIO(), width=width, force_terminal=False, color_system=None, legacy_windows=False)
+    console.print(draw(scene, width))
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_everything_is_on_the_screen() -> None:
+    text = shown(SCENE)
+    for wanted in (
+        "600 acknowledged", "590 consumed", "60%", "faults: 3 of 6 hit", "kill both", "900 ms", "g2-1 from all",
+        "-63", "level", "▒", "┊", "✕", "cut g2-1 from all (server)",
+    ):  # fmt: skip
+        assert wanted in text, wanted
+    assert all(len(line) <= 100 for line in text.splitlines())
+
+
+def test_an_empty_scene_and_a_narrow_terminal_are_drawn_as_well() -> None:
+    empty = shown(Scene("Seriatim", total=0, hits_min=6, doing="starting"))
+    assert "starting" in empty
+    assert all(len(line) <= 40 for line in shown(SCENE, 40).splitlines())
+    assert len(shown(SCENE).splitlines()) <= 36, "it fits on a screen"
+
+
+def test_the_sparkline_fills_its_highest_column() -> None:
+    assert sparkline([0, 50, 100], 2) == ["  █", " ██"]
+    assert sparkline([1, 8], 1) == ["▁█"]
+    assert sparkline([], 2) == ["", ""]
+    assert sparkline([0, 0], 1) == ["  "]
+
+
+def test_a_ribbon_shows_who_held_the_partition_when() -> None:
+    colours = {"g0": "red", "g1": "green", "g2": "blue"}
+    drawn = ribbon([segment for segment in SCENE.segments if segment.partition == 0], 10.0, 20, colours)
+    assert isinstance(drawn, Text)
+    assert drawn.plain == "████┊▒▒▒▒▒┊█████████"
+
+
+def test_lines_for_where_there_is_no_terminal() -> None:
+    assert "600 of 1,000 acknowledged" in progress_line(SCENE)
+    assert "3 of 6 faults hit" in progress_line(SCENE)
+    assert "gap 120 ms" in fault_line(SCENE.faults[0])
+    missed = FaultRecord("freeze", "g0-1", "none", 1.0, 2.0, False, None)
+    assert "does not count" in fault_line(missed)

@@ -1,0 +1,162 @@
+"""Child processes that say what they do, and are told what to do, in JSON lines: producers and consumers of a run.
+
+The parent's half is `Worker`, the child's is `Parent`. A child ends when its stdin does, so it cannot outlive the
+process that started it; what the lines mean is for both to agree on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+
+LINE_SIZE_BYTES_MAX: Final = 4 << 20
+"""One line, either way."""
+
+END_GRACE_S: Final = 3.0
+"""What a child may take to end by itself once its stdin is closed."""
+
+_TAIL_BYTES: Final = 2000
+
+
+class WorkerError(RuntimeError):
+    """A child ended before it had done its work; the message has the end of its log."""
+
+
+class Worker:
+    """A child process, as its parent sees it. Make one with `start_worker`.
+
+    Attributes:
+        latest: The last line of each kind (`k`), as plain data.
+        done: The line of kind `done`, once there.
+    """
+
+    def __init__(
+        self, name: str, process: asyncio.subprocess.Process, log: Path, on_line: Callable[[dict[str, Any]], None]
+    ) -> None:
+        self.name = name
+        self.latest: dict[str, dict[str, Any]] = {}
+        self._process = process
+        self._log = log
+        self._on_line = on_line
+        self._changed = asyncio.Condition()
+        self._ended = False
+
+    @property
+    def pid(self) -> int:
+        """Its process."""
+        return self._process.pid
+
+    async def read(self) -> None:
+        """Take its lines until it has ended; the owner runs this as a task."""
+        assert self._process.stdout is not None
+        try:
+            while line := await self._process.stdout.readline():
+                message = json.loads(line)
+                self.latest[message["k"]] = message
+                self._on_line(message)
+                async with self._changed:
+                    self._changed.notify_all()
+        finally:
+            self._ended = True
+            async with self._changed:
+                self._changed.notify_all()
+
+    def tell(self, **message: object) -> None:
+        """Send it a line; nothing happens if it has gone."""
+        assert self._process.stdin is not None
+        if not self._process.stdin.is_closing():
+            self._process.stdin.write(json.dumps(message).encode() + b"\n")
+
+    async def wait_for(self, kind: str, deadline_s: float | None) -> dict[str, Any]:
+        """The line of that kind, once there was one.
+
+        Raises:
+            WorkerError: It ended without, or there was none within `deadline_s` seconds (None: however long it takes).
+        """
+        try:
+            async with asyncio.timeout(deadline_s), self._changed:
+                await self._changed.wait_for(lambda: kind in self.latest or self._ended)
+        except TimeoutError:
+            raise WorkerError(f"{self.name} did not say {kind!r} within {deadline_s:g} s; {self._tail()}") from None
+        if kind not in self.latest:
+            raise WorkerError(f"{self.name} ended (status {self._process.returncode}); {self._tail()}")
+        return self.latest[kind]
+
+    async def end(self) -> None:
+        """Close its stdin, and make it end if that does not."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        for step in (None, signal.SIGTERM, signal.SIGKILL):
+            if step is not None and self._process.returncode is None:
+                self._process.send_signal(step)
+            try:
+                async with asyncio.timeout(END_GRACE_S):
+                    await self._process.wait()
+                    return
+            except TimeoutError:
+                continue
+
+    def _tail(self) -> str:
+        return f"the end of {self._log}:\n{self._log.read_bytes()[-_TAIL_BYTES:].decode(errors='replace').strip()}"
+
+
+@asynccontextmanager
+async def start_worker(
+    name: str,
+    module: str,
+    arguments: Sequence[str],
+    *,
+    log: Path,
+    on_line: Callable[[dict[str, Any]], None] = lambda _line: None,
+) -> AsyncIterator[Worker]:
+    """Run `python -m module arguments...` for as long as the block lasts.
+
+    Args:
+        name: For messages.
+        module: A program that uses `Parent`.
+        arguments: Of its command line.
+        log: Where its stderr is appended.
+        on_line: Called with each line that it says, in the event loop.
+    """
+    with log.open("ab") as stderr:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", module, *arguments,
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=stderr,
+            limit=LINE_SIZE_BYTES_MAX,
+            start_new_session=True,  # a Ctrl-C at the terminal is the parent's to handle
+        )  # fmt: skip
+    worker = Worker(name, process, log, on_line)
+    reading = asyncio.create_task(worker.read(), name=f"lines of {name}")
+    try:
+        yield worker
+    finally:
+        await worker.end()
+        await reading
+
+
+class Parent:
+    """The parent, as its child sees it: where lines go, and where commands come from."""
+
+    def __init__(self, on_line: Callable[[dict[str, Any]], None]) -> None:
+        self._on_line = on_line
+        self.gone = asyncio.Event()
+
+    async def listen(self) -> None:
+        """Take commands until the parent closes; the owner runs this as a task."""
+        reader = asyncio.StreamReader(limit=LINE_SIZE_BYTES_MAX)
+        await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(reader), sys.stdin.buffer
+        )
+        while line := await reader.readline():
+            self._on_line(json.loads(line))
+        self.gone.set()
+
+    def say(self, kind: str, **message: object) -> None:
+        """Say a line. Lines are short and the parent always reads, so this blocks for no time worth naming."""
+        print(json.dumps({"k": kind, **message}), flush=True)  # stdout is the channel
