@@ -12,7 +12,7 @@ from dataclasses import MISSING, fields
 from typing import Any, TypeVar, cast
 
 from seriatim_api.batch import BatchHeader, make_header, parse_header
-from seriatim_api.ids import MemberId, PartitionId
+from seriatim_api.ids import MemberId, PartitionId, make_offset
 from seriatim_broker.core import effects as fx
 from seriatim_broker.core import events as ev
 from seriatim_broker.core import messages as msg
@@ -21,6 +21,7 @@ from seriatim_broker.core.chain import Chain, Opening, Seal, Segment, create, op
 from seriatim_broker.core.config import BrokerConfig
 from seriatim_broker.core.log import (
     Batch,
+    CursorState,
     LocalSegment,
     Preparation,
     RecoveredPartition,
@@ -494,3 +495,105 @@ def opened_slave(**options: Any) -> Bench:
 def replicate(bench: Bench, batches: tuple[Batch, ...], commit: int = 0, no: int = 1) -> list[fx.Effect]:
     """The master sends batches to this follower."""
     return bench.hear(M00, msg.Replicate(P, no, attempt(no), commit, batches))
+
+
+# ---- a sealed segment and its readers -------------------------------------------------------------------
+
+GROUP = "readers"
+STREAM = 1
+
+
+class Serving(Bench):
+    """A member that holds all of segment 1, which is sealed; it may be its server."""
+
+    def __init__(
+        self,
+        member: MemberId = M00,
+        *,
+        counts: Iterable[int] = (1, 1, 1, 1, 1),
+        server: MemberId = M00,
+        eligible: tuple[MemberId, ...] = (M00, M01),
+        learn: bool = True,
+        run: int = 1,
+        cursors: tuple[CursorState, ...] = (),
+    ) -> None:
+        self.batches = batches_of(1, counts)
+        self.length = self.batches[-1].header.end_index if self.batches else 0
+        found = recovered(1, self.batches, commit=self.length, sealed=True)
+        super().__init__(member, run, (RecoveredPartition(P, (found,), (), (), cursors),))
+        self.chain = sealed_chain(
+            first_chain(), self.length, checksum_of(self.batches), server=server, eligible=eligible
+        )
+        self.answered: set[int] = set()
+        if learn:
+            self.read_chain(self.chain)
+
+    def join(self, subscription: int = 1, name: str = "", stream: int = STREAM, was_active: bool = False) -> None:
+        """A consumer asks for the partition."""
+        earliest = ev.StartPosition.EARLIEST
+        name = name or f"consumer-{subscription}"
+        self.do(ev.ConsumerJoin(stream, subscription, P, GROUP, name, earliest, was_active))
+
+    def cursor(self, no: int = 1, epoch: int = 1, start: int = 0, revision: int = 5) -> None:
+        """The coordinator says where the group is."""
+        self.do(ev.CursorRead(P, GROUP, ev.CursorRecord(no, epoch, start, TOPIC), revision))
+
+    def begin(self, other: MemberId = M01, credit: int = 1 << 20) -> None:
+        """One consumer joins, the right is taken anew for this run, the other member answers; nothing is read yet."""
+        if other in self.chain.segments[0].eligible:
+            self.link(other)
+        self.join()
+        self.do(ev.ConsumerCredit(STREAM, credit))
+        self.read_chain(self.chain)
+        self.cursor()
+        self.written()
+        self.persist()
+        self.wait(self.config.serve_lease_us + self.config.serve_margin_us + 100 * MS, (other,))
+        self.cursor()
+        self.persist()
+        self.synced()
+
+    def reads(self) -> None:
+        """The disk answers what it was asked."""
+        for read in self.all(fx.ReadLog):
+            if read.serial not in self.answered:
+                self.answered.add(read.serial)
+                found = [
+                    batch
+                    for batch in self.batches
+                    if batch.header.end_index > read.from_index and batch.header.base_index < read.until_index
+                ]
+                self.do(ev.LogRead(read.serial, tuple(found)))
+
+    def synced(self, member: MemberId = M01) -> None:
+        """The other member has all control records that were sent to it on its disk."""
+        for sync in self.sent(msg.CursorSync, member):
+            if sync.serial not in self.answered:
+                self.answered.add(sync.serial)
+                self.hear(member, msg.CursorSynced(P, sync.segment_no, sync.server_epoch, sync.serial))
+
+    def deliver(self) -> None:
+        """All that may be delivered is."""
+        for _ in range(3):
+            self.reads()
+            self.persist()
+            self.synced()
+            self.wait(self.config.heartbeat_us, (M01,))
+
+    def ack(self, index: int, token: int | None = None, subscription: int = 1) -> None:  # type: ignore[override]
+        """The consumer is done with all up to and including `index`."""
+        if token is None:
+            token = self.token_of()
+        self.do(ev.ConsumerAck(STREAM, subscription, token, make_offset(1, index)))
+
+    def token_of(self) -> int:
+        """The token of the newest grant."""
+        return [joined.token for joined in self.delivered(fx.Joined) if joined.active][-1]
+
+    def indexes(self) -> list[int]:
+        """What was delivered, index by index."""
+        found: list[int] = []
+        for event in self.delivered(fx.Batches):
+            end = event.batches[-1].header.end_index
+            found.extend(range(event.from_index, end))
+        return found

@@ -1,0 +1,224 @@
+"""Copying: batch after batch, checked against the seal, listed when it is whole and on the disk."""
+
+from __future__ import annotations
+
+from seriatim_api.ids import MemberId
+from seriatim_broker.core import effects as fx
+from seriatim_broker.core import events as ev
+from seriatim_broker.core import messages as msg
+from seriatim_broker.core.chain import Chain
+from seriatim_broker.core.log import PutBatch, RecoveredPartition, TailCopy
+
+from .support import (
+    M00,
+    M01,
+    M10,
+    M11,
+    M20,
+    M21,
+    MS,
+    SECOND,
+    Bench,
+    P,
+    Serving,
+    batches_of,
+    checksum_of,
+    filled,
+    first_chain,
+    prepared,
+    recovered,
+    sealed_chain,
+    segment_of,
+)
+
+BATCHES = batches_of(1, [1, 2, 1])
+
+
+def chain_of(**options: object) -> Chain:
+    """Segment 1 is sealed on the first group; the open one is on the third."""
+    return sealed_chain(first_chain(), 4, checksum_of(BATCHES), members=(M20, M21), **options)  # type: ignore[arg-type]
+
+
+def returning(have: int = 1, **options: object) -> Bench:
+    """A slave that has a part of the sealed segment comes back; the server is linked."""
+    found = RecoveredPartition(P, (recovered(1, BATCHES[:have]),), (prepared(1, (M00, M01)),))
+    bench = Bench(M01, 2, (found,))
+    bench.link(M00)
+    bench.read_chain(chain_of(eligible=(M00,), **options))
+    bench.persist()
+    return bench
+
+
+def healing(replaces: MemberId | None = None) -> Bench:
+    """A broker of the second group is asked to become a copy."""
+    bench = Bench(M10)
+    bench.link(M00)
+    bench.link(M01)
+    bench.do(ev.Heal(P, 1, M10, replaces))
+    bench.read_chain(chain_of())
+    return bench
+
+
+def asked(bench: Bench) -> tuple[MemberId, msg.CopyRequest]:
+    """Whom it asked last, and for what."""
+    effect = [effect for effect in bench.all(fx.Send) if isinstance(effect.message, msg.CopyRequest)][-1]
+    by_broker = {member.broker: member for member in (M00, M01, M10, M11, M20, M21)}
+    assert isinstance(effect.message, msg.CopyRequest)
+    return by_broker[effect.broker], effect.message
+
+
+def answer(bench: Bench, batches: tuple[object, ...] = BATCHES, available: bool = True) -> None:
+    """The source gives these."""
+    source, request = asked(bench)
+    given = {"from_index": request.from_index, "available": available, "batches": batches, "table": ()}
+    bench.hear(source, filled(msg.CopyAnswer, partition=P, segment_no=1, **given))
+
+
+def request(from_index: int) -> msg.CopyRequest:
+    """Somebody wants the segment from there on."""
+    return filled(msg.CopyRequest, partition=P, segment_no=1, from_index=from_index, max_bytes=1000)
+
+
+def test_a_member_that_comes_back_copies_from_its_own_tail_on() -> None:
+    bench = returning()
+    source, request = asked(bench)
+    assert (source, request.from_index) == (M00, 1)
+    answer(bench, BATCHES[1:])
+    assert [write.batch for write in bench.writes(PutBatch)] == list(BATCHES[1:])
+    assert bench.part.logs[1].is_whole
+
+
+def test_it_asks_to_be_eligible_when_it_is_whole_and_durable() -> None:
+    bench = returning()
+    answer(bench, BATCHES[1:])
+    assert not bench.sent(msg.EligibleRequest)
+    bench.persist()
+    bench.wait(100 * MS, (M00,))
+    assert bench.sent(msg.EligibleRequest, M00)
+
+
+def test_a_batch_that_breaks_the_chain_is_not_taken_and_another_source_is_asked() -> None:
+    bench = healing()
+    first, _ = asked(bench)
+    wrong = batches_of(1, [1, 2, 1], producer=b"z" * 16)
+    answer(bench, (BATCHES[0], wrong[1], wrong[2]))
+    assert [write.batch for write in bench.writes(PutBatch)] == [BATCHES[0]]
+    bench.persist()
+    bench.clear()
+    bench.wait(2 * SECOND, (M00, M01))
+    other = M01 if first == M00 else M00
+    assert [request.from_index for request in bench.sent(msg.CopyRequest, other)][:1] == [1]
+
+
+def test_what_lies_above_the_seal_is_not_taken() -> None:
+    bench = healing()
+    answer(bench, batches_of(1, [1, 2, 1, 1]))
+    assert bench.part.logs[1].tail == 4
+
+
+def test_a_source_that_has_it_not_means_another_source() -> None:
+    bench = healing()
+    first, _ = asked(bench)
+    answer(bench, (), available=False)
+    bench.clear()
+    bench.wait(2 * SECOND, (M00, M01))
+    assert bench.sent(msg.CopyRequest, M01 if first == M00 else M00)
+
+
+def test_a_source_that_says_nothing_or_is_cut_off_means_another_source() -> None:
+    bench = healing()
+    first, _ = asked(bench)
+    bench.clear()
+    bench.wait(3 * SECOND, (M00, M01))
+    assert bench.sent(msg.CopyRequest, M01 if first == M00 else M00)
+    bench = healing()
+    first, _ = asked(bench)
+    bench.unlink(first)
+    assert asked(bench)[0] != first
+
+
+def test_a_late_answer_of_another_source_is_ignored() -> None:
+    bench = healing()
+    first, request = asked(bench)
+    bench.unlink(first)
+    bench.link(first)
+    before = bench.part.logs[1].tail
+    other = filled(msg.CopyAnswer, partition=P, segment_no=1, from_index=9, available=True, batches=BATCHES, table=())
+    bench.hear(asked(bench)[0], other)
+    assert bench.part.logs[1].tail == before == request.from_index
+
+
+def test_what_differs_from_the_seal_is_copied_anew() -> None:
+    other = batches_of(1, [1, 2, 1], producer=b"z" * 16)
+    found = RecoveredPartition(P, (recovered(1, other),), (prepared(1, (M00, M01)),))
+    bench = Bench(M01, 2, (found,))
+    bench.link(M00)
+    bench.read_chain(chain_of(eligible=(M00,)))
+    assert asked(bench)[1].from_index == 0
+    answer(bench)
+    bench.persist()
+    assert bench.part.logs[1].is_whole
+
+
+def test_a_new_copy_is_listed_in_place_of_the_dead_one_in_one_step() -> None:
+    bench = healing(M01)
+    answer(bench)
+    assert not bench.all(fx.WriteChain)
+    bench.persist()
+    write = bench.all(fx.WriteChain)[-1]
+    segment = segment_of(write.chain, 1)
+    assert (segment.members, segment.eligible) == ((M00, M10), (M00,))
+    assert write.chain.epoch == chain_of().epoch + 1
+
+
+def test_an_open_segment_is_not_copied() -> None:
+    bench = Bench(M10)
+    bench.link(M00)
+    bench.do(ev.Heal(P, 1, M10, None))
+    bench.read_chain(first_chain())
+    assert not bench.sent(msg.CopyRequest)
+    assert P not in bench.core.partitions or not bench.part.copies
+
+
+def test_a_heal_of_a_partition_that_is_not_known_waits_for_its_chain() -> None:
+    bench = Bench(M10)
+    bench.link(M00)
+    bench.do(ev.Heal(P, 1, M10, None))
+    assert bench.all(fx.ReadChain)
+    bench.read_chain(chain_of())
+    assert bench.sent(msg.CopyRequest)
+
+
+def test_only_a_whole_copy_is_given_from_the_disk() -> None:
+    bench = Serving(counts=(1, 1))
+    bench.link(M10)
+    bench.hear(M10, request(0))
+    (read,) = bench.all(fx.ReadLog)
+    assert (read.from_index, read.until_index) == (0, 2)
+    bench.do(ev.LogRead(read.serial, bench.batches))
+    assert [message.batches for message in bench.sent(msg.CopyAnswer, M10)] == [bench.batches]
+    bench = returning()
+    bench.link(M10)
+    bench.clear()
+    bench.hear(M10, request(0))
+    assert [message.available for message in bench.sent(msg.CopyAnswer, M10)] == [False]
+
+
+def test_a_tail_copy_is_handed_on_from_where_it_begins() -> None:
+    tail = TailCopy(1, 1, 4, BATCHES[1:])
+    found = RecoveredPartition(P, (), (prepared(2, (M20, M21), tail=tail),))
+    bench = Bench(M20, 2, (found,))
+    bench.link(M01)
+    bench.read_chain(chain_of(tail_from=1))
+    bench.clear()
+    bench.hear(M01, request(0))
+    bench.hear(M01, request(1))
+    assert [message.batches for message in bench.sent(msg.CopyAnswer, M01)] == [(), BATCHES[1:]]
+
+
+def test_who_lacks_the_tail_asks_its_copies_when_the_server_is_gone() -> None:
+    found = RecoveredPartition(P, (recovered(1, BATCHES[:1]),), (prepared(1, (M00, M01)),))
+    bench = Bench(M01, 2, (found,))
+    bench.link(M20)
+    bench.read_chain(chain_of(eligible=(M00,), tail_from=1))
+    assert asked(bench)[0] == M20

@@ -1,0 +1,387 @@
+"""Consumer groups: one active consumer, acknowledgements and reservations that outlive their server, crossing."""
+
+from __future__ import annotations
+
+import pytest
+from seriatim_broker.core import effects as fx
+from seriatim_broker.core import events as ev
+from seriatim_broker.core import messages as msg
+from seriatim_broker.core.chain import change_server, remove_eligible
+from seriatim_broker.core.log import CursorState, PutCursor
+
+from .support import (
+    CONFLICT,
+    DONE,
+    GROUP,
+    M00,
+    M01,
+    M10,
+    MS,
+    SECOND,
+    STREAM,
+    TOPIC,
+    UNKNOWN,
+    P,
+    Serving,
+    batches_of,
+    first_chain,
+    opened_master,
+    sealed_chain,
+)
+
+
+def served(**options: object) -> Serving:
+    """A consumer has been given all of the segment."""
+    bench = Serving(**options)  # type: ignore[arg-type]
+    bench.begin()
+    bench.deliver()
+    return bench
+
+
+def cross(bench: Serving) -> fx.WriteCursor:
+    """All is acknowledged and durable; the crossing is under way."""
+    bench.ack(bench.length - 1)
+    bench.persist()
+    bench.synced()
+    return bench.all(fx.WriteCursor)[-1]
+
+
+def test_a_consumer_is_given_the_segment_in_order_and_once() -> None:
+    bench = served()
+    assert bench.indexes() == list(range(bench.length))
+
+
+def test_the_reservation_is_durable_on_every_eligible_member_before_delivery() -> None:
+    bench = Serving()
+    bench.begin()
+    bench.reads()
+    assert bench.writes(PutCursor)[-1].cursor.reserved >= bench.length
+    assert not bench.indexes()
+    bench.persist()
+    assert not bench.indexes(), "the other eligible member does not have it"
+    bench.synced()
+    bench.wait(bench.config.heartbeat_us, (M01,))
+    assert bench.indexes()
+
+
+def test_the_reservation_is_durable_here_too() -> None:
+    bench = Serving()
+    bench.begin()
+    bench.reads()
+    bench.synced()
+    bench.wait(bench.config.heartbeat_us, (M01,))
+    assert not bench.indexes()
+    bench.persist()
+    assert bench.indexes()
+
+
+def test_consumers_of_an_open_segment_see_nothing_at_or_above_the_commit() -> None:
+    bench = opened_master()
+    bench.do(ev.ConsumerJoin(STREAM, 1, P, GROUP, "c", ev.StartPosition.EARLIEST, False))
+    bench.do(ev.ConsumerCredit(STREAM, 1 << 20))
+    bench.read_chain(first_chain())
+    bench.do(ev.CursorRead(P, GROUP, ev.CursorRecord(1, 1, 0, TOPIC), 5))
+    bench.wait(200 * MS, (M01,))
+    bench.append(0, starts=True)
+    bench.persist()
+    assert not bench.all(fx.ReadLog)
+    bench.ack(M01, 1)
+    assert [read.until_index for read in bench.all(fx.ReadLog)] == [1]
+
+
+def test_without_credit_nothing_is_read() -> None:
+    bench = Serving()
+    bench.begin(credit=0)
+    assert not bench.all(fx.ReadLog)
+    bench.do(ev.ConsumerCredit(STREAM, 1000))
+    assert bench.all(fx.ReadLog)[-1].max_bytes == 1000
+
+
+def test_a_standby_takes_over_with_a_new_token_from_the_first_unacknowledged_message() -> None:
+    bench = served()
+    bench.join(2)
+    bench.ack(1)
+    first = bench.token_of()
+    bench.clear()
+    bench.do(ev.ConsumerLeave(STREAM, 1))
+    (joined,) = [event for event in bench.delivered(fx.Joined) if event.active]
+    assert joined.index == 2
+    assert joined.token > first
+    bench.deliver()
+    assert bench.indexes() == [2, 3, 4]
+    assert {event.attempt for event in bench.delivered(fx.Batches)} == {2}
+
+
+def test_only_one_consumer_is_active() -> None:
+    bench = served()
+    bench.clear()
+    bench.join(2)
+    bench.join(3)
+    assert [event.active for event in bench.delivered(fx.Joined)] == [False, False]
+    bench.deliver()
+    assert not bench.indexes()
+
+
+def test_a_stale_token_changes_nothing() -> None:
+    bench = served()
+    stale = bench.token_of()
+    bench.join(2)
+    bench.do(ev.ConsumerLeave(STREAM, 1))
+    bench.deliver()
+    bench.ack(4, stale, subscription=2)
+    bench.wait(SECOND, (M01,))
+    assert bench.part.groups[GROUP].acked == 0
+    assert all(write.cursor.acked == 0 for write in bench.writes(PutCursor))
+
+
+def test_a_standbys_ack_changes_nothing() -> None:
+    bench = served()
+    bench.join(2)
+    bench.ack(4, subscription=2)
+    assert bench.part.groups[GROUP].acked == 0
+
+
+def test_what_was_not_delivered_cannot_be_acknowledged() -> None:
+    bench = Serving()
+    bench.begin()
+    bench.ack(0)
+    assert bench.part.groups[GROUP].acked == 0
+
+
+def test_an_ack_moves_forward_only() -> None:
+    bench = served()
+    bench.ack(3)
+    bench.ack(1)
+    assert bench.part.groups[GROUP].acked == 4
+
+
+def test_an_ack_is_confirmed_when_every_eligible_member_has_it() -> None:
+    bench = served()
+    bench.ack(1)
+    bench.wait(bench.config.ack_sync_us, (M01,))
+    bench.persist()
+    assert not bench.delivered(fx.AckConfirmed)
+    bench.synced()
+    assert [event.index for event in bench.delivered(fx.AckConfirmed)] == [2]
+
+
+def test_acks_of_a_moment_are_one_control_record() -> None:
+    bench = served()
+    bench.clear()
+    for index in range(4):
+        bench.ack(index, bench.part.groups[GROUP].token)
+    assert not bench.writes(PutCursor)
+    bench.wait(bench.config.ack_sync_us, (M01,))
+    assert [write.cursor.acked for write in bench.writes(PutCursor)] == [4]
+
+
+def test_a_control_record_that_was_lost_with_the_link_is_sent_again() -> None:
+    bench = served()
+    bench.ack(1)
+    bench.wait(bench.config.ack_sync_us, (M01,))
+    bench.persist()
+    bench.unlink(M01)
+    bench.clear()
+    bench.link(M01)
+    assert bench.sent(msg.CursorSync, M01)[-1].cursors[0].acked == 2
+    bench.persist()
+    bench.synced()
+    assert bench.delivered(fx.AckConfirmed)
+
+
+def test_a_member_that_left_eligible_is_not_waited_for() -> None:
+    bench = served()
+    bench.ack(1)
+    bench.wait(bench.config.ack_sync_us, (M01,))
+    bench.persist()
+    assert not bench.delivered(fx.AckConfirmed)
+    assert bench.part.chain is not None
+    bench.link(M10)
+    bench.hear(M10, msg.ChainUpdate(remove_eligible(bench.part.chain, 1, [M01]), 999))
+    assert bench.delivered(fx.AckConfirmed)
+
+
+# ---- crossing -------------------------------------------------------------------------------------------
+
+
+def test_end_of_segment_only_after_the_cursors_transaction() -> None:
+    bench = served()
+    write = cross(bench)
+    assert (write.record.segment_no, write.record.group_epoch, write.revision) == (2, 1, 5)
+    assert not bench.delivered(fx.EndOfSegment)
+    bench.do(ev.CursorWritten(P, GROUP, write.serial, DONE, 6))
+    (end,) = bench.delivered(fx.EndOfSegment)
+    assert (end.sealed_len, end.next_segment_no, end.next_server) == (bench.length, 2, M10.broker)
+
+
+@pytest.mark.parametrize("outcome", [CONFLICT, UNKNOWN])
+def test_a_crossing_that_is_not_known_to_have_happened_is_not_told(outcome: ev.WriteOutcome) -> None:
+    bench = served()
+    write = cross(bench)
+    bench.clear()
+    bench.do(ev.CursorWritten(P, GROUP, write.serial, outcome, 6))
+    assert bench.all(fx.ReadCursor)
+    assert not bench.delivered(fx.EndOfSegment)
+
+
+def test_the_cursor_does_not_cross_before_everything_is_acknowledged() -> None:
+    bench = served()
+    bench.ack(bench.length - 2)
+    bench.wait(SECOND, (M01,))
+    bench.persist()
+    bench.synced()
+    assert not bench.all(fx.WriteCursor)
+
+
+@pytest.mark.parametrize("missing", ["own disk", "other member"])
+def test_the_cursor_does_not_cross_before_the_acknowledgement_is_durable_everywhere(missing: str) -> None:
+    bench = served()
+    bench.ack(bench.length - 1)
+    if missing == "own disk":
+        bench.synced()
+    else:
+        bench.persist()
+    assert not bench.all(fx.WriteCursor)
+
+
+def test_an_empty_read_is_not_the_end_of_a_segment() -> None:
+    bench = Serving()
+    bench.begin()
+    for read in bench.all(fx.ReadLog):
+        bench.do(ev.LogRead(read.serial, ()))
+    bench.wait(SECOND, (M01,))
+    assert not bench.delivered(fx.EndOfSegment)
+    assert not bench.all(fx.WriteCursor)
+    assert len(bench.all(fx.ReadLog)) > 1, "it looks again"
+
+
+def test_an_open_segment_has_no_end() -> None:
+    bench = opened_master()
+    bench.do(ev.ConsumerJoin(STREAM, 1, P, GROUP, "c", ev.StartPosition.EARLIEST, False))
+    bench.read_chain(first_chain())
+    bench.do(ev.CursorRead(P, GROUP, ev.CursorRecord(1, 1, 0, TOPIC), 5))
+    bench.persist()
+    bench.wait(SECOND, (M01,))
+    assert not bench.all(fx.WriteCursor)
+
+
+# ---- where a group begins -------------------------------------------------------------------------------
+
+
+def test_a_new_group_begins_at_the_first_segment() -> None:
+    bench = Serving()
+    bench.join()
+    bench.read_chain(bench.chain)
+    bench.do(ev.CursorRead(P, GROUP, None, 0))
+    write = bench.all(fx.WriteCursor)[-1]
+    assert (write.record.segment_no, write.record.start_index, write.revision) == (1, 0, 0)
+
+
+def test_a_consumer_is_sent_to_the_server_of_its_groups_head() -> None:
+    bench = Serving()
+    bench.join()
+    bench.read_chain(bench.chain)
+    bench.cursor(no=2)
+    (refused,) = bench.delivered(fx.SubscriptionRefused)
+    assert (refused.segment_no, refused.server) == (2, M10.broker)
+
+
+def test_a_server_goes_on_from_the_control_records_and_flags_what_was_reserved() -> None:
+    known = CursorState(1, GROUP, 1, acked=2, reserved=4)
+    bench = Serving(cursors=(known,))
+    bench.begin()
+    bench.deliver()
+    assert bench.indexes() == [2, 3, 4]
+    assert {event.maybe_repeated_below for event in bench.delivered(fx.Batches)} == {4}
+
+
+def test_control_records_of_another_group_epoch_do_not_count() -> None:
+    known = CursorState(1, GROUP, 1, acked=2, reserved=4)
+    bench = Serving(cursors=(known,))
+    bench.join()
+    bench.link(M01)
+    bench.do(ev.ConsumerCredit(STREAM, 1 << 20))
+    bench.read_chain(bench.chain)
+    bench.cursor(epoch=2, start=1)
+    bench.written()
+    bench.wait(SECOND // 2, (M01,))
+    bench.cursor(epoch=2, start=1)
+    assert [event.index for event in bench.delivered(fx.Joined)] == [1]
+
+
+def test_a_cursor_never_moves_back_within_an_epoch() -> None:
+    bench = Serving(M01)
+    bench.link(M00)
+    epoch = bench.chain.segments[0].server_epoch
+    for serial, acked in ((1, 3), (2, 1)):
+        cursor = CursorState(1, GROUP, 1, acked, acked)
+        bench.hear(M00, msg.CursorSync(P, 1, epoch, serial, (cursor,)))
+    assert bench.part.cursors[1, GROUP].acked == 3
+    bench.hear(M00, msg.CursorSync(P, 1, epoch, 3, (CursorState(1, GROUP, 2, 1, 1),)))
+    assert bench.part.cursors[1, GROUP].acked == 1, "a new epoch is a rewind"
+
+
+def test_control_records_are_confirmed_when_they_are_durable() -> None:
+    bench = Serving(M01)
+    bench.link(M00)
+    epoch = bench.chain.segments[0].server_epoch
+    bench.hear(M00, msg.CursorSync(P, 1, epoch, 7, (CursorState(1, GROUP, 1, 1, 1),)))
+    assert not bench.sent(msg.CursorSynced)
+    bench.persist()
+    assert [message.serial for message in bench.sent(msg.CursorSynced, M00)] == [7]
+
+
+def test_a_server_that_lost_the_right_revokes() -> None:
+    bench = served()
+    assert bench.part.chain is not None
+    bench.link(M10)
+    bench.hear(M10, msg.ChainUpdate(change_server(bench.part.chain, 1, M01, [M00]), 999))
+    assert bench.delivered(fx.Revoked)
+    bench.clear()
+    bench.reads()
+    bench.ack(4, bench.core.outbox.serial)
+    bench.wait(SECOND, (M01,))
+    assert not bench.indexes()
+    assert not bench.writes(PutCursor)
+
+
+# ---- behind an unsettled segment ------------------------------------------------------------------------
+
+
+def test_behind_an_unsettled_segment_nothing_is_delivered_before_the_tables_are_known_and_repeats_are_skipped() -> None:
+    from dataclasses import replace
+
+    from seriatim_broker.core.chain import Seal, settle
+    from seriatim_broker.core.log import RecoveredPartition
+    from seriatim_broker.core.producers import ProducerTable
+
+    from .support import Bench, checksum_of, recovered, unsettled_chain
+
+    batches = batches_of(2, [1, 1, 1], sequence=3)
+    repeated = ProducerTable()
+    repeated.record(batches_of(1, [1], sequence=3)[0].header)
+    found = recovered(2, batches, commit=3, sealed=True, incomplete=True)
+    bench = Bench(M00, 1, (RecoveredPartition(P, (found,)),))
+    chain = settle(unsettled_chain(first_chain((M10, M01)), members=(M00, M01)), 1, Seal(4, 0, M10, (M10,), None, ()))
+    chain = sealed_chain(chain, 3, checksum_of(batches), members=(M10, M01), server=M00, eligible=(M00,))
+    chain = replace(chain)
+    bench.link(M10)
+    bench.do(ev.ConsumerJoin(STREAM, 1, P, GROUP, "c", ev.StartPosition.EARLIEST, False))
+    bench.do(ev.ConsumerCredit(STREAM, 1 << 20))
+    bench.read_chain(chain)
+    bench.do(ev.CursorRead(P, GROUP, ev.CursorRecord(2, 1, 0, TOPIC), 5))
+    bench.written()
+    bench.persist()
+    bench.wait(SECOND, (M10,))
+    bench.do(ev.CursorRead(P, GROUP, ev.CursorRecord(2, 1, 0, TOPIC), 5))
+    bench.persist()
+    for read in bench.all(fx.ReadLog):
+        bench.do(ev.LogRead(read.serial, batches))
+    bench.persist()
+    bench.wait(SECOND, (M10,))
+    assert bench.sent(msg.TableRequest, M10)
+    assert not bench.delivered(fx.Batches)
+    bench.hear(M10, msg.TableAnswer(P, 1, repeated.at_rest()))
+    bench.wait(SECOND, (M10,))
+    assert [(skip.from_index, skip.to_index) for skip in bench.delivered(fx.Skip)] == [(0, 1)]
+    assert [b.header.base_index for event in bench.delivered(fx.Batches) for b in event.batches] == [1, 2]

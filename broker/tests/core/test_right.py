@@ -1,0 +1,269 @@
+"""The serving right: one server at a time, by answered heartbeats, refusals and the chain record."""
+
+from __future__ import annotations
+
+from seriatim_broker.core import effects as fx
+from seriatim_broker.core import events as ev
+from seriatim_broker.core import messages as msg
+from seriatim_broker.core.chain import change_server
+
+from .support import (
+    M00,
+    M01,
+    M10,
+    MS,
+    SECOND,
+    Bench,
+    P,
+    Serving,
+    attempt,
+    first_chain,
+    opened_slave,
+    sealed_chain,
+    segment_of,
+)
+
+
+def ready() -> Serving:
+    """All is there but the deliveries: the disk has not answered yet."""
+    bench = Serving()
+    bench.begin()
+    bench.part.groups["readers"].safe_reserved = 100
+    bench.clear()
+    return bench
+
+
+def beat(bench: Bench, member: object = M01, refused: tuple[object, ...] = ()) -> None:
+    """The other member answers a heartbeat that was sent now."""
+    bench.hear(member, msg.HeartbeatAnswer(bench.now_us, refused))  # type: ignore[arg-type]
+
+
+def read(bench: Serving) -> None:
+    """The disk answers at last."""
+    head = bench.part.groups["readers"]
+    bench.do(ev.LogRead(head.reading, bench.batches))
+
+
+def test_a_server_whose_heartbeats_are_answered_delivers() -> None:
+    bench = ready()
+    beat(bench)
+    read(bench)
+    assert bench.indexes()
+
+
+def test_a_server_without_answered_heartbeats_delivers_nothing() -> None:
+    bench = ready()
+    beat(bench)
+    bench.now_us += bench.config.serve_lease_us
+    read(bench)
+    assert not bench.indexes()
+
+
+def test_the_lease_counts_from_when_the_heartbeat_was_sent() -> None:
+    bench = ready()
+    sent_us = bench.now_us
+    bench.now_us += bench.config.serve_lease_us
+    bench.hear(M01, msg.HeartbeatAnswer(sent_us, ()))
+    read(bench)
+    assert not bench.indexes()
+
+
+def test_a_server_that_is_refused_delivers_nothing_though_it_is_answered() -> None:
+    bench = ready()
+    beat(bench, refused=((P, 1),))
+    read(bench)
+    assert not bench.indexes()
+
+
+def test_a_refusal_for_another_segment_does_not_matter() -> None:
+    bench = ready()
+    beat(bench, refused=((P, 2),))
+    read(bench)
+    assert bench.indexes()
+
+
+def test_a_silent_member_is_removed_by_a_transaction_and_only_then_is_delivered() -> None:
+    bench = ready()
+    beat(bench)
+    bench.unlink(M01)
+    bench.now_us += bench.config.serve_lease_us
+    read(bench)
+    bench.wait(2 * SECOND)
+    assert not bench.indexes()
+    write = bench.all(fx.WriteChain)[-1]
+    assert segment_of(write.chain, 1).eligible == (M00,)
+    bench.written()
+    bench.persist()
+    bench.wait(100 * MS)
+    assert bench.indexes()
+
+
+def test_a_restarted_server_takes_the_right_anew() -> None:
+    bench = Serving(run=2)
+    bench.link(M01)
+    bench.join()
+    bench.do(ev.ConsumerCredit(1, 1 << 20))
+    bench.read_chain(bench.chain)
+    bench.cursor()
+    assert not bench.delivered(fx.Joined)
+    write = bench.all(fx.WriteChain)[-1]
+    segment = segment_of(write.chain, 1)
+    assert (segment.server, segment.server_epoch) == (M00, bench.chain.epoch + 1)
+
+
+def test_an_eligible_member_takes_over_from_a_silent_server_and_waits_its_lease_out() -> None:
+    bench = Serving(M01)
+    bench.link(M00)
+    bench.link(M10)
+    bench.wait(100 * MS, (M00, M10))
+    bench.unlink(M00)
+    bench.wait(SECOND, (M10,))
+    bench.clear()
+    bench.hear(M10, msg.TakeOver(P, 1, bench.chain.segments[0].server_epoch))
+    segment = segment_of(bench.all(fx.WriteChain)[-1].chain, 1)
+    assert (segment.server, segment.eligible) == (M01, (M01,))
+    bench.written()
+    learned_us = bench.now_us
+    from seriatim_broker.core import right
+
+    wait_us = bench.config.serve_lease_us + bench.config.serve_margin_us
+    bench.now_us = learned_us + wait_us - 1
+    bench.do(ev.Tick())
+    assert not right.may_deliver(bench.core.outbox, bench.part, 1)
+    bench.now_us += 1
+    bench.do(ev.Tick())
+    assert right.may_deliver(bench.core.outbox, bench.part, 1)
+
+
+def test_a_server_that_is_heard_is_not_taken_over_from() -> None:
+    bench = Serving(M01)
+    bench.link(M00)
+    bench.link(M10)
+    bench.wait(SECOND, (M00, M10))
+    bench.clear()
+    bench.hear(M10, msg.TakeOver(P, 1, bench.chain.segments[0].server_epoch))
+    assert not bench.all(fx.WriteChain)
+
+
+def test_a_complaint_about_an_older_server_is_ignored() -> None:
+    bench = Serving(M01)
+    bench.link(M10)
+    bench.wait(SECOND, (M10,))
+    bench.hear(M10, msg.TakeOver(P, 1, bench.chain.segments[0].server_epoch - 1))
+    assert not bench.all(fx.WriteChain)
+
+
+def test_a_member_that_is_not_eligible_takes_over_only_after_the_servers_certificate() -> None:
+    from seriatim_api.ids import RunId
+
+    bench = Serving(M01, eligible=(M00,))
+    bench.link(M00, run=3)
+    bench.link(M10)
+    bench.unlink(M00, refused=True)
+    bench.wait(SECOND, (M10,))
+    complaint = msg.TakeOver(P, 1, bench.chain.segments[0].server_epoch)
+    bench.clear()
+    bench.hear(M10, complaint)
+    bench.do(ev.CertificateSeen(RunId(M00, 2)))
+    bench.hear(M10, complaint)
+    assert not bench.all(fx.WriteChain), "the run that lives is another one"
+    bench.do(ev.CertificateSeen(RunId(M00, 3)))
+    bench.hear(M10, complaint)
+    assert segment_of(bench.all(fx.WriteChain)[-1].chain, 1).server == M01
+
+
+def test_a_member_that_lacks_a_part_does_not_take_over() -> None:
+    from seriatim_broker.core.log import RecoveredPartition
+
+    from .support import batches_of, checksum_of, recovered
+
+    batches = batches_of(1, [1, 1])
+    found = recovered(1, batches[:1], fenced=True)
+    bench = Bench(M01, 1, (RecoveredPartition(P, (found,)),))
+    chain = sealed_chain(first_chain(), 2, checksum_of(batches), server=M00)
+    bench.read_chain(chain)
+    bench.link(M10)
+    bench.wait(SECOND, (M10,))
+    bench.clear()
+    bench.hear(M10, msg.TakeOver(P, 1, segment_of(chain, 1).server_epoch))
+    assert not bench.all(fx.WriteChain)
+
+
+def test_who_seeks_the_right_stops_answering_the_server_first() -> None:
+    bench = Serving(M01)
+    bench.link(M00)
+    bench.wait(50 * MS)
+    bench.unlink(M00)
+    bench.wait(SECOND)
+    bench.link(M10)
+    bench.hear(M10, msg.TakeOver(P, 1, bench.chain.segments[0].server_epoch))
+    assert bench.all(fx.WriteChain)
+    assert bench.core.outbox.refusals[M00.broker]
+
+
+def test_a_fenced_member_answers_its_server_no_more() -> None:
+    bench = opened_slave()
+    bench.link(M10)
+    bench.hear(M00, msg.Heartbeat(1))
+    bench.hear(M10, msg.FenceRequest(P, 1, attempt(1), b"s" * 16))
+    bench.hear(M00, msg.Heartbeat(2))
+    first, second = bench.sent(msg.HeartbeatAnswer, M00)
+    assert first.refused == ()
+    assert second.refused == ((P, 1),)
+
+
+def test_a_refused_server_is_answered_again_once_it_was_told_the_newer_record() -> None:
+    bench = opened_slave()
+    bench.link(M10)
+    bench.hear(M10, msg.FenceRequest(P, 1, attempt(1), b"s" * 16))
+    chain = sealed_chain(first_chain(), 0, 0)
+    bench.hear(M10, msg.ChainUpdate(chain, 9))
+    assert [update.chain for update in bench.sent(msg.ChainUpdate, M00)][-1:] == [chain]
+    bench.wait(2 * bench.config.heartbeat_us, (M00,))
+    bench.clear()
+    bench.hear(M00, msg.Heartbeat(3))
+    (answer,) = bench.sent(msg.HeartbeatAnswer, M00)
+    assert answer.refused == ()
+
+
+def test_a_whole_member_is_listed_when_it_has_the_control_records() -> None:
+    bench = Serving(eligible=(M00,))
+    bench.begin()
+    bench.link(M01)
+    bench.clear()
+    bench.hear(M01, msg.EligibleRequest(P, 1))
+    (sync,) = bench.sent(msg.CursorSync, M01)
+    assert {cursor.group for cursor in sync.cursors} == {"readers"}
+    assert not bench.all(fx.WriteChain)
+    bench.hear(M01, msg.CursorSynced(P, 1, sync.server_epoch, sync.serial))
+    assert segment_of(bench.all(fx.WriteChain)[-1].chain, 1).eligible == (M00, M01)
+
+
+def test_only_the_server_lists() -> None:
+    bench = Serving(M01, eligible=(M00,))
+    bench.link(M10)
+    bench.hear(M10, msg.EligibleRequest(P, 1))
+    assert not bench.all(fx.WriteChain)
+    assert not bench.sent(msg.CursorSync)
+
+
+def test_the_master_of_an_open_segment_serves_it_at_once() -> None:
+    from seriatim_broker.core import right
+
+    from .support import opened_master
+
+    bench = opened_master()
+    assert not right.may_deliver(bench.core.outbox, bench.part, 1)
+    beat(bench)
+    assert right.may_deliver(bench.core.outbox, bench.part, 1)
+
+
+def test_a_server_that_was_replaced_lets_go() -> None:
+    from seriatim_broker.core import right
+
+    bench = ready()
+    beat(bench)
+    assert right.may_deliver(bench.core.outbox, bench.part, 1)
+    assert bench.part.chain is not None
+    bench.hear(M01, msg.ChainUpdate(change_server(bench.part.chain, 1, M01, [M00]), 999))
+    assert not right.may_deliver(bench.core.outbox, bench.part, 1)
