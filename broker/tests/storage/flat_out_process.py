@@ -3,9 +3,9 @@
     python flat_out_process.py DIRECTORY SECONDS
 
 `ready` is printed when the storage is open: the time to make the disk slow; a line on standard input begins the
-writing. The last line is JSON: `write_ms_max` is the longest write of the engine, `lag_ms_max` the longest time between
-two beats of the loop and `long_lags` how many were over the limit; all less the time for which the machine's scheduler
-kept this process' Python threads waiting for a processor (others may be at work on it).
+writing. The last line is JSON: the time is cut into `WINDOWS` windows, `writes_ms` is the longest write of the engine
+in each, `lags_ms` the longest time between two beats of the loop, less the time for which the machine's scheduler kept
+this process' Python threads waiting for a processor (others may be at work on it).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from storage.build import SegmentBuilder, segment_record
 _BEAT_S = 0.001
 _BODY_BYTES = 100_000
 _MIB = 1 << 20
-LAG_MS_LIMIT = 20.0
+WINDOWS = 6
 
 SETTINGS = RocksSettings(
     extent_size_bytes_max=1024 * _MIB,
@@ -50,10 +50,25 @@ SETTINGS = RocksSettings(
 """Small memtables and low triggers: flushes, compactions, new logs and refusals all the time."""
 
 
+class Windows:
+    """The greatest value in each window of time."""
+
+    def __init__(self, seconds: float) -> None:
+        self._begin = time.monotonic()
+        self._seconds = seconds / WINDOWS
+        self.values = [0.0] * WINDOWS
+
+    def add(self, value: float) -> None:
+        """Take a value up now."""
+        at = int((time.monotonic() - self._begin) / self._seconds)
+        if at < WINDOWS:
+            self.values[at] = max(self.values[at], round(value, 2))
+
+
 class TimedEngine(Engine):
     """Measures its writes."""
 
-    write_ms_max = 0.0
+    windows: Windows | None = None
 
     def write(self, ops: Iterable[Op]) -> int:
         """Write, with a look at the clock before and after."""
@@ -62,16 +77,15 @@ class TimedEngine(Engine):
             return super().write(ops)
         finally:
             took_ms = (time.monotonic() - begin) * 1000 - (_waited_for_processor_ns() - waited) / 1e6
-            TimedEngine.write_ms_max = max(TimedEngine.write_ms_max, took_ms)
+            if TimedEngine.windows is not None:
+                TimedEngine.windows.add(took_ms)
 
 
 class Heart:
-    """Beats on the loop and keeps the longest pause."""
+    """Beats on the loop and keeps the longest pauses."""
 
-    def __init__(self) -> None:
-        self.long_lags = 0
-        self.lag_ms_max = 0.0
-        self.raw_lag_ms_max = 0.0
+    def __init__(self, windows: Windows) -> None:
+        self._windows = windows
         self._due = 0.0
         self._waited = 0
 
@@ -79,11 +93,7 @@ class Heart:
         """Look at the clock; ask for the next beat."""
         now, waited = time.monotonic(), _waited_for_processor_ns()
         if self._due:
-            lag_ms = (now - self._due) * 1000
-            self.raw_lag_ms_max = max(self.raw_lag_ms_max, lag_ms)
-            lag_ms -= (waited - self._waited) / 1e6
-            self.lag_ms_max = max(self.lag_ms_max, lag_ms)
-            self.long_lags += lag_ms > LAG_MS_LIMIT
+            self._windows.add((now - self._due) * 1000 - (waited - self._waited) / 1e6)
         self._due, self._waited = now + _BEAT_S, waited
         asyncio.get_running_loop().call_later(_BEAT_S, self.beat)
 
@@ -110,8 +120,9 @@ async def main(directory: Path, seconds: float) -> None:
     sys.stdout.write("ready\n")
     sys.stdout.flush()
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
-    heart = Heart()
-    heart.beat()
+    writes, lags = Windows(seconds), Windows(seconds)
+    TimedEngine.windows = writes
+    Heart(lags).beat()
     until = time.monotonic() + seconds
     turns = saturated = 0
     while time.monotonic() < until:
@@ -126,10 +137,8 @@ async def main(directory: Path, seconds: float) -> None:
             await reported.wait()
         await asyncio.sleep(0)
     figures = {
-        "write_ms_max": round(TimedEngine.write_ms_max, 2),
-        "long_lags": heart.long_lags,
-        "lag_ms_max": round(heart.lag_ms_max, 2),
-        "raw_lag_ms_max": round(heart.raw_lag_ms_max, 2),
+        "writes_ms": writes.values,
+        "lags_ms": lags.values,
         "mb": turns * _BODY_BYTES // 1_000_000,
         "saturated": saturated,
         "refusals": storage.refusals,
