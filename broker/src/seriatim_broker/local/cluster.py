@@ -40,7 +40,7 @@ from seriatim_broker.local.state import (
     write_state,
 )
 
-START_DEADLINE_S: Final = 60.0
+START_DEADLINE_S: Final = 90.0
 """For the coordinator to answer and for all brokers to be ready: Python alone takes a second each on a busy core."""
 
 STOP_GRACE_S: Final = 10.0

@@ -96,7 +96,8 @@ async def _consume(settings: Settings, options: ConsumeOptions, history: History
     port_of = _connect.consumer(settings, options.topic, options.group, start=options.start, on_note=notes)
     async with port_of as port, interruptible() as stop:
         consumption = Consumption(options, port, history, sys.stdout.buffer.write, sys.stdout.buffer.flush)
-        await first_of(stop, consumption.run())
+        if await first_of(stop, consumption.run()) is None:
+            consumption.interrupted()
         return consumption.count
 
 
@@ -124,21 +125,21 @@ class Consumption:
         self._history = history
         self._write = write
         self._flush = flush
+        self._last_at = time.monotonic()
         self.count = 0
 
     async def run(self) -> bool:
         """Consume until the count is reached, or without --follow until nothing more comes."""
-        last_at = time.monotonic()
         async for batch in _steadily(self._port.batches()):
             if batch:
                 await self._take(batch)
-                last_at = time.monotonic()
+                self._last_at = time.monotonic()
                 if self._options.count is not None and self.count >= self._options.count:
                     return True
             elif not self._options.follow:
                 patience_s = IDLE_S if self.count else IDLE_AFTER_JOIN_S
-                if time.monotonic() - last_at >= patience_s:
-                    self._record_end()
+                if self._idle_s() >= patience_s:
+                    self._record_end(drained=True)
                     return True
         return True
 
@@ -178,9 +179,17 @@ class Consumption:
                 maybe_repeated=message.maybe_repeated,
             )
 
-    def _record_end(self) -> None:
+    def interrupted(self) -> None:
+        """The user ends it: in the history that is the end of the topic only if nothing had come for a while."""
+        self._record_end(drained=self._idle_s() >= IDLE_S)
+
+    def _idle_s(self) -> float:
+        return time.monotonic() - self._last_at
+
+    def _record_end(self, *, drained: bool) -> None:
         if self._history is not None:
-            self._history.end(self._options.group, topic=self._options.topic)
+            waiting = "" if drained else "interrupted by its user"
+            self._history.end(self._options.group, topic=self._options.topic, drained=drained, waiting=waiting)
 
 
 async def _steadily(batches: AsyncIterator[list[Delivered]]) -> AsyncIterator[list[Delivered]]:
