@@ -161,6 +161,19 @@ def open_directory(path: Path, broker: str, cluster_id: str | None, checksum: Ch
     return DataDirectory(path, lock, passport, checksum)
 
 
+def read_passport(path: Path, checksum: Checksum) -> Passport | None:
+    """What the passport of a directory says now, whoever holds the directory; None if it has none. Blocks.
+
+    For who watches over brokers: it is replaced whole, so a reader sees the one of this run or of the one before.
+
+    Raises:
+        NewerFormatError: A newer version wrote it.
+        CorruptionError: It is damaged, or is missing beside data.
+        StorageError: It cannot be read.
+    """
+    return _read(path, checksum)
+
+
 def check_cluster(passport: Passport, cluster_id: str) -> None:
     """Check that a disk belongs to this cluster.
 
