@@ -30,6 +30,7 @@ from seriatim._core.producer import (
     Resolve,
     Resolved,
     Route,
+    RouteKnown,
     Send,
     Settled,
 )
@@ -154,6 +155,12 @@ class PartitionSender:
         """Others were answered: it is this partition's turn."""
         self._owner.make_ready(self)
 
+    def link_is_silent(self, link: AppendLink) -> None:
+        """Answers are due on the link: ask where the partition is, unless it has left already."""
+        route = self.core.route
+        if route is not None and route.master_address == link.address and not self.core.is_idle:
+            self._owner.ask_about(self, link)
+
     def replied(self, reply: broker_pb2.AppendReply) -> None:
         """An attempt was answered."""
         error = None
@@ -169,6 +176,15 @@ class PartitionSender:
     def resolved(self, route: Route | None) -> None:
         """The owner's question was answered, or not."""
         self.step(Resolved(route))
+
+    def route_known(self, route: Route) -> bool:
+        """A route that was asked for out of suspicion; whether the partition has left its master."""
+        before = self.core.route
+        self.step(RouteKnown(route))
+        after = self.core.route
+        return before is None or after is None or (before.segment, before.master_address) != (
+            after.segment, after.master_address
+        )  # fmt: skip
 
     # ---- the core ------------------------------------------------------------------------------------
 

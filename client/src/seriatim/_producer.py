@@ -36,11 +36,17 @@ from seriatim._partitioner import Partitioner, partition_of_key
 from seriatim._pending import MESSAGE_OVERHEAD_BYTES, Cut, split_rows
 from seriatim._records import AckLevel, Topic
 from seriatim._sending import Deliveries, Delivery, Settlement
-from seriatim._transport import AppendLinks, Caller, Channels
+from seriatim._transport import AppendLink, AppendLinks, Caller, Channels
 
 __all__ = ["FlushResult", "Producer", "ProducerSettings"]
 
 BATCH_SIZE_BYTES_MAX: Final = 512 << 10
+
+BATCH_BYTES_DEFAULT: Final = 1 << 20
+"""The brokers' limit of a body, where the topic names none."""
+
+BATCH_OVERHEAD_BYTES: Final = 4096
+"""Room in a body for what surrounds a single message: metadata, offsets, headers, padding."""
 
 COMPLAINT_DEADLINE_S: Final = 2.0
 """A broker answers a complaint when the chain has moved, or then."""
@@ -129,9 +135,8 @@ class Producer:
         self.linger_s = settings.linger_ms / 1000
         self.ack_level = int(settings.ack_level)
         self.links = links
-        self.message_size_bytes_max = topic.settings.message_size_bytes_max or (
-            max(1, (topic.settings.batch_size_bytes_max or 1 << 20) - 4096)
-        )
+        fits_in_batch = max(1, (topic.settings.batch_size_bytes_max or BATCH_BYTES_DEFAULT) - BATCH_OVERHEAD_BYTES)
+        self.message_size_bytes_max = min(topic.settings.message_size_bytes_max or fits_in_batch, fits_in_batch)
         self._channels = channels
         self._caller = caller
         self._recorder = recorder
@@ -157,6 +162,7 @@ class Producer:
         self._timer_at_us = 0
         self._timer_count = itertools.count()
         self._questions: set[asyncio.Task[None]] = set()
+        self._asked_about: set[PartitionSender] = set()
         self._buffered_bytes = 0
         self._unsettled_count = 0
         self._since_yield_bytes = 0
@@ -637,21 +643,42 @@ class Producer:
         task.add_done_callback(self._questions.discard)
 
     async def _resolve(self, partition: PartitionSender, effect: Resolve) -> None:
+        partition.resolved(await self._ask(partition, effect))
+
+    async def _ask(self, partition: PartitionSender, effect: Resolve) -> Route | None:
         request = broker_pb2.ResolveProducerRequest(
             partition_id=partition.partition_id, known_epoch=effect.known_epoch, failed_segment=effect.failed_segment
         )
         known = partition.core.route
         first = known.next_addresses[0] if known is not None and known.next_addresses else None
         timeout_s = QUESTION_DEADLINE_S if effect.failed_segment is None else COMPLAINT_DEADLINE_S
-        route = None
         try:
             answer = await self._caller.routing(
                 "ResolveProducer", request, timeout_s, first=first, avoid=effect.avoid_address
             )
-            route = route_of(answer)
         except SeriatimError:
-            pass  # the core asks again, less and less often, until the delivery timeout
-        partition.resolved(route)
+            return None  # the core asks again, less and less often, until the delivery timeout
+        return route_of(answer)
+
+    def ask_about(self, partition: PartitionSender, link: AppendLink) -> None:
+        """A link is silent: ask, once at a time, and if this partition has left, ask for the link's others as well."""
+        if partition in self._asked_about:
+            return
+        self._asked_about.add(partition)
+        task = asyncio.create_task(self._ask_about(partition, link), name=f"ask {self.topic}/{partition.number}")
+        self._questions.add(task)
+        task.add_done_callback(self._questions.discard)
+
+    async def _ask_about(self, partition: PartitionSender, link: AppendLink) -> None:
+        known = partition.core.route
+        assert known is not None
+        try:
+            route = await self._ask(partition, Resolve(None, known.epoch, link.address))
+        finally:
+            self._asked_about.discard(partition)
+        if route is not None and partition.route_known(route):
+            for user in list(link.users):
+                user.link_is_silent(link)
 
     def route_changed(self, _partition: PartitionSender, route: Route) -> None:
         """Keep a connection warm to the group that would be next."""

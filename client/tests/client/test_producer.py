@@ -99,6 +99,25 @@ async def test_a_silent_master_is_complained_of() -> None:
         assert cluster.values("t") == [b"a"]
 
 
+async def test_a_frozen_master_that_was_left_is_noticed_without_a_complaint() -> None:
+    async with running(2) as cluster:
+        cluster.create_topic("t", 6)
+        address = cluster.brokers[1].address
+        moved = [cluster.partition("t", number) for number in (0, 2, 4)]
+        async with Client.connect(address) as client, client.producer("t", reply_timeout_ms=60_000) as producer:
+            for partition in moved:
+                await (await producer.send(b"a", partition=partition.number))
+                partition.stall = True
+            deliveries = [await producer.send(b"b", partition=partition.number) for partition in moved]
+            await until(lambda: cluster.brokers[0].frame_count > 3)
+            for partition in moved:
+                partition.stall = False
+                cluster.switch(partition, cluster.brokers[1])
+            await asyncio.wait_for(asyncio.gather(*deliveries), 2)
+        assert not cluster.complaints
+        assert all(cluster.values("t", partition.number) == [b"a", b"b"] for partition in moved)
+
+
 async def test_refused_for_good_is_failed_and_the_others_go_on() -> None:
     async with running() as cluster:
         cluster.create_topic("t")

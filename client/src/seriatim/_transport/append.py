@@ -32,6 +32,10 @@ OPEN_DEADLINE_S: Final = 1.0
 SILENCE_S: Final = 3.0
 """A link on which answers are due and nothing comes for so long is given up, and its connection with it."""
 
+SUSPICIOUS_S: Final = 0.25
+"""After so long without the answers that are due, another broker is asked whether the partition has moved: a frozen
+master's partner will have seen to it by then. It is a question, not a complaint, and for one partition of the link."""
+
 BATCHES_MAX: Final = 128
 """Batches on a link without an answer, over all partitions. With a thousand partitions it is what makes batches
 grow: a partition that waits for its turn gathers messages meanwhile."""
@@ -62,6 +66,9 @@ class AppendUser(Protocol):
 
     def link_has_room(self) -> None:
         """The link has room again for one that found none."""
+
+    def link_is_silent(self, link: AppendLink) -> None:
+        """Answers are due, and the link is silent: find out whether the partition has moved."""
 
 
 class Credits(NamedTuple):
@@ -214,12 +221,18 @@ class AppendLink:
         _offer(self.waiting_for_calm, CALM_BATCHES - count)
 
     async def _watch(self) -> None:
-        """Give up a link that owes answers and is silent."""
+        """Ask about a link that owes answers and is silent, and give it up in the end."""
         loop = asyncio.get_running_loop()
         while True:
-            await asyncio.sleep(SILENCE_S / 2)
-            if self._unanswered and loop.time() - self._heard_at > SILENCE_S:
+            await asyncio.sleep(SUSPICIOUS_S / 2)
+            silent_s = loop.time() - self._heard_at
+            if not self._unanswered or silent_s < SUSPICIOUS_S:
+                continue
+            if silent_s > SILENCE_S:
                 raise TimeoutError(f"silent for {SILENCE_S:.0f} s")
+            user = self._links.user_of(*next(iter(self._unanswered))[:2])
+            if user is not None:
+                user.link_is_silent(self)
 
 
 def _offer(waiting: dict[AppendUser, None], count: int) -> None:
@@ -265,10 +278,9 @@ class AppendLinks:
                 link.waiting_for_room.pop(user, None)
                 link.waiting_for_calm.pop(user, None)
 
-    def get(self, address: str) -> AppendLink | None:
-        """The link to `address`, if it is up."""
-        link = self._links.get(address)
-        return link if link is not None and link.is_up else None
+    def user_of(self, partition_id: int, producer: bytes) -> AppendUser | None:
+        """Who sent a batch."""
+        return self._users.get((partition_id, producer))
 
     def open(self, address: str, user: AppendUser) -> AppendLink | None:
         """The link, if it is up; else it is opened, and `user` hears of it by `link_up` or `link_down`."""
@@ -301,7 +313,7 @@ class AppendLinks:
 
     def dispatch(self, reply: broker_pb2.AppendReply) -> None:
         """Hand a reply to the user that sent."""
-        user = self._users.get((reply.partition_id, reply.producer))
+        user = self.user_of(reply.partition_id, reply.producer)
         if user is not None:
             user.replied(reply)
 
