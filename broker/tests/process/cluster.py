@@ -11,7 +11,7 @@ import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-READY_DEADLINE_S = 30.0
+READY_DEADLINE_S = 60.0
 
 
 def free_ports(count: int) -> list[int]:
@@ -78,7 +78,7 @@ class Cluster:
         group, _, slot = name.partition("-")
         words = ["--cluster", "test", "--group", group, "--slot", slot, "--data", str(self.directory / (data or name))]
         words += ["--listen", self.addresses[name], "--coordinator", self.coordinator_address]
-        words += ["--admin-listen", self.admin[name], "--set", "stop_deadline_s=2", "--set", "join_deadline_s=15"]
+        words += ["--admin-listen", self.admin[name], "--set", "stop_deadline_s=2", "--set", "join_deadline_s=60"]
         return Process(log or name, self.directory, ["broker", *words, *options])
 
     async def start(self) -> None:

@@ -199,7 +199,7 @@ async def test_the_next_group_accepts_after_the_master_was_killed(tmp_path: Path
                 reply = await producer.append(partition, 0, [b"after"], starts=True)
                 took_s = time.monotonic() - began
             assert reply.offset == make_offset(2, 0)
-            assert took_s < 2
+            assert took_s < 5  # 0.06 to 0.2 on a quiet machine
             print(f"gap {took_s * 1000:.0f} ms")  # noqa: T201 - shown with -s
             resolve = broker_pb2.ResolveConsumerRequest(partition_id=partition, group="g")
             head = await other.routing.ResolveConsumer(resolve, timeout=10)
@@ -211,6 +211,7 @@ async def test_the_next_group_accepts_after_the_master_was_killed(tmp_path: Path
         await cluster.ready(before.master_broker)
 
 
+@pytest.mark.slow
 async def test_a_graceful_stop_hands_over_and_exits_with_0(tmp_path: Path) -> None:
     async with running_cluster(tmp_path, 2) as cluster, Admin(any_address(cluster)) as admin:
         topic = await admin.create("roll", 8)
@@ -224,6 +225,7 @@ async def test_a_graceful_stop_hands_over_and_exits_with_0(tmp_path: Path) -> No
             assert chain.segments[-1].members[0].broker != victim
 
 
+@pytest.mark.slow
 async def test_disks_that_are_not_the_slots_are_refused(tmp_path: Path) -> None:
     async with running_cluster(tmp_path, 1) as cluster:
         await cluster.brokers["g0-1"].end(signal.SIGTERM)

@@ -169,3 +169,45 @@ async def test_garbage_breaks_the_link_and_nothing_else() -> None:
         a.links.send("b", m.Heartbeat(9))
         await b.until(lambda: b.messages() == [m.Heartbeat(9)])
         assert not a.downs(refused=False)
+
+
+async def test_a_dialer_that_ends_is_noticed_at_once_by_the_acceptor() -> None:
+    a, b, _ = pair()
+    async with running(b):
+        await a.server.start()
+        a.links.connect("b")
+        await b.until(lambda: bool(b.ups()))
+        began = time.monotonic()
+        await a.stop()
+        await b.until(lambda: bool(b.downs(refused=False)))
+        assert time.monotonic() - began < 1
+        assert not b.links.is_up("a")
+
+
+async def test_a_newer_connection_of_the_same_dialer_is_used() -> None:
+    """The acceptor cannot see that a cut connection is dead; whoever dials anew knows better."""
+    a, b, addresses = pair()
+    async with running(a, b):
+        dialer = GrpcDialer(a.identity)
+        carried: list[asyncio.Task[str]] = []
+        for count in (1, 2):
+            connection = await dialer.dial(addresses["b"], 5.0)
+            await connection.confirm()
+            carried.append(asyncio.create_task(connection.run(lambda _message: None)))
+            await b.until(lambda count=count: len(b.ups()) == count)  # type: ignore[misc]
+        assert [down.session for down in b.downs(refused=False)] == [1]
+        b.links.send("a", m.Heartbeat(1))
+        assert not carried[1].done()
+        await asyncio.wait_for(carried[0], 5)  # the older one was ended
+        carried[1].cancel()
+        await asyncio.gather(carried[1], return_exceptions=True)
+
+
+async def test_a_connection_that_is_not_confirmed_is_never_used() -> None:
+    a, b, addresses = pair()
+    async with running(a, b):
+        connection = await GrpcDialer(a.identity).dial(addresses["b"], 5.0)
+        await connection.abandon("changed our mind")
+        a.links.connect("b")
+        await b.until(lambda: bool(b.ups()))
+        assert len(b.ups()) == 1
