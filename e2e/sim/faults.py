@@ -8,6 +8,7 @@ microseconds.
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 KINDS: tuple[str, ...] = (
@@ -77,15 +78,44 @@ class Options:
     delivery_timeout_ms: int = 60_000
 
 
-def draw(rng: random.Random) -> Options:
-    """A mix for one seed: half of them of everything, the others made for what is rare otherwise."""
-    profile = rng.random()
-    options = _anything(rng)
-    if profile < 0.2:
-        return _groups_die(rng, options)
-    if profile < 0.4:
-        return _switchers_race(rng, options)
+def draw(rng: random.Random, profile: str = "") -> Options:
+    """A mix for one seed: half of them of everything, the others made for what is rare otherwise.
+
+    With `profile` (a name of `PROFILES`) it is of that kind.
+    """
+    chosen = profile or rng.choices(list(PROFILES), [profile.weight for profile in PROFILES.values()])[0]
+    return PROFILES[chosen].draw(rng, _anything(rng))
+
+
+def _as_it_is(_rng: random.Random, options: Options) -> Options:
     return options
+
+
+def _restarts(rng: random.Random, options: Options) -> Options:
+    """Members end one at a time while batches are under way, and are back before anybody has missed them."""
+    return replace(
+        options,
+        kinds={"crash": 5, "slow_disk": 2, "cut": 1, "complaint": 1},
+        fault_count=rng.choice((4, 6)),
+        restart_us_max=rng.choice((15_000, 40_000, 150_000)),
+        send_gap_us=rng.choice((2_000, 5_000)),
+        sync_us_max=rng.choice((4_000, 20_000)),
+        batches_per_producer=16,
+    )
+
+
+def _disks_are_lost(rng: random.Random, options: Options) -> Options:
+    """The first disk that can be lost is; the other member goes away as well for a while."""
+    return replace(
+        options,
+        kinds={"crash": 3, "crash_group": 1, "crash_torn": 1, "consumer_crash": 1},
+        fault_count=rng.choice((2, 3)),
+        wipe_share=0.7,
+        restart_us_max=rng.choice((50_000, 300_000)),
+        send_gap_us=rng.choice((5_000, 20_000)),
+        batches_per_producer=12,
+        fault_span_us=600_000,
+    )
 
 
 def _groups_die(rng: random.Random, options: Options) -> Options:
@@ -113,6 +143,8 @@ def _switchers_race(rng: random.Random, options: Options) -> Options:
         batches_per_producer=16,
         latency_us_max=rng.choice((1_000, 3_000)),
         latency_rare_share=rng.choice((0.05, 0.15)),
+        txn_answer_lost_share=rng.choice((0.0, 0.1, 0.3)),
+        txn_lost_share=rng.choice((0.0, 0.2)),
         coordinator_us_max=rng.choice((2_000, 20_000)),
     )
 
@@ -149,3 +181,20 @@ def _anything(rng: random.Random) -> Options:
         ack_lag=rng.choice((0, 1, 4)),
         delivery_timeout_ms=rng.choice((60_000, 60_000, 60_000, 150, 400)),
     )
+
+
+@dataclass(frozen=True)
+class Profile:
+    """A kind of mix, and how often it is drawn."""
+
+    draw: Callable[[random.Random, Options], Options]
+    weight: int
+
+
+PROFILES: dict[str, Profile] = {
+    "anything": Profile(_as_it_is, 5),
+    "groups-die": Profile(_groups_die, 2),
+    "switchers-race": Profile(_switchers_race, 2),
+    "restarts": Profile(_restarts, 2),
+    "lost-disks": Profile(_disks_are_lost, 1),
+}

@@ -18,11 +18,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from seriatim_api.ids import MemberId
-from seriatim_broker.core import appending, groups, partition, replica, right, settle, switch, tables
+from seriatim_broker.core import appending, broker, copying, groups, partition, replica, right, settle, switch, tables
 from seriatim_broker.core.effects import Send
 from seriatim_broker.core.events import WriteOutcome
 from seriatim_broker.core.log import PutPreparation
-from seriatim_broker.core.messages import CursorSync, FenceAnswer, FenceRequest, PrepareRequest
+from seriatim_broker.core.messages import CopyAnswer, CursorSync, FenceAnswer, FenceRequest, PrepareRequest
 
 from . import world
 
@@ -31,11 +31,12 @@ Patch = tuple[object, str, Any]
 
 @dataclass(frozen=True)
 class Mutation:
-    """A removed rule: what it says, what is patched, what may be reported, and seeds that are known to find it."""
+    """A removed rule: what it says, what is patched, what may be reported, and in which worlds it shows soon."""
 
     rule: str
     patches: Callable[[], list[Patch]]
     breaks: tuple[str, ...]
+    profile: str = "anything"
     seeds: tuple[int, ...] = ()
 
 
@@ -143,9 +144,7 @@ def _fence_freezes_commit() -> list[Patch]:
 def _commit_of_a_restarted_master() -> list[Patch]:
     real = partition.Partition.fence_answer
 
-    def answer(
-        self: partition.Partition, outbox: Any, log: replica.SegmentLog, message: FenceRequest
-    ) -> FenceAnswer:
+    def answer(self: partition.Partition, outbox: Any, log: replica.SegmentLog, message: FenceRequest) -> FenceAnswer:
         if log.record.members[0] != outbox.member:
             return real(self, outbox, log, message)
         unbroken, log.unbroken = log.unbroken, True
@@ -266,9 +265,7 @@ def _told_before_the_transaction() -> list[Patch]:
 def _failed_early() -> list[Patch]:
     real = partition.Partition.fence_and_answer
 
-    def fence(
-        self: partition.Partition, outbox: Any, log: replica.SegmentLog, message: FenceRequest
-    ) -> FenceAnswer:
+    def fence(self: partition.Partition, outbox: Any, log: replica.SegmentLog, message: FenceRequest) -> FenceAnswer:
         answer = real(self, outbox, log, message)
         record = log.record
         log.record = replace(record, sealed_len=log.commit)
@@ -329,8 +326,22 @@ def _above_commit() -> list[Patch]:
     return [(replica.SegmentLog, "readable_below", property(lambda self: self.tail))]
 
 
-def _copy_listed_unfinished() -> list[Patch]:
-    return [(replica.SegmentLog, "is_whole", property(lambda self: self.record.sealed_len is not None))]
+def _copy_in_memory() -> list[Patch]:
+    real = copying.on_copy_answer
+
+    def on_copy_answer(outbox: Any, of: Any, sender: Any, message: Any) -> None:
+        """What is in memory counts as copied."""
+        real(outbox, of, sender, message)
+        log = of.logs.get(message.segment_no)
+        if log is not None and message.segment_no in of.copies:
+            log.durable = log.tail
+            copying._go_on(outbox, of, message.segment_no)
+
+    return [(copying, "on_copy_answer", on_copy_answer), (broker, "_MESSAGES", _with_handler(on_copy_answer))]
+
+
+def _with_handler(handler: Any) -> dict[type, Any]:
+    return {**broker._MESSAGES, CopyAnswer: handler}
 
 
 def _no_lease() -> list[Patch]:
@@ -383,11 +394,11 @@ def _reservations() -> list[Patch]:
 
 
 def _incarnation() -> list[Patch]:
-    def replace_disk(self: world.World, broker: Any) -> None:
+    def replace_disk(self: world.World, slot: Any) -> None:
         """An emptied disk comes back under the old identity."""
         self._lost_disks += 1
-        self.judge.graveyard.append((MemberId(broker.name, "wiped"), broker.disk.durable.twin()))
-        broker.disk.wipe()
+        self.judge.graveyard.append((MemberId(slot.name, "wiped"), slot.disk.durable.twin()))
+        slot.disk.wipe()
 
     return [(world.World, "replace_disk", replace_disk)]
 
@@ -395,36 +406,58 @@ def _incarnation() -> list[Patch]:
 _LOSS = ("I1", "I2", "I5", "I6", "I10", "I12", "TABLE", "COPY", "CORE")
 
 MUTATIONS: dict[str, Mutation] = {
-    "attempt-id": Mutation("a member opens only what was prepared under the chain's attempt", _attempt_id, _LOSS),
-    "start-fence": Mutation("a run never goes on with what an earlier one opened", _start_fence, _LOSS),
-    "tail-first": Mutation("fencing and reading the answer are one step", _tail_first, _LOSS),
-    "fence-freezes-commit": Mutation("a fenced member commits nothing more", _fence_freezes_commit, _LOSS),
-    "unbroken": Mutation("only an unbroken master answers with its commit", _commit_of_a_restarted_master, _LOSS),
+    "attempt-id": Mutation(
+        "a member opens only what was prepared under the chain's attempt", _attempt_id, _LOSS, "switchers-race"
+    ),
+    "start-fence": Mutation("a run never goes on with what an earlier one opened", _start_fence, _LOSS, "restarts"),
+    "tail-first": Mutation("fencing and reading the answer are one step", _tail_first, _LOSS, "switchers-race"),
+    "fence-freezes-commit": Mutation(
+        "a fenced member commits nothing more", _fence_freezes_commit, _LOSS, "switchers-race"
+    ),
+    "unbroken": Mutation(
+        "only an unbroken master answers with its commit", _commit_of_a_restarted_master, _LOSS, "restarts"
+    ),
     "every-member": Mutation("commit waits for every member", _every_member, ("I12",)),
     "slave-flushes": Mutation("a slave acknowledges what it has flushed", _slave_flushes_first, ("I12",)),
-    "tail-copy": Mutation("the uncertain tail is copied before the transaction", _no_tail_copy, ("I12",)),
+    "tail-copy": Mutation("the uncertain tail is copied before the transaction", _no_tail_copy, ("I12",), "restarts"),
     "table": Mutation("the producer table travels with the switch", _table_travels, ("TABLE",)),
-    "known-commit": Mutation("an answered tail is the length, not the commit known", _any_source_shorter, _LOSS),
-    "certificate": Mutation("opened over only with the certificate of the master's run", _certificate, ("I7", "RT")),
-    "unknown-outcome": Mutation("after a time-out, read first", _told_before_the_transaction, ("I7", *_LOSS)),
-    "failed-early": Mutation("failed is answered only once the chain says so", _failed_early, ("I10",)),
-    "mark-inherited": Mutation("an incomplete table stays marked", _mark_inherited, ("TABLE",)),
-    "settle-copy": Mutation("a settler copies its tail before the transaction", _settle_without_copy, ("I12",)),
-    "settle-tail": Mutation("a fenced disk's tail settles, not the commit it knew", _settle_at_commit, ("I6",)),
-    "own-commit": Mutation("truncate only to the sealed length in the chain", _cut_at_own_commit, _LOSS),
+    "known-commit": Mutation(
+        "an answered tail is the length, not the commit known", _any_source_shorter, _LOSS, "restarts"
+    ),
+    "certificate": Mutation(
+        "opened over only with the certificate of the master's run", _certificate, ("I7", "RT"), "groups-die"
+    ),
+    "unknown-outcome": Mutation(
+        "after a time-out, read first", _told_before_the_transaction, ("I7", *_LOSS), "switchers-race"
+    ),
+    "failed-early": Mutation(
+        "failed is answered only once the chain says so", _failed_early, ("I10",), "switchers-race"
+    ),
+    "mark-inherited": Mutation("an incomplete table stays marked", _mark_inherited, ("TABLE",), "groups-die"),
+    "settle-copy": Mutation(
+        "a settler copies its tail before the transaction", _settle_without_copy, ("I12",), "groups-die"
+    ),
+    "settle-tail": Mutation(
+        "a fenced disk's tail settles, not the commit it knew", _settle_at_commit, ("I6",), "groups-die"
+    ),
+    "own-commit": Mutation("truncate only to the sealed length in the chain", _cut_at_own_commit, _LOSS, "restarts"),
     "above-commit": Mutation("consumers are served below commit only", _above_commit, ("I6", "I12")),
-    "readers-skip": Mutation("readers skip what stands earlier already", _readers_skip, ("I9",)),
-    "whole": Mutation("a copy counts once it is whole", _copy_listed_unfinished, ("COPY", "I2", "I14")),
+    "readers-skip": Mutation("readers skip what stands earlier already", _readers_skip, ("I9",), "groups-die"),
+    "copy-durable": Mutation("a copy counts once it is on the disk", _copy_in_memory, ("COPY",), "lost-disks"),
     "all-acknowledged": Mutation("a group crosses when it acknowledged all", _all_acknowledged, ("I3", "I8", "CORE")),
-    "ack-copies": Mutation("an ack counts on every eligible member", _acks_on_every_eligible_member, ("I9", "I11")),
-    "reservations": Mutation("a delivery is reserved durably first", _reservations, ("I9",)),
-    "incarnation": Mutation("an emptied disk is another member", _incarnation, ("I14", *_LOSS)),
+    "ack-copies": Mutation(
+        "an ack counts on every eligible member", _acks_on_every_eligible_member, ("I9", "I11"), "restarts"
+    ),
+    "reservations": Mutation("a delivery is reserved durably first", _reservations, ("I9",), "restarts"),
+    "incarnation": Mutation("an emptied disk is another member", _incarnation, ("I14", *_LOSS), "lost-disks"),
 }
 """By name. Left out, for no seed was seen to need them: `voided` (see above), `run-refused` and `serve-lease`."""
 
 OVERLAPPING: dict[str, Mutation] = {
-    "voided": Mutation("a run opens only what it prepared itself", _voided, ("RT",)),
-    "run-refused": Mutation("after a refusal the rest of the run is refused", _rest_of_the_run, ("GAP", "I2")),
+    "voided": Mutation("a run opens only what it prepared itself", _voided, ("RT",), "restarts"),
+    "run-refused": Mutation(
+        "after a refusal the rest of the run is refused", _rest_of_the_run, ("GAP", "I2"), "groups-die"
+    ),
     "serve-lease": Mutation("a server delivers only under its lease", _no_lease, ("SERVER",)),
 }
 """Rules whose absence shows rarely or never, because others cover for them; for `--mutation`."""

@@ -15,26 +15,31 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
+from .faults import PROFILES
 from .mutations import MUTATIONS, OVERLAPPING, applied
 from .world import Result, World
 
 CHUNK = 25
 
 
-def run_seed(seed: int, *, trace: bool = False, detailed: bool = False, mutation: str = "") -> Result:
+def run_seed(
+    seed: int, *, trace: bool = False, detailed: bool = False, mutation: str = "", profile: str = ""
+) -> Result:
     """One run. With `trace` the result holds its story; `detailed` mixes every value into the digest."""
     with applied(mutation):
-        return World(seed, trace=trace, detailed=detailed).run()
+        return World(seed, profile=profile, trace=trace, detailed=detailed).run()
 
 
-def _run_quietly(task: tuple[int, str]) -> Result:
-    seed, mutation = task
-    return run_seed(seed, mutation=mutation)
+def _run_quietly(task: tuple[int, str, str]) -> Result:
+    seed, mutation, profile = task
+    return run_seed(seed, mutation=mutation, profile=profile)
 
 
-def run_seeds(seeds: Iterable[int], *, mutation: str = "", processes: int | None = None) -> Iterator[Result]:
+def run_seeds(
+    seeds: Iterable[int], *, mutation: str = "", profile: str = "", processes: int | None = None
+) -> Iterator[Result]:
     """Many runs, on several processes, in the order of the seeds."""
-    tasks = [(seed, mutation) for seed in seeds]
+    tasks = [(seed, mutation, profile) for seed in seeds]
     count = processes or os.cpu_count() or 1
     if count == 1:
         yield from map(_run_quietly, tasks)
@@ -44,10 +49,14 @@ def run_seeds(seeds: Iterable[int], *, mutation: str = "", processes: int | None
 
 
 def find(mutation: str, seeds: Iterable[int]) -> Result | None:
-    """The first seed that finds a mutant; None if none does."""
+    """The first seed in which a mutant breaks what it is expected to break; None if none does.
+
+    The worlds are of the mutant's own profile, and a broken I13 (something got stuck) does not count.
+    """
+    wanted = MUTATIONS[mutation]
     for seed in seeds:
-        result = run_seed(seed, mutation=mutation)
-        if result.violation:
+        result = run_seed(seed, mutation=mutation, profile=wanted.profile)
+        if result.rule in wanted.breaks:
             return result
     return None
 
@@ -76,11 +85,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--trace", action="store_true", help="print the story")
     parser.add_argument("--last", type=int, default=0, help="of the story only the last lines")
     parser.add_argument("--mutation", default="", choices=["", *MUTATIONS, *OVERLAPPING], help="break this rule")
+    parser.add_argument("--profile", default="", choices=["", *PROFILES], help="worlds of this kind only")
     parser.add_argument("--processes", type=int, default=0)
     parser.add_argument("--keep-going", action="store_true", help="do not stop at the fifth failing seed")
     options = parser.parse_args(arguments)
     if options.seed is not None:
-        result = run_seed(options.seed, trace=options.trace, mutation=options.mutation)
+        result = run_seed(options.seed, trace=options.trace, mutation=options.mutation, profile=options.profile)
         _print_story(result, options.last)
         return 1 if result.violation else 0
     return _many(options)
@@ -92,7 +102,8 @@ def _many(options: argparse.Namespace) -> int:
     states: Counter[str] = Counter()
     events = count = segments = 0
     seeds = range(options.first, options.first + options.seeds)
-    for result in run_seeds(seeds, mutation=options.mutation, processes=options.processes or None):
+    processes = options.processes or None
+    for result in run_seeds(seeds, mutation=options.mutation, profile=options.profile, processes=processes):
         count += 1
         events += result.event_count
         segments += result.segment_count

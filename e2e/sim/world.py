@@ -21,7 +21,7 @@ from .checkers import Judge, own_tail
 from .clients import Clients, SimProducer
 from .consumers import SimConsumer
 from .coordinator import SimCoordinator
-from .faults import Options, draw
+from .faults import draw
 from .injector import Injector
 from .network import Network
 from .schedule import Schedule, Violation
@@ -77,15 +77,15 @@ class World:
     def __init__(
         self,
         seed: int,
-        options: Options | None = None,
         *,
+        profile: str = "",
         core_kind: type[BrokerCore] = BrokerCore,
         trace: bool = False,
         detailed: bool = False,
     ) -> None:
         self.seed = seed
         self.schedule = Schedule(seed, trace=trace, detailed=detailed)
-        self.options = options or draw(self.schedule.rng)
+        self.options = draw(self.schedule.rng, profile)
         self.config = SIM_CONFIG
         self.core_kind = core_kind
         self.brokers: dict[str, Broker] = {}
