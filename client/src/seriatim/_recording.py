@@ -13,7 +13,7 @@ from seriatim_api.ids import make_offset
 
 from seriatim._core.producer import Outcome
 from seriatim._pending import Cut
-from seriatim._records import Message
+from seriatim._records import Message, OutcomeName
 from seriatim._sending import Settlement
 
 MessageId = int | str
@@ -26,7 +26,7 @@ class HistoryLike(Protocol):
     def sends(self, messages: Sequence[MessageId], *, producer: str, topic: str, partition: int, sequence: int) -> None:
         """Messages are about to be sent."""
 
-    def outcomes(self, messages: Sequence[MessageId], outcome: str, *, offset: int | None = None) -> None:
+    def outcomes(self, messages: Sequence[MessageId], outcome: OutcomeName, *, offset: int | None = None) -> None:
         """They are settled."""
 
     def deliveries(
