@@ -451,9 +451,21 @@ MUTATIONS: dict[str, Mutation] = {
     "reservations": Mutation("a delivery is reserved durably first", _reservations, ("I9",), "restarts"),
     "incarnation": Mutation("an emptied disk is another member", _incarnation, ("I14", *_LOSS), "lost-disks"),
 }
-"""By name. Left out, for no seed was seen to need them: `voided` (see above), `run-refused` and `serve-lease`."""
+"""By name."""
+
+
+def _nothing(*_arguments: Any) -> None:
+    """A step that is not taken."""
+
+
+def _without(*names: str) -> Callable[[], list[Patch]]:
+    return lambda: [(partition.Partition, name, _nothing) for name in names]
+
 
 OVERLAPPING: dict[str, Mutation] = {
+    "fence-at-start": Mutation("a start fences", _without("fence_unsealed"), _LOSS, "restarts"),
+    "void-at-start": Mutation("a start voids", _without("void_attempts"), _LOSS, "restarts"),
+    "fence-and-void": Mutation("a start fences and voids", _without("fence_at_start"), _LOSS, "restarts"),
     "voided": Mutation("a run opens only what it prepared itself", _voided, ("RT",), "restarts"),
     "run-refused": Mutation(
         "after a refusal the rest of the run is refused", _rest_of_the_run, ("GAP", "I2"), "groups-die"
