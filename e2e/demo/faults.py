@@ -8,7 +8,7 @@ so the same seed gives the same plan, not the same victims. Doing it is left to 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -92,7 +92,7 @@ def _shuffled_for_ever(draw: random.Random, values: tuple[CutEnd, ...]) -> Itera
         yield from draw.sample(values, len(values))
 
 
-def choose(fault: PlannedFault, snapshot: Snapshot, members: dict[str, tuple[str, ...]]) -> Victim | None:
+def choose(fault: PlannedFault, snapshot: Snapshot, members: Mapping[str, tuple[str, ...]]) -> Victim | None:
     """Whom the fault strikes as things stand; None if nobody holds a head or serves.
 
     Args:
@@ -112,13 +112,13 @@ def choose(fault: PlannedFault, snapshot: Snapshot, members: dict[str, tuple[str
     return Victim((broker,), role, name)
 
 
-def cut_ends(fault: PlannedFault, victim: Victim, members: dict[str, tuple[str, ...]]) -> tuple[str, str]:
+def cut_ends(fault: PlannedFault, victim: Victim, members: Mapping[str, tuple[str, ...]]) -> tuple[str, str]:
     """The two ends of a cut, as `LocalCluster.cut` names them."""
     assert fault.kind == "cut"
     return victim.brokers[0], _peer_of(victim.brokers[0], members, fault.cut_from)
 
 
-def _peer_of(broker: str, members: dict[str, tuple[str, ...]], end: CutEnd) -> str:
+def _peer_of(broker: str, members: Mapping[str, tuple[str, ...]], end: CutEnd) -> str:
     if end != "peer":
         return end
     for group in members.values():

@@ -1,0 +1,1 @@
+"""Whole clusters of real processes under faults, judged by the history checker."""

@@ -1,0 +1,31 @@
+"""One cluster of three groups of two for all tests of this folder: starting it costs more than any of them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+import structlog
+from seriatim_broker.local import LocalCluster
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LocalCluster]:
+    """Six brokers behind the proxy, and the coordinator."""
+    structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
+    directory = tmp_path_factory.mktemp("cluster")
+    async with LocalCluster(directory, groups=3, members=2, name="e2e") as cluster:
+        yield cluster
+    structlog.reset_defaults()
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def cluster(running: LocalCluster) -> AsyncIterator[LocalCluster]:
+    """The cluster, whole before and after each test: a test that breaks it for the next one is red itself."""
+    await running.wait_ready()
+    yield running
+    await running.heal()
+    await running.thaw("brokers")
+    await running.start_again("brokers")
+    await running.wait_ready()

@@ -1,0 +1,124 @@
+"""What users see while brokers are killed, frozen, cut off and stopped: all goes on, and nothing is out of place.
+
+Each test has a topic of its own and steady traffic on it; when its block ends, the history of all that was sent and
+delivered is judged.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from seriatim_broker.local import LocalCluster
+
+from e2e.observe import ChainNow, Snapshot
+from e2e.workers import start_worker
+
+from .traffic import GROUP, PARTITION_COUNT, PROGRESS_DEADLINE_S, traffic
+
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(90)]
+
+slow = pytest.mark.slow
+
+
+def head_of(now: Snapshot) -> ChainNow:
+    return now.chains[0]
+
+
+async def test_a_killed_master(cluster: LocalCluster, tmp_path: Path) -> None:
+    async with traffic(cluster, "killed-master", tmp_path) as running:
+        before = head_of(await running.look()).head
+        await cluster.kill(before.members[0])
+        await running.goes_on()
+        after = head_of(await running.look()).head
+        assert after.no > before.no
+        assert before.members[0] not in after.members
+        await cluster.start_again(before.members[0])
+        await running.goes_on()
+
+
+@slow
+async def test_a_killed_slave(cluster: LocalCluster, tmp_path: Path) -> None:
+    async with traffic(cluster, "killed-slave", tmp_path) as running:
+        before = head_of(await running.look()).head
+        await cluster.kill(before.members[1])
+        await running.goes_on()
+        after = head_of(await running.look()).head
+        assert before.members[1] not in after.members, "no message is accepted on one copy"
+        await cluster.start_again(before.members[1])
+
+
+async def test_a_frozen_master(cluster: LocalCluster, tmp_path: Path) -> None:
+    async with traffic(cluster, "frozen-master", tmp_path) as running:
+        before = head_of(await running.look()).head
+        await cluster.freeze(before.members[0])
+        await running.goes_on()
+        assert head_of(await running.look()).head.no > before.no
+        await cluster.thaw(before.members[0])
+        await running.goes_on()
+
+
+@pytest.mark.parametrize(
+    "end", [pytest.param("peer", marks=slow), "all", pytest.param("clients", marks=slow), pytest.param("coordinator")]
+)
+async def test_a_master_that_is_cut_off(cluster: LocalCluster, tmp_path: Path, end: str) -> None:
+    async with traffic(cluster, f"cut-from-{end}", tmp_path) as running:
+        before = head_of(await running.look()).head
+        other = before.members[1] if end == "peer" else end
+        await cluster.cut(before.members[0], other)
+        await running.goes_on()
+        if end != "coordinator":
+            assert head_of(await running.look()).head.no > before.no
+        await cluster.heal()
+        await running.goes_on()
+
+
+async def test_both_members_killed_and_back(cluster: LocalCluster, tmp_path: Path) -> None:
+    async with traffic(cluster, "both-killed", tmp_path) as running:
+        before = head_of(await running.look()).head
+        await cluster.kill(before.group)
+        await running.accepts()
+        dead = next(segment for segment in head_of(await running.look()).segments if segment.no == before.no)
+        assert dead.state == "UNSETTLED", "nobody can know its length"
+        await cluster.start_again(before.group)
+        await running.observer.wait_until(Snapshot.settled, "the segment is settled", PROGRESS_DEADLINE_S)
+        await running.goes_on()
+
+
+async def test_a_graceful_stop_loses_no_outcome(cluster: LocalCluster, tmp_path: Path) -> None:
+    async with traffic(cluster, "stopped", tmp_path) as running:
+        before = head_of(await running.look()).head
+        await cluster.stop_gracefully(before.members[0])
+        await running.goes_on()
+        assert running.not_ok == 0
+        await cluster.start_again(before.members[0])
+        await running.goes_on()
+
+
+async def test_a_standby_takes_over_from_a_killed_consumer(cluster: LocalCluster, tmp_path: Path) -> None:
+    def arguments(name: str) -> list[str]:
+        return [
+            "--bootstrap", ",".join(cluster.bootstrap), "--topic", "takeover", "--partitions", str(PARTITION_COUNT),
+            "--group", GROUP, "--name", name, "--history", str(tmp_path / f"{name}.jsonl"),
+        ]  # fmt: skip
+
+    def active(name: str, now: Snapshot) -> bool:
+        return all(reader.active == name for reader in now.readers) and len(now.readers) == PARTITION_COUNT
+
+    module, log = "e2e.tests.process.reader", tmp_path / "readers.log"
+    async with (
+        traffic(cluster, "takeover", tmp_path, reads=False) as running,
+        start_worker("first", module, arguments("first"), log=log) as first,
+    ):
+        await first.wait_for("ready", PROGRESS_DEADLINE_S)
+        async with start_worker("second", module, arguments("second"), log=log) as second:
+            await second.wait_for("ready", PROGRESS_DEADLINE_S)
+            assert active("first", await running.look())
+            os.kill(first.pid, signal.SIGKILL)
+            await running.observer.wait_until(
+                lambda now: active("second", now), "the standby reads", PROGRESS_DEADLINE_S
+            )
+            await running.accepts()
+            await running.finish()

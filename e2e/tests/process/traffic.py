@@ -1,0 +1,150 @@
+"""Steady traffic through a real cluster while a test breaks it, and the checker's judgement at the end.
+
+Every message is a number; a producer sends the next ones every few milliseconds, a consumer reads and acknowledges
+them, and both write down what they see. A test waits for progress, never for time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+from seriatim import Client, Consumer, Delivery, Producer, SendError, TopicSettings
+from seriatim.history import HistoryWriter, check, render
+from seriatim_api.errors import TopicExistsError
+from seriatim_broker.local import LocalCluster
+
+from e2e.observe import Observer, Snapshot
+
+SEND_S: Final = 0.004
+PARTITION_COUNT: Final = 2
+PROGRESS_DEADLINE_S: Final = 30.0
+GROUP: Final = "readers"
+
+
+class Traffic:
+    """What runs, and what a test asks of it.
+
+    Attributes:
+        observer: Of the topic and of the consumer group.
+        acknowledged: Messages with outcome ok.
+        not_ok: Messages with another outcome.
+        delivered: Messages that the consumer was given, repeats included.
+    """
+
+    def __init__(self, observer: Observer) -> None:
+        self.observer = observer
+        self.acknowledged = 0
+        self.not_ok = 0
+        self.delivered = 0
+        self.sending = True
+        self._outstanding = 0
+        self._changed = asyncio.Condition()
+
+    async def look(self) -> Snapshot:
+        """The cluster now."""
+        return await self.observer.look()
+
+    async def master(self, partition: int = 0) -> str:
+        """The broker that accepts the partition's messages now."""
+        return (await self.look()).chains[partition].head.members[0]
+
+    async def goes_on(self, count: int = 100) -> None:
+        """Wait until so many more messages are acknowledged, and delivered."""
+        acknowledged, delivered = self.acknowledged + count, self.delivered + count
+        await self._until(lambda: self.acknowledged >= acknowledged and self.delivered >= delivered)
+
+    async def accepts(self, count: int = 100) -> None:
+        """Wait until so many more messages are acknowledged, whatever consumers see of them."""
+        wanted = self.acknowledged + count
+        await self._until(lambda: self.acknowledged >= wanted)
+
+    async def _until(self, holds: Callable[[], bool]) -> None:
+        async with asyncio.timeout(PROGRESS_DEADLINE_S), self._changed:
+            await self._changed.wait_for(holds)
+
+    async def finish(self) -> None:
+        """Send no more, and wait until all that was sent is acknowledged by the group."""
+        self.sending = False
+        await self.observer.wait_until(
+            lambda now: self._outstanding == 0 and now.settled() and now.drained(), "all is read", PROGRESS_DEADLINE_S
+        )
+
+    async def changed(self) -> None:
+        """Something was counted."""
+        async with self._changed:
+            self._changed.notify_all()
+
+    async def send(self, producer: Producer) -> None:
+        """Send numbers, until told to stop; returns when all have an outcome."""
+        number = 0
+        async with asyncio.TaskGroup() as settling:
+            while self.sending:
+                for partition in range(producer.partition_count):
+                    delivery = await producer.send(str(number).encode(), partition=partition)
+                    self._outstanding += 1
+                    settling.create_task(self._settle(delivery), name=f"outcome of {number}")
+                    number += 1
+                await asyncio.sleep(SEND_S)
+
+    async def _settle(self, delivery: Delivery) -> None:
+        try:
+            await delivery
+        except SendError:
+            self.not_ok += 1
+        else:
+            self.acknowledged += 1
+        self._outstanding -= 1
+        await self.changed()
+
+    async def read(self, consumer: Consumer) -> None:
+        """Read and acknowledge, for ever."""
+        while True:
+            messages = await consumer.fetch(timeout_s=1.0)
+            for message in messages:
+                await consumer.ack(message)
+            self.delivered += len(messages)
+            await self.changed()
+
+
+@asynccontextmanager
+async def traffic(cluster: LocalCluster, topic: str, directory: Path, *, reads: bool = True) -> AsyncIterator[Traffic]:
+    """Traffic on a new topic for as long as the block lasts; then everything must be there, once and in order.
+
+    Args:
+        cluster: Where.
+        topic: Made here.
+        directory: For the histories; all that lie in it at the end are judged together.
+        reads: Whether a consumer reads here; else the caller sees to it that the group is read.
+    """
+    with HistoryWriter(directory / "traffic.jsonl", "traffic") as history:
+        async with Client.connect(cluster.bootstrap, recorder=history, message_id=int) as client:
+            admin = client.admin()
+            with suppress(TopicExistsError):  # the answer to a first attempt was lost
+                await admin.create_topic(topic, PARTITION_COUNT, settings=TopicSettings(flush=True))
+            await Observer(admin, topic).wait_until(Snapshot.settled, f"{topic} accepts", PROGRESS_DEADLINE_S)
+            running = Traffic(Observer(admin, topic, GROUP))
+            async with client.producer(topic) as producer, asyncio.TaskGroup() as tasks:
+                sending = tasks.create_task(running.send(producer), name="sending")
+                if reads:
+                    consumer = await client.consumer(topic, GROUP, name="reader")
+                    reading = tasks.create_task(running.read(consumer), name="reading")
+                    await running.goes_on(20)
+                else:
+                    await running.accepts(20)
+                yield running
+                await running.finish()
+                await sending
+                if reads:
+                    reading.cancel()
+        history.end(GROUP, topic=topic)
+    _judge(directory)
+
+
+def _judge(directory: Path) -> None:
+    report = check(sorted(directory.glob("*.jsonl")))
+    assert report.ok, render(report)
+    assert report.counts["ok"] == report.counts["sent"] == report.counts["delivered"] > 0, render(report)
