@@ -118,6 +118,7 @@ class Broker:
         self._storage: Storage | None = None
         self._server: grpc.aio.Server | None = None
         self._duties: asyncio.Task[None] | None = None
+        self._is_assembled = False
         self._is_serving = False
         self.counters = Counters()
 
@@ -214,6 +215,7 @@ class Broker:
             in_flight_bytes_max=settings.in_flight_size_bytes_max,
         )
         self._driver.on_note(self._count_switch)
+        self._is_assembled = True
         self._exposition.add(BrokerCollector(settings.broker, self.counters, self._gauges()))
 
     async def _listen(self) -> None:
@@ -392,6 +394,11 @@ class Broker:
         await self._end_duties()
         if self._server is not None:
             await self._server.stop(None)
+        if self._is_assembled:
+            await self._links.close()
+            await self._driver.stop()
+            await self._work.close()
+            await self._calls.close()
         if self._storage is not None:
             await self._storage.close()
         if self._directory is not None:

@@ -107,7 +107,7 @@ class Cluster:
         try:
             writer.write(f"GET {path} HTTP/1.1\r\n\r\n".encode())
             head, _, body = (await reader.read()).partition(b"\r\n\r\n")
-            return int(head.split()[1]), body.decode()
+            return (int(head.split()[1]), body.decode()) if head else (0, "")
         finally:
             writer.close()
 

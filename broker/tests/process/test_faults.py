@@ -128,3 +128,39 @@ async def test_a_broker_that_comes_back_empty_is_healed(tmp_path: Path) -> None:
                         if record.member in chain.segments[0].members:
                             break
             watch.cancel()
+
+
+async def test_the_controller_leaves_a_dead_group_without_any_complaint(tmp_path: Path) -> None:
+    async with running_cluster(tmp_path, 2) as cluster, Admin(cluster.addresses["g0-0"]) as first:
+        partitions = list((await first.create("idle", 6)).partition_ids)
+        routes = [await first.route(partition) for partition in partitions]
+        group = routes[0].master_broker.split("-")[0]
+        victims = [name for name in cluster.brokers if name.startswith(group)]
+        async with Admin(cluster.addresses[other_group(cluster, victims[0])]) as admin:
+            await asyncio.gather(*(cluster.brokers[name].end(signal.SIGKILL) for name in victims))
+            for name in victims:
+                request = broker_pb2.DeclareDeadRequest(broker=name, issuer="test")
+                await admin.admin.DeclareDead(request, timeout=10)
+            for number, route in enumerate(routes):
+                if not route.master_broker.startswith(group):
+                    continue
+                watch = admin.admin.WatchChain(broker_pb2.DescribeChainRequest(topic="idle", partition=number))
+                async with asyncio.timeout(30):
+                    async for chain in watch:
+                        if not chain.segments[-1].group.startswith(group):
+                            break
+                watch.cancel()
+                assert chain.segments[0].state == records_pb2.SEGMENT_STATE_UNSETTLED
+
+
+async def test_a_second_process_on_the_same_address_or_directory_is_refused(tmp_path: Path) -> None:
+    async with running_cluster(tmp_path, 1) as cluster:
+        cluster.addresses["g1-0"] = cluster.addresses["g0-0"]
+        cluster.admin["g1-0"] = cluster.admin["g0-0"]
+        for name, data, expected in (("g1-0", None, "[130]"), ("g0-0", None, "[710]")):
+            broker = cluster.make(name, data=data, log=f"second-{name}")
+            await broker.start()
+            assert broker.running is not None
+            async with asyncio.timeout(60):
+                assert await broker.running.wait() == 2
+            assert expected in broker.log_text()
