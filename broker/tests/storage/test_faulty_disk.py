@@ -76,7 +76,10 @@ async def test_nothing_is_durable_before_the_disk_has_synced(tmp_path: Path) -> 
         control.write_text(f"sync_ms={_SYNC_S * 1000:.0f}")
         last = time.monotonic()
         while sum(gap > _SYNC_S * 0.9 for gap in gaps) < 3:
-            assert (await process.stdout.readline()).startswith(b"durable")
+            line = await process.stdout.readline()
+            assert line, "the process ended"
+            if not line.startswith(b"durable"):
+                continue  # the storage's own log
             gaps.append(time.monotonic() - last)
             last += gaps[-1]
         process.kill()

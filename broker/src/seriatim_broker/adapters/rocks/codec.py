@@ -34,6 +34,8 @@ _RUN: Final = struct.Struct("<IQ")
 _ENTRY: Final = struct.Struct("<IQIQ")
 _WINDOWS: Final = tuple(struct.Struct("<" + "IQIQ" * count) for count in range(KEPT_BATCHES + 1))
 
+WINDOW_BYTES_MAX: Final = KEPT_BATCHES * _ENTRY.size
+
 BATCH_OVERHEAD_BYTES: Final = _BODY_AT
 """What a stored batch takes besides its body, key and framing."""
 

@@ -239,7 +239,7 @@ class RocksStorage:
         self._put_value(group, log, batch, value)
         if write.window:  # empty in a copy of a sealed segment
             window_key = keys.meta_key(partition, keys.WINDOW, header.segment, header.producer)
-            group.set_window(self._engine.family(META), window_key, codec.write_window(write.window))
+            group.set_window(self._engine.family(META), window_key, write.window)
         self._head.add(self._writer.ticket + 1, partition, batch)
 
     def _put_value(self, group: Group, log: SegmentLog, batch: Batch, value: tuple[bytes, bytes, bytes]) -> None:

@@ -18,6 +18,8 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
+from ...core.producers import Window
+from .codec import WINDOW_BYTES_MAX, write_window
 from .engine import PUT, Engine, Family, Op, WriteRefusedError, die
 from .settings import RocksSettings
 from .watermark import Watermark
@@ -26,13 +28,13 @@ _OP_OVERHEAD_BYTES = 64
 
 
 class Group:
-    """Writes that become durable together. Producer windows are kept aside: only the last of each counts."""
+    """Writes that become durable together. Producer windows are kept aside: only the last of each is written."""
 
     __slots__ = ("ops", "size_bytes", "ticket", "windows")
 
     def __init__(self) -> None:
         self.ops: list[Op] = []
-        self.windows: dict[bytes, tuple[Family, bytes]] = {}
+        self.windows: dict[bytes, tuple[Family, Window]] = {}
         self.size_bytes = 0
         self.ticket = 0
 
@@ -41,16 +43,16 @@ class Group:
         self.ops.append(op)
         self.size_bytes += size_bytes + _OP_OVERHEAD_BYTES
 
-    def set_window(self, family: Family, key: bytes, value: bytes) -> None:
+    def set_window(self, family: Family, key: bytes, window: Window) -> None:
         """Put a window, in place of an earlier one of this group."""
         if key not in self.windows:
-            self.size_bytes += len(value) + _OP_OVERHEAD_BYTES
-        self.windows[key] = (family, value)
+            self.size_bytes += WINDOW_BYTES_MAX + _OP_OVERHEAD_BYTES
+        self.windows[key] = (family, window)
 
     def settle(self) -> None:
         """Put the windows among the operations, before one that takes windows away."""
-        for key, (family, value) in self.windows.items():
-            self.ops.append((PUT, family, key, value))
+        for key, (family, window) in self.windows.items():
+            self.ops.append((PUT, family, key, write_window(window)))
         self.windows.clear()
 
 
