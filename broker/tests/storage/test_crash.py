@@ -24,20 +24,29 @@ async def _write_until(directory: Path, lines_wanted: int) -> dict[int, int]:
     process = await asyncio.create_subprocess_exec(
         sys.executable, str(_SCRIPT), str(directory), stdout=asyncio.subprocess.PIPE
     )
-    assert process.stdout is not None
     durable: dict[int, int] = {}
-    lines = 0
-    async with asyncio.timeout(_DEADLINE_S):
-        while line := await process.stdout.readline():
-            words = line.decode().split()
-            if words[0] == "durable" and line.endswith(b"\n"):
-                durable[int(words[1])] = int(words[2])
-            lines += 1
-            if lines == lines_wanted:
-                process.kill()
-        status = await process.wait()
+    try:
+        async with asyncio.timeout(_DEADLINE_S):
+            status = await _follow(process, durable, lines_wanted)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
     assert status == -9
     return durable
+
+
+async def _follow(process: asyncio.subprocess.Process, durable: dict[int, int], lines_wanted: int) -> int:
+    assert process.stdout is not None
+    lines = 0
+    while line := await process.stdout.readline():
+        words = line.decode().split()
+        if words[0] == "durable" and line.endswith(b"\n"):
+            durable[int(words[1])] = int(words[2])
+        lines += 1
+        if lines == lines_wanted:
+            process.kill()
+    return await process.wait()
 
 
 @pytest.mark.parametrize("seed", range(3))

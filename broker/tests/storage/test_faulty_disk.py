@@ -6,6 +6,8 @@ import asyncio
 import json
 import sys
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,20 @@ from . import slowdisk
 
 _HERE = Path(__file__).parent
 _DEADLINE_S = 30.0
+
+
+@asynccontextmanager
+async def _process(*arguments: str, **options: Any) -> AsyncIterator[asyncio.subprocess.Process]:
+    """A process that does not outlive its test."""
+    process = await asyncio.create_subprocess_exec(*arguments, stdout=asyncio.subprocess.PIPE, **options)
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
 _SYNC_S = 0.3
 _PAUSE_MS_MAX = 20.0
 
@@ -26,90 +42,85 @@ _PAUSE_MS_MAX = 20.0
 async def test_a_failing_disk_ends_the_process(tmp_path: Path, fault: str) -> None:
     data, control = tmp_path / "data", tmp_path / "control"
     data.mkdir()
-    process = await asyncio.create_subprocess_exec(
+    async with _process(
         sys.executable,
         str(_HERE / "writing_process.py"),
         str(data),
         env=slowdisk.environment(slowdisk.build(tmp_path), data, "", control),
-        stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
-    )
-    assert process.stdout is not None
-    durable: dict[int, int] = {}
-    text = ""
-    async with asyncio.timeout(_DEADLINE_S):
-        for number in range(1_000_000):
-            line = (await process.stdout.readline()).decode()
-            if not line:
-                break
-            text += line if "durable" not in line.split()[:1] else ""
-            if line.startswith("durable"):
-                _word, partition, length = line.split()
-                durable[int(partition)] = int(length)
-            if number == 200:
-                control.write_text(fault)
-        status = await process.wait()
-    assert status == EXIT_DISK_FAILED
-    assert "disk failed, the process ends" in text
-    storage = RocksStorage.open(data, RocksSettings(), crc32c)
-    tails: dict[int, int] = {found.partition: found.segments[0].tail for found in storage.recover()}
-    await storage.close()
-    assert len(durable) == 5
-    assert all(tails[partition] >= length for partition, length in durable.items())
+    ) as process:
+        assert process.stdout is not None
+        durable: dict[int, int] = {}
+        text = ""
+        async with asyncio.timeout(_DEADLINE_S):
+            for number in range(1_000_000):
+                line = (await process.stdout.readline()).decode()
+                if not line:
+                    break
+                text += line if "durable" not in line.split()[:1] else ""
+                if line.startswith("durable"):
+                    _word, partition, length = line.split()
+                    durable[int(partition)] = int(length)
+                if number == 200:
+                    control.write_text(fault)
+            status = await process.wait()
+        assert status == EXIT_DISK_FAILED
+        assert "disk failed, the process ends" in text
+        storage = RocksStorage.open(data, RocksSettings(), crc32c)
+        tails: dict[int, int] = {found.partition: found.segments[0].tail for found in storage.recover()}
+        await storage.close()
+        assert len(durable) == 5
+        assert all(tails[partition] >= length for partition, length in durable.items())
 
 
 async def test_nothing_is_durable_before_the_disk_has_synced(tmp_path: Path) -> None:
     data, control = tmp_path / "data", tmp_path / "control"
     data.mkdir()
-    process = await asyncio.create_subprocess_exec(
+    async with _process(
         sys.executable,
         str(_HERE / "writing_process.py"),
         str(data),
         env=slowdisk.environment(slowdisk.build(tmp_path), data, "", control),
-        stdout=asyncio.subprocess.PIPE,
-    )
-    assert process.stdout is not None
-    gaps: list[float] = []
-    async with asyncio.timeout(_DEADLINE_S):
-        while await process.stdout.readline() != b"ready\n":
-            assert not process.stdout.at_eof()
-        control.write_text(f"sync_ms={_SYNC_S * 1000:.0f}")
-        last = time.monotonic()
-        while sum(gap > _SYNC_S * 0.9 for gap in gaps) < 3:
-            line = await process.stdout.readline()
-            assert line, "the process ended"
-            if not line.startswith(b"durable"):
-                continue  # the storage's own log
-            gaps.append(time.monotonic() - last)
-            last += gaps[-1]
-        process.kill()
-        await process.wait()
-    # At most 20 submits are under way, so no more than two groups of them are reported between two syncs.
-    assert len(gaps) < 1000
+    ) as process:
+        assert process.stdout is not None
+        gaps: list[float] = []
+        async with asyncio.timeout(_DEADLINE_S):
+            while await process.stdout.readline() != b"ready\n":
+                assert not process.stdout.at_eof()
+            control.write_text(f"sync_ms={_SYNC_S * 1000:.0f}")
+            last = time.monotonic()
+            while sum(gap > _SYNC_S * 0.9 for gap in gaps) < 3:
+                line = await process.stdout.readline()
+                assert line, "the process ended"
+                if not line.startswith(b"durable"):
+                    continue  # the storage's own log
+                gaps.append(time.monotonic() - last)
+                last += gaps[-1]
+        # At most 20 submits are under way, so no more than two groups of them are reported between two syncs.
+        assert len(gaps) < 1000
 
 
 async def _flat_out(tmp_path: Path, settings: str, seconds: float) -> dict[str, Any]:
     data, control = tmp_path / "data", tmp_path / "control"
     data.mkdir()
-    process = await asyncio.create_subprocess_exec(
+    async with _process(
         sys.executable,
         str(_HERE / "flat_out_process.py"),
         str(data),
         str(seconds),
         env=slowdisk.environment(slowdisk.build(tmp_path), data, "", control),
         stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-    )
-    assert process.stdout is not None
-    async with asyncio.timeout(seconds + 2 * _DEADLINE_S):
-        while await process.stdout.readline() != b"ready\n":
-            assert not process.stdout.at_eof()
-        # Only now: making extents ahead stops the process for many syncs, which is another matter.
-        control.write_text(settings)
-        output, _errors = await process.communicate(b"go\n")
-    assert process.returncode == 0, output
-    figures: dict[str, Any] = json.loads(output.decode().splitlines()[-1])
-    return figures
+    ) as process:
+        assert process.stdout is not None
+        async with asyncio.timeout(seconds + 2 * _DEADLINE_S):
+            while await process.stdout.readline() != b"ready\n":
+                assert not process.stdout.at_eof()
+            # Only now: making extents ahead stops the process for many syncs, which is another matter.
+            control.write_text(settings)
+            output, _errors = await process.communicate(b"go\n")
+        assert process.returncode == 0, output
+        figures: dict[str, Any] = json.loads(output.decode().splitlines()[-1])
+        return figures
 
 
 async def test_a_slow_disk_does_not_hold_up_the_loop_for_a_moment(tmp_path: Path) -> None:
