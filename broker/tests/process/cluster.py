@@ -49,7 +49,7 @@ class Process:
         assert self.running is not None
         if self.running.returncode is None:
             self.send(number)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             return await self.running.wait()
 
     def log_text(self) -> str:

@@ -235,7 +235,7 @@ async def test_disks_that_are_not_the_slots_are_refused(tmp_path: Path) -> None:
             broker = cluster.make(name, *options, data=data, log=f"refused-{data}")
             await broker.start()
             assert broker.running is not None
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 assert await broker.running.wait() == 2
             return broker.log_text()
 

@@ -15,7 +15,7 @@ from seriatim_api.frames import AppendEntry, read_delivery_frame, write_append_f
 from seriatim_api.v1 import broker_pb2, broker_pb2_grpc
 
 OPTIONS = (("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", -1))
-DEADLINE_S = 20.0
+DEADLINE_S = 40.0
 
 
 def make_body(values: list[bytes]) -> bytes:
