@@ -152,5 +152,4 @@ def _answer_repeat(outbox: Outbox, log: SegmentLog, event: Append) -> None:
 
 
 def _accept(outbox: Outbox, waiting: Waiting) -> None:
-    if waiting.level != AckLevel.NONE:
-        outbox.emit(AppendAccepted(waiting.request, waiting.offset, waiting.append_time_ms))
+    outbox.emit(AppendAccepted(waiting.request, waiting.offset, waiting.append_time_ms))

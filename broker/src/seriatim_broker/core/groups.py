@@ -392,6 +392,8 @@ def _refuse_all(outbox: Outbox, partition: Partition, head: GroupHead, segment: 
         _tell(outbox, consumer, SubscriptionRefused(error, segment.no, segment.server.broker))
     head.consumers = []
     head.active = None
+    if right.is_replaced(outbox, segment.server):
+        _complain(outbox, partition, segment)  # nobody else would: the slot answers, with another disk
     _answer_questions(outbox, partition, head)
     _forget_if_unused(partition, head)
 
@@ -719,6 +721,18 @@ def on_synced(
             sync = head.syncs[known]
             sync.waiting.pop(member, None)
             _finish_sync(outbox, partition, head, known)
+
+
+def expect_no_more(outbox: Outbox, partition: Partition, no: int, member: MemberId) -> None:
+    """A member that was about to be eligible is gone: no control record waits for it any more."""
+    segment = partition.chain.segment(no) if partition.chain is not None else None
+    for head in list(partition.groups.values()):
+        if head.segment_no != no or (segment is not None and member in segment.eligible):
+            continue
+        for serial in list(head.syncs):
+            if serial in head.syncs:
+                head.syncs[serial].waiting.pop(member, None)
+                _finish_sync(outbox, partition, head, serial)
 
 
 def _finish_sync(outbox: Outbox, partition: Partition, head: GroupHead, serial: int) -> None:

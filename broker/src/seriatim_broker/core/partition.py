@@ -230,6 +230,8 @@ class Partition(State):
             self.switch.on_written(outbox, self, outcome)
         elif owner == "settle":
             settle.on_written(outbox, self, detail, outcome)
+        elif owner == "right":
+            right.on_written(outbox, self, detail, outcome)
         elif owner == "copy":
             copying.on_written(outbox, self, detail, outcome)
 

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 
 from seriatim_api.ids import MemberId, PartitionId
 
+from . import groups
 from .chain import Chain, Segment, SegmentState, add_eligible, change_server, remove_eligible
+from .events import WriteOutcome
 from .messages import ChainUpdate, CursorSync, CursorSynced, EligibleRequest
 from .outbox import Outbox
 from .state import State
@@ -128,10 +130,18 @@ def _nobody_eligible_lives(outbox: Outbox, segment: Segment) -> bool:
 
 
 def _has_ended(outbox: Outbox, member: MemberId) -> bool:
+    if is_replaced(outbox, member):
+        return True
     link = outbox.links.get(member.broker)
     linked_run = link.run if link is not None and link.member == member else 0
     run = max(linked_run, outbox.runs.get(member, 0))
     return run > 0 and outbox.ended.get(member, 0) >= run
+
+
+def is_replaced(outbox: Outbox, member: MemberId) -> bool:
+    """Whether somebody gave the member's slot to another disk: it will never serve again."""
+    holders = [other for members in outbox.groups.values() for other in members if other.broker == member.broker]
+    return bool(holders) and member not in holders
 
 
 # ---- refusing the old server ----------------------------------------------------------------------------
@@ -255,8 +265,19 @@ def on_certificate(outbox: Outbox, partition: Partition, member: MemberId) -> No
 def on_link_lost(outbox: Outbox, partition: Partition, member: MemberId) -> None:
     """A member that was about to become eligible must ask again, unless it may be listed already."""
     for no, held in partition.rights.items():
-        if not partition.is_writing("right", no):
-            held.joining.pop(member, None)
+        if member in held.joining and not partition.is_writing("right", no):
+            del held.joining[member]
+            groups.expect_no_more(outbox, partition, no, member)
+
+
+def on_written(outbox: Outbox, partition: Partition, no: int, outcome: WriteOutcome) -> None:
+    """A change of the right was lost or is not known: members that were joining and are gone must ask again."""
+    held = partition.rights.get(no)
+    if held is None or outcome is WriteOutcome.DONE:
+        return
+    for member in [member for member in held.joining if not outbox.is_linked(member)]:
+        del held.joining[member]
+        groups.expect_no_more(outbox, partition, no, member)
 
 
 # ---- a whole member wants to be eligible ----------------------------------------------------------------

@@ -15,18 +15,19 @@ from typing import Any, Self
 _ATOMS = (int, str, bytes, float, bool, type(None), enum.Enum)
 
 
-def copy_value(value: Any) -> Any:
-    """A twin of `value` that shares only what cannot change."""
+def copy_value(value: Any, twins: dict[int, Any] | None = None) -> Any:
+    """A twin of `value` that shares only what cannot change; what stands in two places has one twin."""
+    twins = {} if twins is None else twins
     if isinstance(value, _ATOMS):
         return value
     if isinstance(value, State):
-        return value.copy()
+        return value.copy(twins)
     if isinstance(value, dict):
-        return {key: copy_value(item) for key, item in value.items()}
+        return {key: copy_value(item, twins) for key, item in value.items()}
     if isinstance(value, list):
-        return [copy_value(item) for item in value]
+        return [copy_value(item, twins) for item in value]
     if isinstance(value, deque):
-        return deque(copy_value(item) for item in value)
+        return deque(copy_value(item, twins) for item in value)
     if isinstance(value, set):
         return set(value)
     return value  # tuples, frozen dataclasses, functions: shared
@@ -62,11 +63,19 @@ class State:
     def _slot_names(cls) -> list[str]:
         return [name for kind in reversed(cls.__mro__) for name in getattr(kind, "__slots__", ())]
 
-    def copy(self) -> Self:
-        """An independent twin: stepping one leaves the other alone."""
-        twin = object.__new__(type(self))
+    def copy(self, twins: dict[int, Any] | None = None) -> Self:
+        """An independent twin: stepping one leaves the other alone.
+
+        Args:
+            twins: What was copied already in the same copying, by identity; callers leave it out.
+        """
+        twins = {} if twins is None else twins
+        known: Self | None = twins.get(id(self))
+        if known is not None:
+            return known
+        twin = twins[id(self)] = object.__new__(type(self))
         for name in self._slot_names():
-            setattr(twin, name, copy_value(getattr(self, name)))
+            setattr(twin, name, copy_value(getattr(self, name), twins))
         return twin
 
     def freeze(self) -> Hashable:
