@@ -7,16 +7,22 @@ from __future__ import annotations
 
 import os
 import platform
+import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from typing import Final
+
+SYNC_COUNT: Final = 100
+SYNC_BYTES: Final = 1024
 
 _DISTRIBUTIONS = ("grpcio", "pyarrow", "rocksdict")
 
 
 def machine_facts(directory: Path) -> dict[str, object]:
-    """Cores, memory, kernel, Python, libraries, the file system of `directory`, and how busy the machine was before."""
+    """Cores, memory, kernel, Python, libraries, how fast `directory` syncs, and how busy the machine was before."""
     return {
         "cores": len(os.sched_getaffinity(0)),
         "processor": _processor(),
@@ -26,7 +32,20 @@ def machine_facts(directory: Path) -> dict[str, object]:
         "libraries": {name: metadata.version(name) for name in _DISTRIBUTIONS},
         "file_system": _file_system(directory.resolve()),
         "load_average_1m": round(os.getloadavg()[0], 2),
+        "sync_ms_p50": round(sync_ms_p50(directory), 3),
     }
+
+
+def sync_ms_p50(directory: Path) -> float:
+    """The median time of writing a message's worth of bytes and syncing it, in ms: nothing flushed is faster."""
+    taken = []
+    with tempfile.TemporaryFile(dir=directory) as file:
+        for _ in range(SYNC_COUNT):
+            begin = time.perf_counter()
+            os.write(file.fileno(), bytes(SYNC_BYTES))
+            os.fdatasync(file.fileno())
+            taken.append((time.perf_counter() - begin) * 1000)
+    return sorted(taken)[len(taken) // 2]
 
 
 def _processor() -> str:

@@ -37,7 +37,7 @@ from seriatim_api.errors import SeriatimError
 from seriatim_broker.local import LocalCluster
 
 from e2e.bench.figures import Figure, percentile, table, to_json, write_json
-from e2e.bench.machine import CpuClock, machine_facts
+from e2e.bench.machine import SYNC_BYTES, CpuClock, machine_facts
 from e2e.observe import Observer, Snapshot
 
 MESSAGE_SIZE_BYTES: Final = 512
@@ -353,7 +353,11 @@ def main() -> int:
     console.print(table(figures, title))
     path = out / "smoke.json"
     write_json(path, to_json(figures, machine, took_s))
-    console.print(f"figures: {path}", highlight=False)
+    console.print(
+        f"a write of {SYNC_BYTES} B and its sync take {machine['sync_ms_p50']} ms here; load average before:"
+        f" {machine['load_average_1m']}; figures: {path}",
+        highlight=False,
+    )
     return 1 if any(figure.problem for figure in figures) else 0
 
 

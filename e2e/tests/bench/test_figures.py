@@ -1,0 +1,64 @@
+"""The benchmark's arithmetic, its table and its JSON, from made-up figures."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from e2e.bench.figures import Figure, percentile, table, to_json, write_json
+from e2e.bench.machine import CpuClock, cpu_s, machine_facts
+
+FIGURES = (
+    Figure("fast", "throughput", 75_000, "msg/s", 150_000, higher_is_better=True,
+           details={"cpu_s_per_million": {"brokers": 9.5, "client": 1.5}}),
+    Figure("latency", "latency, p50", 1.0, "ms", 1.2, details={"p99_ms": 3.14159, "max_ms": 8.0}),
+    Figure("broken", "not verified", 99.0, "ms", 1.0, problem="3 messages were not acknowledged"),
+)  # fmt: skip
+
+
+def test_ratios_are_above_one_when_the_aim_is_reached() -> None:
+    assert FIGURES[0].ratio == pytest.approx(0.5)
+    assert FIGURES[1].ratio == pytest.approx(1.2)
+    assert FIGURES[2].ratio is None
+    assert Figure("x", "x", None, "ms", 1.0).ratio is None
+
+
+def test_the_table_shows_aims_beside_figures_and_no_figure_that_was_not_verified() -> None:
+    console = Console(file=io.StringIO(), width=160, color_system=None)
+    console.print(table(FIGURES, "title"))
+    assert isinstance(console.file, io.StringIO)
+    text = console.file.getvalue()
+    for wanted in ("75,000 msg/s", "150,000 msg/s", "50%", "1.00 ms", "120%", "brokers 9.5", "p99 3.14 ms"):
+        assert wanted in text, wanted
+    assert "3 messages were not acknowledged" in text
+    assert "99.00" not in text
+
+
+def test_json_holds_everything(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "smoke.json"
+    write_json(path, to_json(FIGURES, machine_facts(tmp_path), 12.34))
+    data = json.loads(path.read_text())
+    assert data["figures"]["fast"]["ratio"] == 0.5
+    assert data["figures"]["broken"]["problem"]
+    assert data["machine"]["cores"] >= 1
+    assert data["took_s"] == 12.3
+
+
+def test_percentiles_are_values_that_were_measured() -> None:
+    assert percentile([3, 1, 2], 0.5) == 2
+    assert percentile(range(1, 101), 0.99) == 99
+    assert percentile([5], 0.99) == 5
+
+
+def test_processor_time_is_counted_from_the_start() -> None:
+    clock = CpuClock.start({"me": [os.getpid()]})
+    before = cpu_s(os.getpid())
+    while cpu_s(os.getpid()) - before < 0.05:
+        sum(range(10_000))
+    assert 0.04 <= clock.used_s()["me"] < 5
+    assert clock.per_million(1_000_000)["me"] == pytest.approx(clock.used_s()["me"], abs=0.1)

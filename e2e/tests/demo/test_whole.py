@@ -1,0 +1,98 @@
+"""The demo as a user runs it, and what is left of it when it is interrupted."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from e2e.demo.run import spans
+from e2e.observe import ChainNow, ReaderNow, SegmentNow, Snapshot
+
+DEADLINE_S = 240
+
+
+def segment(no: int, state: str, base: int | None, length: int | None, opened: int, sealed: int) -> SegmentNow:
+    return SegmentNow(no, f"g{no}", ("a", "b"), state, base, length, "a", opened, sealed)
+
+
+def test_segments_along_the_axis_of_time() -> None:
+    chain = ChainNow(
+        3,
+        9,
+        (
+            segment(1, "SEALED", 0, 100, 500, 2_000),
+            segment(2, "UNSETTLED", 100, None, 2_000, 0),
+            segment(3, "OPEN", None, None, 3_000, 0),
+        ),
+    )
+    settled = ChainNow(4, 1, (segment(1, "OPEN", 0, None, 900, 0),))
+    readers = tuple(ReaderNow(partition, 1, "a", "c", 5, 130, True) for partition in (3, 4))
+    first, second, third, other = spans(Snapshot((chain, settled), readers), begin_ms=1_000)
+    assert (first.opened_at_s, first.sealed_at_s, first.length) == (-0.5, 1.0, 100)
+    assert (second.sealed_at_s, second.length) == (2.0, None), "it ends for the eye where the next one begins"
+    assert (third.sealed_at_s, third.length) == (None, None), "nobody knows where it begins"
+    assert other.length == 130
+
+
+def start(out: Path, **environment: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "e2e.demo"],
+        env={**os.environ, "OUT": str(out), "QUICK": "1", "SEED": "5", **environment},
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def processes_that_name(text: str) -> list[str]:
+    """The command lines of all processes that mention `text`."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            try:
+                line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            except OSError:
+                continue
+            if text in line:
+                found.append(line)
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(DEADLINE_S)
+def test_a_quick_run(tmp_path: Path) -> None:
+    demo = start(tmp_path)
+    text, _ = demo.communicate(timeout=DEADLINE_S)
+    assert demo.returncode == 0, text
+    figures = json.loads(text.strip().splitlines()[-1])
+    assert figures["ok"]
+    assert figures["lost"] == figures["reordered"] == figures["repeated"] == 0
+    assert figures["histories_equal"]
+    assert figures["faults_hit"] >= 6
+    assert figures["seed"] == 5
+    assert set(figures["gap_by_kind"]) == {"kill", "kill both", "freeze", "cut", "stop"}
+    assert (tmp_path / "segments.svg").read_text().startswith("<svg")
+    assert not processes_that_name(str(tmp_path))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(DEADLINE_S)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_it_leaves_nothing_running(tmp_path: Path, number: signal.Signals) -> None:
+    demo = start(tmp_path)
+    assert demo.stdout is not None
+    for line in demo.stdout:
+        if "loading the flights" in line:
+            break
+    assert processes_that_name(str(tmp_path)), "brokers run"
+    demo.send_signal(number)
+    demo.communicate(timeout=60)
+    assert demo.returncode == 130
+    assert not processes_that_name(str(tmp_path))
+    assert not list(tmp_path.glob("cluster-*")), "no data is left"
