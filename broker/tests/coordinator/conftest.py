@@ -10,8 +10,9 @@ import pytest
 from seriatim_broker.interfaces.coordinator import Coordinator
 
 from .harness import ETCD_BINARY, EmbeddedHarness, EtcdHarness, EtcdProcess, Harness
+from .memory_harness import MemoryHarness
 
-HARNESSES = ["embedded", pytest.param("etcd", marks=pytest.mark.etcd)]
+HARNESSES = ["embedded", "memory", pytest.param("etcd", marks=pytest.mark.etcd)]
 
 
 @pytest.fixture(scope="session")
@@ -30,8 +31,10 @@ def etcd_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdProce
 @pytest.fixture(params=HARNESSES)
 async def harness(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Harness]:
     """A coordinator of each implementation."""
-    made: EmbeddedHarness | EtcdHarness
-    if request.param == "etcd":
+    made: EmbeddedHarness | EtcdHarness | MemoryHarness
+    if request.param == "memory":
+        made = MemoryHarness()
+    elif request.param == "etcd":
         made = EtcdHarness(request.getfixturevalue("etcd_process"))
     else:
         made = EmbeddedHarness(tmp_path / "coordinator")

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable, Iterator, Sequence
 
 from seriatim_api.ids import PartitionId
+
 from seriatim_broker.core.log import Batch, RecoveredPartition, Write
 
 from .memory_disk import MemoryDisk

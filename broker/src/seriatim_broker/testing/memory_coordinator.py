@@ -1,0 +1,327 @@
+"""The coordinator's interface in memory: one sorted space of keys, one revision, leases, watches; no files, no network.
+
+For tests of the runtime that need a coordinator and nothing of its process. `MemoryStore` is the data, shared by any
+number of `MemoryCoordinator` clients; a test may stop it (`is_away`), compact it, or let leases end (`expire`). The
+contract suite of the real implementations judges it too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass, field
+
+from seriatim_api.errors import (
+    BadRequestError,
+    CompactedError,
+    CoordinatorUnavailableError,
+    LeaseNotFoundError,
+    MessageTooLargeError,
+)
+
+from seriatim_broker.interfaces.coordinator import (
+    OPERATION_COUNT_MAX,
+    PAGE_ITEM_COUNT,
+    REQUEST_SIZE_BYTES_MAX,
+    Comparator,
+    Compare,
+    Delete,
+    DeletePrefix,
+    Event,
+    EventKind,
+    Get,
+    KeyValue,
+    Lease,
+    Listing,
+    Operation,
+    OperationResult,
+    Put,
+    Target,
+    TxnResult,
+    WatchBatch,
+)
+
+DEADLINE_S = 5.0
+TTL_S_MIN = 2
+"""As with etcd: no lease is shorter."""
+
+
+@dataclass
+class _Lease:
+    ttl_s: int
+    ends_s: float
+    keys: set[str] = field(default_factory=set)
+
+
+class MemoryStore:
+    """What the coordinator holds."""
+
+    def __init__(self) -> None:
+        self.is_away = False
+        self.revision = 1
+        self.compacted = 0
+        self.changed = asyncio.Event()
+        self.items: dict[str, KeyValue] = {}
+        self.history: list[WatchBatch] = []
+        self.leases: dict[int, _Lease] = {}
+        self._lease_serial = 0
+
+    # ---- time and faults ----------------------------------------------------------------------------
+
+    async def answer(self, deadline_s: float | None) -> None:
+        """Wait until the store can answer.
+
+        Raises:
+            CoordinatorUnavailableError: It cannot within the deadline.
+        """
+        loop = asyncio.get_running_loop()
+        await asyncio.sleep(0)  # no coordinator answers in the same turn of the loop
+        until = loop.time() + (DEADLINE_S if deadline_s is None else deadline_s)
+        while self.is_away:
+            if loop.time() >= until:
+                raise CoordinatorUnavailableError("the coordinator is away")
+            await asyncio.sleep(0.005)
+        self.expire(loop.time())
+
+    def expire(self, now_s: float) -> None:
+        """End the leases whose time is over."""
+        for lease_id in [lease_id for lease_id, lease in self.leases.items() if lease.ends_s <= now_s]:
+            self.end_lease(lease_id)
+
+    def compact(self, revision: int) -> None:
+        """Forget the changes before `revision`."""
+        self.compacted = revision
+        self.history = [batch for batch in self.history if batch.revision >= revision]
+        self._wake()
+
+    def restart(self) -> None:
+        """As after a restart of the process: leases count anew."""
+        now_s = asyncio.get_running_loop().time()
+        for lease in self.leases.values():
+            lease.ends_s = now_s + lease.ttl_s
+        self._wake()
+
+    def _wake(self) -> None:
+        self.changed.set()
+        self.changed = asyncio.Event()
+
+    # ---- leases -------------------------------------------------------------------------------------
+
+    def grant(self, ttl_s: int, now_s: float) -> Lease:
+        """A new lease."""
+        self._lease_serial += 1
+        ttl_s = max(ttl_s, TTL_S_MIN)
+        self.leases[self._lease_serial] = _Lease(ttl_s, now_s + ttl_s)
+        return Lease(self._lease_serial, ttl_s)
+
+    def keep_alive(self, lease_id: int, now_s: float) -> int:
+        """Renew; the seconds it has, 0 if it has ended."""
+        lease = self.leases.get(lease_id)
+        if lease is None:
+            return 0
+        lease.ends_s = now_s + lease.ttl_s
+        return lease.ttl_s
+
+    def end_lease(self, lease_id: int) -> None:
+        """A lease ends, and its keys with it."""
+        lease = self.leases.pop(lease_id, None)
+        if lease is not None and lease.keys:
+            self._write([Delete(key) for key in sorted(lease.keys)])
+
+    # ---- keys ---------------------------------------------------------------------------------------
+
+    def under(self, prefix: str) -> list[KeyValue]:
+        """All keys that begin with a prefix, in key order."""
+        return [self.items[key] for key in sorted(self.items) if key.startswith(prefix)]
+
+    def txn(self, compares: Sequence[Compare], then: Sequence[Operation], otherwise: Sequence[Operation]) -> TxnResult:
+        """Carry out one branch."""
+        for branch in (then, otherwise):
+            _check(compares, branch)
+        succeeded = all(self._holds(compare) for compare in compares)
+        operations = then if succeeded else otherwise
+        for operation in operations:
+            if isinstance(operation, Put) and operation.lease and operation.lease not in self.leases:
+                raise LeaseNotFoundError(f"lease {operation.lease} has ended")
+        responses = self._write(operations)
+        return TxnResult(succeeded, self.revision, tuple(responses))
+
+    def _holds(self, compare: Compare) -> bool:
+        if not compare.prefix:
+            return _compare(compare, self.items.get(compare.key))
+        found = self.under(compare.key)
+        return all(_compare(compare, item) for item in found) if found else _compare(compare, None)
+
+    def _write(self, operations: Sequence[Operation]) -> list[OperationResult]:
+        events: list[Event] = []
+        revision = self.revision + 1
+        responses = [self._apply(operation, revision, events) for operation in operations]
+        if events:
+            self.revision = revision
+            self.history.append(WatchBatch(tuple(events), revision))
+            self._wake()
+        return responses
+
+    def _apply(self, operation: Operation, revision: int, events: list[Event]) -> OperationResult:
+        if isinstance(operation, Put):
+            old = self.items.get(operation.key)
+            if old is not None and old.lease in self.leases:
+                self.leases[old.lease].keys.discard(operation.key)
+            if operation.lease:
+                self.leases[operation.lease].keys.add(operation.key)
+            created = old.create_revision if old is not None else revision
+            version = old.version + 1 if old is not None else 1
+            item = KeyValue(operation.key, operation.value, created, revision, version, operation.lease)
+            self.items[operation.key] = item
+            events.append(Event(EventKind.PUT, item))
+            return OperationResult()
+        if isinstance(operation, Delete | DeletePrefix):
+            exact = isinstance(operation, Delete)
+            prefix = operation.key if isinstance(operation, Delete) else operation.prefix
+            gone = [item for item in self.under(prefix) if not exact or item.key == prefix]
+            for item in gone:
+                del self.items[item.key]
+                if item.lease in self.leases:
+                    self.leases[item.lease].keys.discard(item.key)
+                events.append(Event(EventKind.DELETE, KeyValue(item.key, b"", 0, revision, 0)))
+            return OperationResult(deleted_count=len(gone))
+        if isinstance(operation, Get):
+            found = self.items.get(operation.key)
+            return OperationResult((found,) if found is not None else ())
+        return OperationResult(tuple(self.under(operation.prefix)))
+
+
+def _compare(compare: Compare, item: KeyValue | None) -> bool:
+    left: int | bytes
+    if compare.target is Target.VALUE:
+        if item is None:
+            return False
+        left = item.value
+    elif item is None:
+        left = 0
+    elif compare.target is Target.CREATE_REVISION:
+        left = item.create_revision
+    else:
+        left = item.mod_revision if compare.target is Target.MOD_REVISION else item.version
+    right = compare.operand
+    if compare.comparator is Comparator.EQUAL:
+        return left == right
+    if compare.comparator is Comparator.NOT_EQUAL:
+        return left != right
+    if isinstance(left, int) and isinstance(right, int):
+        return left < right if compare.comparator is Comparator.LESS else left > right
+    assert isinstance(left, bytes)
+    assert isinstance(right, bytes)
+    return left < right if compare.comparator is Comparator.LESS else left > right
+
+
+def _check(compares: Sequence[Compare], operations: Sequence[Operation]) -> None:
+    """Refuse what no coordinator would take."""
+    if len(compares) > OPERATION_COUNT_MAX or len(operations) > OPERATION_COUNT_MAX:
+        raise BadRequestError(f"a transaction has at most {OPERATION_COUNT_MAX} compares and operations")
+    size = sum(len(op.key.encode()) + len(op.value) for op in operations if isinstance(op, Put))
+    if size > REQUEST_SIZE_BYTES_MAX:
+        raise MessageTooLargeError(f"a request has at most {REQUEST_SIZE_BYTES_MAX} bytes")
+    written: set[str] = set()
+    prefixes = [op.prefix for op in operations if isinstance(op, DeletePrefix)]
+    prefixes += [op.key for op in operations if isinstance(op, Delete)]
+    for operation in operations:
+        if not isinstance(operation, Put):
+            continue
+        deleted = [p for p in prefixes if operation.key.startswith(p)]
+        exact = [op.key for op in operations if isinstance(op, Delete)]
+        deleted = [p for p in deleted if p not in exact or p == operation.key]
+        if operation.key in written or deleted:
+            raise BadRequestError(f"{operation.key} is written twice in one transaction")
+        written.add(operation.key)
+
+
+class MemoryCoordinator:
+    """A client of a `MemoryStore`; implements `interfaces.coordinator.Coordinator`."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self.store = store
+        self._closed = False
+
+    async def _answer(self, deadline_s: float | None) -> None:
+        if self._closed:
+            raise CoordinatorUnavailableError("this client is closed")
+        await self.store.answer(deadline_s)
+
+    async def get(self, key: str, *, deadline_s: float | None = None) -> KeyValue | None:
+        """Read one key."""
+        await self._answer(deadline_s)
+        return self.store.items.get(key)
+
+    async def list(
+        self, prefix: str, *, limit_per_page: int = PAGE_ITEM_COUNT, deadline_s: float | None = None
+    ) -> Listing:
+        """Read all keys under a prefix."""
+        assert limit_per_page > 0
+        await self._answer(deadline_s)
+        return Listing(tuple(self.store.under(prefix)), self.store.revision)
+
+    async def txn(
+        self,
+        compares: Sequence[Compare],
+        then: Sequence[Operation],
+        otherwise: Sequence[Operation] = (),
+        *,
+        deadline_s: float | None = None,
+    ) -> TxnResult:
+        """Compare, then write."""
+        await self._answer(deadline_s)
+        return self.store.txn(compares, then, otherwise)
+
+    async def grant(self, ttl_s: int, *, deadline_s: float | None = None) -> Lease:
+        """Make a lease."""
+        await self._answer(deadline_s)
+        return self.store.grant(ttl_s, asyncio.get_running_loop().time())
+
+    async def keep_alive(self, lease: int, *, deadline_s: float | None = None) -> int:
+        """Renew a lease."""
+        await self._answer(deadline_s)
+        return self.store.keep_alive(lease, asyncio.get_running_loop().time())
+
+    async def revoke(self, lease: int, *, deadline_s: float | None = None) -> None:
+        """End a lease."""
+        await self._answer(deadline_s)
+        self.store.end_lease(lease)
+
+    async def watch(
+        self, key: str, *, start_revision: int, prefix: bool = False
+    ) -> AsyncGenerator[WatchBatch, None]:
+        """Follow a key, or all under a prefix."""
+        store = self.store
+        following = start_revision
+        while not self._closed:
+            if following < store.compacted:
+                raise CompactedError("compacted", compact_revision=store.compacted)
+            changed = store.changed
+            for batch in [] if store.is_away else list(store.history):
+                if batch.revision < following:
+                    continue
+                following = batch.revision + 1
+                events = tuple(
+                    event
+                    for event in batch.events
+                    if event.item.key == key or (prefix and event.item.key.startswith(key))
+                )
+                if events:
+                    yield WatchBatch(events, batch.revision)
+            if changed is store.changed:
+                await _either(changed, 0.02)
+                store.expire(asyncio.get_running_loop().time())
+
+    async def close(self) -> None:
+        """End the watches; nothing is answered any more."""
+        self._closed = True
+
+
+async def _either(changed: asyncio.Event, at_most_s: float) -> None:
+    """Wait for a change, or for a moment: leases end without anybody calling."""
+    try:
+        async with asyncio.timeout(at_most_s):
+            await changed.wait()
+    except TimeoutError:
+        return

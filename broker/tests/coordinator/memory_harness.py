@@ -1,0 +1,47 @@
+"""The coordinator in memory, for the contract suite."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+from seriatim_broker.interfaces.coordinator import Coordinator
+from seriatim_broker.testing.memory_coordinator import MemoryCoordinator, MemoryStore
+
+from .harness import until
+
+
+class MemoryHarness:
+    """One store; a restart or a crash changes nothing but that leases count anew."""
+
+    def __init__(self) -> None:
+        self._store = MemoryStore()
+
+    async def start(self) -> None:
+        """Nothing to start."""
+
+    def client(self) -> Coordinator:
+        return MemoryCoordinator(self._store)
+
+    async def restart(self) -> None:
+        self._store.restart()
+
+    async def crash(self) -> None:
+        self._store.restart()
+
+    async def compact(self, revision: int) -> None:
+        self._store.compact(revision)
+
+    @asynccontextmanager
+    async def frozen(self) -> AsyncIterator[None]:
+        self._store.is_away = True
+        try:
+            yield
+        finally:
+            self._store.is_away = False
+
+    async def until(self, condition: Callable[[], Awaitable[bool]], within_s: float) -> None:
+        await until(condition, within_s)
+
+    async def close(self) -> None:
+        """Nothing to give back."""
