@@ -197,6 +197,9 @@ def test_only_a_whole_copy_is_given_from_the_disk() -> None:
     assert (read.from_index, read.until_index) == (0, 2)
     bench.do(ev.LogRead(read.serial, bench.batches))
     assert [message.batches for message in bench.sent(msg.CopyAnswer, M10)] == [bench.batches]
+
+
+def test_a_part_of_a_copy_is_not_given() -> None:
     bench = returning()
     bench.link(M10)
     bench.clear()

@@ -12,7 +12,14 @@ from collections import deque
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 from seriatim_api.ids import MemberId, split_offset
 from seriatim_broker.core import effects as fx
 from seriatim_broker.core import events as ev
@@ -343,7 +350,6 @@ TestPair.settings = settings(max_examples=60, stateful_step_count=40, deadline=N
 
 
 @pytest.mark.slow
-class TestPairLong(Pair.TestCase):  # type: ignore[misc,name-defined]
+def test_pair_for_longer() -> None:
     """The same for longer."""
-
-    settings = settings(max_examples=1500, stateful_step_count=80, deadline=None)
+    run_state_machine_as_test(Pair, settings=settings(max_examples=1500, stateful_step_count=80, deadline=None))
