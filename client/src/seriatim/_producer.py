@@ -645,9 +645,14 @@ class Producer:
     async def _resolve(self, partition: PartitionSender, effect: Resolve) -> None:
         partition.resolved(await self._ask(partition, effect))
 
-    async def _ask(self, partition: PartitionSender, effect: Resolve) -> Route | None:
+    async def _ask(
+        self, partition: PartitionSender, effect: Resolve, silent_segment: int | None = None
+    ) -> Route | None:
         request = broker_pb2.ResolveProducerRequest(
-            partition_id=partition.partition_id, known_epoch=effect.known_epoch, failed_segment=effect.failed_segment
+            partition_id=partition.partition_id,
+            known_epoch=effect.known_epoch,
+            failed_segment=effect.failed_segment,
+            silent_segment=silent_segment,
         )
         known = partition.core.route
         first = known.next_addresses[0] if known is not None and known.next_addresses else None
@@ -673,7 +678,7 @@ class Producer:
         known = partition.core.route
         assert known is not None
         try:
-            route = await self._ask(partition, Resolve(None, known.epoch, link.address))
+            route = await self._ask(partition, Resolve(None, known.epoch, link.address), silent_segment=known.segment)
         finally:
             self._asked_about.discard(partition)
         if route is not None and partition.route_known(route):

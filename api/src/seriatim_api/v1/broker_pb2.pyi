@@ -926,23 +926,32 @@ class ResolveProducerRequest(_message.Message):
     PARTITION_ID_FIELD_NUMBER: _builtins.int
     FAILED_SEGMENT_FIELD_NUMBER: _builtins.int
     KNOWN_EPOCH_FIELD_NUMBER: _builtins.int
+    SILENT_SEGMENT_FIELD_NUMBER: _builtins.int
     partition_id: _builtins.int
     failed_segment: _builtins.int
     known_epoch: _builtins.int
+    silent_segment: _builtins.int
+    """The master of this segment is silent, which may mean nothing: the broker answers at once, and sees for itself."""
     def __init__(
         self,
         *,
         partition_id: _builtins.int = ...,
         failed_segment: _builtins.int | None = ...,
         known_epoch: _builtins.int = ...,
+        silent_segment: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_failed_segment", b"_failed_segment", "failed_segment", b"failed_segment"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_failed_segment", b"_failed_segment", "_silent_segment", b"_silent_segment", "failed_segment", b"failed_segment", "silent_segment", b"silent_segment"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_failed_segment", b"_failed_segment", "failed_segment", b"failed_segment", "known_epoch", b"known_epoch", "partition_id", b"partition_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_failed_segment", b"_failed_segment", "_silent_segment", b"_silent_segment", "failed_segment", b"failed_segment", "known_epoch", b"known_epoch", "partition_id", b"partition_id", "silent_segment", b"silent_segment"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__failed_segment: _TypeAlias = _typing.Literal["failed_segment"]  # noqa: Y015
     _WhichOneofArgType__failed_segment: _TypeAlias = _typing.Literal["_failed_segment", b"_failed_segment"]  # noqa: Y015
+    _WhichOneofReturnType__silent_segment: _TypeAlias = _typing.Literal["silent_segment"]  # noqa: Y015
+    _WhichOneofArgType__silent_segment: _TypeAlias = _typing.Literal["_silent_segment", b"_silent_segment"]  # noqa: Y015
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__failed_segment) -> _WhichOneofReturnType__failed_segment | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__silent_segment) -> _WhichOneofReturnType__silent_segment | None: ...
 
 Global___ResolveProducerRequest: _TypeAlias = ResolveProducerRequest  # noqa: Y015
 

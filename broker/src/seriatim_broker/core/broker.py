@@ -396,6 +396,8 @@ class BrokerCore(State):
     def _on_resolve_producer(self, event: ResolveProducer) -> None:
         partition = self._partition(event.partition)
         partition.resolve(self.outbox, event.request, event.failed_segment, event.deadline_us)
+        if event.silent_segment is not None:
+            partition.probe_master(self.outbox, event.silent_segment)
 
     def _on_resolve_consumer(self, event: ResolveConsumer) -> None:
         partition = self._partition(event.partition)
@@ -598,6 +600,7 @@ _TIMERS: dict[str, Callable[[Outbox, Partition, Any], None]] = {
     "fenced": lambda outbox, partition, _: partition.on_fenced_too_long(outbox),
     "commit": lambda outbox, partition, _: partition.tell_commit(outbox),
     "read": lambda outbox, partition, _: partition.read_chain(outbox),
+    "probe": lambda outbox, partition, segment_no: partition.on_probe_due(outbox, segment_no),
     "waiters": lambda outbox, partition, _: partition.answer_waiters(outbox),
     "quiesce": lambda outbox, partition, _: partition.on_quiesce_deadline(outbox),
     "settle": settle.on_timer,

@@ -13,6 +13,7 @@ class BrokerConfig:
         heartbeat_us: Between heartbeats to brokers that share an open segment or a serving right.
         slow_heartbeat_us: Between heartbeats to all other linked brokers.
         silence_us: A watched broker that was silent for so long is taken for dead. Wrong costs a switch.
+        probe_us: A master that a client finds silent is asked; without an answer in this time it is taken for dead.
         resume_us: A broken connection between two live members may be resumed within this.
         serve_lease_us: A server delivers only while every other eligible member answered a heartbeat sent less than
             this ago.
@@ -38,6 +39,7 @@ class BrokerConfig:
     heartbeat_us: int = 100_000
     slow_heartbeat_us: int = 500_000
     silence_us: int = 500_000
+    probe_us: int = 150_000
     resume_us: int = 200_000
     serve_lease_us: int = 300_000
     serve_margin_us: int = 30_000

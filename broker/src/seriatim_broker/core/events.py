@@ -206,12 +206,16 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class ResolveProducer:
-    """Where to append? With `failed_segment`, a complaint: answered when the chain is past it, or at the deadline."""
+    """Where to append? With `failed_segment`, a complaint: answered when the chain is past it, or at the deadline.
+
+    With `silent_segment`, a suspicion: answered at once, and its master is probed.
+    """
 
     request: int
     partition: PartitionId
     failed_segment: int | None
     deadline_us: int
+    silent_segment: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ from .messages import (
     ChainUpdate,
     FenceAnswer,
     FenceRequest,
+    Heartbeat,
     PrepareAnswer,
     PrepareRequest,
     QuiesceAnswer,
@@ -86,6 +87,8 @@ class Partition(State):
         "id",
         "logs",
         "preparations",
+        "probe_wanted",
+        "probed_at_us",
         "quiescence",
         "read_pause_us",
         "reading",
@@ -109,6 +112,8 @@ class Partition(State):
         self.cursors: dict[tuple[int, str], CursorState] = {}
         self.reading = False
         self.read_pause_us = 0
+        self.probed_at_us: int | None = None
+        self.probe_wanted: int | None = None  # once the chain is read
         self.waiters: list[Waiter] = []
         self.quiescence: Quiescence | None = None
         self.fenced_at_us: int | None = None
@@ -168,6 +173,8 @@ class Partition(State):
             or self.groups
             or self.copies
             or self.table_waits
+            or self.probed_at_us is not None
+            or self.probe_wanted is not None
             or self.reading
             or self.writes
         )
@@ -202,6 +209,10 @@ class Partition(State):
         if self.switch is not None:
             self.switch.on_chain_read(outbox, self, chain, revision, failed)
         groups.on_chain_read(outbox, self, failed)
+        if self.probe_wanted is not None:
+            wanted, self.probe_wanted = self.probe_wanted, None
+            if self.chain is not None:
+                self.probe_master(outbox, wanted)
         self.answer_waiters(outbox)
 
     def write_chain(
@@ -415,6 +426,32 @@ class Partition(State):
             self.begin_switch(outbox, "complaint", failed_segment)
         else:
             self.read_chain(outbox)
+
+    def probe_master(self, outbox: Outbox, segment_no: int) -> None:
+        """A client finds the master silent: ask it, and look after a moment whether it answered."""
+        self.probe_wanted = segment_no if self.chain is None else None
+        segment = self.chain.open_segment if self.chain is not None else None
+        if self.probed_at_us is not None or segment is None or segment.no != segment_no:
+            return
+        if segment.master == outbox.member:
+            return
+        self.probed_at_us = outbox.now.mono_us
+        if outbox.is_linked(segment.master):
+            outbox.send(segment.master, Heartbeat(outbox.now.mono_us))
+        else:
+            outbox.connect(segment.master.broker)
+        outbox.poll(outbox.config.probe_us, "probe", self.id, segment_no)
+
+    def on_probe_due(self, outbox: Outbox, segment_no: int) -> None:
+        """No word from the master since it was asked: it is taken for dead."""
+        probed_at_us, self.probed_at_us = self.probed_at_us, None
+        segment = self.chain.open_segment if self.chain is not None else None
+        if probed_at_us is None or segment is None or segment.no != segment_no:
+            return
+        link = outbox.links.get(segment.master.broker)
+        heard = link is not None and link.up and link.member == segment.master and link.heard_us >= probed_at_us
+        if not heard:
+            self.begin_switch(outbox, "silent to a client", segment_no)
 
     def _is_mine(self, outbox: Outbox) -> bool:
         log = self.open_log()

@@ -53,9 +53,10 @@ class RoutingServicer(broker_pb2_grpc.RoutingServicer):
     ) -> common_pb2.Route:
         """Where to append; a complaint waits until the chain has moved on, or for the deadline."""
         failed = request.failed_segment if request.HasField("failed_segment") else None
+        silent = request.silent_segment if request.HasField("silent_segment") else None
         until_us = deadline_us(context)
         reply = await self._services.ask_core(
-            lambda number: ResolveProducer(number, PartitionId(request.partition_id), failed, until_us),
+            lambda number: ResolveProducer(number, PartitionId(request.partition_id), failed, until_us, silent),
             remaining_s(context),
         )
         assert isinstance(reply, Resolved)
