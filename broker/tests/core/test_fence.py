@@ -16,6 +16,7 @@ from .support import (
     M01,
     M10,
     M11,
+    M20,
     M21,
     PRODUCER,
     Bench,
@@ -336,11 +337,11 @@ def test_a_follower_opens_only_in_the_run_in_which_it_prepared() -> None:
     assert not bench.part.logs[2].active
 
 
-@pytest.mark.parametrize("how", ["decided", "fenced", "not a member"])
+@pytest.mark.parametrize("how", ["holds a batch", "fenced", "not a member"])
 def test_a_preparation_that_could_only_harm_is_refused(how: str) -> None:
     bench = opened_master()
     bench.link(M21)
-    if how == "decided":
+    if how == "holds a batch":
         bench.prepare(1, (M00, M01), M21, name=b"x" * 16)
     elif how == "fenced":
         bench.prepare(2, (M00, M01), M21)
@@ -355,6 +356,19 @@ def test_a_preparation_that_could_only_harm_is_refused(how: str) -> None:
     (answer,) = bench.sent(msg.PrepareAnswer, M21)
     assert answer.refusal
     assert len([key for key in bench.part.preparations if key[1] == b"x" * 16]) == 0
+
+
+def test_a_preparation_of_a_segment_that_was_decided_elsewhere_is_refused() -> None:
+    bench = Bench(M10)
+    bench.link(M00)
+    bench.prepare(2, (M10, M11), M00)
+    bench.persist()
+    bench.hear(M00, msg.ChainUpdate(sealed_chain(first_chain(), 0, 0, members=(M20, M21)), 9))
+    bench.clear()
+    bench.prepare(2, (M10, M11), M00, name=b"x" * 16)
+    bench.persist()
+    assert [answer.refusal for answer in bench.sent(msg.PrepareAnswer)] == ["decided"]
+    assert P not in bench.core.partitions, "and nothing of it is kept"
 
 
 def test_nothing_is_accepted_before_the_record_says_so() -> None:
