@@ -361,7 +361,7 @@ def test_a_preparation_that_could_only_harm_is_refused(how: str) -> None:
 def test_a_preparation_of_a_segment_that_was_decided_elsewhere_is_refused() -> None:
     bench = Bench(M10)
     bench.link(M00)
-    bench.prepare(2, (M10, M11), M00)
+    bench.prepare(2, (M10, M11), M00, name=b"w" * 16)
     bench.persist()
     bench.hear(M00, msg.ChainUpdate(sealed_chain(first_chain(), 0, 0, members=(M20, M21)), 9))
     bench.clear()
