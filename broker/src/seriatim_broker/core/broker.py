@@ -596,6 +596,7 @@ def _switch_due(outbox: Outbox, partition: Partition, detail: Any) -> None:
 _TIMERS: dict[str, Callable[[Outbox, Partition, Any], None]] = {
     "switch": _switch_due,
     "follow": lambda outbox, partition, _: partition.resume_followers(outbox),
+    "step": lambda outbox, partition, _: partition.on_step_due(outbox),
     "prepared": lambda outbox, partition, _: partition.on_prepared_long_ago(outbox),
     "fenced": lambda outbox, partition, _: partition.on_fenced_too_long(outbox),
     "commit": lambda outbox, partition, _: partition.tell_commit(outbox),

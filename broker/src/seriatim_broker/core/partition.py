@@ -553,8 +553,30 @@ class Partition(State):
 
     def _resume_follower(self, outbox: Outbox, log: SegmentLog, member: MemberId) -> None:
         """First word on a connection: where are you? Acknowledgements of an older connection do not count."""
-        log.followers[member].in_step = False
+        self._out_of_step(outbox, log.followers[member])
         outbox.send(member, ResumeReplica(self.id, log.no, log.record.attempt))
+
+    def _out_of_step(self, outbox: Outbox, follower: Follower) -> None:
+        """Without this follower nothing commits: it has a while to come back, then the segment moves on."""
+        follower.in_step = False
+        if follower.out_of_step_us is None:
+            follower.out_of_step_us = outbox.now.mono_us
+            outbox.poll(2 * outbox.config.resume_us, "step", self.id)
+
+    def on_step_due(self, outbox: Outbox) -> None:
+        """Is a follower out of step for too long?"""
+        log = self.open_log()
+        if log is None or not log.active or not log.unbroken:
+            return
+        since = [follower.out_of_step_us for follower in log.followers.values() if follower.out_of_step_us is not None]
+        if not since:
+            return
+        left_us = min(since) + 2 * outbox.config.resume_us - outbox.now.mono_us
+        if left_us > 0:
+            outbox.poll(left_us, "step", self.id)
+        else:
+            self.begin_switch(outbox, "follower out of step", log.no)
+            outbox.poll(outbox.config.retry_us_max, "step", self.id)
 
     def resume_followers(self, outbox: Outbox) -> None:
         """Ask those again that were not ready."""
@@ -598,6 +620,7 @@ class Partition(State):
             self.begin_switch(outbox, "follower disagrees", log.no)
             return
         follower.in_step = True
+        follower.out_of_step_us = None
         follower.received = message.tail
         follower.durable = message.durable
         rest = tuple(batch for batch in log.uncommitted if batch.header.base_index >= message.tail)
@@ -645,7 +668,7 @@ class Partition(State):
             if log.followers[sender].in_step:
                 self._resume_follower(outbox, log, sender)
         elif message.reason == "not opened" and self.chain is not None:
-            log.followers[sender].in_step = False
+            self._out_of_step(outbox, log.followers[sender])
             outbox.send(sender, ChainUpdate(self.chain, self.revision))
             self.read_chain(outbox)  # perhaps it is this member that has not heard
             outbox.poll(outbox.config.commit_idle_us, "follow", self.id)
@@ -675,7 +698,7 @@ class Partition(State):
         """A connection broke; it may come back."""
         log = self.open_log()
         if log is not None and member in log.followers:
-            log.followers[member].in_step = False
+            self._out_of_step(outbox, log.followers[member])
         if self.switch is not None:
             self.switch.on_link_lost(outbox, self, member)
         right.on_link_lost(outbox, self, member)

@@ -31,12 +31,13 @@ class Waiting(NamedTuple):
 class Follower(State):
     """What the master knows of another member of its segment."""
 
-    __slots__ = ("durable", "in_step", "received")
+    __slots__ = ("durable", "in_step", "out_of_step_us", "received")
 
     def __init__(self) -> None:
         self.received = 0
         self.durable = 0
         self.in_step = False  # its tail on this connection is known: frames may flow
+        self.out_of_step_us: int | None = None  # since when not
 
 
 class SegmentLog(State):
