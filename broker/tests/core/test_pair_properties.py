@@ -185,6 +185,17 @@ class Pair(RuleBasedStateMachine):
         for side in self.sides.values():
             other = self._other(side)
             self._do(side, ev.LinkUp(other.member.broker, other.member, other.run, self.session))
+        self.flow()
+
+    @rule()
+    def flow(self) -> None:
+        """All that is on the way arrives, and the answers to it; no disk has written anything more."""
+        while any(side.data or side.control for side in self.sides.values()):
+            for side in self.sides.values():
+                for queue in (side.control, side.data):
+                    if queue:
+                        message = queue.popleft()
+                        self._do(self._other(side), ev.Received(side.member.broker, self.session, message))
 
     @precondition(lambda self: self.is_linked)
     @rule()
@@ -249,6 +260,7 @@ class Pair(RuleBasedStateMachine):
         for side in self.sides.values():
             self._do(side, ev.Tick())
 
+    @precondition(lambda self: len(self.sent) > 1)
     @rule(first=st.booleans(), kept=st.integers(0, 3))
     def crash(self, first: bool, kept: int) -> None:
         """A process ends and starts again; its disk keeps what was synced, and perhaps a little more."""
@@ -259,6 +271,7 @@ class Pair(RuleBasedStateMachine):
         side.tickets.clear()
         self._start(side)
 
+    @precondition(lambda self: len(self.sent) > 1)
     @rule(first=st.booleans())
     def fence(self, first: bool) -> None:
         """The switcher fences a member."""
