@@ -1,23 +1,40 @@
 """The coordinator on behalf of the core: reads gathered into few transactions, writes with an honest outcome.
 
 All reads of one turn of the loop go out together, up to `READS_PER_TXN` in a transaction (a transaction of reads alone
-is linearizable), so that a switch of a thousand partitions is ten reads and not a thousand. Writes are one transaction
-each, `WRITES_IN_FLIGHT_MAX` at once. Nothing is repeated here: whatever was not answered in time is reported as such,
-and the core reads before it does anything else.
+is linearizable), so that a switch of a thousand partitions is ten reads and not a thousand. Chain writes are gathered
+in the same way, up to `CHAINS_PER_TXN` of them: those of one turn, and whatever comes while all slots are busy. Such a
+joint transaction compares what each of its members would compare alone; if one does not hold nothing was written, and
+the members are tried one by one. Cursors are one transaction each. Whatever was not answered in time is reported as
+such and never sent again: the core reads before it does anything else.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import structlog
 from seriatim_api.errors import CorruptionError, SeriatimError, UnavailableError
+from seriatim_api.ids import PartitionId
 
 from ..core.effects import ReadCertificate, ReadChain, ReadCursor, WriteChain, WriteCursor
 from ..core.events import CertificateRead, ChainRead, ChainWritten, CursorRead, CursorWritten, Event, WriteOutcome
-from ..interfaces.coordinator import Compare, Coordinator, Get, KeyValue, Put, mod_revision_is, present
+from ..interfaces.coordinator import (
+    OPERATION_COUNT_MAX,
+    Compare,
+    Coordinator,
+    DeletePrefix,
+    Get,
+    GetPrefix,
+    KeyValue,
+    Operation,
+    Put,
+    mod_revision_is,
+    present,
+)
 from .keys import Keys
 from .records import ChainArchive, cursor_from_value, cursor_to_value
 
@@ -26,6 +43,17 @@ READS_PER_TXN = 100
 
 READS_IN_FLIGHT_MAX = 16
 WRITES_IN_FLIGHT_MAX = 64
+"""Transactions of one write: of cursors, and of chains whose joint transaction did not hold."""
+
+CHAINS_PER_TXN = 40
+"""Members of a joint transaction: enough to make its fixed cost small, few enough to be soon tried one by one."""
+
+JOINT_IN_FLIGHT_MAX = 8
+"""Joint transactions at once; what comes while they are under way makes the next ones larger."""
+
+JOINT_SIZE_BYTES_MAX = 512 * 1024
+"""Of the values in a joint transaction, a third of the coordinator's limit of a request."""
+
 DEADLINE_S = 2.0
 """Of one transaction; the core tries again at its own pace."""
 
@@ -33,6 +61,16 @@ _log = structlog.get_logger(__name__)
 
 _Answer = Callable[[KeyValue | None, bool], Event]
 """Makes the event from what was read; the flag says that nothing was."""
+
+
+@dataclass(frozen=True, slots=True)
+class _ChainWrite:
+    """A write of a chain, ready to be sent alone or with others."""
+
+    effect: WriteChain
+    compares: tuple[Compare, ...]
+    operations: tuple[Operation, ...]
+    size_bytes: int
 
 
 class CoordinatorWork:
@@ -45,6 +83,10 @@ class CoordinatorWork:
         self._archive = ChainArchive()
         self._cursor_values: dict[str, bytes] = {}
         self._reads: list[tuple[str, _Answer]] = []
+        self._chain_writes: deque[WriteChain] = deque()
+        self._written_now: set[PartitionId] = set()
+        self._joint_count = 0
+        self._is_gathering = False
         self._read_slots = asyncio.Semaphore(READS_IN_FLIGHT_MAX)
         self._write_slots = asyncio.Semaphore(WRITES_IN_FLIGHT_MAX)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -135,32 +177,105 @@ class CoordinatorWork:
 
     def write_chain(self, effect: WriteChain) -> None:
         """Answered by `ChainWritten`."""
-        self._start(self._carry_out_chain_write(effect))
+        self._chain_writes.append(effect)
+        if not self._is_gathering:
+            self._is_gathering = True
+            self._loop.call_soon(self._send_chain_writes)
 
-    async def _carry_out_chain_write(self, effect: WriteChain) -> None:
+    def _send_chain_writes(self) -> None:
+        """Send what has gathered, as far as there are slots."""
+        self._is_gathering = False
+        while self._joint_count < JOINT_IN_FLIGHT_MAX and not self._closed:
+            effects = self._next_chain_writes()
+            if not effects:
+                return
+            self._joint_count += 1
+            self._start(self._carry_out_chain_writes(effects))
+
+    def _next_chain_writes(self) -> list[WriteChain]:
+        """The oldest writes of partitions that have none under way: two of one partition never meet.
+
+        The later one would lose against the earlier one, and take the others of its transaction with it.
+        """
+        effects: list[WriteChain] = []
+        later: list[WriteChain] = []
+        while self._chain_writes and len(effects) < CHAINS_PER_TXN:
+            effect = self._chain_writes.popleft()
+            if effect.partition in self._written_now:
+                later.append(effect)
+            else:
+                self._written_now.add(effect.partition)
+                effects.append(effect)
+        self._chain_writes.extendleft(reversed(later))
+        return effects
+
+    async def _carry_out_chain_writes(self, effects: Sequence[WriteChain]) -> None:
+        try:
+            ready = await self._look_again(effects)
+            joint = _joint_transactions([self._prepare(effect) for effect in ready])
+            await asyncio.gather(*map(self._write_jointly, joint))
+        finally:
+            self._written_now.difference_update(effect.partition for effect in effects)
+            self._joint_count -= 1
+            self._send_chain_writes()
+
+    async def _look_again(self, effects: Sequence[WriteChain]) -> list[WriteChain]:
+        """Fetch what only the record itself can tell, where the core learned its version from another broker.
+
+        Returns the writes that can be made; the others are answered: nothing was sent for them.
+        """
+        unseen = [effect for effect in effects if not self._archive.has_seen(effect.partition, effect.revision)]
+        if not unseen:
+            return list(effects)
+        otherwise = WriteOutcome.CONFLICT
+        try:
+            gets = [Get(self._keys.chain(effect.partition)) for effect in unseen]
+            async with self._read_slots:
+                result = await self._coordinator.txn((), gets, deadline_s=DEADLINE_S)
+            for response in result.responses:
+                if response.item is not None:
+                    self._archive.parse(response.item.value, response.item.mod_revision)
+        except SeriatimError as exc:
+            _log.warning("chains_not_read_again", count=len(unseen), error=str(exc))
+            otherwise = WriteOutcome.UNKNOWN
+        ready: list[WriteChain] = []
+        for effect in effects:
+            if self._archive.has_seen(effect.partition, effect.revision):
+                ready.append(effect)
+            else:
+                self._report(ChainWritten(effect.partition, effect.serial, otherwise, 0))
+        return ready
+
+    def _prepare(self, effect: WriteChain) -> _ChainWrite:
         key = self._keys.chain(effect.partition)
-        if not self._archive.has_seen(effect.partition, effect.revision):
-            await self._look_again(effect)
         compares = [mod_revision_is(key, effect.revision)]
         if effect.certificate is not None:
             compares.append(present(self._keys.certificate(effect.certificate)))
-        put = Put(key, self._archive.serialize(effect.chain))
+        value = self._archive.serialize(effect.chain)
+        return _ChainWrite(effect, tuple(compares), (Put(key, value),), len(value))
 
-        def answer(outcome: WriteOutcome, revision: int) -> Event:
-            if outcome is WriteOutcome.DONE:
-                self._archive.written(effect.partition, revision)
-            return ChainWritten(effect.partition, effect.serial, outcome, revision)
+    async def _write_jointly(self, writes: Sequence[_ChainWrite]) -> None:
+        """One transaction for all; each of them alone if that did not hold."""
+        if len(writes) > 1:
+            compares = tuple(dict.fromkeys(compare for write in writes for compare in write.compares))
+            operations = tuple(operation for write in writes for operation in write.operations)
+            outcome, revision = await self._transact(compares, operations)
+            if outcome is not WriteOutcome.CONFLICT:
+                for write in writes:
+                    self._chain_written(write, outcome, revision)
+                return
+        await asyncio.gather(*map(self._write_alone, writes))
 
-        await self._write(compares, put, answer)
+    async def _write_alone(self, write: _ChainWrite) -> None:
+        async with self._write_slots:
+            outcome, revision = await self._transact(write.compares, write.operations)
+        self._chain_written(write, outcome, revision)
 
-    async def _look_again(self, effect: WriteChain) -> None:
-        """The core learned this version from another broker: fetch what only the record itself can tell."""
-        try:
-            item = await self._coordinator.get(self._keys.chain(effect.partition), deadline_s=DEADLINE_S)
-            if item is not None:
-                self._archive.parse(item.value, item.mod_revision)
-        except SeriatimError as exc:  # the transaction that follows decides
-            _log.warning("chain_not_read_again", partition=effect.partition, error=str(exc))
+    def _chain_written(self, write: _ChainWrite, outcome: WriteOutcome, revision: int) -> None:
+        effect = write.effect
+        if outcome is WriteOutcome.DONE:
+            self._archive.written(effect.partition, revision)
+        self._report(ChainWritten(effect.partition, effect.serial, outcome, revision))
 
     def write_cursor(self, effect: WriteCursor) -> None:
         """Answered by `CursorWritten`. A cursor is only written where its partition exists."""
@@ -168,26 +283,25 @@ class CoordinatorWork:
         compares = [mod_revision_is(key, effect.revision), present(self._keys.chain(effect.partition))]
         put = Put(key, cursor_to_value(effect.record, self._cursor_values.get(key)))
 
-        def answer(outcome: WriteOutcome, revision: int) -> Event:
-            return CursorWritten(effect.partition, effect.group, effect.serial, outcome, revision)
+        async def carry_out() -> None:
+            async with self._write_slots:
+                outcome, revision = await self._transact(compares, (put,))
+            self._report(CursorWritten(effect.partition, effect.group, effect.serial, outcome, revision))
 
-        self._start(self._write(compares, put, answer))
+        self._start(carry_out())
 
-    async def _write(self, compares: Sequence[Compare], put: Put, answer: Callable[[WriteOutcome, int], Event]) -> None:
-        async with self._write_slots:
-            try:
-                result = await self._coordinator.txn(compares, [put], deadline_s=DEADLINE_S)
-            except UnavailableError as exc:
-                _log.warning("coordinator_write_unknown", key=put.key, error=str(exc))
-                event = answer(WriteOutcome.UNKNOWN, 0)
-            except SeriatimError as exc:
-                # Refused as a request: nothing was written. The core reads and decides anew.
-                _log.error("coordinator_write_refused", key=put.key, error=str(exc))
-                event = answer(WriteOutcome.CONFLICT, 0)
-            else:
-                outcome = WriteOutcome.DONE if result.succeeded else WriteOutcome.CONFLICT
-                event = answer(outcome, result.revision if result.succeeded else 0)
-        self._report(event)
+    async def _transact(self, compares: Sequence[Compare], operations: Sequence[Operation]) -> tuple[WriteOutcome, int]:
+        """The outcome, and the revision if it is DONE (else 0)."""
+        try:
+            result = await self._coordinator.txn(compares, operations, deadline_s=DEADLINE_S)
+        except UnavailableError as exc:
+            _log.warning("coordinator_write_unknown", key=_key_of(operations[0]), count=len(operations), error=str(exc))
+            return WriteOutcome.UNKNOWN, 0
+        except SeriatimError as exc:
+            # Refused as a request: nothing was written. The core reads and decides anew.
+            _log.error("coordinator_write_refused", key=_key_of(operations[0]), count=len(operations), error=str(exc))
+            return WriteOutcome.CONFLICT, 0
+        return (WriteOutcome.DONE, result.revision) if result.succeeded else (WriteOutcome.CONFLICT, 0)
 
     # ---- tasks ----
 
@@ -202,3 +316,22 @@ class CoordinatorWork:
     def _report(self, event: Event) -> None:
         if not self._closed:
             self._emit(event)
+
+
+def _key_of(operation: Operation) -> str:
+    return operation.prefix if isinstance(operation, (DeletePrefix, GetPrefix)) else operation.key
+
+
+def _joint_transactions(writes: Sequence[_ChainWrite]) -> list[list[_ChainWrite]]:
+    """The writes, in their order, cut where a transaction would grow too large."""
+    joint: list[list[_ChainWrite]] = []
+    size_bytes = count = 0
+    for write in writes:
+        own_count = max(len(write.compares), len(write.operations))
+        size_bytes += write.size_bytes
+        count += own_count
+        if not joint or size_bytes > JOINT_SIZE_BYTES_MAX or count > OPERATION_COUNT_MAX:
+            joint.append([])
+            size_bytes, count = write.size_bytes, own_count
+        joint[-1].append(write)
+    return joint

@@ -1,0 +1,145 @@
+"""Chain writes over a real coordinator: gathered into few transactions, each with its own honest outcome."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from seriatim_api.errors import CoordinatorUnavailableError
+from seriatim_api.ids import PartitionId, RunId
+from seriatim_broker.core.chain import Chain
+from seriatim_broker.core.effects import ReadChain, WriteChain
+from seriatim_broker.core.events import ChainRead, ChainWritten, Event, WriteOutcome
+from seriatim_broker.interfaces.coordinator import Compare, Coordinator, Operation, Put, TxnResult
+from seriatim_broker.runtime.coordination import CHAINS_PER_TXN, JOINT_IN_FLIGHT_MAX, CoordinatorWork
+from seriatim_broker.runtime.keys import Keys
+from seriatim_broker.runtime.membership import certify_death
+
+from .test_planning import CHAIN
+
+KEYS = Keys("c")
+DEAD = RunId(CHAIN.segments[0].members[0], 4)
+
+
+def chain_of(partition: int, epoch: int = 1) -> Chain:
+    return replace(CHAIN, partition=PartitionId(partition), epoch=epoch)
+
+
+class Recording:
+    """A coordinator that lets all through and notes the writes; `lose_answers` carries out and then says nothing."""
+
+    def __init__(self, inner: Coordinator) -> None:
+        self._inner = inner
+        self.writes: list[list[str]] = []
+        self.lose_answers = False
+
+    async def txn(
+        self, compares: Sequence[Compare], then: Sequence[Operation], *args: Any, deadline_s: float | None = None
+    ) -> TxnResult:
+        puts = [operation.key for operation in then if isinstance(operation, Put)]
+        result = await self._inner.txn(compares, then, *args, deadline_s=deadline_s)
+        if puts:
+            self.writes.append(puts)
+            if self.lose_answers:
+                raise CoordinatorUnavailableError("the answer was lost")
+        return result
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+class Desk:
+    """The work under test, its coordinator, and the answers it gave."""
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        self.recording = Recording(coordinator)
+        self.events: list[Event] = []
+        self._arrived = asyncio.Event()
+        self.work = CoordinatorWork(self.recording, KEYS, self._take)
+
+    def _take(self, event: Event) -> None:
+        self.events.append(event)
+        self._arrived.set()
+
+    async def until_count(self, count: int) -> None:
+        async with asyncio.timeout(10):
+            while len(self.events) < count:
+                self._arrived.clear()
+                await self._arrived.wait()
+
+    async def write(self, *effects: WriteChain) -> dict[int, ChainWritten]:
+        """The answers by serial."""
+        self.events.clear()
+        for effect in effects:
+            self.work.write_chain(effect)
+        await self.until_count(len(effects))
+        written = [event for event in self.events if isinstance(event, ChainWritten)]
+        assert len(written) == len(effects)
+        return {event.serial: event for event in written}
+
+    async def read(self, partition: int) -> ChainRead:
+        self.events.clear()
+        self.work.read_chain(ReadChain(PartitionId(partition)))
+        await self.until_count(1)
+        (event,) = self.events
+        assert isinstance(event, ChainRead)
+        return event
+
+
+@pytest.fixture
+async def desk(coordinator: Coordinator) -> AsyncIterator[Desk]:
+    desk = Desk(coordinator)
+    yield desk
+    await desk.work.close()
+
+
+def created(partitions: Sequence[int]) -> list[WriteChain]:
+    return [WriteChain(PartitionId(number), number, chain_of(number), 0, None) for number in partitions]
+
+
+async def test_the_writes_of_one_turn_are_few_transactions(desk: Desk) -> None:
+    count = CHAINS_PER_TXN * (JOINT_IN_FLIGHT_MAX + 1)
+    answers = await desk.write(*created(range(1, count + 1)))
+    assert {answer.outcome for answer in answers.values()} == {WriteOutcome.DONE}
+    assert len(desk.recording.writes) == JOINT_IN_FLIGHT_MAX + 1
+    read = await desk.read(7)
+    assert (read.chain, read.revision) == (chain_of(7), answers[7].revision)
+
+
+async def test_one_conflict_fails_nobody_else(desk: Desk, coordinator: Coordinator) -> None:
+    first = await desk.write(*created(range(1, 11)))
+    writes = [WriteChain(PartitionId(n), n, chain_of(n, 2), first[n].revision, None) for n in range(1, 11)]
+    writes[3] = replace(writes[3], certificate=DEAD)  # which does not exist
+    writes[7] = replace(writes[7], revision=0)
+    second = await desk.write(*writes)
+    lost = {n for n, answer in second.items() if answer.outcome is WriteOutcome.CONFLICT}
+    assert lost == {4, 8}
+    assert all(answer.outcome is WriteOutcome.DONE for n, answer in second.items() if n not in lost)
+    assert [(await desk.read(n)).chain for n in (3, 4, 8)] == [chain_of(3, 2), chain_of(4), chain_of(8)]
+    await certify_death(coordinator, KEYS, DEAD, "test", "it says so")
+    third = await desk.write(*(replace(writes[n - 1], revision=first[n].revision, certificate=DEAD) for n in lost))
+    assert {answer.outcome for answer in third.values()} == {WriteOutcome.DONE}
+    assert len(desk.recording.writes[-1]) == 2
+
+
+async def test_a_lost_answer_is_unknown_for_all_and_nothing_is_sent_again(desk: Desk) -> None:
+    desk.recording.lose_answers = True
+    answers = await desk.write(*created(range(1, 6)))
+    assert {(answer.outcome, answer.revision) for answer in answers.values()} == {(WriteOutcome.UNKNOWN, 0)}
+    assert len(desk.recording.writes) == 1
+
+
+async def test_two_writes_of_one_partition_never_meet(desk: Desk) -> None:
+    one, two = created([1, 2])
+    again = replace(one, serial=9, chain=chain_of(1, 5))
+    answers = await desk.write(one, again, two)
+    assert [answers[serial].outcome for serial in (1, 9, 2)] == [
+        WriteOutcome.DONE,
+        WriteOutcome.CONFLICT,
+        WriteOutcome.DONE,
+    ]
+    assert desk.recording.writes[0] == [KEYS.chain(PartitionId(1)), KEYS.chain(PartitionId(2))]
+    assert (await desk.read(1)).chain == chain_of(1)
