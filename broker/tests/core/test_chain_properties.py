@@ -85,11 +85,13 @@ def _step(draw: st.DrawFn, chain: Chain, now_ms: int) -> Chain:
 
 
 def _change_copies(draw: st.DrawFn, chain: Chain, segment: Segment, kind: str) -> Chain:
+    new = MemberId("spare", draw(st.integers(0, 10**6)).to_bytes(16, "big").hex())
+    if new in segment.members:
+        return chain
     if kind == "copy":
-        new = MemberId("spare", draw(st.integers(0, 10**6)).to_bytes(16, "big").hex())
-        return chain if new in segment.members else chains.add_copy(chain, segment.no, new)
+        return chains.add_copy(chain, segment.no, new)
     others = [member for member in segment.members if member != segment.server]
-    return chains.remove_copy(chain, segment.no, others[0]) if others else chain
+    return chains.replace_copy(chain, segment.no, new, others[0]) if others else chain
 
 
 def _pairs(story: Story) -> list[tuple[Chain, Chain]]:
