@@ -40,9 +40,11 @@ def broken(page: Path) -> list[str]:
 
 def main() -> int:
     """Look at every Markdown file that is not in a hidden or built directory."""
-    pages = [page for page in ROOT.rglob("*.md") if not any(part.startswith(".") for part in page.relative_to(ROOT).parts)]
+    pages = [
+        page for page in ROOT.rglob("*.md") if not any(part.startswith(".") for part in page.relative_to(ROOT).parts)
+    ]
     problems = [problem for page in sorted(pages) for problem in broken(page)]
-    print("\n".join(problems) or f"{len(pages)} pages, all links lead somewhere")  # noqa: T201
+    print("\n".join(problems) or f"{len(pages)} pages, all links lead somewhere")
     return 1 if problems else 0
 
 

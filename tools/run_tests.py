@@ -16,6 +16,9 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 PACKAGES = ("api", "broker", "client", "e2e")
+PARALLEL = {"broker": ["-n", "2", "--dist", "loadfile"], "client": ["-n", "2", "--dist", "loadfile"]}
+"""Packages whose test files may run beside each other; e2e's make processes of their own."""
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -36,13 +39,14 @@ def run(package: str, slow: bool, extra: list[str]) -> dict[str, int]:
     with tempfile.TemporaryDirectory() as scratch:
         report = Path(scratch) / "report.xml"
         marker = "slow" if slow else "not slow"
-        command = [sys.executable, "-m", "pytest", package, "-q", "-rs", "-m", marker, f"--junit-xml={report}", *extra]
+        command = [sys.executable, "-m", "pytest", package, "-q", "-rs", "-m", marker, f"--junit-xml={report}"]
+        command += [*([] if slow or extra else PARALLEL.get(package, [])), *extra]
         started = time.monotonic()
-        status = subprocess.run(command, cwd=ROOT, check=False, env={**os.environ}).returncode  # noqa: S603 - our own words
+        status = subprocess.run(command, cwd=ROOT, check=False, env={**os.environ}).returncode
         result = counts(report)
         if status not in (0, 5) and not result["failed"]:
             result["failed"] = 1  # an internal error or an interruption is no success
-        print(f"{package}: {result['passed']} passed in {time.monotonic() - started:.0f} s\n", flush=True)  # noqa: T201
+        print(f"{package}: {result['passed']} passed in {time.monotonic() - started:.0f} s\n", flush=True)
         return result
 
 
@@ -56,7 +60,7 @@ def main() -> int:
     for package in arguments.package or PACKAGES:
         for name, count in run(package, arguments.slow, extra).items():
             total[name] += count
-    print(f"{total['passed']} passed, {total['failed']} failed, {total['skipped']} skipped")  # noqa: T201
+    print(f"{total['passed']} passed, {total['failed']} failed, {total['skipped']} skipped")
     return 1 if total["failed"] or not total["passed"] else 0
 
 

@@ -379,9 +379,7 @@ def make_error(
     """
     kind = CATALOGUE.get(number)
     if kind is None:
-        return _UnknownError(
-            message, retry_after_ms=retry_after_ms, **{**(details or {}), "number": str(number)}
-        )
+        return _UnknownError(message, retry_after_ms=retry_after_ms, **{**(details or {}), "number": str(number)})
     return kind(message, retry_after_ms=retry_after_ms, **(details or {}))
 
 

@@ -1,6 +1,7 @@
 """Frames of the hot path, written and read by hand.
 
-`AppendFrame`, `ReplicateFrame` and `Delivery` carry many batches: small columns first, and the bodies, one after another,
+`AppendFrame`, `ReplicateFrame` and `Delivery` carry many batches: small columns first, and the bodies, one after
+another,
 as the last field. What is written here is valid protobuf for the messages of the same name (a contract test holds the
 two together); what makes it worth doing by hand is that bodies are joined once on the way out and are sliced as views
 on the way in.
@@ -229,9 +230,7 @@ def read_replicate_frame(frame: bytes) -> ReplicateFrame:
 # ---- delivery -----------------------------------------------------------------------------------------
 
 
-def write_delivery_frame(
-    events: Sequence[bytes], batches: Sequence[tuple[bytes, bytes | memoryview]]
-) -> bytes:
+def write_delivery_frame(events: Sequence[bytes], batches: Sequence[tuple[bytes, bytes | memoryview]]) -> bytes:
     """A `Delivery` of encoded `DeliveryEvent`s and the (header, body) rows that they speak of."""
     pieces: list[bytes | memoryview] = []
     for event in events:

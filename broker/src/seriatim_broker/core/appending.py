@@ -1,6 +1,7 @@
 """Appending: what a master does with a producer's batch, and when the replies leave.
 
-The rules are those of the producer's order: a run that was refused once stays refused, sequences have no gap, a repeat is
+The rules are those of the producer's order: a run that was refused once stays refused, sequences have no gap, a
+repeat is
 answered with its first offset once that is committed. Only a batch that starts a run may set a sequence, and only while
 the table is incomplete.
 """

@@ -1,6 +1,7 @@
 """Copying: a member that lacks part of a sealed segment gets it from one that is whole, and says so.
 
-Both a member that comes back and a broker that is asked to become a new copy do the same: batch after batch, each checked
+Both a member that comes back and a broker that is asked to become a new copy do the same: batch after batch, each
+checked
 against the chain of checksums, until length and checksum are those of the seal. A member of the segment then asks the
 server to be listed as eligible; a new copy is first added to the record.
 """

@@ -2,8 +2,8 @@
 
 A group's head is one segment; the server of that segment delivers to the group. Acknowledgements and reservations
 ("delivered below, perhaps") are control records, durable on every eligible member before they count. When everything
-below the sealed length is acknowledged, the group's cursor in the coordinator moves to the next segment, and only then do
-the consumers hear of the end of this one.
+below the sealed length is acknowledged, the group's cursor in the coordinator moves to the next segment, and only
+then do the consumers hear of the end of this one.
 
     LOADING ──cursor read──▶ SERVING ──all acknowledged──▶ CROSSING ──cursor written──▶ (gone: END_OF_SEGMENT)
        └── head elsewhere ──▶ (gone: refused with the address of the server)
@@ -343,7 +343,7 @@ def _place_head(outbox: Outbox, partition: Partition, head: GroupHead, record: C
 
 
 def _renew_epoch(outbox: Outbox, partition: Partition, head: GroupHead, record: CursorRecord) -> None:
-    """Nobody who knew the group's acknowledgements is left: it goes on from this member's own cursor, in a new epoch."""
+    """Nobody who knew the group's acknowledgements is left: it goes on from this own cursor, in a new epoch."""
     cursor = partition.cursors.get((record.segment_no, head.group))
     known = cursor is not None and cursor.group_epoch == record.group_epoch
     start = cursor.acked if cursor is not None and known else record.start_index

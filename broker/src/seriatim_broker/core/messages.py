@@ -45,7 +45,8 @@ class FenceRequest:
 class FenceAnswer:
     """What a fenced member holds.
 
-    `last_append_ms`: no later message may have an earlier append time. `length` is its commit if it is the unbroken master, else its tail; None if it cannot give one (suspect, or the
+    `last_append_ms`: no later message may have an earlier append time. `length` is its commit if it is the unbroken
+    master, else its tail; None if it cannot give one (suspect, or the
     segment is not known to it). `table` is as of `length`; `tail` holds the batches in [commit, length).
     """
 

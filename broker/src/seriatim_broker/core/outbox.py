@@ -188,7 +188,7 @@ class Outbox(State):
             self.effects.append(Connect(broker))
 
     def watch_peers(self, partition: PartitionId, chain: Chain) -> None:
-        """Whom this partition needs to hear often: members of its open segment, and those that share a serving right."""
+        """Whom this partition needs to hear often: members of its open segment, and sharers of a serving right."""
         wanted: dict[str, None] = {}
         for segment in chain.segments:
             parties = segment.members if segment.state is SegmentState.OPEN else segment.eligible

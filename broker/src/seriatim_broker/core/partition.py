@@ -142,7 +142,7 @@ class Partition(State):
             self.cursors[cursor.segment_no, cursor.group] = cursor
 
     def fence_at_start(self, outbox: Outbox) -> None:
-        """A run never goes on with what an earlier one opened, nor opens what an earlier one prepared to be master of."""
+        """A run never goes on with what an earlier one opened, nor opens what that one prepared to be master of."""
         self.fence_unsealed(outbox)
         self.void_attempts(outbox)
 

@@ -1,8 +1,8 @@
 """The serving right: the one member that delivers a segment to consumers.
 
 The right is in the chain record. A server delivers only while every other eligible member has answered a heartbeat
-that the server sent less than a lease ago; whoever wants the right stops answering first, and waits until the last answer
-has run out. Order and durability do not rest on this: it keeps two servers from delivering at once.
+that the server sent less than a lease ago; whoever wants the right stops answering first, and waits until the last
+answer has run out. Order and durability do not rest on this: it keeps two servers from delivering at once.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ class Right(State):
 
     `confirmed`: it was given in this run (an earlier run's tokens must not be used again). Nothing is delivered before
     `from_us`. `blind`: it was taken without the control records of those that had it, so whatever stands above this
-    member's own cursor may be a repeat; `renewed` says which epoch each group must reach for it. `joining`: members that hold the whole segment and are being given the control records.
+    member's own cursor may be a repeat; `renewed` says which epoch each group must reach for it. `joining`: members
+    that hold the whole segment and are being given the control records.
     """
 
     __slots__ = ("blind", "confirmed", "from_us", "joining", "old_server", "renewed")

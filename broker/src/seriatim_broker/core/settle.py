@@ -1,6 +1,7 @@
 """Settling: giving an UNSETTLED segment its length when one of its members is back.
 
-A trusted member fences itself; its length follows as in a switch (an unbroken master's commit, else its tail). What lies
+A trusted member fences itself; its length follows as in a switch (an unbroken master's commit, else its tail). What
+lies
 above the commit it knew may be on its disk alone, so it is copied to another disk first. Then one transaction. Nothing
 that a producer says can settle a segment: consumers may have been given more than the producer knows.
 """

@@ -1,8 +1,9 @@
 """The switch: seal the open segment and open the next one. Any broker may run it.
 
-Read the chain; fence a member and take its tail; prepare the next group under an id of this attempt; one transaction. Each
-phase has a deadline, and whatever goes wrong before the transaction leaves the chain as it was. Being wrong about who is
-dead costs a switch, never order.
+Read the chain; fence a member and take its tail; prepare the next group under an id of this attempt; one transaction.
+Each
+phase has a deadline, and whatever goes wrong before the transaction leaves the chain as it was. Being wrong about who
+is dead costs a switch, never order.
 """
 
 from __future__ import annotations
@@ -388,7 +389,7 @@ class Switch(State):
     # ---- step 4: prepare --------------------------------------------------------------------------------
 
     def candidates(self, outbox: Outbox, chain: Chain) -> list[str]:
-        """Groups to try, best first: whole ones in the order of the send chain, then flapping ones, then what is left."""
+        """Groups to try, best first: whole ones in the order of the send chain, then flapping ones, then the rest."""
         head, *rest = chain.send_chain
         order = [*rest, head]
         linked = [group for group in order if _is_whole(outbox, group)]
