@@ -68,6 +68,7 @@ class Broker:
         self.run += 1
         self.process = Process(world, self)
         self.process.start()
+        world.coordinator.tell_certificates(self.name)
         return self.process
 
 

@@ -30,6 +30,11 @@ if TYPE_CHECKING:
     from .brokers import Broker, Process
     from .checkers import Judge
 
+LATE_HINT_US = 1_500_000
+"""When a broker hears of a certificate whose first notice was lost: its watch goes on where it was."""
+
+FIRST_LISTING_US = 100_000
+
 TIMEOUT_US = 120_000
 
 _Request = ReadChain | WriteChain | ReadCertificate | ReadCursor | WriteCursor
@@ -75,13 +80,20 @@ class SimCoordinator:
         self._schedule.after(delay, self._carry_out, process, request, answer_lost)
 
     def certify(self, run: RunId) -> None:
-        """Write a death certificate, if the run is not certified yet; brokers hear of it at some time, or never."""
+        """Write a death certificate, if the run is not certified yet; brokers hear of it soon, or late."""
         if not self.records.write_certificate(run):
             return
         self._schedule.tell("coord", f"certificate of {run}")
         for name in sorted(self._brokers):
             if self._schedule.rng.random() < 0.8:
                 self._schedule.after(self._schedule.rng.randint(500, 50_000), self._hint, name, run)
+            else:
+                self._schedule.after(LATE_HINT_US, self._hint, name, run)
+
+    def tell_certificates(self, name: str) -> None:
+        """A broker that starts is told what there is, as the first listing of its watch would."""
+        for run in self.records.certificates():
+            self._schedule.after(FIRST_LISTING_US, self._hint, name, run)
 
     def _hint(self, name: str, run: RunId) -> None:
         process = self._brokers[name].process

@@ -355,11 +355,11 @@ class Broker:
         _log.info("stopped", broker=self.settings.broker)
 
     async def _hand_over(self) -> None:
-        """Planned switches of all that this broker is the master of, within the deadline."""
+        """Planned switches of all open segments that this broker is a member of, within the deadline."""
         mine = [
             partition.id
             for partition in self._core.partitions.values()
-            if partition.chain is not None and partition.chain.open_segment.master == self.identity.member
+            if partition.chain is not None and self.identity.member in partition.chain.open_segment.members
         ]
         if not mine or not self.settings.stop_deadline_s:
             return

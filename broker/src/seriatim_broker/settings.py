@@ -37,7 +37,8 @@ class BrokerSettings(BaseSettings):
         coordinator: `host:port` of each member of etcd, or of the embedded coordinator.
         peers: Where other brokers are reached from here, by name, instead of where they registered.
         admin_listen: `host:port` of metrics and health; none if left out.
-        replace_disk: This empty directory takes the slot of a disk that is lost for good.
+        replace_disk: This empty directory takes the slot of a disk that is lost for good; whoever says so vouches that
+            the old process is gone.
         heal_after_s: A member that was away for so long has its sealed segments copied elsewhere.
         join_deadline_s: How long a start waits for the coordinator.
         stop_deadline_s: How long a graceful stop may take to hand over.

@@ -132,7 +132,7 @@ def _nobody_eligible_lives(outbox: Outbox, segment: Segment) -> bool:
 
 def _has_ended(outbox: Outbox, member: MemberId) -> bool:
     if is_replaced(outbox, member):
-        return True
+        return member in outbox.ended  # whoever gave its slot away certified its last run
     link = outbox.links.get(member.broker)
     linked_run = link.run if link is not None and link.member == member else 0
     run = max(linked_run, outbox.runs.get(member, 0))

@@ -28,7 +28,7 @@ from seriatim_api.v1 import records_pb2
 
 from ..interfaces.coordinator import Coordinator, KeyValue, Put, absent, mod_revision_is
 from .keys import Keys
-from .records import member_to_record
+from .records import member_from_record, member_to_record
 
 FORMAT_LEVEL = 1
 PROTOCOL_MIN = PROTOCOL_MAX = 1
@@ -137,6 +137,10 @@ async def join(
         run = disk.raise_run()
         await _register(coordinator, key, item, _make_record(record, disk.member, place, run, boot_id))
         await _certify_earlier_runs(coordinator, keys, RunId(disk.member, run))
+        if record is not None and record.member.incarnation != disk.member.incarnation:
+            # who started with the explicit word vouches that the old process is gone
+            old = RunId(member_from_record(record.member), record.run)
+            await certify_death(coordinator, keys, old, "replaced", "its slot was given to another disk")
     identity = Identity(cluster_id, disk.member, place.group, place.slot, run, suspect)
     _log.info("joined", cluster=place.cluster, member=str(identity.member), run=run, suspect=suspect)
     return identity

@@ -53,6 +53,10 @@ class MemoryRecords:
         """All cursors, in the order of their keys."""
         return [(partition, group, entry[0]) for (partition, group), entry in sorted(self._cursors.items())]
 
+    def certificates(self) -> list[RunId]:
+        """All runs that are known to have ended, in the order in which that was written."""
+        return list(self._certificates)
+
     def has_certificate(self, run: RunId) -> bool:
         """Whether the run is known to have ended."""
         return run in self._certificates
