@@ -66,10 +66,11 @@ class Quiescence(State):
 class Waiter(State):
     """Somebody who asked for a route and waits until the chain is past a segment."""
 
-    __slots__ = ("deadline_us", "past", "request")
+    __slots__ = ("asked_us", "deadline_us", "past", "request")
 
-    def __init__(self, request: int, past: int | None, deadline_us: int) -> None:
+    def __init__(self, request: int, past: int | None, asked_us: int, deadline_us: int) -> None:
         self.request = request
+        self.asked_us = asked_us
         self.past = past
         self.deadline_us = deadline_us
 
@@ -417,13 +418,14 @@ class Partition(State):
 
     def resolve(self, outbox: Outbox, request: int, failed_segment: int | None, deadline_us: int) -> None:
         """Answer with the route, now if it is known to be good, else after a look at the coordinator."""
-        self.waiters.append(Waiter(request, failed_segment, deadline_us))
+        self.waiters.append(Waiter(request, failed_segment, outbox.now.mono_us, deadline_us))
         outbox.wake(deadline_us, "waiters", self.id)
         if failed_segment is None and self._is_mine(outbox):
             self.answer_waiters(outbox)
             return
         if failed_segment is not None and self.chain is not None and self.chain.open_segment.no == failed_segment:
             self.begin_switch(outbox, "complaint", failed_segment)
+            self._look_for(outbox, self.waiters[-1:])
         else:
             self.read_chain(outbox)
 
@@ -477,6 +479,13 @@ class Partition(State):
             else:
                 still.append(waiter)
         self.waiters = still
+        self._look_for(outbox, [waiter for waiter in still if waiter.past is not None])
+
+    def _look_for(self, outbox: Outbox, complaints: list[Waiter]) -> None:
+        """Somebody else may run the switch, and nobody tells a broker that is no member: look, less and less often."""
+        if complaints:
+            age_us = outbox.now.mono_us - max(waiter.asked_us for waiter in complaints)
+            outbox.poll(max(outbox.config.retry_us, age_us // 2), "read", self.id)
 
     # ---- appending --------------------------------------------------------------------------------------
 
