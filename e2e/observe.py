@@ -14,6 +14,9 @@ from typing import Final
 from seriatim import Admin, Chain, GroupPartition
 from seriatim_api.errors import DeadlineExceededError, SeriatimError
 
+LOOK_DEADLINE_S: Final = 5.0
+"""For one look: a server that does not answer is waited for by the broker that was asked, and machines are busy."""
+
 POLL_S: Final = 0.1
 """Between two looks of `Observer.wait_until`: describing costs the brokers little, but not nothing."""
 
@@ -184,7 +187,7 @@ class Observer:
         self._group = group
         self.latest = Snapshot()
 
-    async def look(self, deadline_s: float = 2.0) -> Snapshot:
+    async def look(self, deadline_s: float = LOOK_DEADLINE_S) -> Snapshot:
         """The cluster now.
 
         Raises:

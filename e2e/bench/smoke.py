@@ -59,8 +59,9 @@ ROWS: Final = 8_192
 
 PIECE_ROWS: Final = 2_000
 UNSETTLED_MESSAGES_MAX: Final = 60_000
-ROUND_ROWS: Final = 20
-"""Messages that go to one of many partitions before the next one's turn."""
+ROUND_ROWS: Final = 50
+"""Messages that go to one of many partitions before the next one's turn, and so the size of a batch: what comes
+together for a partition in two thirds of a second at the rate that is aimed at."""
 
 DEADLINE_S: Final = 30.0
 

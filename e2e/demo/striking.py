@@ -99,7 +99,7 @@ class Striker:
 
     async def _strike(self, fault: PlannedFault) -> bool:
         """One fault, from the choice of its victim until all is whole again; whether it hit."""
-        before = await self._observer.look()
+        before = await self._observer.wait_until(lambda now: bool(now.masters()), "a look succeeds", WHOLE_DEADLINE_S)
         victim = choose(fault, before, self._members)
         if victim is None:
             return False
@@ -121,15 +121,19 @@ class Striker:
         await self._inject(fault, victim)
         await asyncio.sleep(fault.hold_s)  # this is how long the fault lasts
         await self._mend(fault, victim)
-        self._update(healed_at_s=time.monotonic() - self._begin)
+        self._update(healed_at_s=time.monotonic() - self._begin, gap_ms=self._gap_ms(before, victim, struck_at))
         self._on_change(f"{fault.kind} {victim.name}: mended, waiting until all brokers are ready")
         after = await self._whole()
-        partitions = before.partitions_on(victim.brokers)
-        gap_s = self._acks.worst_gap_s(partitions, struck_at, time.monotonic())
         hit = _has_hit(before, after, victim, struck_at_ms)
-        self._update(hit=hit, gap_ms=None if gap_s is None else gap_s * 1000)
+        self._update(hit=hit, gap_ms=self._gap_ms(before, victim, struck_at))
         self._on_change("")
         return hit
+
+    def _gap_ms(self, before: Snapshot, victim: Victim, struck_at: float) -> float | None:
+        """The longest gap until now of the partitions in which the victim was a member; None if there were none."""
+        partitions = before.partitions_on(victim.brokers)
+        gap_s = self._acks.worst_gap_s(partitions, struck_at, time.monotonic())
+        return None if gap_s is None else gap_s * 1000
 
     def _update(self, **changes: float | bool | None) -> None:
         self.records[-1] = replace(self.records[-1], **changes)  # type: ignore[arg-type]
