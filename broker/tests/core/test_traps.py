@@ -253,6 +253,7 @@ def test_an_answer_to_an_earlier_run_or_another_segment_confirms_no_control_reco
     head = bench.part.groups[GROUP]
     assert head.syncs
     bench.hear(M01, msg.CursorSynced(P, 1, 1, 1_000_000))
+    bench.hear(M01, msg.CursorSynced(P, 1, head.server_epoch - 1, max(head.syncs)))
     bench.hear(M01, msg.CursorSynced(P, 2, head.server_epoch, max(head.syncs)))
     assert head.syncs
 
