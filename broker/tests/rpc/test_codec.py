@@ -17,7 +17,8 @@ from seriatim_broker.core.chain import Chain, Segment, SegmentState
 from seriatim_broker.core.log import Batch, CursorState, TailCopy
 from seriatim_broker.core.producers import Entry
 from seriatim_broker.rpc import codec, peer_frames
-from seriatim_broker.runtime.records import ChainArchive, chain_to_record, parse_chain
+from seriatim_broker.runtime.archive import ChainArchive
+from seriatim_broker.runtime.records import chain_to_record, parse_chain
 
 KINDS = typing.get_args(m.Message)
 
@@ -172,7 +173,7 @@ def test_a_chain_survives_the_coordinator(chain: Chain) -> None:
     assert parse_chain(value) == chain
     archive = ChainArchive()
     assert archive.parse(value, 1) == chain
-    assert archive.serialize(chain) == value
+    assert archive.lay_out(chain).record == value
 
 
 @settings(max_examples=20, deadline=None)
@@ -184,7 +185,7 @@ def test_fields_of_a_newer_version_survive_a_rewrite(chain: Chain, epoch: int) -
     value = record.SerializeToString() + unknown
     archive = ChainArchive()
     assert archive.parse(value, 1) == chain
-    rewritten = archive.serialize(typing.cast("Any", chain).__class__(**{**_fields(chain), "epoch": epoch}))
+    rewritten = archive.lay_out(typing.cast("Any", chain).__class__(**{**_fields(chain), "epoch": epoch})).record
     assert rewritten.count(unknown) == 2
     assert parse_chain(rewritten).epoch == epoch
 

@@ -10,14 +10,17 @@ from typing import Any
 import pytest
 from seriatim_api.errors import CoordinatorUnavailableError
 from seriatim_api.ids import PartitionId, RunId
-from seriatim_broker.core.chain import Chain
+from seriatim_broker.core.chain import Chain, change_server
 from seriatim_broker.core.effects import ReadChain, WriteChain
 from seriatim_broker.core.events import ChainRead, ChainWritten, Event, WriteOutcome
-from seriatim_broker.interfaces.coordinator import Compare, Coordinator, Operation, Put, TxnResult
+from seriatim_broker.interfaces.coordinator import Compare, Coordinator, Delete, Operation, Put, TxnResult
 from seriatim_broker.runtime.coordination import CHAINS_PER_TXN, JOINT_IN_FLIGHT_MAX, CoordinatorWork
 from seriatim_broker.runtime.keys import Keys
 from seriatim_broker.runtime.membership import certify_death
+from seriatim_broker.runtime.pages import has_pages, read_all_whole, read_whole
+from seriatim_broker.runtime.records import join_pages, parse_chain
 
+from .test_archive import B, longer, switched
 from .test_planning import CHAIN
 
 KEYS = Keys("c")
@@ -143,3 +146,48 @@ async def test_two_writes_of_one_partition_never_meet(desk: Desk) -> None:
     ]
     assert desk.recording.writes[0] == [KEYS.chain(PartitionId(1)), KEYS.chain(PartitionId(2))]
     assert (await desk.read(1)).chain == chain_of(1)
+
+
+async def test_a_long_chain_is_written_and_read_with_its_pages(desk: Desk, coordinator: Coordinator) -> None:
+    chain = longer(300)
+    partition = chain.partition
+    pages = [KEYS.page(partition, number) for number in (0, 1)]
+    first = await desk.write(WriteChain(partition, 1, chain, 0, None), *created([900, 901]))
+    assert {answer.outcome for answer in first.values()} == {WriteOutcome.DONE}
+    assert [await coordinator.get(page) is not None for page in pages] == [True, False]
+    assert (await desk.read(partition)).chain == chain
+
+    peer = Desk(coordinator)  # has never read it: the core learned it from another broker
+    changed = change_server(switched(chain, 40), 5, B, ())
+    second = await peer.write(WriteChain(partition, 2, changed, first[1].revision, None))
+    assert second[2].outcome is WriteOutcome.DONE
+    assert [await coordinator.get(page) is not None for page in pages] == [True, True]
+    read = await peer.read(partition)
+    assert (read.chain, read.revision) == (changed, second[2].revision)
+
+    stale = await desk.write(WriteChain(partition, 3, change_server(chain, 6, B, ()), first[1].revision, None))
+    assert stale[3].outcome is WriteOutcome.CONFLICT
+    assert (await desk.read(partition)).chain == changed
+
+    await coordinator.txn((), [Delete(pages[0])])
+    assert (await desk.read(partition)).failed, "a missing page is never a shorter chain"
+    await peer.work.close()
+
+
+async def test_pages_are_read_at_the_revision_of_their_record(desk: Desk, coordinator: Coordinator) -> None:
+    chain = longer(300)
+    partition = chain.partition
+    first = await desk.write(WriteChain(partition, 1, chain, 0, None))
+    old = await coordinator.get(KEYS.chain(partition))
+    assert old is not None
+    assert has_pages(old)
+    later = change_server(switched(chain, 300), 5, B, ())
+    second = await desk.write(WriteChain(partition, 2, later, first[1].revision, None))
+    whole = await read_whole(coordinator, KEYS, old)
+    assert whole is not None
+    assert whole.item.mod_revision == second[2].revision
+    assert parse_chain(whole.item.value, whole.pages) == later
+    joined = join_pages(whole.item.value, whole.pages)
+    assert (len(joined.segments), joined.page_count) == (600, 0)
+    await coordinator.txn((), [Delete(KEYS.chain(partition))])
+    assert await read_all_whole(coordinator, KEYS, [old]) == []

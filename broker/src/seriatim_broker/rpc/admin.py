@@ -30,11 +30,12 @@ from ..core.chain import Chain
 from ..core.effects import GroupDescribed, Resolved
 from ..core.events import CursorRecord, DescribeGroup, PlanSwitch
 from ..core.placement import CHAIN_WIDTH_DEFAULT
-from ..interfaces.coordinator import EventKind, Get
+from ..interfaces.coordinator import EventKind, Get, KeyValue
 from ..runtime.controller import Controller
 from ..runtime.coordination import READS_PER_TXN
 from ..runtime.membership import certify_death
-from ..runtime.records import cursor_from_value
+from ..runtime.pages import WholeChain, read_all_whole, read_whole
+from ..runtime.records import cursor_from_value, join_pages
 from .limits import BATCH_BYTES_MAX
 from .outbound import BrokerCalls, is_forwarded
 from .services import Services, abort, check_name, remaining_s, typed_errors
@@ -104,9 +105,9 @@ class AdminServicer(broker_pb2_grpc.AdminServicer):
         response = broker_pb2.DescribeTopicResponse(topic=topic)
         for start in range(0, len(gets), READS_PER_TXN):
             result = await self._services.coordinator.txn((), gets[start : start + READS_PER_TXN])
-            for found in result.responses:
-                if found.item is not None:
-                    response.chains.append(records_pb2.ChainRecord.FromString(found.item.value))
+            items = [found.item for found in result.responses if found.item is not None]
+            for whole in await read_all_whole(self._services.coordinator, self._services.keys, items):
+                response.chains.append(join_pages(whole.item.value, whole.pages))
         return response
 
     # ---- chains ----
@@ -115,11 +116,16 @@ class AdminServicer(broker_pb2_grpc.AdminServicer):
     async def DescribeChain(  # noqa: N802
         self, request: broker_pb2.DescribeChainRequest, _context: Any
     ) -> records_pb2.ChainRecord:
-        """The chain record of one partition."""
+        """The chain of one partition, as one record."""
         item = await self._services.coordinator.get(await self._chain_key(request))
-        if item is None:
+        whole = await self._whole(item) if item is not None else None
+        if whole is None:
             raise UnknownTopicError(f"topic {request.topic!r} is being deleted", topic=request.topic)
-        return records_pb2.ChainRecord.FromString(item.value)
+        return join_pages(whole.item.value, whole.pages)
+
+    async def _whole(self, item: KeyValue) -> WholeChain | None:
+        """A chain with its pages, at the version of `item` or a later one; None if it was deleted meanwhile."""
+        return await read_whole(self._services.coordinator, self._services.keys, item)
 
     async def WatchChain(  # noqa: N802
         self, request: broker_pb2.DescribeChainRequest, context: Any
@@ -130,23 +136,32 @@ class AdminServicer(broker_pb2_grpc.AdminServicer):
             while True:
                 result = await self._services.coordinator.txn((), [Get(key)])
                 item = result.responses[0].item
-                if item is None:
+                whole = await self._whole(item) if item is not None else None
+                if whole is None:
                     raise UnknownTopicError(f"topic {request.topic!r} is being deleted", topic=request.topic)
-                yield records_pb2.ChainRecord.FromString(item.value)
+                yield join_pages(whole.item.value, whole.pages)
                 with contextlib.suppress(CompactedError):
-                    async for record in self._later_versions(key, result.revision + 1):
+                    async for record in self._later_versions(key, max(result.revision, whole.item.mod_revision) + 1):
                         yield record
                     return
         except SeriatimError as exc:
             await abort(context, exc)
 
     async def _later_versions(self, key: str, revision: int) -> AsyncIterator[records_pb2.ChainRecord]:
+        """Until the chain is deleted. Versions overtaken while the pages of a long chain were read are left out."""
+        told = 0
         async with contextlib.aclosing(self._services.coordinator.watch(key, start_revision=revision)) as batches:
             async for batch in batches:
                 for event in batch.events:
                     if event.kind is EventKind.DELETE:
                         return
-                    yield records_pb2.ChainRecord.FromString(event.item.value)
+                    if event.item.mod_revision <= told:
+                        continue
+                    whole = await self._whole(event.item)
+                    if whole is None:
+                        return
+                    told = whole.item.mod_revision
+                    yield join_pages(whole.item.value, whole.pages)
 
     async def _chain_key(self, request: broker_pb2.DescribeChainRequest) -> str:
         topic = await self._services.topic(request.topic)

@@ -33,6 +33,7 @@ from ..runtime.directory import Directory
 from ..runtime.driver import Driver, Reply
 from ..runtime.keys import Keys
 from ..runtime.membership import Identity
+from ..runtime.pages import read_all_whole
 from ..runtime.records import parse_chain
 from .limits import IN_FLIGHT_BYTES_MAX, PROTOCOL, STREAM_COUNT_MAX
 
@@ -132,7 +133,9 @@ class Services:
             page = partitions[start : start + READS_PER_TXN]
             gets = [Get(self.keys.chain(PartitionId(partition))) for partition in page]
             result = await self.coordinator.txn((), gets)
-            chains += [parse_chain(response.item.value) for response in result.responses if response.item]
+            items = [response.item for response in result.responses if response.item]
+            whole = await read_all_whole(self.coordinator, self.keys, items)
+            chains += [parse_chain(chain.item.value, chain.pages) for chain in whole]
         return chains
 
 

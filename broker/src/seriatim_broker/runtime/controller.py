@@ -52,6 +52,7 @@ from .driver import Driver, Reply
 from .keys import CHAINS_PER_PAGE, Keys
 from .lease import LeaseKeeper
 from .membership import Identity
+from .pages import read_all_whole
 from .records import member_from_record, member_to_record, parse_chain
 
 CREATES_IN_FLIGHT_MAX = 64
@@ -61,7 +62,10 @@ CREATE_DEADLINE_S = 10.0
 CREATE_RETRIES = 20
 RETRY_S = 0.1
 DELETES_PER_TXN = 30
-"""Partitions deleted in one transaction: three operations each, below the coordinator's limit of 128."""
+"""Partitions deleted in one transaction: four operations each, below the coordinator's limit of 128."""
+
+CHAINS_PER_READ = 250
+"""Chains listed at a time: a record has some hundred bytes as a rule, and 30 KB where a chain is long."""
 
 HEALS_PER_PASS_MAX = 32
 HEAL_PASS_S = 5.0
@@ -351,10 +355,12 @@ class Controller:
             return
         end = records_pb2.CounterRecord.FromString(counter.value).next
         for first in range(0, end, CHAINS_PER_PAGE):
-            listing = await self._coordinator.list(self._keys.chains_page(PartitionId(first)), deadline_s=10.0)
+            prefix = self._keys.chains_page(PartitionId(first))
+            listing = await self._coordinator.list(prefix, limit_per_page=CHAINS_PER_READ, deadline_s=10.0)
             for number, item in enumerate(listing.items):
                 try:
-                    yield parse_chain(item.value)
+                    for whole in await read_all_whole(self._coordinator, self._keys, (item,), deadline_s=2.0):
+                        yield parse_chain(whole.item.value, whole.pages)
                 except CorruptionError as exc:
                     _log.error("chain_unreadable", key=item.key, error=str(exc))
                 if number % 50 == 49:
@@ -520,6 +526,7 @@ class Controller:
                 operations += [
                     Put(self._keys.tombstone(partition), tombstone.SerializeToString()),
                     Delete(self._keys.chain(partition)),
+                    DeletePrefix(self._keys.pages_of(partition)),
                     DeletePrefix(self._keys.cursors_of(partition)),
                 ]
             await self._txn([], operations)

@@ -26,6 +26,7 @@ from ..interfaces.coordinator import (
     OPERATION_COUNT_MAX,
     Compare,
     Coordinator,
+    Delete,
     DeletePrefix,
     Get,
     GetPrefix,
@@ -35,8 +36,10 @@ from ..interfaces.coordinator import (
     mod_revision_is,
     present,
 )
+from .archive import ChainArchive, Layout
 from .keys import Keys
-from .records import ChainArchive, cursor_from_value, cursor_to_value
+from .pages import WholeChain, has_pages, read_all_whole, read_whole
+from .records import cursor_from_value, cursor_to_value
 
 READS_PER_TXN = 100
 """Below the coordinator's limit of 128 operations."""
@@ -59,8 +62,8 @@ DEADLINE_S = 2.0
 
 _log = structlog.get_logger(__name__)
 
-_Answer = Callable[[KeyValue | None, bool], Event]
-"""Makes the event from what was read; the flag says that nothing was."""
+_Answer = Callable[[KeyValue | None, bool], Event | None]
+"""Makes the event from what was read; the flag says that nothing was. None: more must be read first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +71,9 @@ class _ChainWrite:
     """A write of a chain, ready to be sent alone or with others."""
 
     effect: WriteChain
+    layout: Layout
     compares: tuple[Compare, ...]
     operations: tuple[Operation, ...]
-    size_bytes: int
 
 
 class CoordinatorWork:
@@ -110,18 +113,36 @@ class CoordinatorWork:
     def read_chain(self, effect: ReadChain) -> None:
         """Answered by `ChainRead`."""
 
-        def answer(item: KeyValue | None, failed: bool) -> Event:
-            if failed or item is None:
-                return ChainRead(effect.partition, None, 0, failed)
-            try:
-                return ChainRead(
-                    effect.partition, self._archive.parse(item.value, item.mod_revision), item.mod_revision
-                )
-            except CorruptionError as exc:
-                _log.error("chain_unreadable", partition=effect.partition, error=str(exc))
-                return ChainRead(effect.partition, None, 0, failed=True)
+        def answer(item: KeyValue | None, failed: bool) -> Event | None:
+            if item is not None and has_pages(item):
+                self._start(self._read_long_chain(effect, item))
+                return None
+            return self._chain_read(effect, WholeChain(item) if item is not None else None, failed)
 
         self._read(self._keys.chain(effect.partition), answer)
+
+    async def _read_long_chain(self, effect: ReadChain, item: KeyValue) -> None:
+        whole, failed = None, False
+        async with self._read_slots:
+            try:
+                whole = await read_whole(self._coordinator, self._keys, item, deadline_s=DEADLINE_S)
+            except SeriatimError as exc:
+                _log.warning("chain_pages_not_read", partition=effect.partition, error=str(exc))
+                failed = True
+        self._report(self._chain_read(effect, whole, failed))
+
+    def _chain_read(self, effect: ReadChain, whole: WholeChain | None, failed: bool) -> Event:
+        if failed or whole is None:
+            if not failed:
+                self._archive.forget(effect.partition)
+            return ChainRead(effect.partition, None, 0, failed)
+        revision = whole.item.mod_revision
+        try:
+            chain = self._archive.parse(whole.item.value, revision, whole.pages)
+        except CorruptionError as exc:
+            _log.error("chain_unreadable", partition=effect.partition, error=str(exc))
+            return ChainRead(effect.partition, None, 0, failed=True)
+        return ChainRead(effect.partition, chain, revision)
 
     def read_certificate(self, effect: ReadCertificate) -> None:
         """Answered by `CertificateRead`."""
@@ -171,7 +192,9 @@ class CoordinatorWork:
                 _log.warning("coordinator_read_failed", keys=len(reads), error=str(exc))
                 failed = True
         for (_, answer), item in zip(reads, items, strict=True):
-            self._report(answer(item, failed))
+            event = answer(item, failed)
+            if event is not None:
+                self._report(event)
 
     # ---- writes ----
 
@@ -232,9 +255,9 @@ class CoordinatorWork:
             gets = [Get(self._keys.chain(effect.partition)) for effect in unseen]
             async with self._read_slots:
                 result = await self._coordinator.txn((), gets, deadline_s=DEADLINE_S)
-            for response in result.responses:
-                if response.item is not None:
-                    self._archive.parse(response.item.value, response.item.mod_revision)
+                items = [response.item for response in result.responses if response.item is not None]
+                for whole in await read_all_whole(self._coordinator, self._keys, items, deadline_s=DEADLINE_S):
+                    self._archive.parse(whole.item.value, whole.item.mod_revision, whole.pages)
         except SeriatimError as exc:
             _log.warning("chains_not_read_again", count=len(unseen), error=str(exc))
             otherwise = WriteOutcome.UNKNOWN
@@ -251,8 +274,12 @@ class CoordinatorWork:
         compares = [mod_revision_is(key, effect.revision)]
         if effect.certificate is not None:
             compares.append(present(self._keys.certificate(effect.certificate)))
-        value = self._archive.serialize(effect.chain)
-        return _ChainWrite(effect, tuple(compares), (Put(key, value),), len(value))
+        layout = self._archive.lay_out(effect.chain)
+        operations: list[Operation] = [Put(key, layout.record)]
+        for number, value in layout.pages:  # the record's compare stands for them: nobody writes them alone
+            page = self._keys.page(effect.partition, number)
+            operations.append(Delete(page) if value is None else Put(page, value))
+        return _ChainWrite(effect, layout, tuple(compares), tuple(operations))
 
     async def _write_jointly(self, writes: Sequence[_ChainWrite]) -> None:
         """One transaction for all; each of them alone if that did not hold."""
@@ -274,7 +301,7 @@ class CoordinatorWork:
     def _chain_written(self, write: _ChainWrite, outcome: WriteOutcome, revision: int) -> None:
         effect = write.effect
         if outcome is WriteOutcome.DONE:
-            self._archive.written(effect.partition, revision)
+            self._archive.written(write.layout, revision)
         self._report(ChainWritten(effect.partition, effect.serial, outcome, revision))
 
     def write_cursor(self, effect: WriteCursor) -> None:
@@ -328,10 +355,10 @@ def _joint_transactions(writes: Sequence[_ChainWrite]) -> list[list[_ChainWrite]
     size_bytes = count = 0
     for write in writes:
         own_count = max(len(write.compares), len(write.operations))
-        size_bytes += write.size_bytes
+        size_bytes += write.layout.size_bytes
         count += own_count
         if not joint or size_bytes > JOINT_SIZE_BYTES_MAX or count > OPERATION_COUNT_MAX:
             joint.append([])
-            size_bytes, count = write.size_bytes, own_count
+            size_bytes, count = write.layout.size_bytes, own_count
         joint[-1].append(write)
     return joint

@@ -99,6 +99,14 @@ class Keys:
         """Prefix of the chain records of the `CHAINS_PER_PAGE` partitions that `partition` is one of."""
         return self.chain(partition)[: -len(str(CHAINS_PER_PAGE - 1))]
 
+    def pages_of(self, partition: PartitionId) -> str:
+        """Prefix of the pages with the older segments of a long chain."""
+        return f"{self.prefix}pages/{partition:0{_PARTITION_DIGITS}d}/"
+
+    def page(self, partition: PartitionId, number: int) -> str:
+        """A page of a long chain."""
+        return f"{self.pages_of(partition)}{number}"
+
     def cursors_of(self, partition: PartitionId) -> str:
         """Prefix of the cursors of a partition."""
         return f"{self.prefix}cursors/{partition:0{_PARTITION_DIGITS}d}/"

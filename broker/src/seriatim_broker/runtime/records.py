@@ -1,13 +1,19 @@
 """The core's values as records of the coordinator, and back.
 
-A record that a newer broker wrote may hold fields that this build does not know. They survive a rewrite: `ChainArchive`
-remembers the raw record of each partition whose last reading had such fields, and writes the core's chain over it, the
-segments matched by number.
+A record that a newer broker wrote may hold fields that this build does not know: each `..._to_record` takes the message
+that was read before and changes it, so that they survive. Who remembers that message, and which segments of a long
+chain lie in pages, is `runtime.archive`'s business.
+
+Thousands of idle partitions name the same few members, groups and topics: what is read here shares one object for each.
 """
 
 from __future__ import annotations
 
-from typing import TypeVar
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from itertools import pairwise
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 from seriatim_api.errors import CorruptionError
@@ -16,6 +22,18 @@ from seriatim_api.v1 import common_pb2, records_pb2
 
 from ..core.chain import Chain, Segment, SegmentState
 from ..core.events import CursorRecord
+
+if TYPE_CHECKING:
+    from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
+
+    RepeatedSegments: TypeAlias = RepeatedCompositeFieldContainer[records_pb2.SegmentRecord]
+    RepeatedMembers: TypeAlias = RepeatedCompositeFieldContainer[common_pb2.Member]
+
+PAGE_SEGMENTS = 256
+"""A segment that left its chain's record lies in page `no // PAGE_SEGMENTS`, for ever. A full page has about 80 KB."""
+
+SHARED_COUNT_MAX = 4096
+"""Members, and tuples of them, that are shared between the chains read here; a cluster has some hundred."""
 
 _Record = TypeVar("_Record", bound=Message)
 
@@ -33,30 +51,111 @@ def member_to_record(member: MemberId) -> common_pb2.Member:
     return common_pb2.Member(broker=member.broker, incarnation=member.incarnation)
 
 
+@lru_cache(SHARED_COUNT_MAX)
+def _shared_member(broker: str, incarnation: str) -> MemberId:
+    return MemberId(broker, incarnation)
+
+
+@lru_cache(SHARED_COUNT_MAX)
+def _shared_members(members: tuple[MemberId, ...]) -> tuple[MemberId, ...]:
+    return members
+
+
+@lru_cache(SHARED_COUNT_MAX)
+def _shared_names(names: tuple[str, ...]) -> tuple[str, ...]:
+    return names
+
+
 def member_from_record(record: common_pb2.Member) -> MemberId:
     """The member that `member_to_record` was given."""
-    return MemberId(record.broker, record.incarnation)
+    return _shared_member(record.broker, record.incarnation)
 
 
-def chain_to_record(chain: Chain, over: records_pb2.ChainRecord | None = None) -> records_pb2.ChainRecord:
-    """A chain as a record; with `over`, that record changed, its unknown fields kept."""
+def members_from_record(records: Iterable[common_pb2.Member]) -> tuple[MemberId, ...]:
+    """Several of them, in their order."""
+    return _shared_members(tuple(map(member_from_record, records)))
+
+
+def has_unknown_fields(message: Message) -> bool:
+    """Whether a newer version wrote something into it, at whatever depth, that this build does not know."""
+    known = type(message)()
+    known.CopyFrom(message)
+    known.DiscardUnknownFields()
+    return known.ByteSize() != message.ByteSize()
+
+
+def chain_to_record(
+    chain: Chain,
+    over: records_pb2.ChainRecord | None = None,
+    segments_over: Mapping[int, records_pb2.SegmentRecord] | None = None,
+    *,
+    paged_count: int = 0,
+) -> records_pb2.ChainRecord:
+    """A chain as a record, the oldest `paged_count` segments left out.
+
+    With `over` that record is changed, with `segments_over` the segments of those numbers, their unknown fields kept.
+    """
     record = records_pb2.ChainRecord()
-    known: dict[int, records_pb2.SegmentRecord] = {}
     if over is not None:
         record.CopyFrom(over)
-        known = {segment.no: segment for segment in over.segments}
+        del record.segments[:]
     record.partition_id = chain.partition
     record.epoch = chain.epoch
     record.topic = chain.topic
     record.partition = chain.number
     record.flush = chain.flush
     record.send_chain[:] = chain.send_chain
-    del record.segments[:]
-    for segment in chain.segments:
-        written = record.segments.add()
-        if segment.no in known:
-            written.CopyFrom(known[segment.no])
+    record.page_count = 0
+    segments_to_record(record.segments, chain.segments[paged_count:], segments_over or {})
+    return record
+
+
+def segments_to_record(
+    field: RepeatedSegments, segments: Iterable[Segment], over: Mapping[int, records_pb2.SegmentRecord]
+) -> None:
+    """Append segments to a record or a page; those that `over` has are changed, their unknown fields kept."""
+    for segment in segments:
+        written = field.add()
+        if segment.no in over:
+            written.CopyFrom(over[segment.no])
         _write_segment(written, segment)
+
+
+def page_numbers(record: records_pb2.ChainRecord) -> range:
+    """The pages of a chain: the last one ends right before the oldest segment of the record.
+
+    Raises:
+        CorruptionError: A record that counts pages which cannot be.
+    """
+    if not record.page_count:
+        return range(0)
+    last = (record.segments[0].no - 1) // PAGE_SEGMENTS if record.segments else -1
+    if last + 1 < record.page_count:
+        raise CorruptionError(f"the chain record of partition {record.partition_id} cannot have that many pages")
+    return range(last + 1 - record.page_count, last + 1)
+
+
+def join_pages(value: bytes, pages: Sequence[bytes]) -> records_pb2.ChainRecord:
+    """The record with the segments of its pages as if it had never had any.
+
+    Raises:
+        CorruptionError: Something does not parse, or these are not the record's pages.
+    """
+    record = parse_record(value)
+    numbers = page_numbers(record)
+    parsed = [parse_page(page) for page in pages]
+    if [(page.partition_id, page.page) for page in parsed] != [(record.partition_id, number) for number in numbers]:
+        raise CorruptionError(f"the pages of partition {record.partition_id} are not those of its record")
+    if not parsed:
+        return record
+    newest = list(record.segments)
+    del record.segments[:]
+    for page in parsed:
+        record.segments.extend(page.segments)
+    record.segments.extend(newest)
+    record.page_count = 0
+    if any(later.no != earlier.no + 1 for earlier, later in pairwise(record.segments)):
+        raise CorruptionError(f"segments of partition {record.partition_id} are missing between its pages")
     return record
 
 
@@ -71,21 +170,39 @@ def chain_from_record(record: records_pb2.ChainRecord) -> Chain:
     return Chain(
         partition=PartitionId(record.partition_id),
         epoch=record.epoch,
-        topic=record.topic,
+        topic=sys.intern(record.topic),
         number=record.partition,
         flush=record.flush,
-        send_chain=tuple(record.send_chain),
+        send_chain=_shared_names(tuple(map(sys.intern, record.send_chain))),
         segments=tuple(_read_segment(segment) for segment in record.segments),
     )
 
 
-def parse_chain(value: bytes) -> Chain:
-    """The chain in a coordinator's value.
+def parse_record(value: bytes) -> records_pb2.ChainRecord:
+    """A chain's record as it is written, without its pages.
 
     Raises:
         CorruptionError: The value is no chain record.
     """
-    return chain_from_record(_parse(records_pb2.ChainRecord, value))
+    return _parse(records_pb2.ChainRecord, value)
+
+
+def parse_page(value: bytes) -> records_pb2.ChainPage:
+    """A page of a chain.
+
+    Raises:
+        CorruptionError: The value is no page.
+    """
+    return _parse(records_pb2.ChainPage, value)
+
+
+def parse_chain(value: bytes, pages: Sequence[bytes] = ()) -> Chain:
+    """The chain in a coordinator's value and those of all its pages.
+
+    Raises:
+        CorruptionError: The value is no chain record, or these are not its pages.
+    """
+    return chain_from_record(join_pages(value, pages))
 
 
 def cursor_to_value(record: CursorRecord, over: bytes | None = None) -> bytes:
@@ -106,53 +223,7 @@ def cursor_from_value(value: bytes) -> CursorRecord:
         CorruptionError: The value is no cursor record.
     """
     record = _parse(records_pb2.CursorRecord, value)
-    return CursorRecord(record.segment, record.group_epoch, record.start_index, record.topic)
-
-
-class ChainArchive:
-    """Chains to and from the coordinator's values, keeping the fields that this build does not know.
-
-    It remembers at which revision it last saw each record; a record that somebody else wrote since must be read again
-    before it is written over, or what only that one knew would be lost.
-    """
-
-    def __init__(self) -> None:
-        self._raw: dict[PartitionId, records_pb2.ChainRecord] = {}
-        self._revisions: dict[PartitionId, int] = {}
-
-    def parse(self, value: bytes, revision: int) -> Chain:
-        """The chain in `value`, remembering what `serialize` must keep.
-
-        Raises:
-            CorruptionError: The value is no chain record.
-        """
-        record = _parse(records_pb2.ChainRecord, value)
-        chain = chain_from_record(record)
-        # Serialized from the fields known here it has the same size exactly if there are no others (page_count is
-        # a field that the core does not carry: such a record is kept as well).
-        if chain_to_record(chain).ByteSize() == len(value):
-            self._raw.pop(chain.partition, None)
-        else:
-            self._raw[chain.partition] = record
-        self._revisions[chain.partition] = revision
-        return chain
-
-    def has_seen(self, partition: PartitionId, revision: int) -> bool:
-        """Whether `serialize` knows all of the record that stands at `revision` (0: there is none)."""
-        return revision == 0 or self._revisions.get(partition) == revision
-
-    def serialize(self, chain: Chain) -> bytes:
-        """The value to write over the one last seen."""
-        return chain_to_record(chain, self._raw.get(chain.partition)).SerializeToString()
-
-    def written(self, partition: PartitionId, revision: int) -> None:
-        """What was serialized last stands at `revision` now."""
-        self._revisions[partition] = revision
-
-    def forget(self, partition: PartitionId) -> None:
-        """The partition is no more."""
-        self._raw.pop(partition, None)
-        self._revisions.pop(partition, None)
+    return CursorRecord(record.segment, record.group_epoch, record.start_index, sys.intern(record.topic))
 
 
 def _write_segment(record: records_pb2.SegmentRecord, segment: Segment) -> None:
@@ -178,9 +249,11 @@ def _write_segment(record: records_pb2.SegmentRecord, segment: Segment) -> None:
     record.sealed_at_ms = segment.sealed_at_ms
 
 
-def _write_members(field: object, members: tuple[MemberId, ...]) -> None:
-    del field[:]  # type: ignore[attr-defined]
-    field.extend(member_to_record(member) for member in members)  # type: ignore[attr-defined]
+def _write_members(field: RepeatedMembers, members: tuple[MemberId, ...]) -> None:
+    if members_from_record(field) == members:
+        return  # what a newer version says of a member stays
+    del field[:]
+    field.extend(member_to_record(member) for member in members)
 
 
 def _read_segment(record: records_pb2.SegmentRecord) -> Segment:
@@ -190,19 +263,19 @@ def _read_segment(record: records_pb2.SegmentRecord) -> Segment:
     return Segment(
         no=record.no,
         attempt=record.attempt,
-        group=record.group,
-        members=tuple(map(member_from_record, record.members)),
+        group=sys.intern(record.group),
+        members=members_from_record(record.members),
         master_run=record.master_run,
         state=state,
         base=record.base if record.HasField("base") else None,
         server=member_from_record(record.server),
         server_epoch=record.server_epoch,
-        eligible=tuple(map(member_from_record, record.eligible)),
+        eligible=members_from_record(record.eligible),
         opened_at_ms=record.opened_at_ms,
         sealed_len=record.sealed_len if record.HasField("sealed_len") else None,
         sealed_checksum=record.sealed_checksum if record.HasField("sealed_checksum") else None,
         tail_from=record.tail_from if record.HasField("tail_from") else None,
-        tail_copies=tuple(map(member_from_record, record.tail_copies)),
+        tail_copies=members_from_record(record.tail_copies),
         incomplete_table=record.incomplete_table,
         sealed_at_ms=record.sealed_at_ms,
     )

@@ -1,0 +1,182 @@
+"""How chains lie in the coordinator: the newest segments in the record, older ones in pages, nothing lost on the way.
+
+The core keeps whole chains; a coordinator takes no value over 1.5 MB. So the record holds the newest segments, between
+`RECORD_SEGMENTS_MIN` and `RECORD_SEGMENTS_MAX` of them: when it would grow past that, the oldest go to pages, several
+at a time so that not every switch of a long chain writes a page. They never come back.
+
+A page is written only in a transaction that compares the record's revision and writes the record too. So the record's
+revision stands for all of them: who has read pages at that revision knows the chain, and who lost the compare wrote
+nothing anywhere. That is also why an UNSETTLED segment may lie in a page like any other: settling it writes its page,
+and those behind whose positions are known now, in one transaction with the record. (Kept in the record, it would hold
+all behind it there, and the record could grow over the limit, the very thing that pages are for.)
+
+`ChainArchive` remembers from the last reading or writing of a partition what the core's chain does not tell: which
+segments lie in pages, and messages with fields of a newer version. For a short chain of this version that is nothing
+but the revision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+
+from seriatim_api.ids import PartitionId
+from seriatim_api.v1 import records_pb2
+
+from ..core.chain import Chain, Segment
+from .records import (
+    PAGE_SEGMENTS,
+    chain_from_record,
+    chain_to_record,
+    has_unknown_fields,
+    join_pages,
+    parse_page,
+    parse_record,
+    segments_to_record,
+)
+
+RECORD_SEGMENTS_MIN = 64
+"""Segments that stay in the record when others leave it."""
+
+RECORD_SEGMENTS_MAX = 80
+"""In one record: about 30 KB, so that a hundred of them are read in one transaction."""
+
+MOVED_SEGMENTS_MAX = 1024
+"""That leave a record at once: what an older version left in one record goes in steps that fit into a transaction."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """A chain as it is to be written over the one last seen.
+
+    Attributes:
+        record: The value of its key.
+        pages: Values of the pages that changed, by number; None for one that goes.
+        paged: The segments that lie in pages then.
+    """
+
+    partition: PartitionId
+    record: bytes
+    pages: tuple[tuple[int, bytes | None], ...]
+    paged: tuple[Segment, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all its values."""
+        return len(self.record) + sum(len(value) for _, value in self.pages if value is not None)
+
+
+@dataclass(slots=True)
+class _Kept:
+    """What the core's chain does not tell. Messages are kept for their unknown fields, those of segments by number."""
+
+    paged: tuple[Segment, ...] = ()
+    record: records_pb2.ChainRecord | None = None
+    pages: dict[int, records_pb2.ChainPage] = field(default_factory=dict)
+    segments: dict[int, records_pb2.SegmentRecord] = field(default_factory=dict)
+
+
+_NOTHING_KEPT = _Kept()
+
+
+class ChainArchive:
+    """Chains to and from the coordinator's values.
+
+    It remembers at which revision it last saw each record; one that somebody else wrote since must be read again before
+    it is written over.
+    """
+
+    def __init__(self) -> None:
+        self._kept: dict[PartitionId, _Kept] = {}
+        self._revisions: dict[PartitionId, int] = {}
+
+    def parse(self, value: bytes, revision: int, pages: Sequence[bytes] = ()) -> Chain:
+        """The chain in `value` and its `pages` at `revision`, remembering what `lay_out` must keep.
+
+        Raises:
+            CorruptionError: The value is no chain record, or these are not its pages.
+        """
+        joined = join_pages(value, pages)
+        chain = chain_from_record(joined)
+        has_unknown = has_unknown_fields(joined) or any(has_unknown_fields(parse_page(page)) for page in pages)
+        if pages or has_unknown:
+            kept = _Kept()
+            kept.paged = chain.segments[: -len(parse_record(value).segments)] if pages else ()
+            if has_unknown:
+                _keep_messages(kept, joined, pages)
+            self._kept[chain.partition] = kept
+        else:
+            self._kept.pop(chain.partition, None)
+        self._revisions[chain.partition] = revision
+        return chain
+
+    def has_seen(self, partition: PartitionId, revision: int) -> bool:
+        """Whether `lay_out` knows all of the record that stands at `revision` (0: there is none)."""
+        return revision == 0 or self._revisions.get(partition) == revision
+
+    def lay_out(self, chain: Chain) -> Layout:
+        """What to write over the record last seen."""
+        kept = self._kept.get(chain.partition, _NOTHING_KEPT)
+        count = _paged_count(chain, kept.paged)
+        paged = chain.segments[:count]
+        before, after = _by_page(kept.paged), _by_page(paged)
+        record = chain_to_record(chain, kept.record, kept.segments, paged_count=count)
+        record.page_count = len(after)
+        changed: list[tuple[int, bytes | None]] = [(number, None) for number in before if number not in after]
+        for number, segments in after.items():
+            if segments != before.get(number):
+                changed.append((number, _page_value(chain.partition, number, segments, kept)))
+        return Layout(chain.partition, record.SerializeToString(), tuple(changed), paged)
+
+    def written(self, layout: Layout, revision: int) -> None:
+        """What was laid out stands at `revision` now."""
+        self._revisions[layout.partition] = revision
+        kept = self._kept.get(layout.partition)
+        if kept is not None:
+            kept.paged = layout.paged
+        elif layout.paged:
+            self._kept[layout.partition] = _Kept(layout.paged)
+
+    def forget(self, partition: PartitionId) -> None:
+        """The partition is no more."""
+        self._kept.pop(partition, None)
+        self._revisions.pop(partition, None)
+
+
+def _paged_count(chain: Chain, paged: Sequence[Segment]) -> int:
+    """How many of the oldest segments lie in pages after this write."""
+    count = max(0, paged[-1].no + 1 - chain.segments[0].no) if paged else 0
+    assert count < len(chain.segments), "the open segment is in the record"
+    in_record = len(chain.segments) - count
+    if in_record > RECORD_SEGMENTS_MAX:
+        count += min(in_record - RECORD_SEGMENTS_MIN, MOVED_SEGMENTS_MAX)
+    return count
+
+
+def _by_page(segments: Iterable[Segment]) -> dict[int, tuple[Segment, ...]]:
+    return {number: tuple(group) for number, group in groupby(segments, lambda segment: segment.no // PAGE_SEGMENTS)}
+
+
+def _page_value(partition: PartitionId, number: int, segments: Iterable[Segment], kept: _Kept) -> bytes:
+    page = records_pb2.ChainPage()
+    if number in kept.pages:
+        page.CopyFrom(kept.pages[number])
+    page.partition_id = partition
+    page.page = number
+    segments_to_record(page.segments, segments, kept.segments)
+    return page.SerializeToString()
+
+
+def _keep_messages(kept: _Kept, joined: records_pb2.ChainRecord, pages: Sequence[bytes]) -> None:
+    """Set those aside that have unknown fields, each without the segments in it."""
+    kept.segments = {segment.no: segment for segment in joined.segments if has_unknown_fields(segment)}
+    shell = records_pb2.ChainRecord()
+    shell.CopyFrom(joined)
+    del shell.segments[:]
+    if has_unknown_fields(shell):
+        kept.record = shell
+    for page in map(parse_page, pages):
+        del page.segments[:]
+        if has_unknown_fields(page):
+            kept.pages[page.page] = page

@@ -1,0 +1,97 @@
+"""Reading chains whose older segments lie in pages (`runtime.archive` says how they lie there).
+
+The record comes first, and says which pages there are; they are read in transactions that read the record as well. If
+it still has the revision it had, all of it belongs together; else everything is read anew from there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from seriatim_api.errors import CoordinatorUnavailableError, CorruptionError
+from seriatim_api.ids import PartitionId
+
+from ..interfaces.coordinator import Coordinator, Get, KeyValue
+from .keys import Keys
+from .records import page_numbers, parse_record
+
+PAGES_PER_READ = 16
+"""In one transaction: about 1.3 MB."""
+
+READ_ATTEMPTS_MAX = 20
+"""A chain is written when a broker dies, not twenty times while it is read."""
+
+
+@dataclass(frozen=True, slots=True)
+class WholeChain:
+    """A chain's record and the values of all its pages, oldest first, as of the record's revision."""
+
+    item: KeyValue
+    pages: tuple[bytes, ...] = ()
+
+
+def has_pages(item: KeyValue) -> bool:
+    """Whether a chain's record is not all of it. What does not parse has none: whoever reads it will say so."""
+    try:
+        return bool(parse_record(item.value).page_count)
+    except CorruptionError:
+        return False
+
+
+async def read_whole(
+    coordinator: Coordinator, keys: Keys, item: KeyValue, *, deadline_s: float | None = None
+) -> WholeChain | None:
+    """The chain whose record is, or was, `item`: that version or a later one; None if it was deleted meanwhile.
+
+    The deadline is for each transaction.
+
+    Raises:
+        CorruptionError: A page is missing. CoordinatorUnavailableError: No answer, or it changes all the time.
+    """
+    for _ in range(READ_ATTEMPTS_MAX):
+        whole, later = await _read_pages(coordinator, keys, item, deadline_s)
+        if whole is not None or later is None:
+            return whole
+        item = later
+    raise CoordinatorUnavailableError(f"{item.key} changes faster than it can be read")
+
+
+async def read_all_whole(
+    coordinator: Coordinator, keys: Keys, items: Iterable[KeyValue], *, deadline_s: float | None = None
+) -> list[WholeChain]:
+    """Several of them, in their order; those that were deleted meanwhile are left out. Errors as of `read_whole`."""
+    found: list[WholeChain] = []
+    for item in items:
+        whole = WholeChain(item)
+        if has_pages(item):
+            read = await read_whole(coordinator, keys, item, deadline_s=deadline_s)
+            if read is None:
+                continue
+            whole = read
+        found.append(whole)
+        if len(found) % 50 == 0:
+            await asyncio.sleep(0)  # a long list must not hold up the loop
+    return found
+
+
+async def _read_pages(
+    coordinator: Coordinator, keys: Keys, item: KeyValue, deadline_s: float | None
+) -> tuple[WholeChain | None, KeyValue | None]:
+    """The whole of `item`, or None and the record as it is by now."""
+    record = parse_record(item.value)
+    partition = PartitionId(record.partition_id)
+    numbers = page_numbers(record)
+    pages: list[bytes] = []
+    for start in range(0, len(numbers), PAGES_PER_READ):
+        gets = [Get(keys.page(partition, number)) for number in numbers[start : start + PAGES_PER_READ]]
+        result = await coordinator.txn((), [Get(item.key), *gets], deadline_s=deadline_s)
+        now = result.responses[0].item
+        if now is None or now.mod_revision != item.mod_revision:
+            return None, now
+        for get, response in zip(gets, result.responses[1:], strict=True):
+            if response.item is None:
+                raise CorruptionError(f"{get.key} is missing")
+            pages.append(response.item.value)
+    return WholeChain(item, tuple(pages)), item

@@ -1,0 +1,241 @@
+"""Long chains in the coordinator: nothing is lost between record and pages, and neither grows without bound."""
+
+from __future__ import annotations
+
+import typing
+from dataclasses import replace
+from functools import cache
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from seriatim_api.errors import CorruptionError
+from seriatim_api.ids import MemberId
+from seriatim_api.v1 import records_pb2
+from seriatim_broker.core.chain import (
+    Chain,
+    Opening,
+    Seal,
+    add_copy,
+    change_server,
+    check,
+    declare_lost,
+    drop_oldest,
+    open_over,
+    replace_copy,
+    seal_and_open,
+    settle,
+)
+from seriatim_broker.core.chain import SegmentState as State
+from seriatim_broker.runtime.archive import (
+    MOVED_SEGMENTS_MAX,
+    RECORD_SEGMENTS_MAX,
+    RECORD_SEGMENTS_MIN,
+    ChainArchive,
+    Layout,
+)
+from seriatim_broker.runtime.records import PAGE_SEGMENTS, chain_to_record, page_numbers, parse_record
+
+from .test_planning import CHAIN
+
+UNKNOWN = b"\xc2\x3e\x05newer"  # field 1000, length-delimited
+A, B, C = (MemberId(f"g{number}-0", f"{number:032x}") for number in range(3))
+
+
+def opening(no: int, *, incomplete: bool = False) -> Opening:
+    return Opening(no.to_bytes(16, "big"), "g0", (A, B), 1, incomplete)
+
+
+SEAL = Seal(10, 5, A, (A, B), None, ())
+
+
+def switched(chain: Chain, times: int) -> Chain:
+    for _ in range(times):
+        chain = seal_and_open(chain, SEAL, opening(chain.open_segment.no + 1), 1)
+    return chain
+
+
+@cache
+def longer(count: int) -> Chain:
+    """A chain of `count` segments."""
+    last = replace(CHAIN.open_segment, attempt=bytes(16), members=(A, B), server=A, eligible=(A, B))
+    sealed = replace(last, state=State.SEALED, sealed_len=10, sealed_checksum=5)
+    older = tuple(replace(sealed, no=no, base=10 * (no - 1)) for no in range(1, count))
+    chain = replace(CHAIN, segments=(*older, replace(last, no=count, base=10 * (count - 1))), epoch=max(CHAIN.epoch, 9))
+    check(chain)
+    return chain
+
+
+class Store:
+    """What a coordinator would hold of one partition, and how often each page was written."""
+
+    def __init__(self) -> None:
+        self.record = b""
+        self.pages: dict[int, bytes] = {}
+        self.revision = 0
+        self.page_writes: list[int] = []
+
+    def take(self, layout: Layout) -> int:
+        self.revision += 1
+        self.record = layout.record
+        for number, value in layout.pages:
+            self.page_writes.append(number)
+            if value is None:
+                del self.pages[number]
+            else:
+                self.pages[number] = value
+        return self.revision
+
+    def write(self, archive: ChainArchive, chain: Chain) -> None:
+        layout = archive.lay_out(chain)
+        archive.written(layout, self.take(layout))
+
+    def read(self, archive: ChainArchive) -> Chain:
+        record = parse_record(self.record)
+        numbers = page_numbers(record)
+        assert sorted(self.pages) == list(numbers)
+        assert len(record.segments) <= RECORD_SEGMENTS_MAX
+        return archive.parse(self.record, self.revision, [self.pages[number] for number in numbers])
+
+
+def changed(chain: Chain, no: int, kind: str) -> Chain:
+    """One step of a chain, at an old segment where the step has one."""
+    segment = chain.segment(no)
+    assert segment is not None
+    if kind == "switch" or segment is chain.open_segment:
+        return switched(chain, 1)
+    if kind == "unsettle":
+        return open_over(chain, opening(chain.open_segment.no + 1, incomplete=True), 1)
+    if kind == "server":
+        return change_server(chain, no, B if segment.server == A else A, ())
+    if kind == "lost" and segment.state is not State.LOST:
+        return declare_lost(chain, no)
+    if segment.state is State.UNSETTLED:
+        return settle(chain, no, SEAL)
+    if kind == "copy" and segment.state is State.SEALED and C not in segment.members:
+        return replace_copy(chain, no, C, B) if segment.server != B else add_copy(chain, no, C)
+    if kind == "drop" and chain.settled_before(no):
+        return drop_oldest(chain, no)
+    return chain
+
+
+KINDS = ("switch", "unsettle", "server", "lost", "settle", "copy", "drop")
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    length=st.sampled_from([1, 63, 64, 80, 81, 255, 300, 600]),
+    steps=st.lists(st.tuples(st.sampled_from(KINDS), st.floats(0, 1), st.booleans()), max_size=12),
+)
+def test_long_chains_survive(length: int, steps: list[tuple[str, float, bool]]) -> None:
+    store, archive = Store(), ChainArchive()
+    chain = longer(length)
+    store.write(archive, chain)
+    for kind, where, forgets in steps:
+        chain = changed(chain, chain.segments[int(where * (len(chain.segments) - 1))].no, kind)
+        if forgets:  # another broker goes on
+            archive = ChainArchive()
+            store.read(archive)
+        store.write(archive, chain)
+        assert store.read(ChainArchive()) == chain
+    assert store.read(archive) == chain
+
+
+def test_short_chains_have_no_page_and_leave_nothing_in_memory() -> None:
+    store, archive = Store(), ChainArchive()
+    chain = longer(RECORD_SEGMENTS_MAX)
+    store.write(archive, chain)
+    assert store.read(archive) == chain
+    assert store.record == chain_to_record(chain).SerializeToString()
+    assert not store.pages
+    assert not archive._kept
+
+
+def test_record_and_pages_are_bounded_and_pages_are_seldom_written() -> None:
+    store, archive = Store(), ChainArchive()
+    chain = longer(200)
+    store.write(archive, chain)
+    sizes: list[int] = []
+    for _ in range(400):
+        store.write(archive, chain)
+        sizes.append(len(store.record))
+        chain = switched(chain, 1)
+    assert max(sizes) <= RECORD_SEGMENTS_MAX * 400
+    assert max(map(len, store.pages.values())) <= PAGE_SEGMENTS * 400
+    assert sorted(store.pages) == [0, 1, 2]
+    assert len(store.page_writes) <= 400 / (RECORD_SEGMENTS_MAX - RECORD_SEGMENTS_MIN) + 3
+
+
+def test_only_the_page_that_changed_is_written() -> None:
+    store, archive = Store(), ChainArchive()
+    chain = longer(900)
+    store.write(archive, chain)
+    store.page_writes.clear()
+    store.write(archive, switched(chain, 1))
+    assert store.page_writes == []
+    store.write(archive, change_server(switched(chain, 1), 300, B, ()))
+    assert store.page_writes == [1]
+    store.page_writes.clear()
+    store.write(archive, drop_oldest(chain, 520))
+    assert store.page_writes == [0, 1, 2]
+    assert sorted(store.pages) == [2, 3]
+
+
+def test_a_write_that_was_not_done_changes_nothing_remembered() -> None:
+    store, archive = Store(), ChainArchive()
+    chain = longer(300)
+    store.write(archive, chain)
+    archive.lay_out(change_server(chain, 5, B, ()))  # lost: a conflict, or unknown
+    assert not archive.has_seen(chain.partition, store.revision + 1)
+    other = change_server(chain, 6, B, ())
+    store.write(archive, other)
+    assert store.read(ChainArchive()) == other
+
+
+def test_what_an_older_version_left_in_one_record_moves_in_steps() -> None:
+    store, archive = Store(), ChainArchive()
+    chain = longer(MOVED_SEGMENTS_MAX + 200)
+    archive.parse(chain_to_record(chain).SerializeToString(), 1)
+    store.take(archive.lay_out(chain))
+    assert len(parse_record(store.record).segments) == 200
+    again = ChainArchive()
+    assert again.parse(store.record, 1, [store.pages[number] for number in sorted(store.pages)]) == chain
+    store.write(again, chain)
+    assert store.read(ChainArchive()) == chain
+
+
+def test_fields_of_a_newer_version_survive_in_pages_and_on_the_way_there() -> None:
+    store, archive = Store(), ChainArchive()
+    chain = longer(RECORD_SEGMENTS_MAX + PAGE_SEGMENTS)
+    store.write(archive, chain)
+    record = parse_record(store.record)
+    record.MergeFromString(UNKNOWN)
+    record.segments[0].MergeFromString(UNKNOWN)  # still in the record, soon in a page
+    store.record = record.SerializeToString()
+    page = records_pb2.ChainPage.FromString(store.pages[0])
+    page.MergeFromString(UNKNOWN)
+    page.segments[7].MergeFromString(UNKNOWN)
+    page.segments[7].members[0].MergeFromString(UNKNOWN)
+    store.pages[0] = page.SerializeToString()
+    assert store.read(archive) == chain
+    chain = switched(change_server(chain, page.segments[7].no, B, ()), RECORD_SEGMENTS_MAX)
+    store.write(archive, chain)
+    assert store.pages[0].count(UNKNOWN) == 3
+    assert store.record.count(UNKNOWN) == 1
+    assert b"".join([store.record, *store.pages.values()]).count(UNKNOWN) == 5
+    assert store.read(archive) == chain
+
+
+def test_pages_that_do_not_belong_to_the_record_are_refused() -> None:
+    store, archive = Store(), ChainArchive()
+    store.write(archive, longer(700))
+    zero, one, two = (store.pages[number] for number in range(3))
+    cut = records_pb2.ChainPage.FromString(one)
+    del cut.segments[3]
+    for pages in ([zero, one], [zero, two, one], [zero, b"\xff", two], [zero, cut.SerializeToString(), two]):
+        with pytest.raises(CorruptionError):
+            ChainArchive().parse(store.record, 1, pages)
+    many = parse_record(store.record)
+    many.page_count = 99
+    with pytest.raises(CorruptionError):
+        ChainArchive().parse(many.SerializeToString(), 1, typing.cast("list[bytes]", []))
