@@ -267,3 +267,20 @@ def test_a_server_that_was_replaced_lets_go() -> None:
     assert bench.part.chain is not None
     bench.hear(M01, msg.ChainUpdate(change_server(bench.part.chain, 1, M01, [M00]), 999))
     assert not right.may_deliver(bench.core.outbox, bench.part, 1)
+
+
+def test_a_reservation_waits_for_a_member_that_is_about_to_be_eligible() -> None:
+    bench = Serving(eligible=(M00,))
+    bench.begin()
+    bench.link(M01)
+    bench.hear(M01, msg.EligibleRequest(P, 1))
+    sync = bench.sent(msg.CursorSync, M01)[-1]
+    bench.hear(M01, msg.CursorSynced(P, 1, sync.server_epoch, sync.serial))
+    assert bench.all(fx.WriteChain), "it may be eligible from now on, whether this member heard of it or not"
+    bench.reads()
+    bench.persist()
+    bench.wait(100 * MS, (M01,))
+    assert not bench.indexes()
+    bench.synced()
+    bench.wait(100 * MS, (M01,))
+    assert bench.indexes()
