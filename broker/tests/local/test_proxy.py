@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 from seriatim_api.errors import PreconditionError
+from seriatim_broker.local import forwarding
 from seriatim_broker.local.plan import Address, Link
 from seriatim_broker.local.ports import PortRange
 from seriatim_broker.local.proxy import Proxy
@@ -229,3 +230,18 @@ async def test_a_slow_reader_is_waited_for_and_nothing_is_lost(ports: PortRange)
         assert bytes(received) == chunk * (size // len(chunk))
         assert proxy.forwarded_bytes == size
         writer.close()
+
+
+async def test_a_target_that_never_hangs_up_keeps_nothing_open(
+    ports: PortRange, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A frozen broker is dialled again and again: each attempt must leave nothing behind."""
+    monkeypatch.setattr(forwarding, "HALF_CLOSED_S", 0.02)
+    async with linked(ports) as (proxy, peer, address):
+        _reader, writer = await dial(address)
+        _there_reader, there_writer = await peer.next()
+        writer.close()
+        async with asyncio.timeout(DEADLINE_S):
+            while proxy.connection_count:  # noqa: ASYNC110 - nothing signals it
+                await asyncio.sleep(0)
+        there_writer.close()

@@ -496,9 +496,7 @@ class LocalCluster:
             raise PreconditionError("this cluster runs without the proxy, so nothing can be cut: start it with --proxy")
         return self._proxy
 
-    def _signal_all(
-        self, victims: tuple[str, ...], number: signal.Signals, phase: Phase
-    ) -> tuple[FaultRecord, ...]:
+    def _signal_all(self, victims: tuple[str, ...], number: signal.Signals, phase: Phase) -> tuple[FaultRecord, ...]:
         records = []
         for name in names.victims(self.plan, victims):
             process = self._running(name)

@@ -203,9 +203,7 @@ def cut(directory: Path, source: str, destination: str, one_way: bool, reset: bo
 
     For example `cut g0-0 g0-1`, `cut g1 all`, `cut g0-0 clients`, `cut g0-0 coordinator`.
     """
-    _print_faults(
-        _ask(directory, "cut", source=source, destination=destination, one_way=one_way, reset=reset)
-    )
+    _print_faults(_ask(directory, "cut", source=source, destination=destination, one_way=one_way, reset=reset))
 
 
 @cluster.command()

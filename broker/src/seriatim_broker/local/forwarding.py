@@ -23,6 +23,9 @@ from seriatim_broker.local.plan import Address
 CHUNK_SIZE_BYTES: Final = 256 << 10
 """Read at a time, and the most that waits in the proxy for a slower receiver, for each direction."""
 
+HALF_CLOSED_S: Final = 1.0
+"""How long the other side has to end a connection that one side has ended."""
+
 CONNECT_DEADLINE_S: Final = 5.0
 """For reaching the target; only a process that is frozen with a full backlog lets one wait at all."""
 
@@ -159,6 +162,7 @@ class Connection:
         "_closed",
         "_connecting",
         "_held",
+        "_lingering",
         "_loop",
         "_lost",
         "_target",
@@ -184,6 +188,7 @@ class Connection:
         self._loop = asyncio.get_running_loop()
         self._upstream: socket.socket | None = None
         self._connecting: asyncio.TimerHandle | None = None
+        self._lingering: asyncio.TimerHandle | None = None
         self._lost = False
         self.directions: tuple[Direction, ...] = ()
         _prepare(accepted)
@@ -257,8 +262,17 @@ class Connection:
         self.apply()
 
     def _one_done(self) -> None:
+        """One side has ended. gRPC never goes on half-closed: a target that is frozen must not keep the rest open."""
         if all(direction.finished for direction in self.directions):
             self._close()
+        elif self._lingering is None:
+            self._lingering = self._loop.call_later(HALF_CLOSED_S, self._linger_over)
+
+    def _linger_over(self) -> None:
+        if any(direction.held for direction in self.directions):
+            self._lingering = self._loop.call_later(HALF_CLOSED_S, self._linger_over)  # a cut hides the end
+        else:
+            self.reset()
 
     def _give_up(self) -> None:
         """One side is gone. The other learns it at once, unless a cut lies between: then when that is healed."""
@@ -273,6 +287,9 @@ class Connection:
         if self._connecting is not None:
             self._connecting.cancel()
             self._connecting = None
+        if self._lingering is not None:
+            self._lingering.cancel()
+            self._lingering = None
         for sock in (self._accepted, self._upstream):
             if sock is not None and sock.fileno() >= 0:
                 self._loop.remove_reader(sock)
