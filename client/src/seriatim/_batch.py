@@ -32,6 +32,8 @@ SCHEMA: Final = pa.schema(
 )
 """Of every body. A column that nobody filled holds nulls."""
 
+_TYPES: Final = {field.name: field.type for field in SCHEMA}
+
 _FLAGS: Final = {None: 0, "lz4": FLAG_LZ4, "zstd": FLAG_ZSTD}
 _OPTIONS: Final = {
     None: pa.ipc.IpcWriteOptions(),
@@ -170,20 +172,28 @@ def conform(table: Any, now_ms: int) -> Any:
     Raises:
         TypeError: No column `value`, a column that is none of the five, or one that cannot have its type.
     """
-    unknown = [name for name in table.column_names if SCHEMA.get_field_index(name) < 0]
-    if unknown or "value" not in table.column_names:
+    if table.schema.equals(SCHEMA) and not table.column(2).null_count:
+        return table
+    names = table.column_names
+    given = {name: number for number, name in enumerate(names)}
+    unknown = [name for name in names if name not in _TYPES]
+    if unknown or "value" not in given:
         raise TypeError(f"a table of messages has the columns {SCHEMA.names}, of which value must be there: {unknown}")
     columns = []
-    for field in SCHEMA:
-        if field.name not in table.column_names:
-            missing = pa.repeat(pa.scalar(now_ms, pa.int64()), table.num_rows) if field.name == "timestamp" else None
-            columns.append(pa.nulls(table.num_rows, field.type) if missing is None else missing)
-            continue
-        column = table.column(field.name)
-        try:
-            columns.append(column if column.type == field.type else column.cast(field.type))
-        except pa.ArrowException as exc:
-            raise TypeError(f"column {field.name} cannot be {field.type}: {exc}") from exc
+    for number, (name, kind) in enumerate(_TYPES.items()):
+        if name in given:
+            columns.append(_typed(table.column(given[name]), name, kind))
+        elif name == "timestamp":
+            columns.append(pa.repeat(pa.scalar(now_ms, kind), table.num_rows))
+        else:
+            columns.append(_nulls(table.num_rows, number))
     if columns[2].null_count:
         columns[2] = columns[2].fill_null(now_ms)
-    return pa.table(columns, schema=SCHEMA)
+    return pa.Table.from_arrays(columns, schema=SCHEMA)
+
+
+def _typed(column: Any, name: str, kind: Any) -> Any:
+    try:
+        return column if column.type == kind else column.cast(kind)
+    except pa.ArrowException as exc:
+        raise TypeError(f"column {name} cannot be {kind}: {exc}") from exc
