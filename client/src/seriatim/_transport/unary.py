@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any, Final
 
@@ -25,6 +26,8 @@ ATTEMPT_DEADLINE_S: Final = 1.0
 
 ROUND_PAUSE_S: Final = 0.05
 """Between two rounds over all addresses, while the deadline lasts."""
+
+_PREAMBLE: Final = re.compile(r"^failed to connect to all addresses; last error: [A-Z]+: ipv[46]:[^ ]*: ")
 
 ASKED_AT_ONCE_MAX: Final = 64
 """Questions of one client under way at once: after the loss of a master with a thousand partitions, a queue here
@@ -116,7 +119,7 @@ class Caller:
         try:
             return await call(request, timeout=timeout_s)
         except grpc.aio.AioRpcError as exc:
-            raise from_status(exc.code(), f"{address}: {exc.details()}", exc.trailing_metadata()) from exc
+            raise from_status(exc.code(), f"{address}: {_reason(exc.details())}", exc.trailing_metadata()) from exc
 
     async def admin_stream(self, method: str, request: Any) -> AsyncIterator[Any]:
         """A stream of the admin service from the first broker that answers.
@@ -142,6 +145,11 @@ class Caller:
             finally:
                 call.cancel()
         raise error
+
+
+def _reason(details: str | None) -> str:
+    """Why a call failed, without gRPC's preamble, which names the address again, twice, before it says why."""
+    return _PREAMBLE.sub("", details or "no reason given")
 
 
 def _another_may_answer(error: SeriatimError) -> bool:

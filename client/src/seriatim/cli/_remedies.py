@@ -7,10 +7,9 @@ from typing import Final
 from seriatim_api.errors import SeriatimError
 
 _REMEDIES: Final = {
-    100: "the client and the broker may be of different versions: compare `seriatim --version` on both sides",
     101: "client and broker are of different versions: upgrade the older one",
     102: "a name has letters, digits, '.', '_' and '-', begins with a letter or digit, and is at most 200 long",
-    110: "send smaller messages, or create the topic with a larger --message-size-max",
+    110: "send smaller messages; a topic has a limit of its own (`topic create --message-size-max`), never above 1 MiB",
     120: "`seriatim topic list` shows the topics, `seriatim topic create NAME --partitions N` makes one",
     121: "choose another name, or use the topic that is there: `seriatim topic describe NAME`",
     122: "`seriatim topic describe NAME` shows how many partitions there are",

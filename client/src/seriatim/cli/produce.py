@@ -29,6 +29,7 @@ from seriatim.history import HistoryWriter
 
 GENERATED_AT_A_TIME: Final = 100
 ERRORS_SHOWN_MAX: Final = 5
+TERMINAL_HINT: Final = "a message for each line you type, Ctrl-D at the end; --size N generates messages instead"
 
 
 if TYPE_CHECKING:
@@ -103,6 +104,8 @@ def produce(
         size_bytes=size_bytes,
         verbose=verbose,
     )
+    if file is None and size_bytes is None and sys.stdin.isatty():
+        click.echo(TERMINAL_HINT, err=True)
     source = (file or sys.stdin).fileno()
     with ExitStack() as stack:
         history = stack.enter_context(_history(history_path, topic)) if history_path is not None else None

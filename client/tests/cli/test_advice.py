@@ -1,0 +1,56 @@
+"""What people are told beside an error: advice that fits wherever the number comes from, and causes they can read."""
+
+from __future__ import annotations
+
+import io
+import sys
+
+import pytest
+from seriatim._transport.unary import _reason
+from seriatim.cli._remedies import remedy_of
+from seriatim.cli.produce import TERMINAL_HINT, produce
+from seriatim_api.errors import BadRequestError, UnknownTopicError
+
+
+def test_a_bad_request_speaks_for_itself() -> None:
+    assert remedy_of(BadRequestError("'g9' means nothing in this cluster")) == ""
+    assert "topic create" in remedy_of(UnknownTopicError("there is no topic 'x'"))
+
+
+@pytest.mark.parametrize(
+    ("details", "reason"),
+    [
+        (
+            "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.7:7100: Connection refused",
+            "Connection refused",
+        ),
+        (
+            "failed to connect to all addresses; last error: UNAVAILABLE: ipv4:127.0.0.7:7100: reset: by peer",
+            "reset: by peer",
+        ),
+        ("Socket closed", "Socket closed"),
+        (None, "no reason given"),
+    ],
+)
+def test_the_cause_of_an_unreachable_broker_is_not_buried(details: str | None, reason: str) -> None:
+    assert _reason(details) == reason
+
+
+class _Keyboard(io.StringIO):
+    """A terminal that nobody types at."""
+
+    def isatty(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        raise OSError("nobody types here")
+
+
+@pytest.mark.parametrize(("options", "is_told"), [((), True), (("--size", "3"), False)])
+def test_who_types_is_told_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], options: tuple[str, ...], is_told: bool
+) -> None:
+    monkeypatch.setattr(sys, "stdin", _Keyboard())
+    with pytest.raises(OSError, match="nobody types"):
+        produce.main(["t", *options], standalone_mode=False)
+    assert (TERMINAL_HINT in capsys.readouterr().err) is is_told
