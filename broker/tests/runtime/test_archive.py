@@ -239,3 +239,15 @@ def test_pages_that_do_not_belong_to_the_record_are_refused() -> None:
     many.page_count = 99
     with pytest.raises(CorruptionError):
         ChainArchive().parse(many.SerializeToString(), 1, typing.cast("list[bytes]", []))
+
+
+def test_chains_share_the_objects_they_have_in_common() -> None:
+    value = chain_to_record(longer(2)).SerializeToString()
+    one, other = (ChainArchive().parse(bytes(bytearray(value)), 1) for _ in range(2))
+    assert one is not other
+    assert one.topic is other.topic
+    assert one.send_chain is other.send_chain
+    assert one.send_chain[0] is other.send_chain[0]
+    assert one.segments[0].members is other.segments[1].members
+    assert one.segments[0].server is other.segments[0].members[0]
+    assert one.segments[0].eligible is one.segments[0].members

@@ -128,6 +128,13 @@ async def test_one_conflict_fails_nobody_else(desk: Desk, coordinator: Coordinat
     assert len(desk.recording.writes[-1]) == 2
 
 
+async def test_a_certificate_that_is_missing_fails_its_own_write_only(desk: Desk) -> None:
+    writes = created(range(1, 6))
+    answers = await desk.write(replace(writes[0], certificate=DEAD), *writes[1:])
+    assert [n for n, answer in answers.items() if answer.outcome is WriteOutcome.CONFLICT] == [1]
+    assert (await desk.read(1)).chain is None
+
+
 async def test_a_lost_answer_is_unknown_for_all_and_nothing_is_sent_again(desk: Desk) -> None:
     desk.recording.lose_answers = True
     answers = await desk.write(*created(range(1, 6)))

@@ -19,7 +19,13 @@ from seriatim_api.v1 import common_pb2, peer_pb2
 from ..core import messages as m
 from ..core.log import Batch, CursorState, TailCopy
 from ..core.producers import Entry, Table, Window
-from ..runtime.records import chain_from_record, chain_to_record, member_from_record, member_to_record
+from ..runtime.records import (
+    chain_from_record,
+    chain_to_record,
+    member_from_record,
+    member_to_record,
+    members_from_record,
+)
 
 Pb = Any
 """A generated message: the generated classes of the contract carry no common static type worth naming."""
@@ -199,7 +205,7 @@ def _read_prepare_request(field: Pb) -> m.PrepareRequest:
     return m.PrepareRequest(
         *_place(field),
         field.attempt,
-        tuple(map(member_from_record, field.members)),
+        members_from_record(field.members),
         field.flush,
         field.incomplete_table,
         _read_table(field.table),

@@ -7,6 +7,7 @@ group. Addresses, runs and live keys stay here.
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable, Mapping, Sequence
 
 import structlog
@@ -17,7 +18,7 @@ from ..core.events import CertificateSeen, DirectoryChanged, DropPartitionData, 
 from ..interfaces.coordinator import Coordinator
 from .keys import Keys, partition_of
 from .mirror import mirror
-from .records import member_from_record
+from .records import member_from_record, members_from_record
 
 _log = structlog.get_logger(__name__)
 
@@ -112,7 +113,7 @@ class Directory:
             if record.admitted:
                 groups.setdefault(record.group, []).append(record)
         found = tuple(
-            (name, tuple(member_from_record(r.member) for r in sorted(records, key=lambda r: r.slot)))
+            (sys.intern(name), members_from_record(r.member for r in sorted(records, key=lambda r: r.slot)))
             for name, records in sorted(groups.items())
         )
         runs = tuple(sorted((member_from_record(r.member), r.run) for r in self.members.values()))
