@@ -400,16 +400,22 @@ class LocalCluster:
                         process = self._processes[name]
                         if process.ended:
                             how = f"{name} {process.describe_end()}"
-                            raise PreconditionError(f"{how}; the end of {self.log_file(name)}:\n{self._tail(name)}")
+                            raise PreconditionError(f"{how}{self._last_words(name)}")
                     await asyncio.sleep(READY_POLL_S)
         except TimeoutError:
             raise DeadlineExceededError(f"waited {deadline_s:g} s in vain until {what}") from None
 
-    def _tail(self, name: str) -> str:
+    def _last_words(self, name: str) -> str:
+        """What a process said at its end: its one line if it refused to start, else the end of its log."""
+        path = self.log_file(name)
         try:
-            return self.log_file(name).read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace").strip()
+            text = path.read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace").strip()
         except OSError:
-            return "(no log)"
+            return "; it left no log"
+        lines = text.splitlines()
+        if lines and lines[-1].startswith("seriatim: ["):
+            return f"; {lines[-1].removeprefix('seriatim: ')} (log: {path})"
+        return f"; the end of {path}:\n" + "\n".join(lines[1:] or lines)
 
     # ---- faults ----------------------------------------------------------------------------------------------
 
