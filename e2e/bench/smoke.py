@@ -18,6 +18,7 @@ import asyncio
 import os
 import random
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -335,6 +336,7 @@ def main() -> int:
     out.mkdir(parents=True, exist_ok=True)
     machine = machine_facts(out)
     begin = time.monotonic()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends the clusters as Ctrl-C does
     with (out / "bench.log").open("w") as log:
         _log_to(log)
         try:
