@@ -88,7 +88,7 @@ def consume(
             history = stack.enter_context(HistoryWriter(history_path, f"consume-{group}-{time.time_ns()}"))
         count_printed = run(_consume(settings, options, history))
     if not settings.as_json:
-        click.echo(f"{count_printed:,} message{"s" * (count_printed != 1)}", err=True)
+        click.echo(f"{count_printed:,} message{'s' * (count_printed != 1)}", err=True)
 
 
 async def _consume(settings: Settings, options: ConsumeOptions, history: HistoryWriter | None) -> int:
