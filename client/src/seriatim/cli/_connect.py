@@ -127,9 +127,7 @@ async def consumer(
     notes = _Notes(on_note)
     async with (
         seriatim.Client.connect(settings.bootstrap, name="cli") as client,
-        client.consumer(
-            topic, group, start=start, on_gap=notes.gap, on_assignment=notes.assignment
-        ) as found,
+        client.consumer(topic, group, start=start, on_gap=notes.gap, on_assignment=notes.assignment) as found,
     ):
         try:
             yield _Consumer(found)

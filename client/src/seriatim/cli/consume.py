@@ -250,9 +250,7 @@ def _text(data: bytes | None) -> str | None:
     return None if data is None else data.decode("utf-8", errors="backslashreplace")
 
 
-def _note_printer(
-    settings: Settings, options: ConsumeOptions, history: HistoryWriter | None
-) -> Callable[[Note], None]:
+def _note_printer(settings: Settings, options: ConsumeOptions, history: HistoryWriter | None) -> Callable[[Note], None]:
     def take(note: Note) -> None:
         if history is not None and note.kind == "gap":
             assert note.offset is not None
