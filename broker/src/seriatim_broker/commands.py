@@ -21,6 +21,7 @@ from . import logs
 from .composition import Broker, serve_admin
 from .embedded import serve
 from .metrics import Exposition
+from .process_memory import keep_freed_memory, settle_objects
 from .settings import BrokerSettings, check_address, load
 
 EXIT_STATUS_REFUSED = 2
@@ -91,6 +92,7 @@ async def _broker(settings: BrokerSettings) -> None:
 
 async def _coordinator(data: Path, listen: str) -> None:
     running = await serve(data, listen)
+    settle_objects()
     try:
         await _stop_signal()
     finally:
@@ -138,6 +140,7 @@ async def _serve_until_stopped(brokers: list[Broker], admin_listen: str, exposit
     waits = [asyncio.create_task(member.wait(), name=f"wait {member.settings.broker}") for member in brokers]
     try:
         admin = await serve_admin(admin_listen, exposition, brokers)
+        settle_objects()
         await asyncio.wait([stop, *waits], return_when=asyncio.FIRST_COMPLETED)
         for wait in waits:
             if wait.done():
@@ -163,6 +166,7 @@ async def _stop_signal() -> None:
 
 def _run(work: Coroutine[Any, Any, None]) -> None:
     assert sys.flags.optimize == 0, "assertions are part of the design: run without -O"
+    keep_freed_memory()
     try:
         asyncio.run(work)
     except SeriatimError as exc:

@@ -106,6 +106,12 @@ async def test_bad_requests_have_numbers(cluster: Cluster) -> None:
         await admin.create("taken")
         call = broker_pb2.CreateTopicRequest
         assert (await refusal(admin.admin.CreateTopic(call(name="taken", partition_count=1)))).number == 121
+        mine = call(name="again", partition_count=2, incarnation="5e" * 16)
+        made = [await admin.admin.CreateTopic(mine) for _ in range(2)]  # the answer to the first may be lost
+        assert made[0] == made[1]
+        assert (await refusal(admin.admin.CreateTopic(call(name="again", partition_count=2)))).number == 121
+        strange = call(name="new", partition_count=1, incarnation="not hex")
+        assert (await refusal(admin.admin.CreateTopic(strange))).number == 100
         assert (await refusal(admin.admin.CreateTopic(call(name="a/b", partition_count=1)))).number == 102
         assert (await refusal(admin.admin.CreateTopic(call(name="none", partition_count=0)))).number == 100
         unknown = broker_pb2.GetTopicRequest(topic="nobody")

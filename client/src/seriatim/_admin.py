@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import AsyncIterator
 from typing import Any, Final, cast
 
@@ -64,7 +65,10 @@ class Admin:
         if not 0 < partition_count <= PARTITION_COUNT_MAX:
             raise BadRequestError(f"a topic has 1 to {PARTITION_COUNT_MAX} partitions, not {partition_count}")
         request = broker_pb2.CreateTopicRequest(
-            name=name, partition_count=partition_count, settings=_settings_to_proto(settings or TopicSettings())
+            name=name,
+            partition_count=partition_count,
+            settings=_settings_to_proto(settings or TopicSettings()),
+            incarnation=uuid.uuid4().hex,
         )
         return topic_of(await self._caller.admin("CreateTopic", request, DEADLINE_S))
 

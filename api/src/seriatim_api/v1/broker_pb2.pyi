@@ -1032,8 +1032,11 @@ class CreateTopicRequest(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     PARTITION_COUNT_FIELD_NUMBER: _builtins.int
     SETTINGS_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     partition_count: _builtins.int
+    incarnation: _builtins.str
+    """Chosen by the caller (32 hex digits), so that the same request sent again makes the topic once. Empty: by the broker."""
     @_builtins.property
     def settings(self) -> _records_pb2.TopicSettings: ...
     def __init__(
@@ -1042,10 +1045,11 @@ class CreateTopicRequest(_message.Message):
         name: _builtins.str = ...,
         partition_count: _builtins.int = ...,
         settings: _records_pb2.TopicSettings | None = ...,
+        incarnation: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["settings", b"settings"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "partition_count", b"partition_count", "settings", b"settings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "name", b"name", "partition_count", b"partition_count", "settings", b"settings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

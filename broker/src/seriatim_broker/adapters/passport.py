@@ -204,8 +204,8 @@ def judge(passport: Passport | None, known: KnownMember | None) -> None:
     if passport is None:
         raise WipedDiskError(
             f"the directory is empty, but the slot belongs to the disk {known.incarnation}. Remedy: bring that disk "
-            "back; if it is lost for good and its process is gone, start once with --replace-disk: this directory then takes "
-            "the slot as a new incarnation",
+            "back; if it is lost for good and its process is gone, start once with --replace-disk: this directory "
+            "then takes the slot as a new incarnation",
             expected=known.incarnation,
         )
     if passport.incarnation != known.incarnation:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import time
 from collections.abc import AsyncIterator
 from typing import Any
@@ -45,6 +46,8 @@ PARTITION_COUNT_MAX = 20_000
 
 TOPICS_PER_PAGE_MAX = 1000
 
+_INCARNATION = re.compile("[0-9a-f]{32}")
+
 
 class AdminServicer(broker_pb2_grpc.AdminServicer):
     """Serves `seriatim.v1.Admin`."""
@@ -64,12 +67,14 @@ class AdminServicer(broker_pb2_grpc.AdminServicer):
         check_name(request.name, "topic")
         if not 1 <= request.partition_count <= PARTITION_COUNT_MAX:
             raise BadRequestError(f"a topic has 1 to {PARTITION_COUNT_MAX} partitions, not {request.partition_count}")
+        if request.incarnation and not _INCARNATION.fullmatch(request.incarnation):
+            raise BadRequestError("a topic's incarnation is 32 hexadecimal digits")
         settings = _complete(request)
         if not self._controller.is_leader:
             record: records_pb2.TopicRecord = await self._at_controller("CreateTopic", request, context)
             return record
         return await self._controller.create_topic(
-            request.name, request.partition_count, settings, remaining_s(context) * 0.95
+            request.name, request.partition_count, settings, remaining_s(context) * 0.95, request.incarnation
         )
 
     @typed_errors

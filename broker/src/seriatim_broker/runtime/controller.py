@@ -121,6 +121,8 @@ class Controller:
         self._is_linked = is_linked
         self._settings = settings
         self._election = 0
+        self._group: asyncio.TaskGroup | None = None  # of the duties, while elected
+        self._finishing: dict[str, asyncio.Task[records_pb2.TopicRecord | SeriatimError]] = {}  # by incarnation
         self._creates = asyncio.Semaphore(CREATES_IN_FLIGHT_MAX)
         self._changed = asyncio.Event()
         self._away_since: dict[MemberId, float] = {}
@@ -218,10 +220,14 @@ class Controller:
             await asyncio.gather(vacancy, return_exceptions=True)
 
     async def _duties(self) -> None:
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._persist(self._finish_topics), name="unfinished topics")
-            group.create_task(self._persist(self._watch_members), name="members")
-            group.create_task(self._persist(self._heal), name="heal")
+        try:
+            async with asyncio.TaskGroup() as group:
+                self._group = group
+                group.create_task(self._persist(self._finish_topics), name="unfinished topics")
+                group.create_task(self._persist(self._watch_members), name="members")
+                group.create_task(self._persist(self._heal), name="heal")
+        finally:
+            self._group = None
 
     async def _persist(self, duty: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """A duty is tried again after the coordinator was away; the loss of the election ends it."""
@@ -369,20 +375,54 @@ class Controller:
     # ---- topics ----
 
     async def create_topic(
-        self, name: str, partition_count: int, settings: records_pb2.TopicSettings, deadline_s: float
+        self,
+        name: str,
+        partition_count: int,
+        settings: records_pb2.TopicSettings,
+        deadline_s: float,
+        incarnation: str = "",
     ) -> records_pb2.TopicRecord:
         """Make a topic with all its partitions; returns its record when it is READY.
+
+        With the incarnation of a topic that is there, this is the same request again: it is waited for.
 
         Raises:
             TopicExistsError: There is one of that name. NotServingError: This broker is not the controller.
             DeadlineExceededError: It is not done yet; the controller goes on with it.
         """
-        record = await self._begin_topic(name, partition_count, settings)
-        try:
-            async with asyncio.timeout(deadline_s):
+        record = await self._begin_topic(name, partition_count, settings, incarnation or uuid.uuid4().hex)
+        finishing = self._finishing.get(record.incarnation) or self._begin_finishing(record)
+        await asyncio.wait((finishing,), timeout=deadline_s)
+        if not finishing.done():
+            raise DeadlineExceededError(
+                f"topic {name!r} is not complete yet; the controller goes on with it", topic=name
+            )
+        if finishing.cancelled():
+            raise NotServingError("this broker is not the controller any more")
+        result = finishing.result()
+        if isinstance(result, SeriatimError):
+            raise result
+        return result
+
+    def _begin_finishing(
+        self, record: records_pb2.TopicRecord
+    ) -> asyncio.Task[records_pb2.TopicRecord | SeriatimError]:
+        """The rest of a topic's making is the controller's, not the caller's: it outlives the caller's patience."""
+        if self._group is None:
+            raise NotServingError("this broker is not the controller")
+
+        async def finish() -> records_pb2.TopicRecord | SeriatimError:
+            try:
                 return await self._finish_topic(record)
-        except TimeoutError as exc:
-            raise DeadlineExceededError(f"topic {name!r} is not complete yet", topic=name) from exc
+            except SeriatimError as exc:
+                _log.warning("topic_not_finished", topic=record.name, error=str(exc))
+                return exc
+            finally:
+                del self._finishing[record.incarnation]
+
+        task = self._group.create_task(finish(), name=f"topic {record.name}")
+        self._finishing[record.incarnation] = task
+        return task
 
     async def delete_topic(self, name: str) -> None:
         """Delete a topic and all its data.
@@ -402,7 +442,7 @@ class Controller:
         await self._remove_topic(record)
 
     async def _begin_topic(
-        self, name: str, partition_count: int, settings: records_pb2.TopicSettings
+        self, name: str, partition_count: int, settings: records_pb2.TopicSettings, incarnation: str
     ) -> records_pb2.TopicRecord:
         """Take partition ids and write the topic as CREATING, in one transaction."""
         key, counter_key = self._keys.topic(name), self._keys.partition_counter
@@ -411,6 +451,9 @@ class Controller:
                 response.item for response in (await self._coordinator.txn((), [Get(key), Get(counter_key)])).responses
             )
             if found is not None:
+                known = records_pb2.TopicRecord.FromString(found.value)
+                if known.incarnation == incarnation:
+                    return known
                 raise TopicExistsError(f"there is a topic {name!r} already", topic=name)
             counter = records_pb2.CounterRecord(next=1)
             if counter_item is not None:
@@ -419,7 +462,7 @@ class Controller:
             counter.next += partition_count
             record = records_pb2.TopicRecord(
                 name=name,
-                incarnation=uuid.uuid4().hex,
+                incarnation=incarnation,
                 state=records_pb2.TOPIC_STATE_CREATING,
                 partition_ids=range(first, first + partition_count),
                 settings=settings,
@@ -454,6 +497,8 @@ class Controller:
         written = records_pb2.TopicRecord.FromString(item.value)
         if written.incarnation != record.incarnation or written.state == records_pb2.TOPIC_STATE_DELETING:
             raise UnknownTopicError(f"topic {record.name!r} was deleted", topic=record.name)
+        if written.state == records_pb2.TOPIC_STATE_READY:
+            return written  # by the same request, sent before
         written.state = records_pb2.TOPIC_STATE_READY
         result = await self._txn([mod_revision_is(key, item.mod_revision)], [Put(key, written.SerializeToString())])
         if not result.succeeded:

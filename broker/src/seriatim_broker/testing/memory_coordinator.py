@@ -288,9 +288,7 @@ class MemoryCoordinator:
         await self._answer(deadline_s)
         self.store.end_lease(lease)
 
-    async def watch(
-        self, key: str, *, start_revision: int, prefix: bool = False
-    ) -> AsyncGenerator[WatchBatch, None]:
+    async def watch(self, key: str, *, start_revision: int, prefix: bool = False) -> AsyncGenerator[WatchBatch, None]:
         """Follow a key, or all under a prefix."""
         store = self.store
         following = start_revision
