@@ -10,7 +10,7 @@ import structlog
 from seriatim_broker.local import LocalCluster
 
 
-@pytest_asyncio.fixture(scope="session", loop_scope="session")
+@pytest_asyncio.fixture(scope="package", loop_scope="session")
 async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LocalCluster]:
     """Six brokers behind the proxy, and the coordinator."""
     structlog.configure(logger_factory=structlog.ReturnLoggerFactory())

@@ -28,8 +28,15 @@ from ..interfaces.link import Connection, Dialer, PeerRefusedError, PeerSilentEr
 
 BACKOFF_S_MIN = 0.02
 BACKOFF_S_MAX = 0.2
+"""While the peer's address refuses: to be refused costs nothing, and a peer that starts is wanted at once."""
+
 DIAL_DEADLINE_S = 1.0
-"""For connecting and the hello; a frozen or cut-off peer costs this much a try."""
+"""For connecting and the hello, at the first try; doubled with each that got no answer."""
+
+DIAL_DEADLINE_S_MAX = 4.0
+SILENT_BACKOFF_S_MAX = 4.0
+"""Between two tries at a peer that does not answer. On a starved machine every try takes time from those who should
+answer it: without this, brokers that found each other silent once kept each other so."""
 
 POLITE_S = 0.03
 """How long the higher name waits before its very first dial, so that two that come to want a link rarely cross.
@@ -212,32 +219,46 @@ class Links:
 
     async def _maintain(self, peer: _Peer) -> None:
         backoff_s = BACKOFF_S_MIN
+        silent_count = 0
         if self._broker > peer.broker:
             await asyncio.sleep(POLITE_S)  # the other one probably wants the link as well
         while True:
             await peer.ended.wait()
             peer.wake.clear()
-            if await self._dial(peer):
+            deadline_s = min(DIAL_DEADLINE_S * 2**silent_count, DIAL_DEADLINE_S_MAX)
+            try:
+                stands = await self._dial(peer, deadline_s)
+            except PeerSilentError as exc:
+                _log.debug("dial_failed", peer=peer.broker, reason=str(exc))
+                stands = peer.connection is not None
+                silent_count = min(silent_count + 1, 8)
+                backoff_s = min(SILENT_BACKOFF_S_MAX, BACKOFF_S_MAX * 2**silent_count)
+            else:
+                silent_count = 0
+            if stands:
                 backoff_s = BACKOFF_S_MIN
+                silent_count = 0
                 continue
             pause_s = backoff_s * (0.5 + secrets.randbelow(1000) / 1000)
-            backoff_s = min(backoff_s * 2, BACKOFF_S_MAX)
+            if not silent_count:
+                backoff_s = min(backoff_s * 2, BACKOFF_S_MAX)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(peer.wake.wait(), pause_s)
 
-    async def _dial(self, peer: _Peer) -> bool:
-        """One try; True if a link stands afterwards."""
+    async def _dial(self, peer: _Peer, deadline_s: float) -> bool:
+        """One try; True if a link stands afterwards.
+
+        Raises:
+            PeerSilentError: No answer in time.
+        """
         address = self._resolve(peer.broker)
         if address is None:
             return peer.connection is not None
         try:
-            connection = await self._dialer.dial(address, DIAL_DEADLINE_S)
+            connection = await self._dialer.dial(address, deadline_s)
         except PeerRefusedError:
             if peer.connection is None:
                 self._emit(LinkDown(peer.broker, 0, refused=True))
-            return peer.connection is not None
-        except PeerSilentError as exc:
-            _log.debug("dial_failed", peer=peer.broker, address=address, reason=str(exc))
             return peer.connection is not None
         if connection.peer.member.broker != peer.broker:
             _log.error("wrong_broker", peer=peer.broker, address=address, answered=connection.peer.member.broker)
