@@ -74,9 +74,7 @@ def render() -> str:
     for hundred, members in groupby(CATALOGUE.items(), key=lambda item: item[0] // 100):
         title, introduction = _RANGES[hundred]
         parts.append(f"\n## {hundred}xx: {title}\n\n{introduction}\n\n")
-        parts.append(
-            "| number | class | retriable | outcome | gRPC status | meaning |\n|---|---|---|---|---|---|\n"
-        )
+        parts.append("| number | class | retriable | outcome | gRPC status | meaning |\n|---|---|---|---|---|---|\n")
         parts.extend(_row(number, kind) for number, kind in members)
     return "".join(parts)
 

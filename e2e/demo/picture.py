@@ -223,9 +223,7 @@ def _rate_panel(svg: ET.Element, scale: _Scale, rates: Sequence[RateSample], top
     if not rates:
         return
     peak = _round_up(max(sample.messages_per_s for sample in rates))
-    _add(
-        svg, "line", x1=_LEFT, x2=WIDTH - _RIGHT, y1=top, y2=top, stroke=_LINE, stroke_width=1, stroke_dasharray="3 3"
-    )
+    _add(svg, "line", x1=_LEFT, x2=WIDTH - _RIGHT, y1=top, y2=top, stroke=_LINE, stroke_width=1, stroke_dasharray="3 3")
     _text(svg, WIDTH - _RIGHT, top - 4, _short(peak), size=11, fill=_FAINT, anchor="end")
     points = [(scale.x(s.at_s), round(base - _RATE_HEIGHT * s.messages_per_s / peak, 2)) for s in rates]
     line = " ".join(f"{x:g},{y:g}" for x, y in points)

@@ -295,4 +295,3 @@ class Process:
 
     def _note(self, effect: fx.Note) -> None:
         self._world.judge.note(self, effect)
-

@@ -113,11 +113,7 @@ class Judge:
 
     def holders(self, partition: PartitionId, segment_no: int, base: int, end: int) -> list[str]:
         """The disks, lost ones too, that durably hold [base, end) of a segment: in their log, or as a tail copy."""
-        return [
-            str(member)
-            for member, image in self._images()
-            if holds(image, partition, segment_no, base, end)
-        ]
+        return [str(member) for member, image in self._images() if holds(image, partition, segment_no, base, end)]
 
     def _images(self) -> list[tuple[MemberId, DiskImage]]:
         return [(broker.member, broker.disk.durable) for broker in self._brokers.values()] + self.graveyard

@@ -176,9 +176,7 @@ class Clients:
         elif not self.cut.get(process.name):
             self.schedule.after(self.network.latency_us(), on_answer, effect)
 
-    def unary(
-        self, avoid: str | None, make: Callable[[int, int], Event], on_answer: Callable[[Any], None]
-    ) -> None:
+    def unary(self, avoid: str | None, make: Callable[[int, int], Event], on_answer: Callable[[Any], None]) -> None:
         """Ask any broker that answers; `on_answer(None)` if none does in time. `make(request, deadline_us)`."""
         names = [name for name in sorted(self.brokers) if name != avoid]
         name = self.schedule.rng.choice(names)
@@ -367,9 +365,7 @@ class SimProducer:
             return
         error = core.ReplyError(effect.error.number, effect.error.message, effect.error.retry_after_ms or 0)
         self._step(
-            core.Replied(
-                sent.producer_epoch, sent.base_sequence, sent.run, error=error, route=_route(effect.route)
-            )
+            core.Replied(sent.producer_epoch, sent.base_sequence, sent.run, error=error, route=_route(effect.route))
         )
 
     def _resolve(self, effect: core.Resolve) -> None:

@@ -325,6 +325,7 @@ class Injector:
         process = self._world.brokers[name].process
         if process is None:
             return
+
         def answered(answer: Any) -> None:
             if kind and answer.error is None:
                 self._world.judge.seen_states.add(kind)
@@ -338,4 +339,3 @@ class Injector:
     def inject_consumer_crash(self) -> None:
         """A consumer ends without a word, and another of its group takes over."""
         self._world.crash_consumer()
-

@@ -1,8 +1,8 @@
 """Runs of the simulation from the command line: many seeds at once, or the story of one.
 
-    python -m e2e.sim --seeds 2000            seeds 0 to 1999 on all cores
-    python -m e2e.sim --seed 17 --trace       what happened in seed 17, step by step
-    python -m e2e.sim --mutation NAME         seeds until the mutant is found
+python -m e2e.sim --seeds 2000            seeds 0 to 1999 on all cores
+python -m e2e.sim --seed 17 --trace       what happened in seed 17, step by step
+python -m e2e.sim --mutation NAME         seeds until the mutant is found
 """
 
 from __future__ import annotations

@@ -50,9 +50,7 @@ def logs(draw: st.DrawFn) -> list[Appended]:
             if draw(st.integers(0, 9)) == 0:
                 epoch, sequence = epoch + 1, 0
             count = draw(st.integers(1, 4))
-            log.append(
-                Appended(_header(producer, epoch, sequence, count, segment, index), make_offset(segment, index))
-            )
+            log.append(Appended(_header(producer, epoch, sequence, count, segment, index), make_offset(segment, index)))
             index += count
             state[producer] = (epoch, sequence + count)
     return log

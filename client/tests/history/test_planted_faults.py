@@ -22,9 +22,7 @@ class Story(MemoryHistory):
         return self.second
 
     def sent(self, message: int, *, sequence: int, partition: int = 0, producer: str = "p1", epoch: int = 0) -> None:
-        self.send(
-            message, producer=producer, topic=TOPIC, partition=partition, sequence=sequence, epoch=epoch
-        )
+        self.send(message, producer=producer, topic=TOPIC, partition=partition, sequence=sequence, epoch=epoch)
 
     def came(
         self, message: int, offset: str, *, group: str = "g", partition: int = 0, maybe_repeated: bool = False

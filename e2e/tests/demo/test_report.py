@@ -131,9 +131,7 @@ def test_the_picture_is_well_formed_and_complete(tmp_path: Path) -> None:
     titles = [element.text or "" for element in svg.iter() if element.tag.endswith("}title")]
     assert sum(title.startswith("segment ") for title in titles) == len(SEGMENTS)
     assert sum("gap" in title for title in titles) == 3
-    assert path.read_text() == draw(
-        SEGMENTS, FAULTS, rates, duration_s=10.0, title="Demo <1>", subtitle="all & sundry"
-    )
+    assert path.read_text() == draw(SEGMENTS, FAULTS, rates, duration_s=10.0, title="Demo <1>", subtitle="all & sundry")
 
 
 def test_a_picture_of_nothing() -> None:

@@ -68,7 +68,10 @@ def heal(outbox: Outbox, partition: Partition, no: int, replaces: MemberId | Non
         partition.copies[no] = Copying(replaces)  # goes on when the chain is known
         partition.read_chain(outbox)
         return
-    if segment.state is not SegmentState.SEALED or outbox.member in segment.members or no in partition.copies:
+    if segment.state is not SegmentState.SEALED:
+        partition.read_chain(outbox)  # who asks knows better: the controller asks again
+        return
+    if outbox.member in segment.members or no in partition.copies:
         return
     partition.copies[no] = Copying(replaces)
     _go_on(outbox, partition, no)

@@ -100,9 +100,7 @@ class _Checker:
                 text = f"message {findings.ids[row]!r} was given two outcomes"
                 shown = [(messages.outcome_line[row], row), (line, row)]
                 findings.keep(kinds.CONTRADICTED, text, shown, row=row, stream=messages.stream[row])
-        for row, (sent_to, outcome, came) in enumerate(
-            zip(messages.stream, messages.outcome, first_line, strict=True)
-        ):
+        for row, (sent_to, outcome, came) in enumerate(zip(messages.stream, messages.outcome, first_line, strict=True)):
             if outcome == FAILED and came != NONE and findings.wants(kinds.FAILED_DELIVERED):
                 text = f"message {findings.ids[row]!r} was reported as failed, and delivered"
                 shown = [(messages.send_line[row], row), (messages.outcome_line[row], row), (came, row)]

@@ -113,9 +113,7 @@ class StreamJudge:
         self.first_count += len(firsts)
         return firsts
 
-    def _repeated(
-        self, stream: int, view: GroupView, seen: Deliveries, earlier: int, later: int, what: str
-    ) -> None:
+    def _repeated(self, stream: int, view: GroupView, seen: Deliveries, earlier: int, later: int, what: str) -> None:
         if not self._findings.wants(kinds.REPEATED):
             return
         row = seen.message[later]
@@ -130,9 +128,7 @@ class StreamJudge:
             row=row, group=view.name, stream=stream,
         )  # fmt: skip
 
-    def _places(
-        self, stream: int, view: GroupView, seen: Deliveries, holders: dict[int, tuple[int, int]]
-    ) -> None:
+    def _places(self, stream: int, view: GroupView, seen: Deliveries, holders: dict[int, tuple[int, int]]) -> None:
         """Each message in one place, each place with one message, and both as acknowledged."""
         sent_to, known, known_line = self._messages.stream, self._offset, self._offset_line
         for row, offset, line in zip(seen.message, seen.offset, seen.line, strict=True):
@@ -160,9 +156,7 @@ class StreamJudge:
         skips = self._history.skips.get(stream, [])
         return delivered < acknowledged and covering(skips, group, acknowledged) is not None
 
-    def _misplace(
-        self, row: int, stream: int, view: GroupView, text: str, shown: list[tuple[int, int]]
-    ) -> None:
+    def _misplace(self, row: int, stream: int, view: GroupView, text: str, shown: list[tuple[int, int]]) -> None:
         if row in self._misplaced:
             return
         self._misplaced.add(row)
@@ -196,9 +190,7 @@ class StreamJudge:
             if at > top_send:
                 top_send, top_send_at = at, position
 
-    def _overtaken(
-        self, kind: str, stream: int, view: GroupView, seen: Deliveries, earlier: int, later: int
-    ) -> None:
+    def _overtaken(self, kind: str, stream: int, view: GroupView, seen: Deliveries, earlier: int, later: int) -> None:
         row, other = seen.message[later], seen.message[earlier]
         self._reordered.add((view.name, row))
         if not self._findings.wants(kind):
