@@ -17,7 +17,7 @@ from seriatim.history import HistoryWriter, check, render
 from seriatim_api.errors import TopicExistsError
 from seriatim_broker.local import LocalCluster
 
-from e2e.observe import Observer, Snapshot
+from e2e.observe import Observer, SegmentNow, Snapshot
 
 SEND_S: Final = 0.004
 PARTITION_COUNT: Final = 2
@@ -51,6 +51,13 @@ class Traffic:
     async def master(self, partition: int = 0) -> str:
         """The broker that accepts the partition's messages now."""
         return (await self.look()).chains[partition].head.members[0]
+
+    async def moved_past(self, segment_no: int, partition: int = 0) -> SegmentNow:
+        """Wait until a later segment is open than that one; other partitions may go on all the while."""
+        await self.observer.wait_until(
+            lambda now: now.chains[partition].head.no > segment_no, "the partition has moved", PROGRESS_DEADLINE_S
+        )
+        return (await self.look()).chains[partition].head
 
     async def goes_on(self, count: int = 100) -> None:
         """Wait until so many more messages are acknowledged, and delivered."""

@@ -38,7 +38,7 @@ class BrokerConfig:
 
     heartbeat_us: int = 100_000
     slow_heartbeat_us: int = 500_000
-    silence_us: int = 800_000
+    silence_us: int = 600_000
     probe_us: int = 150_000
     resume_us: int = 200_000
     serve_lease_us: int = 300_000
