@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 SYNCED := $(VENV)/.synced
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test test-slow check lint types contracts proto proto-check docs-check tools bench-smoke sim clean
+.PHONY: help env demo test test-slow test-faults check lint types contracts proto proto-check docs-check tools bench-smoke sim clean
 
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -27,7 +27,10 @@ test: $(SYNCED) ## all tests that need nothing but Python, package by package
 	$(BIN)/python -m tools.run_tests
 
 test-slow: $(SYNCED) ## the tests that take minutes (disks, whole clusters)
-	$(BIN)/python -m tools.run_tests --slow
+	$(BIN)/python -m tools.run_tests --kind slow
+
+test-faults: $(SYNCED) ## kill, freeze and cut a whole cluster of processes under checked traffic, and a quick demo
+	$(BIN)/python -m tools.run_tests --kind faults --package e2e
 
 check: lint types contracts proto-check docs-check ## everything that reads the code without running it
 

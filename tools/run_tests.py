@@ -34,13 +34,16 @@ def counts(report: Path) -> dict[str, int]:
     return {"passed": totals["tests"] - failed - totals["skipped"], "failed": failed, "skipped": totals["skipped"]}
 
 
-def run(package: str, slow: bool, extra: list[str]) -> dict[str, int]:
+MARKERS = {"quick": "not slow and not faults", "slow": "slow and not faults", "faults": "faults"}
+
+
+def run(package: str, kind: str, extra: list[str]) -> dict[str, int]:
     """Run one package's tests; returns its counts."""
     with tempfile.TemporaryDirectory() as scratch:
         report = Path(scratch) / "report.xml"
-        marker = "slow" if slow else "not slow"
+        marker = MARKERS[kind]
         command = [sys.executable, "-m", "pytest", package, "-q", "-rs", "-m", marker, f"--junit-xml={report}"]
-        command += [*([] if slow or extra else PARALLEL.get(package, [])), *extra]
+        command += [*([] if kind != "quick" or extra else PARALLEL.get(package, [])), *extra]
         started = time.monotonic()
         status = subprocess.run(command, cwd=ROOT, check=False, env={**os.environ}).returncode
         result = counts(report)
@@ -53,12 +56,12 @@ def run(package: str, slow: bool, extra: list[str]) -> dict[str, int]:
 def main() -> int:
     """Run what is asked for; exit status 1 if anything failed."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--slow", action="store_true", help="the tests marked slow, instead of the others")
+    parser.add_argument("--kind", choices=MARKERS, default="quick", help="quick, slow or faults, by the tests' marks")
     parser.add_argument("--package", action="append", choices=PACKAGES, help="only this package (may be repeated)")
     arguments, extra = parser.parse_known_args()
     total = {"passed": 0, "failed": 0, "skipped": 0}
     for package in arguments.package or PACKAGES:
-        for name, count in run(package, arguments.slow, extra).items():
+        for name, count in run(package, arguments.kind, extra).items():
             total[name] += count
     print(f"{total['passed']} passed, {total['failed']} failed, {total['skipped']} skipped")
     return 1 if total["failed"] or not total["passed"] else 0

@@ -125,13 +125,21 @@ async def test_many_writes_share_a_flush(tmp_path: Path, disk: HeldDisk) -> None
     ):
         maintenance = rpc_pb2_grpc.MaintenanceStub(channel)
 
-        async def all_have_arrived() -> bool:
-            return bool((await maintenance.Status(rpc_pb2.StatusRequest(), timeout=5)).dbSize > 64_000)
+        async def size_bytes() -> int:
+            return int((await maintenance.Status(rpc_pb2.StatusRequest(), timeout=5)).dbSize)
 
         with disk.held():
+            empty = await size_bytes()
             first = asyncio.ensure_future(client.txn((), [Put("first", b"")]))
             await disk.holds_one(1)
-            others = [asyncio.ensure_future(client.txn((), [Put(f"{one}", bytes(1000))])) for one in range(64)]
+            overhead = await size_bytes() - empty - len("first")
+            keys = [f"{one}" for one in range(64)]
+            others = [asyncio.ensure_future(client.txn((), [Put(key, bytes(1000))])) for key in keys]
+            wanted = empty + len("first") + overhead + sum(len(key) + 1000 + overhead for key in keys)
+
+            async def all_have_arrived() -> bool:
+                return await size_bytes() >= wanted
+
             await until(all_have_arrived, 10)
         await asyncio.gather(first, *others)
         assert disk.commit_count == 2

@@ -64,7 +64,7 @@ def processes_that_name(text: str) -> list[str]:
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.faults
 @pytest.mark.timeout(DEADLINE_S)
 def test_a_quick_run(tmp_path: Path) -> None:
     demo = start(tmp_path)
@@ -81,7 +81,7 @@ def test_a_quick_run(tmp_path: Path) -> None:
     assert not processes_that_name(str(tmp_path))
 
 
-@pytest.mark.slow
+@pytest.mark.faults
 @pytest.mark.timeout(DEADLINE_S)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_it_leaves_nothing_running(tmp_path: Path, number: signal.Signals) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
@@ -29,3 +30,10 @@ async def cluster(running: LocalCluster) -> AsyncIterator[LocalCluster]:
     await running.thaw("brokers")
     await running.start_again("brokers")
     await running.wait_ready()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Everything in this directory strikes a whole cluster: `make test-faults`."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.faults)
