@@ -37,7 +37,9 @@ CHANNEL_OPTIONS: Final = (
     ("grpc.max_receive_message_length", MESSAGE_SIZE_BYTES_MAX),
     ("grpc.max_send_message_length", -1),
     ("grpc.initial_reconnect_backoff_ms", 50),
-    ("grpc.min_reconnect_backoff_ms", 50),
+    # How long an attempt may take, whatever its name says; below some hundred milliseconds a busy machine answers
+    # none in time, and the attempts themselves keep it busy.
+    ("grpc.min_reconnect_backoff_ms", 4_000),
     ("grpc.max_reconnect_backoff_ms", 200),
     ("grpc.enable_http_proxy", 0),
 )

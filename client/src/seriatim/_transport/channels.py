@@ -22,7 +22,9 @@ _OPTIONS: Final = (
     ("grpc.max_send_message_length", -1),
     # gRPC's defaults (1 s growing to 120 s) find a broker that is back a second late.
     ("grpc.initial_reconnect_backoff_ms", 20),
-    ("grpc.min_reconnect_backoff_ms", 20),
+    # How long an attempt may take, whatever its name says; below some hundred milliseconds a busy machine answers
+    # none in time, and the attempts themselves keep it busy.
+    ("grpc.min_reconnect_backoff_ms", 1_500),
     ("grpc.max_reconnect_backoff_ms", 200),
     ("grpc.enable_http_proxy", 0),
     ("grpc.http2.lookahead_bytes", 1 << 20),
