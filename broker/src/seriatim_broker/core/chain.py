@@ -114,10 +114,6 @@ class Chain:
         """Whether every segment before `no` is settled."""
         return all(segment.is_settled for segment in self.segments if segment.no < no)
 
-    def has_incomplete_tables(self) -> bool:
-        """Whether the open segment was opened without knowing all that its predecessors hold."""
-        return self.open_segment.incomplete_table
-
 
 @dataclass(frozen=True, slots=True)
 class Seal:
