@@ -105,29 +105,34 @@ async def test_messages_flow_while_the_coordinator_is_away(tmp_path: Path) -> No
                 await asyncio.sleep(0.1)
 
 
-async def test_a_broker_that_comes_back_empty_is_healed(tmp_path: Path) -> None:
+async def test_a_lost_disk_is_made_good_by_a_copy_that_can_be_read(tmp_path: Path) -> None:
     async with running_cluster(tmp_path, 2, "--set", "heal_after_s=1") as cluster:
         async with Admin(cluster.addresses["g0-0"]) as first:
             partition = (await first.create("heal", 1)).partition_ids[0]
             route = await fill(first, partition, 9)
-        asker = other_group(cluster, route.master_broker)
-        async with Admin(cluster.addresses[asker]) as admin:
-            victim = route.master_broker
-            await cluster.brokers[victim].end(signal.SIGKILL)
+        lost, group = route.master_broker, route.master_broker.split("-")[0]
+        survivor = next(name for name in cluster.brokers if name.startswith(group) and name != lost)
+        async with Admin(cluster.addresses[other_group(cluster, lost)]) as admin:
+            await cluster.brokers[lost].end(signal.SIGKILL)
             await admin.route(partition, failed=route.segment)
-            fresh = cluster.make(victim, "--replace-disk", "--set", "heal_after_s=1", data="fresh")
-            cluster.brokers[victim] = fresh
+            fresh = cluster.make(lost, "--replace-disk", "--set", "heal_after_s=1", data="fresh")
+            cluster.brokers[lost] = fresh
             await fresh.start()
-            await cluster.ready(victim)
+            await cluster.ready(lost)
             watch = admin.admin.WatchChain(broker_pb2.DescribeChainRequest(topic="heal", partition=0))
             async with asyncio.timeout(60):
                 async for chain in watch:
-                    if len(chain.segments[0].members) == 2 and victim in [m.broker for m in chain.segments[0].members]:
-                        described = await admin.admin.DescribeCluster(broker_pb2.DescribeClusterRequest())
-                        record = next(b.record for b in described.brokers if b.record.member.broker == victim)
-                        if record.member in chain.segments[0].members:
-                            break
+                    described = await admin.admin.DescribeCluster(broker_pb2.DescribeClusterRequest())
+                    registered = {(b.record.member.broker, b.record.member.incarnation) for b in described.brokers}
+                    copies = {(member.broker, member.incarnation) for member in chain.segments[0].members}
+                    if len(copies) == 2 and copies <= registered:
+                        break
             watch.cancel()
+            await cluster.brokers[survivor].end(signal.SIGKILL)
+            await admin.admin.DeclareDead(broker_pb2.DeclareDeadRequest(broker=survivor, issuer="test"), timeout=10)
+            server = await admin.consumer(partition, "late", avoid=survivor)
+            async with Consumer(server, partition, "late") as consumer:
+                await consumer.until(lambda c: c.values == [b"m%d" % at for at in range(9)])
 
 
 async def test_the_controller_leaves_a_dead_group_without_any_complaint(tmp_path: Path) -> None:

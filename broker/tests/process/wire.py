@@ -180,3 +180,14 @@ class Admin:
         """Where to append."""
         request = broker_pb2.ResolveProducerRequest(partition_id=partition, failed_segment=failed)
         return await self.routing.ResolveProducer(request, timeout=DEADLINE_S)
+
+    async def consumer(self, partition: int, group: str, avoid: str = "") -> str:
+        """The address of the broker that serves a group, once that is another one than `avoid`."""
+        request = broker_pb2.ResolveConsumerRequest(partition_id=partition, group=group)
+        async with asyncio.timeout(DEADLINE_S):
+            while True:
+                found = await self.routing.ResolveConsumer(request, timeout=DEADLINE_S)
+                if found.server_broker != avoid:
+                    return str(found.server_address)
+                request.failed_server_epoch = found.server_epoch
+                await asyncio.sleep(0.05)  # between two questions

@@ -320,6 +320,7 @@ class Controller:
         """Have sealed segments copied whose members were away for longer than `heal_after`."""
         looked_at: tuple[frozenset[MemberId], frozenset[MemberId]] | None = None
         while True:
+            await self._admit()  # first, so that a new disk in the group of the lost one is the one that is filled
             self._views()
             dead, registered = self._dead(), self._registered()
             if (dead, registered) != looked_at and not await self._heal_pass(dead, registered):
