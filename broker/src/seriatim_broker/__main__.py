@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import click
 
-from .commands import broker, coordinator, standalone
+from .grpc_polling import poll_in_one_thread
+
+poll_in_one_thread()
+
+from .commands import broker, coordinator, standalone  # noqa: E402 - they import gRPC
 
 
 @click.group()

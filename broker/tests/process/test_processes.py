@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
 import signal
 import time
@@ -186,6 +187,13 @@ async def test_metrics_and_health(cluster: Cluster) -> None:
     assert f'seriatim_ready{{broker="{name}"}} 1.0' in page
     assert "seriatim_loop_lag_seconds_count" in page
     assert (await cluster.get(name, "/other"))[0] == 404
+
+
+@shared
+async def test_a_broker_writes_its_log_and_nothing_else(cluster: Cluster) -> None:
+    for broker in cluster.brokers.values():
+        lines = [json.loads(line) for line in broker.log_text().splitlines()]  # no complaint of gRPC among them
+        assert "serving" in [line["event"] for line in lines]
 
 
 async def test_the_next_group_accepts_after_the_master_was_killed(tmp_path: Path) -> None:
