@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
 from seriatim_api.errors import CorruptionError
 from seriatim_api.ids import PartitionId
@@ -92,6 +92,11 @@ def make(answer: Callable[[Event], list[fx.Effect]]) -> tuple[Driver, ScriptedCo
     driver = Driver(core, disk, Counters(), deaths.append)  # type: ignore[arg-type]
     driver.start(sink, sink)  # type: ignore[arg-type]
     return driver, core, disk, sink, deaths
+
+
+async def test_every_kind_of_effect_is_carried_out_by_somebody() -> None:
+    driver, *_ = make(lambda _event: [])
+    assert set(driver._perform) == set(get_args(fx.Effect))
 
 
 async def test_writes_of_one_turn_are_one_submit_and_report_the_last_token() -> None:

@@ -11,7 +11,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol, get_args
 
 import structlog
 from seriatim_api.errors import SeriatimError
@@ -72,8 +72,7 @@ class Driver:
         self._counters = counters
         self._die = die
         self._loop = asyncio.get_running_loop()
-        self._links: Links | None = None
-        self._work: CoordinatorWork | None = None
+        self._perform: dict[type, Callable[[Any], None]] = {}
         self._queue: deque[Event] = deque()
         self._story: deque[Event] = deque(maxlen=STORY_EVENTS)
         self._lane: deque[Event] = deque()
@@ -99,10 +98,9 @@ class Driver:
 
     def start(self, links: Links, work: CoordinatorWork) -> None:
         """Let the core begin."""
-        assert self._links is None, "started twice"
-        self._links = links
-        self._work = work
-        self._run(self._core.start)
+        assert not self._perform, "started twice"
+        self._perform = self._performers(links, work)
+        self._step(None)
         self._drain()  # what the start itself gave rise to
 
     @property
@@ -163,16 +161,17 @@ class Driver:
         while self._queue and not self._dead:
             event = self._queue.popleft()
             self._story.append(event)
-            self._run(lambda now, event=event: self._core.step(event, now))  # type: ignore[misc]
+            self._step(event)
         self._set_timer()
 
-    def _run(self, step: Callable[[Moment], Sequence[fx.Effect]]) -> None:
-        """One step and its effects. Events that come up meanwhile wait in the queue."""
+    def _step(self, event: Event | None) -> None:
+        """One step (the start, if there is no event) and its effects. What comes up meanwhile waits in the queue."""
         self._stepping = True
         began_ns = time.monotonic_ns()
+        now = Moment(began_ns // 1000, time.time_ns() // 1_000_000)
         try:
-            for effect in step(Moment(began_ns // 1000, time.time_ns() // 1_000_000)):
-                self._perform(effect)
+            for effect in self._core.start(now) if event is None else self._core.step(event, now):
+                self._perform[type(effect)](effect)
         except Exception as exc:
             self._fail(exc)
         finally:
@@ -181,8 +180,8 @@ class Driver:
         self._counters.events += 1
         self._counters.step_s.observe(took_s)
         if took_s > SLOW_STEP_S:
-            event = type(self._story[-1]).__name__ if self._story else "start"
-            _log.warning("slow_step", event_kind=event, took_ms=round(took_s * 1000))
+            kind = "start" if event is None else type(event).__name__
+            _log.warning("slow_step", event_kind=kind, took_ms=round(took_s * 1000))
 
     def _fail(self, exc: Exception) -> None:
         self._dead = True
@@ -234,41 +233,28 @@ class Driver:
 
     # ---- effects ----
 
-    def _perform(self, effect: fx.Effect) -> None:
-        """The one place that branches over effects, the frequent ones first."""
-        assert self._links is not None
-        assert self._work is not None
-        match effect:
-            case fx.Persist(token, writes):
-                self._persist(token, writes)
-            case fx.Send(broker, message):
-                self._links.send(broker, message)
-            case fx.AppendAccepted() | fx.AppendRefused() | fx.Resolved() | fx.ConsumerResolved() | fx.GroupDescribed():
-                self._reply(effect)
-            case fx.Deliver(stream, subscription, event):
-                deliver = self._streams.get(stream)
-                if deliver is not None:
-                    deliver(subscription, event)
-            case fx.ReadLog():
-                self._read(effect)
-            case fx.ReadChain():
-                self._work.read_chain(effect)
-            case fx.WriteChain():
-                self._work.write_chain(effect)
-            case fx.ReadCertificate():
-                self._work.read_certificate(effect)
-            case fx.ReadCursor():
-                self._work.read_cursor(effect)
-            case fx.WriteCursor():
-                self._work.write_cursor(effect)
-            case fx.Connect(broker):
-                self._links.connect(broker)
-            case fx.Disconnect(broker, session):
-                self._links.disconnect(broker, session)
-            case fx.Note():
-                self._note(effect)
-            case _:
-                raise AssertionError(f"no such effect: {effect!r}")
+    def _deliver(self, effect: fx.Deliver) -> None:
+        deliver = self._streams.get(effect.stream)
+        if deliver is not None:
+            deliver(effect.subscription, effect.event)
+
+    def _performers(self, links: Links, work: CoordinatorWork) -> dict[type, Callable[[Any], None]]:
+        """Who does what the core wants done, by the kind of effect."""
+        return {
+            fx.Persist: lambda effect: self._persist(effect.token, effect.writes),
+            fx.Send: lambda effect: links.send(effect.broker, effect.message),
+            fx.Deliver: self._deliver,
+            fx.ReadLog: self._read,
+            fx.ReadChain: work.read_chain,
+            fx.WriteChain: work.write_chain,
+            fx.ReadCertificate: work.read_certificate,
+            fx.ReadCursor: work.read_cursor,
+            fx.WriteCursor: work.write_cursor,
+            fx.Connect: lambda effect: links.connect(effect.broker),
+            fx.Disconnect: lambda effect: links.disconnect(effect.broker, effect.session),
+            fx.Note: self._note,
+            **dict.fromkeys(get_args(Reply), self._reply),
+        }
 
     def _reply(self, effect: Reply) -> None:
         reply = self._requests.pop(effect.request, None)
