@@ -1,4 +1,4 @@
-"""The words of the producer's core: its limits, its events and its effects. What they mean is told in `producer`."""
+"""The words of the producer's core: its limits, its events and its effects. What it makes of them is in `producer`."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Outcome(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Enqueue:
-    """A new batch, behind all earlier ones."""
+    """A new batch, behind all earlier ones; `batch_id` is the caller's."""
 
     batch_id: int
     message_count: int
@@ -80,7 +80,10 @@ class Enqueue:
 
 @dataclass(frozen=True, slots=True)
 class Connected:
-    """A stream to `address` is up, with the broker's credits for one producer and partition."""
+    """An append stream to `address` is up, with the broker's credits for one producer and partition.
+
+    `stream` is a number that the caller never gives to another stream.
+    """
 
     address: str
     stream: int
@@ -90,7 +93,7 @@ class Connected:
 
 @dataclass(frozen=True, slots=True)
 class Disconnected:
-    """The stream is over, or (None) could not be opened."""
+    """The stream is over (no reply of it comes any more), or, with stream None, it could not be opened."""
 
     address: str
     stream: int | None
@@ -98,7 +101,7 @@ class Disconnected:
 
 @dataclass(frozen=True, slots=True)
 class Replied:
-    """The answer to one attempt."""
+    """The answer to one attempt; `error` is None for ok."""
 
     producer_epoch: int
     base_sequence: int
@@ -118,19 +121,19 @@ class Resolved:
 
 @dataclass(frozen=True, slots=True)
 class RouteKnown:
-    """A route that was not asked for."""
+    """A route that was learned in any other way."""
 
     route: Route
 
 
 @dataclass(frozen=True, slots=True)
 class Timer:
-    """Time has passed."""
+    """Nothing but time has passed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Abandon:
-    """Settle everything now."""
+    """The application closes: settle everything now."""
 
 
 Event = Enqueue | Connected | Disconnected | Replied | Resolved | RouteKnown | Timer | Abandon
@@ -141,14 +144,14 @@ Event = Enqueue | Connected | Disconnected | Replied | Resolved | RouteKnown | T
 
 @dataclass(frozen=True, slots=True)
 class OpenStream:
-    """Have an append stream to `address`."""
+    """Have an append stream to `address`: answer with Connected (at once, if it is up) or Disconnected."""
 
     address: str
 
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """One attempt of a batch."""
+    """One attempt of a batch. Those on one stream go out in the order given."""
 
     stream: int
     batch_id: int
@@ -162,7 +165,10 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Resolve:
-    """Ask a broker for the route; with `failed_segment`, complain about its master."""
+    """Ask a broker where the partition's master is; answer with Resolved, always.
+
+    With `failed_segment` it is a complaint, to any broker but the one at `avoid_address`.
+    """
 
     failed_segment: int | None
     known_epoch: int
@@ -171,7 +177,10 @@ class Resolve:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """The outcome of a batch. `offset` and `append_time_ms` are of its first message, if it is ok."""
+    """The application may be told what became of a batch; once for each.
+
+    `offset` and `append_time_ms` are of its first message, if it is ok.
+    """
 
     batch_id: int
     outcome: Outcome
@@ -182,7 +191,10 @@ class Settled:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """Nothing more will be sent; batches enqueued from now on are settled as failed with this error."""
+    """The producer is over, fenced or abandoned: nothing more is sent.
+
+    Batches enqueued from now on are settled as failed with this error.
+    """
 
     error: ReplyError
 

@@ -1,0 +1,78 @@
+"""The queue: all batches that are not settled, in their order, with their numbers. Pure.
+
+A number is an epoch and a base sequence; within an epoch numbers follow one another without a hole. A batch keeps its
+number over all attempts; what changes it is in `giving_up`.
+
+*A refusal ends what stood behind it in the run.* The broker takes nothing of a run after a batch of it that it
+refused, and what it truncated it truncated with everything above. So a proof for batch b in run r is one for each
+later batch in run r, and needs no reply of its own. It follows that behind a batch that is not doubtful no batch is:
+each of their attempts stood behind one of its attempts. (`giving_up.give_up` asserts this.)
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from .attempts import Batch
+from .producer_types import Enqueue, Replied, ReplyError
+from .runs import Run
+from .state import State
+
+
+class BatchQueue(State):
+    """The batches of a producer on a partition, oldest first, and the run that sends them."""
+
+    __slots__ = ("batches", "epoch", "next_sequence", "run", "size_bytes")
+
+    def __init__(self, run: Run) -> None:
+        self.batches: deque[Batch] = deque()
+        self.size_bytes = 0
+        self.run = run
+        self.epoch = 0  # of the next batch that is enqueued, and its sequence
+        self.next_sequence = 0
+
+    def append(self, event: Enqueue, deadline_us: int) -> None:
+        """Number a new batch and put it behind all others."""
+        self.batches.append(Batch(event, deadline_us, self.epoch, self.next_sequence))
+        self.size_bytes += event.size_bytes
+        self.next_sequence += event.message_count
+
+    def find(self, reply: Replied) -> Batch | None:
+        """The batch that the reply speaks of, if it still has that number."""
+        for batch in self.batches:
+            if batch.base_sequence == reply.base_sequence and batch.epoch == reply.producer_epoch:
+                return batch if batch.was_sent_in(reply.run) else None
+        return None
+
+    def acknowledge(self, batch: Batch) -> None:
+        """The batch is stored. It leaves once all in front of it have: until then it may have to go out again."""
+        batch.acked = True
+        self.drop_acked()
+
+    def end_attempts(self, reply: Replied, error: ReplyError) -> None:
+        """End the refused attempt; a proof holds for all that stood behind it in the run."""
+        for batch in self.batches:
+            if batch.epoch != reply.producer_epoch:
+                continue
+            named = batch.base_sequence == reply.base_sequence
+            behind = batch.base_sequence > reply.base_sequence and error.outcome_known
+            if named or behind:
+                self.run.end_attempt(batch, reply.run, proven=error.outcome_known)
+
+    def drop_acked(self) -> None:
+        """Forget acknowledged batches at the front."""
+        while self.batches and self.batches[0].acked:
+            self.forget(0)
+
+    def forget(self, at: int) -> None:
+        """The batch at this position is settled for good."""
+        batch = self.batches[at]
+        self.run.forget(batch, at)
+        self.size_bytes -= batch.size_bytes
+        del self.batches[at]
+
+    def clear(self) -> None:
+        """Forget all; the run carries nothing more."""
+        self.batches.clear()
+        self.size_bytes = 0
+        self.run.abandon()
