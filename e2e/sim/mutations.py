@@ -18,11 +18,34 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from seriatim_api.ids import MemberId
-from seriatim_broker.core import appending, broker, copying, groups, partition, replica, right, settle, switch, tables
+from seriatim_broker.core import (
+    appending,
+    copying,
+    dispatch,
+    fencing,
+    learning,
+    partition,
+    preparing,
+    record,
+    replica,
+    replication,
+    right,
+    settle,
+    switch,
+    tables,
+)
 from seriatim_broker.core.effects import Send
 from seriatim_broker.core.events import WriteOutcome
+from seriatim_broker.core.groups import crossing, cursors, delivery
 from seriatim_broker.core.log import PutPreparation
-from seriatim_broker.core.messages import CopyAnswer, CursorSync, FenceAnswer, FenceRequest, PrepareRequest
+from seriatim_broker.core.messages import (
+    CopyAnswer,
+    CursorSync,
+    FenceAnswer,
+    FenceRequest,
+    PrepareRequest,
+    Replicate,
+)
 
 from . import world
 
@@ -45,20 +68,19 @@ class Mutation:
 
 def _attempt_id() -> list[Patch]:
     """What a member prepared last for a segment is what it knows of it, whoever's attempt that was."""
-    real = partition.Partition.on_prepare
 
-    def prepare(self: partition.Partition, outbox: Any, sender: Any, message: PrepareRequest) -> None:
-        real(self, outbox, sender, message)
-        newest = self.preparations.get((message.segment_no, message.attempt))
+    def prepare(outbox: Any, of: partition.Partition, sender: Any, message: PrepareRequest) -> None:
+        preparing.on_prepare(outbox, of, sender, message)
+        newest = of.preparations.get((message.segment_no, message.attempt))
         if newest is None:
             return
-        for no, attempt in list(self.preparations):
+        for no, attempt in list(of.preparations):
             if no == message.segment_no and attempt != message.attempt:
-                overwritten = replace(newest, attempt=attempt, members=self.preparations[no, attempt].members)
-                self.preparations[no, attempt] = overwritten
-                outbox.write(PutPreparation(self.id, overwritten))
+                overwritten = replace(newest, attempt=attempt, members=of.preparations[no, attempt].members)
+                of.preparations[no, attempt] = overwritten
+                outbox.write(PutPreparation(of.id, overwritten))
 
-    return [(partition.Partition, "on_prepare", prepare)]
+    return [_with_handler(PrepareRequest, prepare)]
 
 
 def _start_fence() -> list[Patch]:
@@ -70,35 +92,30 @@ def _start_fence() -> list[Patch]:
         log.active = not log.record.fenced and log.record.sealed_len is None
         return log
 
-    def no_fence(self: partition.Partition, outbox: Any) -> None:
-        for log in self.logs.values():
+    def no_fence(outbox: Any, of: partition.Partition) -> None:
+        for log in of.logs.values():
             if log.active and log.record.members[0] == outbox.member:
                 log.unbroken = True
                 log.followers = {member: replica.Follower() for member in log.record.members[1:]}
 
     return [
         (replica.SegmentLog, "recovered", classmethod(going_on)),
-        (partition.Partition, "fence_at_start", no_fence),
+        (fencing, "fence_at_start", no_fence),
     ]
 
 
 def _tail_first() -> list[Patch]:
     """A member answers with its tail, and is fenced a while later."""
-    too_long = partition.Partition.on_fenced_too_long
+    too_long = fencing.on_fenced_too_long
 
-    def answer_only(
-        self: partition.Partition, outbox: Any, log: replica.SegmentLog, message: FenceRequest
-    ) -> FenceAnswer:
-        return self.fence_answer(outbox, log, message)
+    def answer_only(outbox: Any, of: Any, log: replica.SegmentLog, message: FenceRequest) -> FenceAnswer:
+        return fencing.fence_answer(outbox, log, message)
 
-    def fence_late(self: partition.Partition, outbox: Any) -> None:
-        self.fence_unsealed(outbox)
-        too_long(self, outbox)
+    def fence_late(outbox: Any, of: partition.Partition) -> None:
+        fencing.fence_unsealed(outbox, of)
+        too_long(outbox, of)
 
-    return [
-        (partition.Partition, "fence_and_answer", answer_only),
-        (partition.Partition, "on_fenced_too_long", fence_late),
-    ]
+    return [(fencing, "fence_and_answer", answer_only), (fencing, "on_fenced_too_long", fence_late)]
 
 
 # ---- fencing --------------------------------------------------------------------------------------------
@@ -121,64 +138,63 @@ def _fence_freezes_commit() -> list[Patch]:
         real_release(outbox, log)
         log.record = record
 
-    def append(self: partition.Partition, outbox: Any, event: Any) -> None:
-        log = self.open_log()
+    def append(outbox: Any, of: partition.Partition, event: Any) -> None:
+        log = of.open_log()
         if log is not None and log.record.fenced and log.active:
             log.active = False
-            real_append(self, outbox, event)
+            real_append(outbox, of, event)
             log.active = log.record.sealed_len is None
         else:
-            real_append(self, outbox, event)
+            real_append(outbox, of, event)
 
     real_advance = replica.SegmentLog.advance_commit
     real_release = appending.release
-    real_append = partition.Partition.on_append
+    real_append = appending.on_append
     return [
         (replica.SegmentLog, "fence", fence),
         (replica.SegmentLog, "advance_commit", advance),
         (appending, "release", release),
-        (partition.Partition, "on_append", append),
+        (appending, "on_append", append),
     ]
 
 
 def _commit_of_a_restarted_master() -> list[Patch]:
-    real = partition.Partition.fence_answer
+    real = fencing.fence_answer
 
-    def answer(self: partition.Partition, outbox: Any, log: replica.SegmentLog, message: FenceRequest) -> FenceAnswer:
+    def answer(outbox: Any, log: replica.SegmentLog, message: FenceRequest) -> FenceAnswer:
         if log.record.members[0] != outbox.member:
-            return real(self, outbox, log, message)
+            return real(outbox, log, message)
         unbroken, log.unbroken = log.unbroken, True
-        found = real(self, outbox, log, message)
+        found = real(outbox, log, message)
         log.unbroken = unbroken
         return found
 
-    return [(partition.Partition, "fence_answer", answer)]
+    return [(fencing, "fence_answer", answer)]
 
 
 # ---- commit ---------------------------------------------------------------------------------------------
 
 
 def _every_member() -> list[Patch]:
-    def move(self: partition.Partition, outbox: Any, log: replica.SegmentLog) -> None:
+    def move(outbox: Any, of: partition.Partition, log: replica.SegmentLog) -> None:
         real_followers, log.followers = log.followers, {}
-        real(self, outbox, log)
+        real(outbox, of, log)
         log.followers = real_followers
 
-    real = partition.Partition._move_commit
-    return [(partition.Partition, "_move_commit", move)]
+    real = replication._move_commit
+    return [(replication, "_move_commit", move)]
 
 
 def _slave_flushes_first() -> list[Patch]:
-    real = partition.Partition.on_replicate
 
-    def replicate(self: partition.Partition, outbox: Any, sender: Any, message: Any) -> None:
+    def replicate(outbox: Any, of: partition.Partition, sender: Any, message: Any) -> None:
         marks = len(outbox.marks)
-        real(self, outbox, sender, message)
+        replication.on_replicate(outbox, of, sender, message)
         for mark in [mark for mark in outbox.marks[marks:] if type(mark).__name__ == "Send"]:
             outbox.marks.remove(mark)
             outbox.emit(mark)
 
-    return [(partition.Partition, "on_replicate", replicate)]
+    return [_with_handler(Replicate, replicate)]
 
 
 # ---- switch ---------------------------------------------------------------------------------------------
@@ -228,16 +244,16 @@ def _certificate() -> list[Patch]:
 
 
 def _voided() -> list[Patch]:
-    def open_(self: partition.Partition, outbox: Any, chain: Any, segment: Any) -> None:
+    def open_(outbox: Any, of: partition.Partition, chain: Any, segment: Any) -> None:
         """A master opens what an earlier run prepared."""
         run = outbox.run
         if segment.master == outbox.member:
             outbox.run = segment.master_run
-        real(self, outbox, chain, segment)
+        real(outbox, of, chain, segment)
         outbox.run = run
 
-    real = partition.Partition._open
-    return [(partition.Partition, "_open", open_), (partition.Partition, "void_attempts", lambda self, outbox: None)]
+    real = learning._open
+    return [(learning, "_open", open_), (preparing, "void_attempts", _nothing)]
 
 
 def _mark_inherited() -> list[Patch]:
@@ -251,29 +267,29 @@ def _mark_inherited() -> list[Patch]:
 
 
 def _told_before_the_transaction() -> list[Patch]:
-    real = partition.Partition.on_chain_written
+    real = record.on_chain_written
 
-    def written(self: partition.Partition, outbox: Any, serial: int, outcome: WriteOutcome, revision: int) -> None:
-        owner = self.writes[serial][0]
+    def written(outbox: Any, of: partition.Partition, serial: int, outcome: WriteOutcome, revision: int) -> None:
+        owner = of.writes[serial][0]
         if outcome is WriteOutcome.UNKNOWN and owner == "switch":
             outcome = WriteOutcome.DONE
-        real(self, outbox, serial, outcome, revision)
+        real(outbox, of, serial, outcome, revision)
 
-    return [(partition.Partition, "on_chain_written", written)]
+    return [(record, "on_chain_written", written)]
 
 
 def _failed_early() -> list[Patch]:
-    real = partition.Partition.fence_and_answer
+    real = fencing.fence_and_answer
 
-    def fence(self: partition.Partition, outbox: Any, log: replica.SegmentLog, message: FenceRequest) -> FenceAnswer:
-        answer = real(self, outbox, log, message)
-        record = log.record
-        log.record = replace(record, sealed_len=log.commit)
-        appending.settle_waiting(outbox, log, self.route())
-        log.record = record
+    def fence(outbox: Any, of: partition.Partition, log: replica.SegmentLog, message: FenceRequest) -> FenceAnswer:
+        answer = real(outbox, of, log, message)
+        known = log.record
+        log.record = replace(known, sealed_len=log.commit)
+        appending.settle_waiting(outbox, log, of.route())
+        log.record = known
         return answer
 
-    return [(partition.Partition, "fence_and_answer", fence)]
+    return [(fencing, "fence_and_answer", fence)]
 
 
 # ---- unsettled segments ---------------------------------------------------------------------------------
@@ -337,11 +353,11 @@ def _copy_in_memory() -> list[Patch]:
             log.durable = log.tail
             copying._go_on(outbox, of, message.segment_no)
 
-    return [(copying, "on_copy_answer", on_copy_answer), (broker, "_MESSAGES", _with_handler(on_copy_answer))]
+    return [_with_handler(CopyAnswer, on_copy_answer)]
 
 
-def _with_handler(handler: Any) -> dict[type, Any]:
-    return {**broker._MESSAGES, CopyAnswer: handler}
+def _with_handler(message: type, handler: Any) -> Patch:
+    return dispatch, "MESSAGES", {**dispatch.MESSAGES, message: handler}
 
 
 def _no_lease() -> list[Patch]:
@@ -353,18 +369,18 @@ def _readers_skip() -> list[Patch]:
 
 
 def _all_acknowledged() -> list[Patch]:
-    real = groups._cross_if_done
+    real = crossing.cross_if_done
 
     def cross(outbox: Any, of: Any, head: Any) -> None:
         """Delivered is as good as acknowledged."""
         head.safe_acked = max(head.safe_acked, head.delivered)
         real(outbox, of, head)
 
-    return [(groups, "_cross_if_done", cross)]
+    return [(crossing, "cross_if_done", cross)]
 
 
 def _acks_on_every_eligible_member() -> list[Patch]:
-    real = groups._sync
+    real = cursors.sync
 
     def sync(outbox: Any, of: Any, head: Any) -> None:
         """Only this member's disk counts; the others hear nothing."""
@@ -375,7 +391,7 @@ def _acks_on_every_eligible_member() -> list[Patch]:
             for member in [member for member in waiting.waiting if member != outbox.member]:
                 del waiting.waiting[member]
 
-    return [(groups, "_sync", sync)]
+    return [(cursors, "sync", sync)]
 
 
 def _is_sync(effect: Any) -> bool:
@@ -383,14 +399,14 @@ def _is_sync(effect: Any) -> bool:
 
 
 def _reservations() -> list[Patch]:
-    real = groups._deliver_held_back
+    real = delivery.deliver_held_back
 
     def deliver(outbox: Any, of: Any, head: Any) -> None:
         """Delivers without having said so durably."""
         head.safe_reserved = 1 << 40
         real(outbox, of, head)
 
-    return [(groups, "_deliver_held_back", deliver)]
+    return [(delivery, "deliver_held_back", deliver)]
 
 
 def _incarnation() -> list[Patch]:
@@ -458,14 +474,14 @@ def _nothing(*_arguments: Any) -> None:
     """A step that is not taken."""
 
 
-def _without(*names: str) -> Callable[[], list[Patch]]:
-    return lambda: [(partition.Partition, name, _nothing) for name in names]
+def _without(module: object, name: str) -> Callable[[], list[Patch]]:
+    return lambda: [(module, name, _nothing)]
 
 
 OVERLAPPING: dict[str, Mutation] = {
-    "fence-at-start": Mutation("a start fences", _without("fence_unsealed"), _LOSS, "restarts"),
-    "void-at-start": Mutation("a start voids", _without("void_attempts"), _LOSS, "restarts"),
-    "fence-and-void": Mutation("a start fences and voids", _without("fence_at_start"), _LOSS, "restarts"),
+    "fence-at-start": Mutation("a start fences", _without(fencing, "fence_unsealed"), _LOSS, "restarts"),
+    "void-at-start": Mutation("a start voids", _without(preparing, "void_attempts"), _LOSS, "restarts"),
+    "fence-and-void": Mutation("a start fences and voids", _without(fencing, "fence_at_start"), _LOSS, "restarts"),
     "voided": Mutation("a run opens only what it prepared itself", _voided, ("RT",), "restarts"),
     "run-refused": Mutation(
         "after a refusal the rest of the run is refused", _rest_of_the_run, ("GAP", "I2"), "groups-die"

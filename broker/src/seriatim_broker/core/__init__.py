@@ -1,0 +1,30 @@
+"""The broker's core: every decision about order, ownership and durability, and no I/O.
+
+`broker.BrokerCore.step(event, now)` is the way in, the list of effects that it returns the way out. A part is a state
+and functions `f(outbox, partition, ...)`; it calls the parts that stand below it here, never one above.
+
+    broker, dispatch    which event, message or timer goes to which function
+    links               other brokers: there, silent, gone; heartbeats
+    record              the chain record at the coordinator: read, written
+    learning            a newer record is known, and what is here agrees with it
+
+    routes              where to append, for whoever asks; complaints and suspicions
+    replication         from the master to its slaves, and the commit
+    fencing, preparing, quiescence    what a member answers to a switcher
+    eligibility         members that join those who may serve a segment
+    copying             segments that this member completes
+    settle              the length of an UNSETTLED segment
+    groups              consumer groups: a package with a map of its own
+    right               who serves a segment
+    tables              producer tables of segments that are over
+    switch, candidates  from one segment to the next
+    appending           producers' batches
+
+    partition           the state of one partition, all parts together
+    replica, producers  the log of one segment, and the producers in it
+    outbox              what all parts share while a step runs: time, effects, writes, timers, links
+    state               copying and freezing of states
+
+    chain, log, messages, events, effects, config    values; `chain` also has the record's transitions
+    placement, controller    pure functions for the controller, which is in the runtime
+"""

@@ -1,9 +1,8 @@
 """Appending: what a master does with a producer's batch, and when the replies leave.
 
-The rules are those of the producer's order: a run that was refused once stays refused, sequences have no gap, a
-repeat is
-answered with its first offset once that is committed. Only a batch that starts a run may set a sequence, and only while
-the table is incomplete.
+The rules are those of the producer's order: a run that was refused once stays refused, sequences have no gap, a repeat
+is answered with its first offset once that is committed. Only a batch that starts a run may set a sequence, and only
+while the table is incomplete.
 """
 
 from __future__ import annotations
@@ -14,9 +13,34 @@ from seriatim_api.ids import make_offset, split_offset
 from .effects import AppendAccepted, AppendRefused, RouteInfo
 from .events import AckLevel, Append
 from .log import Batch
+from .messages import Replicate
 from .outbox import Outbox
+from .partition import Partition
 from .producers import WINDOW_BATCHES
 from .replica import SegmentLog, Waiting
+
+
+def on_append(outbox: Outbox, partition: Partition, event: Append) -> None:
+    """A producer's batch: into the log, and on its way to the followers in the same step."""
+    log = partition.open_log()
+    if log is None or not log.active or not log.unbroken:
+        error: errors.SeriatimError
+        if log is not None and log.record.fenced:
+            error = errors.SegmentMovedError(f"segment {log.no} is fenced; the next one opens elsewhere")
+        else:
+            error = errors.NotServingError("this broker is not the master of the open segment")
+        outbox.emit(AppendRefused(event.request, error, partition.route()))
+        return
+    if partition.quiescence is not None:
+        partition.quiescence.hold(outbox, event)
+        return
+    batch = append(outbox, log, event, partition.route() if event.refuse else None)
+    if batch is None:
+        return
+    for member, follower in log.followers.items():
+        if follower.in_step:
+            outbox.send(member, Replicate(partition.id, log.no, log.record.attempt, log.commit, (batch,)))
+            log.told_commit = log.commit
 
 
 def append(outbox: Outbox, log: SegmentLog, event: Append, route: RouteInfo | None) -> Batch | None:

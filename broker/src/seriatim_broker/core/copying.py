@@ -1,14 +1,11 @@
 """Copying: a member that lacks part of a sealed segment gets it from one that is whole, and says so.
 
 Both a member that comes back and a broker that is asked to become a new copy do the same: batch after batch, each
-checked
-against the chain of checksums, until length and checksum are those of the seal. A member of the segment then asks the
-server to be listed as eligible; a new copy is first added to the record.
+checked against the chain of checksums, until length and checksum are those of the seal. A member of the segment then
+asks the server to be listed as eligible; a new copy is first added to the record.
 """
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING
 
 from seriatim_api.ids import MemberId
 
@@ -18,12 +15,10 @@ from .events import WriteOutcome
 from .log import Batch, LocalSegment, Preparation, PutPreparation, PutSegment
 from .messages import CopyAnswer, CopyRequest, EligibleRequest
 from .outbox import Outbox
+from .partition import Partition
 from .producers import Table
 from .replica import SegmentLog
 from .state import State
-
-if TYPE_CHECKING:
-    from .partition import Partition
 
 
 class Copying(State):

@@ -1,7 +1,7 @@
 """A segment's log on one member: what it has, what is durable, what is committed, and whether it is fenced.
 
-Facts only; who decides what is in `partition`. The log keeps the batches at and above the commit in memory: they are
-what a switch may need (the uncertain tail), what a resumed connection sends again, and never many.
+Facts only; the rules are in `appending`, `replication` and `fencing`. The log keeps the batches at and above the commit
+in memory: they are what a switch may need (the uncertain tail), what a resumed connection sends again, and never many.
 """
 
 from __future__ import annotations

@@ -8,19 +8,14 @@ answer has run out. Order and durability do not rest on this: it keeps two serve
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from seriatim_api.ids import MemberId, PartitionId
 
-from . import groups
-from .chain import Chain, Segment, SegmentState, add_eligible, change_server, remove_eligible
-from .events import WriteOutcome
-from .messages import ChainUpdate, CursorSync, CursorSynced, EligibleRequest
+from .chain import Chain, Segment, SegmentState, change_server, remove_eligible
+from .messages import ChainUpdate
 from .outbox import Outbox
+from .partition import Partition
 from .state import State
-
-if TYPE_CHECKING:
-    from .partition import Partition
 
 
 class Right(State):
@@ -261,58 +256,3 @@ def on_certificate(outbox: Outbox, partition: Partition, member: MemberId) -> No
         if right.old_server == member and _has_ended(outbox, member) and right.from_us > outbox.now.mono_us:
             right.from_us = outbox.now.mono_us
             outbox.poll(0, "pump", partition.id, no)
-
-
-def on_link_lost(outbox: Outbox, partition: Partition, member: MemberId) -> None:
-    """A member that was about to become eligible must ask again, unless it may be listed already."""
-    for no, held in partition.rights.items():
-        if member in held.joining and not partition.is_writing("right", no):
-            del held.joining[member]
-            groups.expect_no_more(outbox, partition, no, member)
-
-
-def on_written(outbox: Outbox, partition: Partition, no: int, outcome: WriteOutcome) -> None:
-    """A change of the right was lost or is not known: members that were joining and are gone must ask again."""
-    held = partition.rights.get(no)
-    if held is None or outcome is WriteOutcome.DONE:
-        return
-    for member in [member for member in held.joining if not outbox.is_linked(member)]:
-        del held.joining[member]
-        groups.expect_no_more(outbox, partition, no, member)
-
-
-# ---- a whole member wants to be eligible ----------------------------------------------------------------
-
-
-def on_eligible_request(outbox: Outbox, partition: Partition, sender: MemberId, message: EligibleRequest) -> None:
-    """Give a whole member the control records; when they are durable there, list it."""
-    no = message.segment_no
-    right = partition.rights.get(no)
-    segment = partition.chain.segment(no) if partition.chain is not None else None
-    if right is None or segment is None or segment.state is not SegmentState.SEALED or sender in segment.eligible:
-        if partition.chain is not None:
-            outbox.send(sender, ChainUpdate(partition.chain, partition.revision))
-        return
-    if not right.confirmed:
-        seek(outbox, partition, no)
-        return
-    serial = outbox.new_serial()
-    right.joining[sender] = serial
-    cursors = tuple(cursor for (segment_no, _), cursor in partition.cursors.items() if segment_no == no)
-    outbox.send(sender, CursorSync(partition.id, no, segment.server_epoch, serial, cursors))
-
-
-def on_cursor_synced(outbox: Outbox, partition: Partition, sender: MemberId, message: CursorSynced) -> None:
-    """A joining member has the control records: list it."""
-    no = message.segment_no
-    right = partition.rights.get(no)
-    chain = partition.chain
-    if right is None or chain is None or right.joining.get(sender) != message.serial:
-        return
-    segment = chain.segment(no)
-    if segment is not None and segment.server_epoch != message.server_epoch:
-        return
-    if segment is None or sender in segment.eligible:
-        right.joining.pop(sender, None)
-    elif not partition.is_writing("right", no):
-        partition.write_chain(outbox, "right", add_eligible(chain, no, sender), no)

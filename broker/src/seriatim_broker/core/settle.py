@@ -1,27 +1,23 @@
 """Settling: giving an UNSETTLED segment its length when one of its members is back.
 
 A trusted member fences itself; its length follows as in a switch (an unbroken master's commit, else its tail). What
-lies
-above the commit it knew may be on its disk alone, so it is copied to another disk first. Then one transaction. Nothing
-that a producer says can settle a segment: consumers may have been given more than the producer knows.
+lies above the commit it knew may be on its disk alone, so it is copied to another disk first. Then one transaction.
+Nothing that a producer says can settle a segment: consumers may have been given more than the producer knows.
 """
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING
 
 from seriatim_api.ids import MemberId
 
 from . import right
 from .chain import Chain, Seal, SegmentState, settle
+from .effects import Send
 from .events import WriteOutcome
-from .log import TailCopy
+from .log import PutTailCopy, TailCopy, merge_tails
 from .messages import StoreTail, TailStored
 from .outbox import Outbox
+from .partition import Partition
 from .state import State
-
-if TYPE_CHECKING:
-    from .partition import Partition
 
 
 class Settlement(State):
@@ -146,3 +142,17 @@ def on_link_up(outbox: Outbox, partition: Partition, member: MemberId) -> None:
     for no, settlement in list(partition.settling.items()):
         if member in settlement.asked and member not in settlement.stored:
             outbox.send(member, StoreTail(partition.id, settlement.id, _tail(partition, no)))
+
+
+# ---- for another settler --------------------------------------------------------------------------------
+
+
+def on_store_tail(outbox: Outbox, partition: Partition, sender: MemberId, message: StoreTail) -> None:
+    """Keep a second copy of an uncertain tail for a settler."""
+    known = partition.tail_copies.get(message.tail.segment_no)
+    merged = message.tail if known is None else merge_tails(known, message.tail)
+    if merged != known:
+        partition.tail_copies[merged.segment_no] = merged
+        outbox.write(PutTailCopy(partition.id, merged))
+    stored = TailStored(partition.id, message.tail.segment_no, message.settle)
+    outbox.when_durable(Send(sender.broker, stored))

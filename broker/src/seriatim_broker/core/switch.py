@@ -1,22 +1,21 @@
 """The switch: seal the open segment and open the next one. Any broker may run it.
 
 Read the chain; fence a member and take its tail; prepare the next group under an id of this attempt; one transaction.
-Each
-phase has a deadline, and whatever goes wrong before the transaction leaves the chain as it was. Being wrong about who
-is dead costs a switch, never order.
+Each phase has a deadline, and whatever goes wrong before the transaction leaves the chain as it was. Being wrong about
+who is dead costs a switch, never order. What the members answer is in `fencing`, `preparing` and `quiescence`.
 """
 
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING
 
 from seriatim_api import errors
 from seriatim_api.ids import MemberId
 
+from . import candidates
 from .chain import Chain, Opening, Seal, Segment, create, open_over, seal_and_open
 from .effects import ReadCertificate, Resolved
-from .events import WriteOutcome
+from .events import CreatePartition, WriteOutcome
 from .log import TailCopy
 from .messages import (
     FenceAnswer,
@@ -28,11 +27,9 @@ from .messages import (
     TableRequest,
 )
 from .outbox import Outbox
+from .partition import Partition
 from .producers import Table, merge
 from .state import State
-
-if TYPE_CHECKING:
-    from .partition import Partition
 
 
 class Kind(enum.Enum):
@@ -134,6 +131,11 @@ class Switch(State):
         if not self.started_us:
             self.started_us = outbox.now.mono_us
         self.phase = Phase.READING
+        self._renew(outbox)
+        partition.read_chain(outbox)
+
+    def _renew(self, outbox: Outbox) -> None:
+        """Answers to an earlier reading of the chain say nothing about the next one."""
         self.id = outbox.new_id()
         self.answers = {}
         self.pending = {}
@@ -141,7 +143,6 @@ class Switch(State):
         self.source = None
         self.certified = False
         self.table_complete = True
-        partition.read_chain(outbox)
 
     def hurry(self, outbox: Outbox, partition: Partition) -> None:
         """There is a new reason: do not sit out a pause."""
@@ -253,7 +254,7 @@ class Switch(State):
 
     def _quiesce(self, outbox: Outbox, partition: Partition, chain: Chain) -> None:
         old = chain.open_segment
-        targets = self.candidates(outbox, chain)
+        targets = candidates.in_order(outbox, chain)
         if not [group for group in targets if group != old.group]:
             self.give_up(outbox, partition, errors.PreconditionError("no other group of the send chain is whole"))
             return
@@ -388,28 +389,9 @@ class Switch(State):
 
     # ---- step 4: prepare --------------------------------------------------------------------------------
 
-    def candidates(self, outbox: Outbox, chain: Chain) -> list[str]:
-        """Groups to try, best first: whole ones in the order of the send chain, then flapping ones, then the rest."""
-        head, *rest = chain.send_chain
-        order = [*rest, head]
-        linked = [group for group in order if _is_whole(outbox, group)]
-        steady = [group for group in linked if group != head and not _is_flapping(outbox, group)]
-        others = [group for group in linked if group not in steady and group != head]
-        possible = [group for group in order if group not in linked and self._usable(outbox, group)]
-        own = [head] if head in linked else []
-        return [*steady, *others, *[g for g in possible if g != head], *own, *[g for g in possible if g == head]]
-
-    def _usable(self, outbox: Outbox, group: str) -> tuple[MemberId, ...]:
-        """The members of a group that a segment could be opened on; empty if they are too few."""
-        members = [member for member in outbox.groups.get(group, ()) if not outbox.is_gone(member)]
-        if len(members) < outbox.config.min_copies:
-            return ()
-        linked = [member for member in members if outbox.is_linked(member)]
-        return tuple(linked if len(linked) >= outbox.config.min_copies else members)
-
     def _choose_groups(self, outbox: Outbox, partition: Partition) -> None:
         assert self.chain is not None
-        self.groups_left = self.candidates(outbox, self.chain)
+        self.groups_left = candidates.in_order(outbox, self.chain)
         if self.kind is Kind.PLANNED:
             self.groups_left = [group for group in self.groups_left if group != self.chain.open_segment.group]
         self._prepare_next(outbox, partition)
@@ -418,7 +400,7 @@ class Switch(State):
         """Ask all members of the next group, under an attempt of its own."""
         while self.groups_left:
             self.group = self.groups_left.pop(0)
-            usable = self._usable(outbox, self.group)
+            usable = candidates.usable_members(outbox, self.group)
             if not usable:
                 continue
             turn = (partition.id + self.segment_no) % len(usable)  # the members of a group take turns as master
@@ -521,34 +503,46 @@ class Switch(State):
             self.phase = Phase.READING  # the read is under way
             self._renew(outbox)
 
-    def _renew(self, outbox: Outbox) -> None:
-        self.id = outbox.new_id()
-        self.answers = {}
-        self.pending = {}
-        self.first_answer_us = None
-        self.source = None
-        self.certified = False
-        self.table_complete = True
-
 
 def _has(answer: FenceAnswer, length: int) -> bool:
     """Whether the member holds all below `length`: an unbroken master at least up to its commit."""
     return answer.length is not None and answer.length >= length
 
 
-def _is_whole(outbox: Outbox, group: str) -> bool:
-    members = outbox.groups.get(group, ())
-    return len(members) >= outbox.config.min_copies and all(outbox.is_linked(member) for member in members)
+# ---- how a switch comes about ---------------------------------------------------------------------------
 
 
-def _is_flapping(outbox: Outbox, group: str) -> bool:
-    until_us, _ = outbox.flapping.get(group, (0, 0))
-    return outbox.now.mono_us < until_us
+def begin_failover(outbox: Outbox, partition: Partition, reason: str, segment_no: int) -> None:
+    """Run the switch of this segment, unless it is under way."""
+    running = partition.switch
+    if running is not None and running.segment_no >= segment_no and not running.is_planned:
+        running.hurry(outbox, partition)
+        return
+    if partition.chain is not None and partition.chain.open_segment.no > segment_no:
+        return
+    if running is not None:
+        running.give_up(outbox, partition, errors.UnavailableError("a member failed meanwhile"))
+    partition.switch = Switch(Kind.FAILOVER, reason, segment_no, None)
+    partition.switch.begin(outbox, partition)
 
 
-def note_failure(outbox: Outbox, group: str) -> None:
-    """A group lost its segment: it is passed over for a while, longer each time."""
-    until_us, for_us = outbox.flapping.get(group, (0, 0))
-    quiet = outbox.now.mono_us > until_us + 10 * outbox.config.flapping_us
-    for_us = outbox.config.flapping_us if quiet or not for_us else min(2 * for_us, 60 * outbox.config.flapping_us)
-    outbox.flapping[group] = (outbox.now.mono_us + for_us, for_us)
+def begin_planned(outbox: Outbox, partition: Partition, request: int) -> None:
+    """Move the open segment, everyone alive, unless a switch is under way."""
+    if partition.switch is not None:
+        error = errors.UnavailableError("another switch of this partition is under way", retry_after_ms=100)
+        outbox.emit(Resolved(request, partition.route(), error))
+        return
+    partition.switch = Switch(Kind.PLANNED, "planned", 0, request)
+    partition.switch.begin(outbox, partition)
+
+
+def begin_genesis(outbox: Outbox, partition: Partition, event: CreatePartition) -> None:
+    """Make the partition, with its first segment; one that is there already is no error."""
+    if partition.chain is not None or partition.switch is not None:
+        busy = errors.UnavailableError("the partition is being made", retry_after_ms=100)
+        known = partition.chain is not None
+        outbox.emit(Resolved(event.request, partition.route(), None if known else busy))
+        return
+    partition.switch = Switch(Kind.GENESIS, "created", 0, event.request)
+    partition.switch.genesis = Genesis(event.topic, event.number, event.flush, event.send_chain)
+    partition.switch.begin(outbox, partition)

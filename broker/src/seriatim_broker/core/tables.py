@@ -6,18 +6,14 @@ there the tables of all segments before are merged in, asked for from server to 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from seriatim_api.ids import MemberId
 
 from .chain import Chain, SegmentState
 from .messages import TableAnswer, TableRequest
 from .outbox import Outbox
+from .partition import Partition
 from .producers import Table, merge
 from .state import State
-
-if TYPE_CHECKING:
-    from .partition import Partition
 
 KnownTables = dict[int, Table]
 """Segment number -> the merged table of all segments before it; kept only for segments with an incomplete one."""

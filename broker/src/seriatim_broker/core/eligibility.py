@@ -1,0 +1,69 @@
+"""Eligibility: a member that holds a whole sealed segment is given its control records, and then listed to serve it.
+
+This is the server's part; the member asks from `copying`. While it is joining, control records of all groups wait for
+it as for those that are listed already.
+"""
+
+from __future__ import annotations
+
+from seriatim_api.ids import MemberId
+
+from . import right
+from .chain import SegmentState, add_eligible
+from .events import WriteOutcome
+from .groups import progress
+from .messages import ChainUpdate, CursorSync, CursorSynced, EligibleRequest
+from .outbox import Outbox
+from .partition import Partition
+
+
+def on_eligible_request(outbox: Outbox, partition: Partition, sender: MemberId, message: EligibleRequest) -> None:
+    """Give a whole member the control records; when they are durable there, list it."""
+    no = message.segment_no
+    held = partition.rights.get(no)
+    segment = partition.chain.segment(no) if partition.chain is not None else None
+    if held is None or segment is None or segment.state is not SegmentState.SEALED or sender in segment.eligible:
+        if partition.chain is not None:
+            outbox.send(sender, ChainUpdate(partition.chain, partition.revision))
+        return
+    if not held.confirmed:
+        right.seek(outbox, partition, no)
+        return
+    serial = outbox.new_serial()
+    held.joining[sender] = serial
+    cursors = tuple(cursor for (segment_no, _), cursor in partition.cursors.items() if segment_no == no)
+    outbox.send(sender, CursorSync(partition.id, no, segment.server_epoch, serial, cursors))
+
+
+def on_cursor_synced(outbox: Outbox, partition: Partition, sender: MemberId, message: CursorSynced) -> None:
+    """A joining member has the control records: list it."""
+    no = message.segment_no
+    held = partition.rights.get(no)
+    chain = partition.chain
+    if held is None or chain is None or held.joining.get(sender) != message.serial:
+        return
+    segment = chain.segment(no)
+    if segment is not None and segment.server_epoch != message.server_epoch:
+        return
+    if segment is None or sender in segment.eligible:
+        held.joining.pop(sender, None)
+    elif not partition.is_writing("right", no):
+        partition.write_chain(outbox, "right", add_eligible(chain, no, sender), no)
+
+
+def on_link_lost(outbox: Outbox, partition: Partition, member: MemberId) -> None:
+    """A member that was about to become eligible must ask again, unless it may be listed already."""
+    for no, held in partition.rights.items():
+        if member in held.joining and not partition.is_writing("right", no):
+            del held.joining[member]
+            progress.expect_no_more(outbox, partition, no, member)
+
+
+def on_written(outbox: Outbox, partition: Partition, no: int, outcome: WriteOutcome) -> None:
+    """A change of the right was lost or is not known: members that were joining and are gone must ask again."""
+    held = partition.rights.get(no)
+    if held is None or outcome is WriteOutcome.DONE:
+        return
+    for member in [member for member in held.joining if not outbox.is_linked(member)]:
+        del held.joining[member]
+        progress.expect_no_more(outbox, partition, no, member)

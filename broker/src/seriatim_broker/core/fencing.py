@@ -1,0 +1,137 @@
+"""Fencing: what a member answers to a switcher, and what it does if no switcher comes to an end.
+
+A fence forbids appends to a segment for ever. It and the answer are one step: nothing is appended or committed between
+the fence and the tail that is answered, and the answer leaves when both are on the disk.
+"""
+
+from __future__ import annotations
+
+from seriatim_api.ids import MemberId, PartitionId
+
+from . import preparing, right, switch
+from .chain import SegmentState
+from .effects import Send
+from .log import LocalSegment, PutSegment
+from .messages import ChainUpdate, FenceAnswer, FenceRequest
+from .outbox import Outbox
+from .partition import Partition
+from .replica import SegmentLog
+
+# ---- at start -------------------------------------------------------------------------------------------
+
+
+def fence_at_start(outbox: Outbox, partition: Partition) -> None:
+    """A run never goes on with what an earlier one opened, nor opens what that one prepared to be master of."""
+    fence_unsealed(outbox, partition)
+    preparing.void_attempts(outbox, partition)
+
+
+def fence_unsealed(outbox: Outbox, partition: Partition) -> None:
+    """Fence every segment that is not known to be sealed."""
+    for log in partition.logs.values():
+        if log.record.sealed_len is None and not log.record.fenced:
+            log.fence(outbox)
+
+
+# ---- for a switcher -------------------------------------------------------------------------------------
+
+
+def on_fence(outbox: Outbox, partition: Partition, sender: MemberId, message: FenceRequest) -> None:
+    """Fence and say what is here, in one step; the answer leaves when both are on the disk."""
+    if _answer_decided(outbox, partition, sender, message.segment_no):
+        return
+    log = partition.logs.get(message.segment_no)
+    if log is None:
+        preparation = partition.preparations.get((message.segment_no, message.attempt))
+        if preparation is None:
+            outbox.send(sender, _ignorant(partition.id, message))
+            return
+        record = LocalSegment(
+            message.segment_no,
+            message.attempt,
+            preparation.members,
+            preparation.flush,
+            preparation.incomplete_table,
+            fenced=True,
+        )
+        log = SegmentLog(partition.id, record, preparation.table)
+        partition.logs[log.no] = log
+        outbox.write(PutSegment(partition.id, record))
+    answer = fence_and_answer(outbox, partition, log, message)
+    outbox.when_durable(Send(sender.broker, answer))
+    note_fenced(outbox, partition)
+
+
+def fence_and_answer(outbox: Outbox, partition: Partition, log: SegmentLog, message: FenceRequest) -> FenceAnswer:
+    """The one step: nothing is appended or committed between the fence and the tail that is answered."""
+    log.fence(outbox)
+    right.refuse_server(outbox, partition, log.no)
+    return fence_answer(outbox, log, message)
+
+
+def fence_answer(outbox: Outbox, log: SegmentLog, message: FenceRequest) -> FenceAnswer:
+    """Only a master without a break since it opened the segment may speak of its commit; others of their tail."""
+    length: int | None = log.commit if log.unbroken else log.tail
+    if log.suspect:
+        length = None
+    return FenceAnswer(
+        partition=log.partition,
+        segment_no=log.no,
+        switch=message.switch,
+        fenced=True,
+        length=length,
+        checksum=log.checksum_at(length) if length is not None else 0,
+        unbroken=log.unbroken,
+        commit=log.commit,
+        last_append_ms=log.last_append_ms,
+        table=log.table.as_of(log.no, length) if length is not None else (),
+        incomplete_table=log.record.incomplete_table,
+        tail=log.tail_copy(length).batches if length is not None else (),
+    )
+
+
+def _answer_decided(outbox: Outbox, partition: Partition, sender: MemberId, segment_no: int) -> bool:
+    """Tell a late switcher that the chain has moved on."""
+    if partition.chain is None:
+        return False
+    segment = partition.chain.segment(segment_no)
+    if segment is not None and segment.state is SegmentState.OPEN:
+        return False
+    if segment is None and segment_no > partition.chain.open_segment.no:
+        return False
+    outbox.send(sender, ChainUpdate(partition.chain, partition.revision))
+    return True
+
+
+def _ignorant(partition: PartitionId, message: FenceRequest) -> FenceAnswer:
+    """Unknown here: "I cannot say", never "not found"."""
+    return FenceAnswer(partition, message.segment_no, message.switch, False, None, 0, False, 0, 0, (), True, ())
+
+
+# ---- no switcher came to an end -------------------------------------------------------------------------
+
+
+def note_fenced(outbox: Outbox, partition: Partition) -> None:
+    """A segment must not stay fenced because a switcher died: this member looks after it in a while."""
+    if partition.fenced_at_us is None:
+        partition.fenced_at_us = outbox.now.mono_us
+        outbox.poll(outbox.config.fenced_us, "fenced", partition.id)
+
+
+def on_fenced_too_long(outbox: Outbox, partition: Partition) -> None:
+    """No newer chain came: run the switch here."""
+    if partition.fenced_at_us is None:
+        return
+    left_us = partition.fenced_at_us + outbox.config.fenced_us - outbox.now.mono_us
+    if left_us > 0:
+        outbox.poll(left_us, "fenced", partition.id)
+        return
+    if not partition.has_unsealed:
+        partition.fenced_at_us = None
+        return
+    log = partition.open_log()
+    if log is not None and log.record.fenced and log.no == max(partition.logs):
+        switch.begin_failover(outbox, partition, "fenced too long", log.no)
+    else:
+        partition.read_chain(outbox)
+    outbox.poll(outbox.config.retry_us_max, "fenced", partition.id)

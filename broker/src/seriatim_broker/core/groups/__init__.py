@@ -1,0 +1,19 @@
+"""Exclusive consumer groups: one consumer of a partition is active, the others stand by.
+
+A group's head is one segment; the server of that segment delivers to the group. Acknowledgements and reservations
+("delivered below, perhaps") are control records, durable on every eligible member before they count. When everything
+below the sealed length is acknowledged, the group's cursor in the coordinator moves to the next segment, and only
+then do the consumers hear of the end of this one.
+
+    LOADING ──cursor read──▶ SERVING ──all acknowledged──▶ CROSSING ──cursor written──▶ (gone: END_OF_SEGMENT)
+       └── head elsewhere ──▶ (gone: refused with the address of the server)
+
+    head         what this broker knows of one group on one partition
+    subscribing  consumers come and go; who of them is active
+    serving      where the group's cursor stands, and whether this broker serves it there
+    questions    people and consumers who only ask where that is
+    delivery     batches to the active consumer
+    cursors      control records: from acknowledgements and reservations to the other members, and theirs to here
+    progress     a control record became common, time passed: the group goes on
+    crossing     the cursor moves to the next segment
+"""

@@ -1,0 +1,79 @@
+"""Crossing: the group's cursor moves to the next segment, in one transaction at the coordinator.
+
+Only when all of a sealed segment is acknowledged, durably on every eligible member, by a server that has the right.
+"""
+
+from __future__ import annotations
+
+from .. import right
+from ..effects import EndOfSegment, Gap, ReadCursor, WriteCursor
+from ..events import CursorRecord, WriteOutcome
+from ..outbox import Outbox
+from ..partition import Partition
+from .head import GroupHead, Phase, forget_if_unused, tell
+
+
+def cross_if_done(outbox: Outbox, partition: Partition, head: GroupHead) -> None:
+    """Everything is acknowledged: move the cursor to the next segment."""
+    log = partition.logs.get(head.segment_no)
+    if head.phase is not Phase.SERVING or log is None or not log.is_whole or head.syncs:
+        return
+    if head.safe_acked != log.record.sealed_len:
+        return
+    if right.may_deliver(outbox, partition, head.segment_no):
+        move_on(outbox, partition, head, head.segment_no + 1)
+    else:
+        right.seek(outbox, partition, head.segment_no)
+
+
+def jump(outbox: Outbox, partition: Partition, head: GroupHead, next_no: int, reason: str) -> None:
+    """The head segment is gone: the consumers are told of the gap, and the group goes on in a new epoch."""
+    for consumer in head.consumers:
+        tell(outbox, consumer, Gap(head.segment_no, 0, reason))
+    move_on(outbox, partition, head, next_no, epochs=1)
+
+
+def move_on(outbox: Outbox, partition: Partition, head: GroupHead, next_no: int, epochs: int = 0) -> None:
+    """Write the cursor."""
+    assert partition.chain is not None
+    head.phase = Phase.CROSSING
+    record = CursorRecord(next_no, head.group_epoch + epochs, 0, partition.chain.topic)
+    write_cursor(outbox, partition, head, record, head.cursor_revision)
+
+
+def write_cursor(outbox: Outbox, partition: Partition, head: GroupHead, record: CursorRecord, revision: int) -> None:
+    """One transaction on the group's cursor."""
+    head.crossing_serial = outbox.new_serial()
+    outbox.emit(WriteCursor(partition.id, head.group, head.crossing_serial, record, revision))
+
+
+def on_cursor_written(outbox: Outbox, partition: Partition, group: str, serial: int, outcome: WriteOutcome) -> None:
+    """The group stands in the next segment, or somebody else moved it, or nobody knows."""
+    head = partition.groups.get(group)
+    if head is None or head.crossing_serial != serial:
+        return
+    head.crossing_serial = 0
+    if outcome is WriteOutcome.DONE and head.phase is Phase.CROSSING:
+        _end_segment(outbox, partition, head)
+        return
+    head.phase = Phase.LOADING
+    head.drop_deliveries()
+    outbox.emit(ReadCursor(partition.id, group))
+
+
+def _end_segment(outbox: Outbox, partition: Partition, head: GroupHead) -> None:
+    """The cursor has moved, and only now the consumers hear of the end: they go to the next server."""
+    log = partition.logs.get(head.segment_no)
+    sealed_len = log.record.sealed_len if log is not None and log.record.sealed_len is not None else 0
+    following = partition.chain.segment(head.segment_no + 1) if partition.chain is not None else None
+    server = following.server.broker if following is not None else ""
+    event = EndOfSegment(head.segment_no, sealed_len, head.segment_no + 1, server, head.group_epoch)
+    for consumer in head.consumers:
+        tell(outbox, consumer, event)
+    head.consumers = []
+    head.active = None
+    head.syncs = {}
+    head.phase = Phase.LOADING
+    if head.questions:
+        outbox.emit(ReadCursor(partition.id, head.group))
+    forget_if_unused(partition, head)

@@ -1,0 +1,108 @@
+"""Control records: how far a group has acknowledged, and below where it may have been given messages.
+
+The server writes each on its own disk and sends it to every eligible (or joining) member; `progress` looks who has
+confirmed. On another member they are kept, in case it becomes the server.
+"""
+
+from __future__ import annotations
+
+from seriatim_api.ids import MemberId, split_offset
+
+from ..events import ConsumerAck
+from ..log import CursorState, PutCursor
+from ..messages import ChainUpdate, CursorSync, CursorSynced
+from ..outbox import Outbox
+from ..partition import Partition
+from .head import GroupHead, Phase, Sync
+
+# ---- the server -----------------------------------------------------------------------------------------
+
+
+def on_ack(outbox: Outbox, partition: Partition, event: ConsumerAck) -> None:
+    """All up to an offset is done, if the token is the current grant's."""
+    for head in partition.groups.values():
+        for consumer in head.consumers:
+            if (consumer.stream, consumer.subscription) != (event.stream, event.subscription):
+                continue
+            no, index = split_offset(event.offset)
+            current = consumer is head.active and event.token == head.token and no == head.segment_no
+            if not current or index >= head.delivered or head.phase is not Phase.SERVING:
+                return  # a stale token changes nothing
+            if index + 1 > head.acked:
+                head.acked = index + 1
+                _sync_soon(outbox, partition, head)
+            return
+
+
+def _sync_soon(outbox: Outbox, partition: Partition, head: GroupHead) -> None:
+    """Make the acknowledgement durable: with others that come within a moment, at the end of a segment at once."""
+    log = partition.logs.get(head.segment_no)
+    if log is not None and log.record.sealed_len is not None and head.acked == log.record.sealed_len:
+        sync(outbox, partition, head)
+    elif not head.dirty:
+        head.dirty = True
+        outbox.wake(outbox.now.mono_us + outbox.config.ack_sync_us, "sync", partition.id, head.group)
+
+
+def on_sync_due(outbox: Outbox, partition: Partition, group: str) -> None:
+    """The moment is over."""
+    head = partition.groups.get(group)
+    if head is not None and head.dirty and head.phase is Phase.SERVING:
+        sync(outbox, partition, head)
+
+
+def sync(outbox: Outbox, partition: Partition, head: GroupHead) -> None:
+    """Write the control record here and on every other eligible (or joining) member."""
+    head.dirty = False
+    no = head.segment_no
+    segment = partition.chain.segment(no) if partition.chain is not None else None
+    assert segment is not None
+    cursor = CursorState(no, head.group, head.group_epoch, head.acked, head.reserved)
+    partition.cursors[no, head.group] = cursor
+    outbox.write(PutCursor(partition.id, cursor))
+    serial = outbox.new_serial()
+    outbox.when_stored(partition.id, "cursor", no, serial)
+    joining = partition.rights[no].joining if no in partition.rights else {}
+    for member in joining:
+        joining[member] = serial
+    others = [member for member in dict.fromkeys((*segment.eligible, *joining)) if member != outbox.member]
+    head.syncs[serial] = Sync(head.acked, head.reserved, dict.fromkeys((outbox.member, *others)))
+    head.eligible = segment.eligible
+    message = CursorSync(partition.id, no, segment.server_epoch, serial, (cursor,))
+    for member in others:
+        outbox.send(member, message)
+    outbox.poll(outbox.config.silence_us, "pump", partition.id, no)
+
+
+def on_link_up(outbox: Outbox, partition: Partition, member: MemberId) -> None:
+    """What a member may have missed is sent again: the newest control record says it all."""
+    for head in list(partition.groups.values()):
+        if head.phase is Phase.SERVING and any(member in waited.waiting for waited in head.syncs.values()):
+            sync(outbox, partition, head)
+
+
+# ---- another member -------------------------------------------------------------------------------------
+
+
+def on_cursor_sync(outbox: Outbox, partition: Partition, sender: MemberId, message: CursorSync) -> None:
+    """The server's control records: keep them, unless a newer server is known."""
+    segment = partition.chain.segment(message.segment_no) if partition.chain is not None else None
+    if segment is not None and partition.chain is not None and message.server_epoch < segment.server_epoch:
+        outbox.send(sender, ChainUpdate(partition.chain, partition.revision))  # it serves no more
+        return
+    for cursor in message.cursors:
+        merged = _merge(partition.cursors.get((cursor.segment_no, cursor.group)), cursor)
+        partition.cursors[cursor.segment_no, cursor.group] = merged
+        outbox.write(PutCursor(partition.id, merged))
+    answer = CursorSynced(partition.id, message.segment_no, message.server_epoch, message.serial)
+    outbox.when_durable_send(sender, answer)
+
+
+def _merge(known: CursorState | None, new: CursorState) -> CursorState:
+    """Within an epoch of the group a cursor only moves forward, whatever the order of arrival."""
+    if known is None or known.group_epoch < new.group_epoch:
+        return new
+    if known.group_epoch > new.group_epoch:
+        return known
+    acked, reserved = max(known.acked, new.acked), max(known.reserved, new.reserved)
+    return CursorState(new.segment_no, new.group, new.group_epoch, acked, reserved)

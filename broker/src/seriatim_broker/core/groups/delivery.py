@@ -1,0 +1,129 @@
+"""Delivering: batches of the head segment to the active consumer, one read at a time.
+
+Delivered is only what lies below the commit, below a reservation that is durable, and while this member has the right.
+"""
+
+from __future__ import annotations
+
+from .. import right, tables
+from ..effects import Batches, ReadLog, Skip
+from ..log import Batch
+from ..outbox import Outbox
+from ..partition import Partition
+from ..producers import covers
+from . import cursors
+from .head import Consumer, GroupHead, Phase, tell
+
+
+def pump(outbox: Outbox, partition: Partition, segment_no: int) -> None:
+    """There may be more to deliver from a segment."""
+    for head in partition.groups.values():
+        if head.segment_no == segment_no:
+            pump_group(outbox, partition, head)
+
+
+def pump_all(outbox: Outbox, partition: Partition) -> None:
+    """A consumer has room again."""
+    for head in list(partition.groups.values()):
+        pump_group(outbox, partition, head)
+
+
+def pump_group(outbox: Outbox, partition: Partition, head: GroupHead) -> None:
+    """Read the next batches for the active consumer, if it has room and this member has the right."""
+    log = partition.logs.get(head.segment_no)
+    consumer = head.active
+    if head.phase is not Phase.SERVING or log is None or consumer is None or head.reading:
+        return
+    if head.held_back or head.delivered >= log.readable_below:
+        return
+    room = outbox.credits.get(consumer.stream, 0)
+    if room <= 0:
+        return
+    if not right.may_deliver(outbox, partition, head.segment_no):
+        right.seek(outbox, partition, head.segment_no)
+        return
+    head.reading = outbox.new_serial()
+    outbox.reads[head.reading] = ("group", partition.id, head.segment_no, head.group, head.delivered)
+    outbox.emit(
+        ReadLog(
+            head.reading,
+            partition.id,
+            head.segment_no,
+            head.delivered,
+            log.readable_below,
+            min(room, outbox.config.deliver_bytes),
+        )
+    )
+
+
+def on_log_read(
+    outbox: Outbox, partition: Partition, serial: int, group: str, batches: tuple[Batch, ...] | None
+) -> None:
+    """The batches are there; whether they may be delivered is asked again now."""
+    head = partition.groups.get(group)
+    if head is None or head.reading != serial:
+        return
+    head.reading = 0
+    if not batches:
+        outbox.poll(outbox.config.retry_us, "pump", partition.id, head.segment_no)
+        return
+    log = partition.logs[head.segment_no]
+    head.held_back = tuple(batch for batch in batches if batch.header.end_index <= log.readable_below)
+    deliver_held_back(outbox, partition, head)
+
+
+def deliver_held_back(outbox: Outbox, partition: Partition, head: GroupHead) -> None:
+    """Deliver what was read, below the reservation only, and under the right only."""
+    batches = head.held_back
+    consumer = head.active
+    if not batches or consumer is None or head.phase is not Phase.SERVING:
+        return
+    end = batches[-1].header.end_index
+    if end > head.safe_reserved:
+        if end > head.reserved:
+            head.reserved = end + outbox.config.reservation_messages
+            cursors.sync(outbox, partition, head)
+        return
+    if not right.may_deliver(outbox, partition, head.segment_no):
+        right.seek(outbox, partition, head.segment_no)
+        return
+    segment = partition.chain.segment(head.segment_no) if partition.chain is not None else None
+    assert segment is not None
+    before = tables.want_before(outbox, partition, segment.no) if segment.incomplete_table else ()
+    if before is None:
+        outbox.poll(outbox.config.retry_us, "pump", partition.id, head.segment_no)
+        return
+    head.held_back = ()
+    run: list[Batch] = []
+    for batch in batches:
+        if covers(before, batch.header):
+            _deliver_run(outbox, head, consumer, run)
+            run = []
+            _skip(outbox, head, consumer, batch)
+        else:
+            if run and (run[-1].header.end_index <= head.seen) != (batch.header.end_index <= head.seen):
+                _deliver_run(outbox, head, consumer, run)
+                run = []
+            run.append(batch)
+    _deliver_run(outbox, head, consumer, run)
+    head.seen = max(head.seen, head.delivered)
+    outbox.credits[consumer.stream] = outbox.credits.get(consumer.stream, 0) - sum(b.size_bytes for b in batches)
+    pump_group(outbox, partition, head)
+
+
+def _skip(outbox: Outbox, head: GroupHead, consumer: Consumer, batch: Batch) -> None:
+    """The batch stands earlier in the chain already: say so, that contiguity can be checked."""
+    start = max(batch.header.base_index, head.delivered)
+    tell(outbox, consumer, Skip(head.segment_no, start, batch.header.end_index))
+    head.delivered = batch.header.end_index
+
+
+def _deliver_run(outbox: Outbox, head: GroupHead, consumer: Consumer, run: list[Batch]) -> None:
+    if not run:
+        return
+    end = run[-1].header.end_index
+    attempt = head.attempt if end <= head.seen else 1
+    start = max(head.delivered, run[0].header.base_index)
+    batches = Batches(head.segment_no, tuple(run), start, head.repeated_below, attempt, head.server_epoch)
+    tell(outbox, consumer, batches)
+    head.delivered = end

@@ -1,0 +1,144 @@
+"""The state of one consumer group on one partition, as this broker knows it."""
+
+from __future__ import annotations
+
+import enum
+
+from seriatim_api.ids import MemberId
+
+from ..effects import Deliver, DeliveryEvent, ReadCursor
+from ..events import ConsumerJoin, StartPosition
+from ..log import Batch
+from ..outbox import Outbox
+from ..partition import Partition
+from ..state import State
+
+
+class Phase(enum.Enum):
+    """Where a group's head is on this broker."""
+
+    LOADING = "loading"
+    SERVING = "serving"
+    CROSSING = "crossing"
+
+
+class Consumer(State):
+    """A subscription of this group."""
+
+    __slots__ = ("name", "stream", "subscription", "was_active")
+
+    def __init__(self, join: ConsumerJoin) -> None:
+        self.name = join.consumer
+        self.stream = join.stream
+        self.subscription = join.subscription
+        self.was_active = join.was_active
+
+
+class Question(State):
+    """Somebody who only asks where the group's head is."""
+
+    __slots__ = ("deadline_us", "describe", "failed_epoch", "request")
+
+    def __init__(self, request: int, failed_epoch: int | None, deadline_us: int, describe: bool) -> None:
+        self.request = request
+        self.failed_epoch = failed_epoch
+        self.deadline_us = deadline_us
+        self.describe = describe
+
+
+class Sync(State):
+    """A control record on its way to the other eligible members."""
+
+    __slots__ = ("acked", "reserved", "waiting")
+
+    def __init__(self, acked: int, reserved: int, waiting: dict[MemberId, None]) -> None:
+        self.acked = acked
+        self.reserved = reserved
+        self.waiting = waiting  # those that have not confirmed, this member among them
+
+
+class GroupHead(State):
+    """What this broker knows of one group on one partition."""
+
+    __slots__ = (
+        "acked",
+        "active",
+        "attempt",
+        "consumers",
+        "crossing_serial",
+        "cursor_revision",
+        "delivered",
+        "dirty",
+        "eligible",
+        "group",
+        "group_epoch",
+        "held_back",
+        "phase",
+        "questions",
+        "reading",
+        "repeated_below",
+        "reserved",
+        "safe_acked",
+        "safe_reserved",
+        "seen",
+        "segment_no",
+        "server_epoch",
+        "start",
+        "syncs",
+        "token",
+    )
+
+    def __init__(self, group: str, start: StartPosition) -> None:
+        self.group = group
+        self.start = start
+        self.phase = Phase.LOADING
+        self.consumers: list[Consumer] = []
+        self.questions: list[Question] = []
+        self.active: Consumer | None = None
+        self.segment_no = 0
+        self.group_epoch = 0
+        self.server_epoch = 0
+        self.cursor_revision = 0
+        self.acked = 0  # acknowledged here
+        self.safe_acked = 0  # acknowledged, and durable on every eligible member
+        self.reserved = 0
+        self.safe_reserved = 0
+        self.delivered = 0  # to the active consumer
+        self.seen = 0  # to any consumer, by this server
+        self.repeated_below = 0  # what another server may have delivered
+        self.attempt = 1
+        self.token = 0
+        self.reading = 0  # serial of the read under way
+        self.held_back: tuple[Batch, ...] = ()  # read, and waiting for a reservation
+        self.dirty = False
+        self.eligible: tuple[MemberId, ...] = ()  # that the newest control record went to
+        self.syncs: dict[int, Sync] = {}
+        self.crossing_serial = 0
+
+    def drop_deliveries(self) -> None:
+        """What was read is not delivered, and what was on its way to other members counts for nothing any more."""
+        self.active = None
+        self.syncs = {}
+        self.held_back = ()
+        self.reading = 0
+
+
+def head_of(outbox: Outbox, partition: Partition, group: str, start: StartPosition) -> GroupHead:
+    """The group's head; one that is not known here is asked for."""
+    head = partition.groups.get(group)
+    if head is None:
+        head = partition.groups[group] = GroupHead(group, start)
+        partition.read_chain(outbox)
+        outbox.emit(ReadCursor(partition.id, group))
+    return head
+
+
+def tell(outbox: Outbox, consumer: Consumer, event: DeliveryEvent) -> None:
+    """Send something to one subscription."""
+    outbox.emit(Deliver(consumer.stream, consumer.subscription, event))
+
+
+def forget_if_unused(partition: Partition, head: GroupHead) -> None:
+    """A group that nobody consumes or asks for leaves nothing behind, once nothing of it is under way."""
+    if not head.consumers and not head.questions and not head.syncs and head.phase is not Phase.CROSSING:
+        partition.groups.pop(head.group, None)

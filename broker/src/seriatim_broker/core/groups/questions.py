@@ -1,0 +1,139 @@
+"""Questions: where a group's head is, who serves it, how far the group is.
+
+A question with a complaint about a server is answered when another one serves, or at its deadline; meanwhile something
+is done about that server. To ask never makes a group.
+"""
+
+from __future__ import annotations
+
+from seriatim_api import errors
+
+from .. import right, switch
+from ..chain import Segment, SegmentState
+from ..effects import ConsumerResolved, GroupDescribed, ReadCursor
+from ..events import StartPosition
+from ..messages import TakeOver
+from ..outbox import Outbox
+from ..partition import Partition
+from .head import GroupHead, Phase, Question, forget_if_unused, head_of
+
+Answer = ConsumerResolved | GroupDescribed
+
+
+def resolve(
+    outbox: Outbox,
+    partition: Partition,
+    request: int,
+    group: str,
+    failed_epoch: int | None,
+    start: StartPosition,
+    deadline_us: int,
+    describe: bool = False,
+) -> None:
+    """Say who serves the group's head; with a complaint, once that is somebody else, or at the deadline."""
+    head = partition.groups.get(group)
+    if head is None:
+        head = head_of(outbox, partition, group, start)
+    elif head.phase is not Phase.LOADING or partition.chain is not None:
+        partition.read_chain(outbox)
+        outbox.emit(ReadCursor(partition.id, group))
+    head.questions.append(Question(request, failed_epoch, deadline_us, describe))
+    outbox.wake(deadline_us, "questions", partition.id)
+
+
+def on_due(outbox: Outbox, partition: Partition) -> None:
+    """Somebody's deadline passed."""
+    for head in list(partition.groups.values()):
+        if head.questions:
+            answer(outbox, partition, head)
+    if any(head.questions for head in partition.groups.values()):
+        partition.read_chain(outbox)
+
+
+def answer(outbox: Outbox, partition: Partition, head: GroupHead, without_cursor: bool = False) -> None:
+    """Answer what can be answered, and look again for the rest."""
+    still: list[Question] = []
+    for question in head.questions:
+        late = outbox.now.mono_us >= question.deadline_us
+        found = _answer_to(partition, head, question, late, without_cursor)
+        if found is None:
+            segment = partition.chain.segment(head.segment_no) if partition.chain is not None else None
+            if segment is not None and question.failed_epoch == segment.server_epoch:
+                complain(outbox, partition, segment)
+            still.append(question)
+        else:
+            outbox.emit(found)
+    head.questions = still
+    if still:
+        outbox.poll(outbox.config.heartbeat_us, "questions", partition.id)
+    forget_if_unused(partition, head)
+
+
+def fail(outbox: Outbox, partition: Partition, head: GroupHead, error: errors.SeriatimError) -> None:
+    """There is nothing to answer."""
+    for question in head.questions:
+        outbox.emit(_failed(partition, question, error))
+    head.questions = []
+
+
+def _failed(partition: Partition, question: Question, error: errors.SeriatimError) -> Answer:
+    if question.describe:
+        return GroupDescribed(question.request, 0, 0, None, None, 0, "", (), error)
+    return ConsumerResolved(question.request, partition.id, 0, "", 0, 0, "", False, error)
+
+
+def _answer_to(
+    partition: Partition, head: GroupHead, question: Question, late: bool, without_cursor: bool
+) -> Answer | None:
+    chain = partition.chain
+    no = chain.open_segment.no if without_cursor and chain is not None else head.segment_no
+    segment = chain.segment(no) if chain is not None else None
+    if segment is None:
+        if not late:
+            return None
+        error = errors.CoordinatorUnavailableError("the group's position could not be read in time")
+        return _failed(partition, question, error)
+    if question.describe:
+        return _description(partition, head, question.request, segment)
+    complaint_stands = (
+        question.failed_epoch is not None
+        and segment.server_epoch <= question.failed_epoch
+        and segment.state is not SegmentState.LOST
+    )
+    if complaint_stands and not late:
+        return None
+    return ConsumerResolved(
+        question.request,
+        partition.id,
+        segment.no,
+        segment.server.broker,
+        segment.server_epoch,
+        head.group_epoch,
+        segment.state.value,
+        not without_cursor,
+        None,
+    )
+
+
+def _description(partition: Partition, head: GroupHead, request: int, segment: Segment) -> GroupDescribed:
+    assert partition.chain is not None
+    cursor = partition.cursors.get((segment.no, head.group))
+    acked = head.acked if head.phase is Phase.SERVING else (cursor.acked if cursor is not None else 0)
+    position = segment.base + acked if segment.base is not None else None
+    last = partition.chain.open_segment
+    log = partition.logs.get(last.no)
+    end = last.base + log.commit if log is not None and last.base is not None else None
+    active = head.active.name if head.active is not None else ""
+    standbys = tuple(consumer.name for consumer in head.consumers if consumer is not head.active)
+    return GroupDescribed(request, segment.no, acked, position, end, head.group_epoch, active, standbys, None)
+
+
+def complain(outbox: Outbox, partition: Partition, segment: Segment) -> None:
+    """A client cannot reach the server: the open segment's is its master's affair, others may be taken over."""
+    if segment.state is SegmentState.OPEN:
+        switch.begin_failover(outbox, partition, "consumer's complaint", segment.no)
+        return
+    right.take_over(outbox, partition, segment.no, segment.server_epoch)
+    for member in (*segment.eligible, *segment.members):
+        if member not in (outbox.member, segment.server):
+            outbox.send(member, TakeOver(partition.id, segment.no, segment.server_epoch))

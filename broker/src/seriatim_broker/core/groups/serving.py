@@ -1,0 +1,229 @@
+"""Serving: from a group's cursor to deliveries, on the one broker that serves its head segment; and the end of that.
+
+The cursor and the chain record come from the coordinator in either order; whatever does not fit together is read again.
+"""
+
+from __future__ import annotations
+
+from seriatim_api import errors
+from seriatim_api.ids import INDEX_MAX
+
+from .. import right
+from ..chain import Chain, Segment, SegmentState
+from ..effects import ReadCursor, Revoked, SubscriptionRefused
+from ..events import CursorRecord, StartPosition
+from ..outbox import Outbox
+from ..partition import Partition
+from . import crossing, cursors, progress, questions, subscribing
+from .head import GroupHead, Phase, forget_if_unused, tell
+
+# ---- where the cursor stands ----------------------------------------------------------------------------
+
+
+def on_cursor_read(
+    outbox: Outbox, partition: Partition, group: str, record: CursorRecord | None, revision: int, failed: bool
+) -> None:
+    """The coordinator knows where the group is."""
+    head = partition.groups.get(group)
+    if head is None:
+        return
+    if failed:
+        outbox.poll(outbox.config.retry_us, "cursor", partition.id, group)
+        return
+    if record is None and not head.consumers and all(question.describe for question in head.questions):
+        error = errors.UnknownGroupError(f"group {group} has no position in partition {partition.id}")
+        questions.fail(outbox, partition, head, error)  # to describe a group must not make it
+        forget_if_unused(partition, head)
+        return
+    if record is None:
+        if partition.chain is not None and head.crossing_serial == 0:
+            _create_cursor(outbox, partition, head, partition.chain)
+        elif partition.chain is None:
+            outbox.poll(outbox.config.retry_us, "cursor", partition.id, group)
+        return
+    moved = (head.segment_no, head.group_epoch) != (record.segment_no, record.group_epoch)
+    if head.phase is Phase.LOADING or (moved and head.phase is not Phase.CROSSING):
+        head.cursor_revision = revision
+        _place(outbox, partition, head, record)
+    questions.answer(outbox, partition, head)
+
+
+def on_cursor_timer(outbox: Outbox, partition: Partition, group: str) -> None:
+    """Look again."""
+    head = partition.groups.get(group)
+    if head is not None and head.phase is Phase.LOADING and head.crossing_serial == 0:
+        outbox.emit(ReadCursor(partition.id, group))
+
+
+def _create_cursor(outbox: Outbox, partition: Partition, head: GroupHead, chain: Chain) -> None:
+    """A group that was never here begins at the first segment, or at the end of the open one."""
+    segment = chain.segments[0]
+    index = 0
+    if head.start is StartPosition.LATEST:
+        segment = chain.open_segment
+        log = partition.logs.get(segment.no)
+        if log is None or not log.active:
+            questions.answer(outbox, partition, head, without_cursor=True)
+            _refuse_all(outbox, partition, head, segment)  # only a member of the open segment knows its end
+            return
+        index = log.commit
+    crossing.write_cursor(outbox, partition, head, CursorRecord(segment.no, 1, index, chain.topic), 0)
+
+
+def _place(outbox: Outbox, partition: Partition, head: GroupHead, record: CursorRecord) -> None:
+    """Serve the group from here if its head segment is this member's to serve."""
+    chain = partition.chain
+    segment = chain.segment(record.segment_no) if chain is not None else None
+    head.segment_no = record.segment_no
+    head.group_epoch = record.group_epoch
+    if chain is None or (segment is None and record.segment_no > chain.open_segment.no):
+        partition.read_chain(outbox)  # the cursor is newer than the chain known here
+        outbox.poll(outbox.config.retry_us, "cursor", partition.id, head.group)
+        return
+    if segment is None:
+        crossing.jump(outbox, partition, head, chain.segments[0].no, "dropped by retention")
+        return
+    if segment.state is SegmentState.LOST:
+        crossing.jump(outbox, partition, head, segment.no + 1, "declared lost")
+        return
+    if segment.server != outbox.member:
+        _refuse_all(outbox, partition, head, segment)
+        return
+    if not head.consumers:
+        return
+    if not right.confirmed(partition, segment.no):
+        right.seek(outbox, partition, segment.no)
+        outbox.poll(outbox.config.heartbeat_us, "cursor", partition.id, head.group)
+        return
+    held = partition.rights[segment.no]
+    if held.blind and record.group_epoch < held.renewed.setdefault(head.group, record.group_epoch + 1):
+        _renew_epoch(outbox, partition, head, record)
+        return
+    _begin(outbox, partition, head, segment, record)
+
+
+def _refuse_all(outbox: Outbox, partition: Partition, head: GroupHead, segment: Segment) -> None:
+    error = errors.GroupHeadElsewhereError(
+        f"segment {segment.no} is served by {segment.server.broker}", segment=segment.no
+    )
+    for consumer in head.consumers:
+        tell(outbox, consumer, SubscriptionRefused(error, segment.no, segment.server.broker))
+    head.consumers = []
+    head.active = None
+    if right.is_replaced(outbox, segment.server):
+        questions.complain(outbox, partition, segment)  # nobody else would: the slot answers, with another disk
+    questions.answer(outbox, partition, head)
+    forget_if_unused(partition, head)
+
+
+# ---- here -----------------------------------------------------------------------------------------------
+
+
+def _renew_epoch(outbox: Outbox, partition: Partition, head: GroupHead, record: CursorRecord) -> None:
+    """Nobody who knew the group's acknowledgements is left: it goes on from this own cursor, in a new epoch."""
+    cursor = partition.cursors.get((record.segment_no, head.group))
+    known = cursor is not None and cursor.group_epoch == record.group_epoch
+    start = cursor.acked if cursor is not None and known else record.start_index
+    renewed = CursorRecord(record.segment_no, record.group_epoch + 1, start, record.topic)
+    crossing.write_cursor(outbox, partition, head, renewed, head.cursor_revision)
+
+
+def _begin(outbox: Outbox, partition: Partition, head: GroupHead, segment: Segment, record: CursorRecord) -> None:
+    """Deliver from what is known here of the group's acknowledgements."""
+    cursor = partition.cursors.get((segment.no, head.group))
+    if cursor is not None and cursor.group_epoch == record.group_epoch:
+        head.acked, head.reserved = cursor.acked, cursor.reserved
+    else:
+        head.acked = head.reserved = record.start_index
+    head.safe_acked = head.acked
+    head.safe_reserved = head.reserved
+    head.repeated_below = head.reserved if cursor is not None else 0
+    if partition.rights[segment.no].blind:
+        head.repeated_below = INDEX_MAX
+        head.reserved = max(head.reserved, partition.logs[segment.no].tail)
+    head.seen = head.acked
+    head.attempt = 1
+    head.server_epoch = segment.server_epoch
+    head.phase = Phase.SERVING
+    head.drop_deliveries()
+    first = next((consumer for consumer in head.consumers if consumer.was_active), head.consumers[0])
+    subscribing.activate(outbox, partition, head, first)
+    for consumer in head.consumers:
+        if consumer is not first:
+            subscribing.stand_by(outbox, head, consumer)
+    # what a predecessor acknowledged last may be on this disk alone: make it common before it counts
+    cursors.sync(outbox, partition, head)
+    crossing.cross_if_done(outbox, partition, head)
+
+
+# ---- the record changes ---------------------------------------------------------------------------------
+
+
+def on_learned(outbox: Outbox, partition: Partition, chain: Chain) -> None:
+    """The record changed: the right may be gone, the segment sealed, a silent member no longer eligible."""
+    for head in list(partition.groups.values()):
+        if head.phase is Phase.LOADING:
+            if head.questions and head.segment_no:
+                questions.answer(outbox, partition, head)
+            continue
+        segment = chain.segment(head.segment_no)
+        if segment is None or segment.server != outbox.member or segment.server_epoch != head.server_epoch:
+            _revoke(outbox, partition, head, segment)
+            continue
+        _expect_only_eligible(outbox, partition, head, segment)
+        if head.phase is Phase.SERVING and set(segment.eligible) - set(head.eligible):
+            cursors.sync(outbox, partition, head)  # a new one must have the newest record
+        if head.group in partition.groups:
+            progress.retry(outbox, partition, head.segment_no)
+
+
+def _expect_only_eligible(outbox: Outbox, partition: Partition, head: GroupHead, segment: Segment) -> None:
+    """Control records do not wait for members that are no longer eligible."""
+    for serial in list(head.syncs):
+        sync = head.syncs.get(serial)
+        if sync is None:
+            continue
+        joining = partition.rights[segment.no].joining if segment.no in partition.rights else {}
+        for member in list(sync.waiting):
+            if member != outbox.member and member not in segment.eligible and member not in joining:
+                del sync.waiting[member]
+        progress.finish_sync(outbox, partition, head, serial)
+
+
+def _revoke(outbox: Outbox, partition: Partition, head: GroupHead, segment: Segment | None) -> None:
+    """Serve no more; under a seal by somebody else the same member may go on at once, under a new epoch."""
+    mine = segment is not None and segment.server == outbox.member
+    if not mine:
+        error = errors.NotServingError(f"segment {head.segment_no} is served elsewhere now")
+        for consumer in head.consumers:
+            tell(outbox, consumer, Revoked(error))
+        head.consumers = []
+    for consumer in head.consumers:
+        consumer.was_active = consumer is head.active
+    head.drop_deliveries()
+    if head.phase is Phase.CROSSING:
+        head.crossing_serial = 0
+    head.phase = Phase.LOADING
+    if head.consumers or head.questions:
+        outbox.emit(ReadCursor(partition.id, head.group))
+    else:
+        partition.groups.pop(head.group, None)
+
+
+def on_chain_read(outbox: Outbox, partition: Partition, failed: bool) -> None:
+    """A read ended: what waited for it goes on."""
+    for head in list(partition.groups.values()):
+        if head.phase is Phase.SERVING:
+            progress.retry(outbox, partition, head.segment_no)
+        elif not failed and head.phase is Phase.LOADING and head.crossing_serial == 0:
+            outbox.emit(ReadCursor(partition.id, head.group))
+
+
+def on_no_partition(outbox: Outbox, partition: Partition) -> None:
+    """The partition does not exist (any more)."""
+    error = errors.UnknownTopicError(f"there is no partition {partition.id}")
+    for head in list(partition.groups.values()):
+        for consumer in head.consumers:
+            tell(outbox, consumer, SubscriptionRefused(error, 0, ""))
+        questions.fail(outbox, partition, head, error)
+    partition.groups.clear()

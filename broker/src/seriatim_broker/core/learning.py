@@ -1,0 +1,124 @@
+"""Learning: a newer chain record is known, however it came, and what is here is brought in line with it.
+
+Logs are opened, sealed, fenced or dropped first; then every part that follows the record hears of it.
+"""
+
+from __future__ import annotations
+
+from . import appending, copying, fencing, quiescence, replication, right, routes, settle, tables
+from .chain import Chain, Segment, SegmentState
+from .groups import serving
+from .log import DropPreparation, DropSegment, LocalSegment, PutSegment
+from .outbox import Outbox
+from .partition import Partition
+from .replica import SegmentLog
+
+
+def learn(outbox: Outbox, partition: Partition, chain: Chain, revision: int = 0) -> None:
+    """Take up a record; an older one than the known one says nothing."""
+    known = partition.chain
+    if known is not None and chain.epoch <= known.epoch:
+        if chain.epoch == known.epoch:
+            partition.revision = max(partition.revision, revision)
+        return
+    partition.chain = chain
+    partition.revision = revision
+    outbox.watch_peers(partition.id, chain)
+    _drop_forgotten(outbox, partition, chain)
+    for segment in chain.segments:
+        _agree(outbox, partition, chain, segment)
+    _discard_preparations(outbox, partition, chain)
+    right.on_learned(outbox, partition, known, chain)
+    serving.on_learned(outbox, partition, chain)
+    tables.on_learned(outbox, partition, chain)
+    if partition.switch is not None:
+        partition.switch.on_learned(outbox, partition, chain)
+    settle.on_learned(outbox, partition, chain)
+    copying.on_learned(outbox, partition, chain)
+    routes.answer_waiters(outbox, partition)
+
+
+def _drop_forgotten(outbox: Outbox, partition: Partition, chain: Chain) -> None:
+    """Retention: what the record no longer names is dropped here too."""
+    first = chain.segments[0].no
+    for no in [no for no in partition.logs if no < first]:
+        del partition.logs[no]
+        outbox.write(DropSegment(partition.id, no))
+    for key in [key for key in partition.cursors if key[0] < first]:
+        del partition.cursors[key]
+    for no in [no for no in partition.tail_copies if no < first]:
+        del partition.tail_copies[no]
+        outbox.write(DropSegment(partition.id, no))
+
+
+def _agree(outbox: Outbox, partition: Partition, chain: Chain, segment: Segment) -> None:
+    """Bring what is here in line with what the record says of one segment."""
+    log = partition.logs.get(segment.no)
+    if log is not None and log.record.sealed_len is not None:
+        return
+    mine = outbox.member in segment.members
+    if segment.state is SegmentState.OPEN:
+        if mine and log is None:
+            _open(outbox, partition, chain, segment)
+        return
+    if log is None:
+        if not mine:
+            return
+        log = _empty_log(outbox, partition, chain, segment, fenced=True)
+    if segment.state is SegmentState.SEALED:
+        assert segment.sealed_len is not None
+        assert segment.sealed_checksum is not None
+        quiescence.end(outbox, partition)
+        log.seal(outbox, segment.sealed_len, segment.sealed_checksum)
+        appending.settle_waiting(outbox, log, partition.route())
+    elif segment.state is SegmentState.UNSETTLED:
+        quiescence.end(outbox, partition)
+        log.fence(outbox)
+        appending.abandon_waiting(outbox, log, partition.route())
+    elif not log.record.lost:
+        log.update(outbox, fenced=True, lost=True)
+        appending.abandon_waiting(outbox, log, partition.route())
+    if partition.fenced_at_us is not None and not partition.has_unsealed:
+        partition.fenced_at_us = None
+
+
+def _empty_log(outbox: Outbox, partition: Partition, chain: Chain, segment: Segment, fenced: bool) -> SegmentLog:
+    """A log with nothing in it: of a member that was listed, and never took a batch."""
+    chosen = partition.chosen_preparation(segment)
+    record = LocalSegment(
+        segment.no, segment.attempt, segment.members, chain.flush, segment.incomplete_table, fenced=fenced
+    )
+    log = SegmentLog(partition.id, record, chosen.table if chosen is not None else ())
+    partition.logs[segment.no] = log
+    outbox.write(PutSegment(partition.id, record))
+    return log
+
+
+def _open(outbox: Outbox, partition: Partition, chain: Chain, segment: Segment) -> None:
+    """The record says that this member belongs to the open segment: begin, if it was prepared in this run."""
+    chosen = partition.chosen_preparation(segment)
+    master = segment.master == outbox.member
+    fit = chosen is not None and chosen.run == outbox.run and not chosen.voided
+    if master:
+        fit = fit and segment.master_run == outbox.run
+    log = _empty_log(outbox, partition, chain, segment, fenced=not fit)
+    if not fit:
+        fencing.note_fenced(outbox, partition)
+        return
+    log.active = True
+    log.last_append_ms = segment.opened_at_ms
+    if master:
+        log.unbroken = True
+        log.update(outbox, opened_run=outbox.run)
+        replication.begin(outbox, partition, log)
+
+
+def _discard_preparations(outbox: Outbox, partition: Partition, chain: Chain) -> None:
+    """What the record did not choose is of no more use; what it chose stays as table and tail copy."""
+    for no, attempt in list(partition.preparations):
+        if no > chain.open_segment.no:
+            continue
+        segment = chain.segment(no)
+        if segment is None or segment.attempt != attempt:
+            del partition.preparations[no, attempt]
+            outbox.write(DropPreparation(partition.id, no, attempt))

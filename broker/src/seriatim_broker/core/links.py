@@ -1,0 +1,153 @@
+"""Links to other brokers: who is there, who is silent, who is gone, and what each partition does about it.
+
+A link that breaks may be resumed within a moment; a broker that is refused, silent or restarted is dead to every
+partition that shares a segment or a serving right with it. Being wrong costs a switch.
+"""
+
+from __future__ import annotations
+
+from seriatim_api.ids import MemberId
+
+from . import copying, eligibility, replication, right, settle, switch
+from .effects import Disconnect, Send
+from .events import CertificateSeen, LinkDown, LinkUp
+from .groups import cursors
+from .messages import ChainUpdate, Heartbeat, HeartbeatAnswer
+from .outbox import Outbox
+from .partition import Partition, Partitions
+
+# ---- a link comes and goes ------------------------------------------------------------------------------
+
+
+def on_up(outbox: Outbox, partitions: Partitions, event: LinkUp) -> None:
+    """Both streams to a broker stand."""
+    outbox.connect(event.broker)
+    link = outbox.links[event.broker]
+    if link.up:
+        _lose(outbox, partitions, event.broker, refused=False)
+    restarted = link.member is not None and (link.member, link.run) != (event.member, event.run)
+    link.up = True
+    link.refused = False
+    link.member = event.member
+    link.run = event.run
+    link.session = event.session
+    link.heard_us = outbox.now.mono_us
+    link.refused_by = frozenset()
+    for partition in list(partitions.values()):
+        _tell_up(outbox, partition, event.member)
+    if restarted:  # a member that restarted, or has another disk, always means a switch
+        _peer_dead(outbox, partitions, event.broker)
+
+
+def _tell_up(outbox: Outbox, partition: Partition, member: MemberId) -> None:
+    replication.on_link_up(outbox, partition, member)
+    chain = partition.chain
+    if chain is not None and any(member in segment.members for segment in chain.segments[-2:]):
+        outbox.send(member, ChainUpdate(chain, partition.revision))
+    if partition.switch is not None:
+        partition.switch.on_link_up(outbox, partition, member)
+    if any(log.record.sealed_len is None and not log.active for log in partition.logs.values()):
+        partition.read_chain(outbox)  # what was decided while this member was away?
+    right.on_link_up(outbox, partition, member)
+    cursors.on_link_up(outbox, partition, member)
+    settle.on_link_up(outbox, partition, member)
+    copying.on_link_up(outbox, partition, member)
+
+
+def on_down(outbox: Outbox, partitions: Partitions, event: LinkDown) -> None:
+    """A stream of the link broke, or an attempt to connect was refused."""
+    link = outbox.links.get(event.broker)
+    if link is None or (link.up and event.session not in (0, link.session)):
+        return
+    _lose(outbox, partitions, event.broker, event.refused)
+
+
+def _lose(outbox: Outbox, partitions: Partitions, broker: str, refused: bool) -> None:
+    link = outbox.links[broker]
+    was_up, link.up = link.up, False
+    news = refused and not link.refused
+    link.refused = refused
+    if was_up:
+        link.wanted_us = outbox.now.mono_us
+        outbox.wake(outbox.now.mono_us + outbox.config.resume_us + 1, "resume", detail=broker)
+        assert link.member is not None
+        for partition in list(partitions.values()):
+            _tell_lost(outbox, partition, link.member)
+    if news:
+        _peer_dead(outbox, partitions, broker)
+
+
+def _tell_lost(outbox: Outbox, partition: Partition, member: MemberId) -> None:
+    replication.on_link_lost(outbox, partition, member)
+    if partition.switch is not None:
+        partition.switch.on_link_lost(outbox, partition, member)
+    eligibility.on_link_lost(outbox, partition, member)
+    copying.on_link_lost(outbox, partition, member)
+
+
+def on_resume_over(outbox: Outbox, partitions: Partitions, broker: str) -> None:
+    """The link had its time to come back."""
+    link = outbox.links.get(broker)
+    if link is not None and not link.up and outbox.now.mono_us >= link.wanted_us + outbox.config.resume_us:
+        _peer_dead(outbox, partitions, broker)
+
+
+def on_certificate(outbox: Outbox, partitions: Partitions, event: CertificateSeen) -> None:
+    """A run has certainly ended: a link that is down to it will not come back."""
+    member = event.run.member
+    link = outbox.links.get(member.broker)
+    if link is not None and not link.up and link.member == member and link.run <= event.run.run:
+        link.refused = True
+        _peer_dead(outbox, partitions, member.broker)
+
+
+def _peer_dead(outbox: Outbox, partitions: Partitions, broker: str) -> None:
+    """Refused, silent, restarted, or not back in time: every open segment that this broker is a member of moves on."""
+    for watching in list(outbox.watched.get(broker, ())):
+        partition = partitions.get(watching)
+        log = partition.open_log() if partition is not None else None
+        if partition is None or log is None or log.record.sealed_len is not None:
+            continue
+        members = log.record.members
+        if outbox.member in members and any(member.broker == broker for member in members):
+            switch.begin_failover(outbox, partition, "peer dead", log.no)
+
+
+# ---- heartbeats -----------------------------------------------------------------------------------------
+
+
+def beat(outbox: Outbox, partitions: Partitions) -> None:
+    """Heartbeats: often to those that share a segment, seldom to the rest; and who has been silent for too long."""
+    config = outbox.config
+    now = outbox.now.mono_us
+    due_us = outbox.beat_due_us
+    asleep = bool(due_us) and now - due_us > config.silence_us // 2
+    outbox.beat_due_us = now + config.heartbeat_us
+    outbox.wake(outbox.beat_due_us, "heartbeat")
+    for broker, link in list(outbox.links.items()):
+        if not link.up:
+            continue
+        if asleep:
+            link.heard_us = now  # it was this process that slept
+        watched = bool(outbox.watched.get(broker))
+        if now - link.heard_us > (config.silence_us if watched else 4 * config.slow_heartbeat_us):
+            outbox.emit(Disconnect(broker, link.session))
+            _lose(outbox, partitions, broker, refused=False)
+            _peer_dead(outbox, partitions, broker)
+        elif watched or now - link.beat_us >= config.slow_heartbeat_us:
+            link.beat_us = now
+            outbox.emit(Send(broker, Heartbeat(now)))
+
+
+def on_heartbeat(outbox: Outbox, sender: MemberId, message: Heartbeat) -> None:
+    """Answer, and name the segments for which the sender is no longer answered."""
+    refused = right.refused_to(outbox, sender.broker)
+    outbox.emit(Send(sender.broker, HeartbeatAnswer(message.sent_us, refused)))
+
+
+def on_heartbeat_answer(outbox: Outbox, sender: MemberId, message: HeartbeatAnswer) -> None:
+    """The other one is there, and this member's rights last a little longer."""
+    link = outbox.links[sender.broker]
+    link.answered_us = max(link.answered_us, message.sent_us)
+    link.refused_by = frozenset(message.refused)
+    right.forget_told(outbox, sender.broker, link.session, message.sent_us)

@@ -1,0 +1,226 @@
+"""Replication of the open segment: the master sends its batches, the slaves follow, and the commit moves.
+
+On each new connection the master asks a follower where it is before anything counts: acknowledgements of an older
+connection do not. Everything that is not the very next thing ends in a refusal, and a refusal in a resume or a switch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from seriatim_api.ids import MemberId
+
+from . import appending, quiescence, switch
+from .effects import Send
+from .groups import delivery
+from .messages import ChainUpdate, ReplicaTail, Replicate, ReplicateAck, ReplicateRefused, ResumeReplica
+from .outbox import LogDurable, Outbox
+from .partition import Partition
+from .replica import Follower, SegmentLog
+
+# ---- the master: commit ---------------------------------------------------------------------------------
+
+
+def on_log_durable(outbox: Outbox, partition: Partition, mark: LogDurable) -> None:
+    """This member's disk has the log up to there."""
+    log = partition.logs.get(mark.segment_no)
+    if log is None or log.generation != mark.generation:
+        return
+    log.durable = max(log.durable, min(mark.tail, log.tail))
+    if log.active and log.unbroken:
+        _move_commit(outbox, partition, log)
+
+
+def _move_commit(outbox: Outbox, partition: Partition, log: SegmentLog) -> None:
+    """Commit is the least index over all members; replies, readers and followers hear of it."""
+    if log.record.flush:
+        safe = min([log.durable, *(follower.durable for follower in log.followers.values())])
+    else:
+        safe = min([log.tail, *(follower.received for follower in log.followers.values())])
+    moved = log.advance_commit(safe)
+    appending.release(outbox, log)
+    if not moved:
+        return
+    delivery.pump(outbox, partition, log.no)
+    if partition.quiescence is not None:
+        quiescence.report_quiet(outbox, partition, log)
+    if log.told_commit < log.commit:
+        outbox.poll(outbox.config.commit_idle_us, "commit", partition.id)
+
+
+def tell_commit(outbox: Outbox, partition: Partition) -> None:
+    """No frame carried the commit to the followers for a while: it goes alone."""
+    log = _led_log(partition)
+    if log is None or log.told_commit >= log.commit:
+        return
+    log.told_commit = log.commit
+    for member, follower in log.followers.items():
+        if follower.in_step:
+            outbox.send(member, Replicate(partition.id, log.no, log.record.attempt, log.commit, ()))
+
+
+def _led_log(partition: Partition) -> SegmentLog | None:
+    """The log of the open segment, if this member is its master and goes on."""
+    log = partition.open_log()
+    return log if log is not None and log.active and log.unbroken else None
+
+
+# ---- the master: followers ------------------------------------------------------------------------------
+
+
+def begin(outbox: Outbox, partition: Partition, log: SegmentLog) -> None:
+    """The segment is open, and this member its master."""
+    log.followers = {member: Follower() for member in log.record.members[1:]}
+    for member in log.followers:
+        _resume_follower(outbox, partition, log, member)
+
+
+def _resume_follower(outbox: Outbox, partition: Partition, log: SegmentLog, member: MemberId) -> None:
+    """First word on a connection: where are you? Acknowledgements of an older connection do not count."""
+    _out_of_step(outbox, partition, log.followers[member])
+    outbox.send(member, ResumeReplica(partition.id, log.no, log.record.attempt))
+
+
+def _out_of_step(outbox: Outbox, partition: Partition, follower: Follower) -> None:
+    """Without this follower nothing commits: it has a while to come back, then the segment moves on."""
+    follower.in_step = False
+    if follower.out_of_step_us is None:
+        follower.out_of_step_us = outbox.now.mono_us
+        outbox.poll(2 * outbox.config.resume_us, "step", partition.id)
+
+
+def on_step_due(outbox: Outbox, partition: Partition) -> None:
+    """Is a follower out of step for too long?"""
+    log = _led_log(partition)
+    if log is None:
+        return
+    since = [follower.out_of_step_us for follower in log.followers.values() if follower.out_of_step_us is not None]
+    if not since:
+        return
+    left_us = min(since) + 2 * outbox.config.resume_us - outbox.now.mono_us
+    if left_us > 0:
+        outbox.poll(left_us, "step", partition.id)
+    else:
+        switch.begin_failover(outbox, partition, "follower out of step", log.no)
+        outbox.poll(outbox.config.retry_us_max, "step", partition.id)
+
+
+def resume_followers(outbox: Outbox, partition: Partition) -> None:
+    """Ask those again that were not ready."""
+    log = _led_log(partition)
+    if log is None:
+        return
+    for member, follower in log.followers.items():
+        if not follower.in_step and outbox.is_linked(member):
+            _resume_follower(outbox, partition, log, member)
+
+
+def on_link_up(outbox: Outbox, partition: Partition, member: MemberId) -> None:
+    """A follower is connected (again)."""
+    log = _led_log(partition)
+    if log is not None and member in log.followers:
+        _resume_follower(outbox, partition, log, member)
+
+
+def on_link_lost(outbox: Outbox, partition: Partition, member: MemberId) -> None:
+    """A follower may come back."""
+    log = partition.open_log()
+    if log is not None and member in log.followers:
+        _out_of_step(outbox, partition, log.followers[member])
+
+
+def on_replica_tail(outbox: Outbox, partition: Partition, sender: MemberId, message: ReplicaTail) -> None:
+    """A follower says where it is: send on from there."""
+    log = partition.logs.get(message.segment_no)
+    if log is None or not log.active or log.record.attempt != message.attempt or sender not in log.followers:
+        return
+    follower = log.followers[sender]
+    if message.tail > log.tail or message.tail < log.commit:
+        switch.begin_failover(outbox, partition, "follower disagrees", log.no)
+        return
+    if message.checksum != log.checksum_at(message.tail):
+        switch.begin_failover(outbox, partition, "follower disagrees", log.no)
+        return
+    follower.in_step = True
+    follower.out_of_step_us = None
+    follower.received = message.tail
+    follower.durable = message.durable
+    rest = tuple(batch for batch in log.uncommitted if batch.header.base_index >= message.tail)
+    log.told_commit = log.commit
+    outbox.send(sender, Replicate(partition.id, log.no, log.record.attempt, log.commit, rest))
+    _move_commit(outbox, partition, log)
+
+
+def on_replicate_ack(outbox: Outbox, partition: Partition, sender: MemberId, message: ReplicateAck) -> None:
+    """A follower has more."""
+    log = partition.logs.get(message.segment_no)
+    if log is None or not log.active or log.record.attempt != message.attempt:
+        return
+    follower = log.followers.get(sender)
+    if follower is None or not follower.in_step:
+        return
+    follower.received = max(follower.received, min(message.received, log.tail))
+    follower.durable = max(follower.durable, min(message.durable, log.tail))
+    _move_commit(outbox, partition, log)
+
+
+def on_replicate_refused(outbox: Outbox, partition: Partition, sender: MemberId, message: ReplicateRefused) -> None:
+    """A follower takes no more: it lost step, was fenced, or did not hear yet that the segment is open."""
+    log = partition.logs.get(message.segment_no)
+    if log is None or not log.active or sender not in log.followers or log.record.attempt != message.attempt:
+        return
+    if message.reason == "gap":
+        if log.followers[sender].in_step:
+            _resume_follower(outbox, partition, log, sender)
+    elif message.reason == "not opened" and partition.chain is not None:
+        _out_of_step(outbox, partition, log.followers[sender])
+        outbox.send(sender, ChainUpdate(partition.chain, partition.revision))
+        partition.read_chain(outbox)  # perhaps it is this member that has not heard
+        outbox.poll(outbox.config.commit_idle_us, "follow", partition.id)
+    else:
+        partition.read_chain(outbox)
+        switch.begin_failover(outbox, partition, "follower fenced", log.no)
+
+
+# ---- a slave --------------------------------------------------------------------------------------------
+
+
+def on_resume(outbox: Outbox, partition: Partition, sender: MemberId, message: ResumeReplica) -> None:
+    """The master asks where this member is."""
+    log = _followed_log(outbox, partition, sender, message.segment_no, message.attempt)
+    if log is not None:
+        outbox.send(
+            sender, ReplicaTail(partition.id, log.no, log.record.attempt, log.tail, log.tail_checksum, log.durable)
+        )
+
+
+def on_replicate(outbox: Outbox, partition: Partition, sender: MemberId, message: Replicate) -> None:
+    """Batches from the master: only the next ones, with the chain unbroken."""
+    log = _followed_log(outbox, partition, sender, message.segment_no, message.attempt)
+    if log is None:
+        return
+    for batch in message.batches:
+        if batch.header.end_index <= log.tail:
+            continue  # sent again after a resume
+        if not log.follow(outbox, batch):
+            outbox.send(sender, ReplicateRefused(partition.id, log.no, log.record.attempt, "gap"))
+            return
+    if log.advance_commit(min(message.commit, log.tail)):
+        delivery.pump(outbox, partition, log.no)
+    if message.batches:
+        ack = ReplicateAck(partition.id, log.no, log.record.attempt, log.tail, log.tail)
+        if not log.record.flush:
+            outbox.send(sender, replace(ack, durable=log.durable))
+        outbox.when_durable(Send(sender.broker, ack))
+
+
+def _followed_log(outbox: Outbox, partition: Partition, sender: MemberId, no: int, attempt: bytes) -> SegmentLog | None:
+    """The log that a master speaks of; answers and returns None if this member does not follow it."""
+    log = partition.logs.get(no)
+    follows = log is not None and log.active and not log.unbroken and sender == log.record.members[0]
+    if log is not None and follows and log.record.attempt == attempt:
+        return log
+    if log is None and (no, attempt) in partition.preparations:
+        partition.read_chain(outbox)  # the switch's word has not come yet; the master asks again when it is refused
+    outbox.send(sender, ReplicateRefused(partition.id, no, attempt, "fenced" if log is not None else "not opened"))
+    return None

@@ -1,0 +1,104 @@
+"""Routes: who asks where to append is told, at once or when the chain is past the segment that failed it.
+
+A complaint starts a switch; a suspicion has the master probed first.
+"""
+
+from __future__ import annotations
+
+from seriatim_api import errors
+
+from . import switch
+from .effects import Resolved
+from .messages import Heartbeat
+from .outbox import Outbox
+from .partition import Partition
+from .state import State
+
+
+class Waiter(State):
+    """Somebody who asked for a route and waits until the chain is past a segment."""
+
+    __slots__ = ("asked_us", "deadline_us", "past", "request")
+
+    def __init__(self, request: int, past: int | None, asked_us: int, deadline_us: int) -> None:
+        self.request = request
+        self.asked_us = asked_us
+        self.past = past
+        self.deadline_us = deadline_us
+
+
+def resolve(outbox: Outbox, partition: Partition, request: int, failed_segment: int | None, deadline_us: int) -> None:
+    """Answer with the route, now if it is known to be good, else after a look at the coordinator."""
+    partition.waiters.append(Waiter(request, failed_segment, outbox.now.mono_us, deadline_us))
+    outbox.wake(deadline_us, "waiters", partition.id)
+    log = partition.open_log()
+    if failed_segment is None and log is not None and log.active:
+        answer_waiters(outbox, partition)
+        return
+    if failed_segment is not None and partition.chain is not None and partition.chain.open_segment.no == failed_segment:
+        switch.begin_failover(outbox, partition, "complaint", failed_segment)
+        _look_for(outbox, partition, partition.waiters[-1:])
+    else:
+        partition.read_chain(outbox)
+
+
+def answer_waiters(outbox: Outbox, partition: Partition) -> None:
+    """Answer those whose segment the chain is past, and those whose time is up."""
+    if not partition.waiters:
+        return
+    still: list[Waiter] = []
+    for waiter in partition.waiters:
+        chain = partition.chain
+        late = outbox.now.mono_us >= waiter.deadline_us
+        known = chain is not None and not partition.reading
+        past = chain is not None and (waiter.past is None or chain.open_segment.no > waiter.past)
+        if late and chain is None:
+            error = errors.CoordinatorUnavailableError("the chain could not be read in time")
+            outbox.emit(Resolved(waiter.request, None, error))
+        elif late or (past and known) or (past and waiter.past is not None):
+            outbox.emit(Resolved(waiter.request, partition.route(), None))
+        elif known and waiter.past is not None and partition.switch is None:
+            still.append(waiter)
+            switch.begin_failover(outbox, partition, "complaint", waiter.past)
+        else:
+            still.append(waiter)
+    partition.waiters = still
+    _look_for(outbox, partition, [waiter for waiter in still if waiter.past is not None])
+
+
+def _look_for(outbox: Outbox, partition: Partition, complaints: list[Waiter]) -> None:
+    """Somebody else may run the switch, and nobody tells a broker that is no member: look, less and less often."""
+    if complaints:
+        age_us = outbox.now.mono_us - max(waiter.asked_us for waiter in complaints)
+        outbox.poll(max(outbox.config.retry_us, age_us // 2), "read", partition.id)
+
+
+# ---- a master that a client finds silent ----------------------------------------------------------------
+
+
+def probe_master(outbox: Outbox, partition: Partition, segment_no: int) -> None:
+    """A client finds the master silent: ask it, and look after a moment whether it answered."""
+    partition.probe_wanted = segment_no if partition.chain is None else None
+    segment = partition.chain.open_segment if partition.chain is not None else None
+    if partition.probed_at_us is not None or segment is None or segment.no != segment_no:
+        return
+    if segment.master == outbox.member:
+        return
+    partition.probed_at_us = outbox.now.mono_us
+    if outbox.is_linked(segment.master):
+        outbox.send(segment.master, Heartbeat(outbox.now.mono_us))
+    else:
+        outbox.connect(segment.master.broker)
+    outbox.poll(outbox.config.probe_us, "probe", partition.id, segment_no)
+
+
+def on_probe_due(outbox: Outbox, partition: Partition, segment_no: int) -> None:
+    """No word from the master since it was asked: it is taken for dead."""
+    probed_at_us, partition.probed_at_us = partition.probed_at_us, None
+    segment = partition.chain.open_segment if partition.chain is not None else None
+    if probed_at_us is None or segment is None or segment.no != segment_no:
+        return
+    link = outbox.links.get(segment.master.broker)
+    heard = link is not None and link.up and link.member == segment.master and link.heard_us >= probed_at_us
+    if not heard:
+        switch.begin_failover(outbox, partition, "silent to a client", segment_no)
