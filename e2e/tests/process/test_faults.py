@@ -78,6 +78,7 @@ async def test_both_members_killed_and_back(cluster: LocalCluster, tmp_path: Pat
     async with traffic(cluster, "both-killed", tmp_path) as running:
         before = head_of(await running.look()).head
         await cluster.kill(before.group)
+        await running.moved_past(before.no)
         await running.accepts()
         dead = next(segment for segment in head_of(await running.look()).segments if segment.no == before.no)
         assert dead.state == "UNSETTLED", "nobody can know its length"
