@@ -59,7 +59,7 @@ class Broker:
         self.run = 0
         self.process: Process | None = None
         self.refuses = True  # a connection to it is refused while no process is there, not just lost
-        self.suspect = False
+        self.suspect_before_run = 0
         self.slow_until_us = 0
 
     def start(self, world: Surroundings) -> Process:
@@ -121,7 +121,7 @@ class Process:
             rng.randbytes(12),
             checksum,
             broker.disk.recover(),
-            broker.suspect,
+            broker.suspect_before_run,
         )
 
     def _moment(self) -> Moment:

@@ -156,7 +156,7 @@ class Judge:
                 self.fail("I7", f"{old.no} was opened over without the certificate of {old.master_run_id}")
 
     def _suspects(self, segment: Segment) -> bool:
-        return any(self._brokers[member.broker].suspect for member in segment.members)
+        return any(self._brokers[member.broker].suspect_before_run for member in segment.members)
 
     def _segment_changed(self, chain: Chain, old: Segment, new: Segment) -> None:
         self._note_change(old, new)

@@ -84,9 +84,10 @@ class _Disk:
         return self.directory.passport.run
 
     @property
-    def machine_went_down(self) -> bool:
-        """Whether that run ended with its machine."""
-        return self.directory.machine_went_down
+    def suspect_before_run(self) -> int:
+        """The run that followed when the machine went down last."""
+        assert self.directory.passport is not None
+        return self.directory.passport.suspect_before_run
 
     def raise_run(self) -> int:
         """Begin a run."""
@@ -179,7 +180,7 @@ class Broker:
             secrets.token_bytes(12),
             crc32c,
             self._storage.recover(),
-            identity.suspect,
+            identity.suspect_before_run,
         )
         self._driver = Driver(self._core, self._storage, self.counters, self._die)
         feed = self._driver.feed

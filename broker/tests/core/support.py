@@ -180,7 +180,7 @@ def log_of(
     """A log with these batches of one producer, made by the real code on a bench of its own."""
     log = SegmentLog(P, LocalSegment(no, attempt(no), (M00, M01), True, False), table)
     log.active = log.unbroken = True
-    outbox = Outbox(BrokerConfig(), M00, 1, NONCE, checksum, False)
+    outbox = Outbox(BrokerConfig(), M00, 1, NONCE, checksum)
     for count in counts:
         log.append(outbox, header(sequence, count, producer=producer), b"body")
         sequence += count
@@ -268,6 +268,7 @@ class Bench:
         found: tuple[RecoveredPartition, ...] = (),
         *,
         suspect: bool = False,
+        suspect_before_run: int = 0,
         config: BrokerConfig | None = None,
         start: bool = True,
     ) -> None:
@@ -279,7 +280,7 @@ class Bench:
         self.sessions: dict[str, int] = {}
         self.requests = 0
         self.revision = 0
-        self.core = BrokerCore(self.config, member, run, NONCE, checksum, found, suspect)
+        self.core = BrokerCore(self.config, member, run, NONCE, checksum, found, run if suspect else suspect_before_run)
         if start:
             self._note(self.core.start(self._moment()))
             self.persist()

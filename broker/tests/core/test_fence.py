@@ -166,6 +166,15 @@ def test_a_suspect_fences_but_gives_no_length() -> None:
     assert answer.length is None
 
 
+def test_a_suspect_stays_one_in_later_runs() -> None:
+    found = RecoveredPartition(P, (recovered(1, batches_of(1, [1]), flush=False),), (prepared(1, (M00, M01)),))
+    for suspect_before_run, length in ((2, None), (1, 1), (0, 1)):  # the segment was opened in run 1
+        bench = Bench(M01, 3, (found,), suspect_before_run=suspect_before_run)
+        fence(bench)
+        bench.persist()
+        assert answer_of(bench).length == length
+
+
 def test_a_suspect_is_trusted_where_the_topic_flushes() -> None:
     bench = _restarted(M01, suspect=True)
     fence(bench)

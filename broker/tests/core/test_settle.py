@@ -115,6 +115,61 @@ def test_a_suspect_does_not_settle_where_the_topic_does_not_flush() -> None:
     assert not bench.all(fx.WriteChain)
 
 
+def test_if_all_members_are_suspects_the_longest_tail_settles() -> None:
+    longer = returned(flush=False, suspect=True)
+    longer.persist()
+    longer.link(M00)
+    assert longer.sent(msg.SuspectTail, M00)[-1] == msg.SuspectTail(P, 1, 3)
+    longer.hear(M00, msg.SuspectTail(P, 1, 2))
+    assert [note.name for note in longer.all(fx.Note)].count("settled_by_suspect") == 0, "first a second disk"
+    stored(longer, M10)
+    (write,) = longer.all(fx.WriteChain)
+    assert segment_of(write.chain, 1).sealed_len == 3
+    assert [note.name for note in longer.all(fx.Note)].count("settled_by_suspect") == 1
+
+
+def test_a_suspect_with_a_shorter_tail_leaves_it_to_the_other() -> None:
+    shorter = returned(flush=False, suspect=True)
+    shorter.persist()
+    shorter.hear(M10, msg.SuspectTail(P, 1, 9))
+    shorter.link(M00)
+    shorter.hear(M00, msg.SuspectTail(P, 1, 4))
+    shorter.wait(SECOND, (M10, M11))
+    assert not shorter.sent(msg.StoreTail)
+    assert not shorter.all(fx.WriteChain)
+
+
+def test_of_equal_tails_one_settles() -> None:
+    settlers = []
+    for mine, other in ((M00, M01), (M01, M00)):
+        bench = returned(mine, flush=False, suspect=True)
+        bench.persist()
+        bench.link(other)
+        bench.hear(other, msg.SuspectTail(P, 1, 3))
+        settlers.append(bool(bench.sent(msg.StoreTail)))
+    assert settlers == [True, False]
+
+
+def test_a_suspect_that_was_not_listening_is_told_again_and_both_end() -> None:
+    bench = returned(flush=False, suspect=True)
+    bench.persist()
+    bench.link(M00)
+    assert len(bench.sent(msg.SuspectTail, M00)) == 1
+    bench.hear(M00, msg.SuspectTail(P, 1, 4))
+    assert len(bench.sent(msg.SuspectTail, M00)) == 2, "it may have dropped the first"
+    bench.hear(M00, msg.SuspectTail(P, 1, 4))
+    assert len(bench.sent(msg.SuspectTail, M00)) == 2, "no answer to an answer"
+
+
+def test_a_member_that_is_no_suspect_listens_to_none() -> None:
+    bench = returned(flush=False)
+    bench.link(M00)
+    bench.hear(M00, msg.SuspectTail(P, 1, 9))
+    bench.persist()
+    stored(bench, M10)
+    assert segment_of(bench.all(fx.WriteChain)[0].chain, 1).sealed_len == 3
+
+
 def test_a_suspect_settles_where_the_topic_flushes() -> None:
     bench = returned(suspect=True)
     bench.persist()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import google_crc32c
 import grpc
@@ -111,10 +111,10 @@ def core() -> QuietCore:
 async def services(core: QuietCore) -> Services:
     storage = MemoryStorage()
     driver = Driver(core, storage, Counters(), lambda _error: None)
-    nowhere: Any = SimpleNamespace()
+    nowhere: Any = Mock()  # nothing is asked of it
     driver.start(nowhere, nowhere)
     return Services(
-        identity=Identity("c", MemberId("g0-0", "disk"), "g0", 0, 3, False),
+        identity=Identity("c", MemberId("g0-0", "disk"), "g0", 0, 3, 0),
         driver=driver,
         storage=storage,
         directory=nowhere,

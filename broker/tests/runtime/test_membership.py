@@ -39,7 +39,7 @@ class FakeDisk:
 
     member: MemberId
     run: int = 0
-    machine_went_down: bool = False
+    suspect_before_run: int = 0
 
     def raise_run(self) -> int:
         self.run += 1

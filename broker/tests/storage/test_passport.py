@@ -131,9 +131,15 @@ def test_a_machine_that_went_down_is_told_from_a_process(tmp_path: Path, monkeyp
     monkeypatch.setattr(module, "boot_id", lambda: "another boot")
     rebooted = _open(tmp_path)
     assert rebooted.machine_went_down
-    rebooted.raise_run()
-    rebooted.mark_clean()
+    run = rebooted.raise_run()
     rebooted.release()
+    restarted = _open(tmp_path)
+    assert not restarted.machine_went_down
+    assert restarted.raise_run() == run + 1
+    assert restarted.passport is not None
+    assert restarted.passport.suspect_before_run == run, "what the machine took with it is still missing"
+    restarted.mark_clean()
+    restarted.release()
     monkeypatch.setattr(module, "boot_id", lambda: "a third boot")
     in_good_order = _open(tmp_path)
     assert not in_good_order.machine_went_down

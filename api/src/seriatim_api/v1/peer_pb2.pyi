@@ -153,6 +153,7 @@ class PeerMessage(_message.Message):
     ELIGIBLE_REQUEST_FIELD_NUMBER: _builtins.int
     TAKE_OVER_FIELD_NUMBER: _builtins.int
     HEAL_REQUEST_FIELD_NUMBER: _builtins.int
+    SUSPECT_TAIL_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def heartbeat(self) -> Global___Heartbeat: ...
     @_builtins.property
@@ -201,6 +202,8 @@ class PeerMessage(_message.Message):
     def take_over(self) -> Global___TakeOver: ...
     @_builtins.property
     def heal_request(self) -> Global___HealRequest: ...
+    @_builtins.property
+    def suspect_tail(self) -> Global___SuspectTail: ...
     def __init__(
         self,
         *,
@@ -228,12 +231,13 @@ class PeerMessage(_message.Message):
         eligible_request: Global___EligibleRequest | None = ...,
         take_over: Global___TakeOver | None = ...,
         heal_request: Global___HealRequest | None = ...,
+        suspect_tail: Global___SuspectTail | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["chain_update", b"chain_update", "copy_answer", b"copy_answer", "copy_request", b"copy_request", "cursor_sync", b"cursor_sync", "cursor_synced", b"cursor_synced", "eligible_request", b"eligible_request", "fence_answer", b"fence_answer", "fence_request", b"fence_request", "heal_request", b"heal_request", "heartbeat", b"heartbeat", "heartbeat_answer", b"heartbeat_answer", "kind", b"kind", "prepare_answer", b"prepare_answer", "prepare_request", b"prepare_request", "quiesce_answer", b"quiesce_answer", "quiesce_request", b"quiesce_request", "replica_tail", b"replica_tail", "replicate_ack", b"replicate_ack", "replicate_refused", b"replicate_refused", "resume_replica", b"resume_replica", "store_tail", b"store_tail", "table_answer", b"table_answer", "table_request", b"table_request", "tail_stored", b"tail_stored", "take_over", b"take_over"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["chain_update", b"chain_update", "copy_answer", b"copy_answer", "copy_request", b"copy_request", "cursor_sync", b"cursor_sync", "cursor_synced", b"cursor_synced", "eligible_request", b"eligible_request", "fence_answer", b"fence_answer", "fence_request", b"fence_request", "heal_request", b"heal_request", "heartbeat", b"heartbeat", "heartbeat_answer", b"heartbeat_answer", "kind", b"kind", "prepare_answer", b"prepare_answer", "prepare_request", b"prepare_request", "quiesce_answer", b"quiesce_answer", "quiesce_request", b"quiesce_request", "replica_tail", b"replica_tail", "replicate_ack", b"replicate_ack", "replicate_refused", b"replicate_refused", "resume_replica", b"resume_replica", "store_tail", b"store_tail", "suspect_tail", b"suspect_tail", "table_answer", b"table_answer", "table_request", b"table_request", "tail_stored", b"tail_stored", "take_over", b"take_over"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chain_update", b"chain_update", "copy_answer", b"copy_answer", "copy_request", b"copy_request", "cursor_sync", b"cursor_sync", "cursor_synced", b"cursor_synced", "eligible_request", b"eligible_request", "fence_answer", b"fence_answer", "fence_request", b"fence_request", "heal_request", b"heal_request", "heartbeat", b"heartbeat", "heartbeat_answer", b"heartbeat_answer", "kind", b"kind", "prepare_answer", b"prepare_answer", "prepare_request", b"prepare_request", "quiesce_answer", b"quiesce_answer", "quiesce_request", b"quiesce_request", "replica_tail", b"replica_tail", "replicate_ack", b"replicate_ack", "replicate_refused", b"replicate_refused", "resume_replica", b"resume_replica", "store_tail", b"store_tail", "table_answer", b"table_answer", "table_request", b"table_request", "tail_stored", b"tail_stored", "take_over", b"take_over"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chain_update", b"chain_update", "copy_answer", b"copy_answer", "copy_request", b"copy_request", "cursor_sync", b"cursor_sync", "cursor_synced", b"cursor_synced", "eligible_request", b"eligible_request", "fence_answer", b"fence_answer", "fence_request", b"fence_request", "heal_request", b"heal_request", "heartbeat", b"heartbeat", "heartbeat_answer", b"heartbeat_answer", "kind", b"kind", "prepare_answer", b"prepare_answer", "prepare_request", b"prepare_request", "quiesce_answer", b"quiesce_answer", "quiesce_request", b"quiesce_request", "replica_tail", b"replica_tail", "replicate_ack", b"replicate_ack", "replicate_refused", b"replicate_refused", "resume_replica", b"resume_replica", "store_tail", b"store_tail", "suspect_tail", b"suspect_tail", "table_answer", b"table_answer", "table_request", b"table_request", "tail_stored", b"tail_stored", "take_over", b"take_over"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["heartbeat", "heartbeat_answer", "fence_request", "fence_answer", "prepare_request", "prepare_answer", "chain_update", "quiesce_request", "quiesce_answer", "replicate_ack", "replicate_refused", "resume_replica", "replica_tail", "copy_request", "copy_answer", "store_tail", "tail_stored", "table_request", "table_answer", "cursor_sync", "cursor_synced", "eligible_request", "take_over", "heal_request"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["heartbeat", "heartbeat_answer", "fence_request", "fence_answer", "prepare_request", "prepare_answer", "chain_update", "quiesce_request", "quiesce_answer", "replicate_ack", "replicate_refused", "resume_replica", "replica_tail", "copy_request", "copy_answer", "store_tail", "tail_stored", "table_request", "table_answer", "cursor_sync", "cursor_synced", "eligible_request", "take_over", "heal_request", "suspect_tail"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -868,6 +872,31 @@ class TailStored(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___TailStored: _TypeAlias = TailStored  # noqa: Y015
+
+@_typing.final
+class SuspectTail(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITION_ID_FIELD_NUMBER: _builtins.int
+    SEGMENT_FIELD_NUMBER: _builtins.int
+    LENGTH_FIELD_NUMBER: _builtins.int
+    partition_id: _builtins.int
+    segment: _builtins.int
+    length: _builtins.int
+    def __init__(
+        self,
+        *,
+        partition_id: _builtins.int = ...,
+        segment: _builtins.int = ...,
+        length: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["length", b"length", "partition_id", b"partition_id", "segment", b"segment"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SuspectTail: _TypeAlias = SuspectTail  # noqa: Y015
 
 @_typing.final
 class TableRequest(_message.Message):

@@ -256,6 +256,7 @@ class StoredPassport(_message.Message):
     RUN_FIELD_NUMBER: _builtins.int
     BOOT_ID_FIELD_NUMBER: _builtins.int
     CLEAN_SHUTDOWN_FIELD_NUMBER: _builtins.int
+    SUSPECT_BEFORE_RUN_FIELD_NUMBER: _builtins.int
     format_version: _builtins.int
     cluster_id: _builtins.str
     broker: _builtins.str
@@ -264,6 +265,8 @@ class StoredPassport(_message.Message):
     boot_id: _builtins.str
     """of the machine, at the last start"""
     clean_shutdown: _builtins.bool
+    suspect_before_run: _builtins.int
+    """the run that followed the last time the machine went down with the process"""
     def __init__(
         self,
         *,
@@ -274,10 +277,11 @@ class StoredPassport(_message.Message):
         run: _builtins.int = ...,
         boot_id: _builtins.str = ...,
         clean_shutdown: _builtins.bool = ...,
+        suspect_before_run: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["boot_id", b"boot_id", "broker", b"broker", "clean_shutdown", b"clean_shutdown", "cluster_id", b"cluster_id", "format_version", b"format_version", "incarnation", b"incarnation", "run", b"run"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["boot_id", b"boot_id", "broker", b"broker", "clean_shutdown", b"clean_shutdown", "cluster_id", b"cluster_id", "format_version", b"format_version", "incarnation", b"incarnation", "run", b"run", "suspect_before_run", b"suspect_before_run"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

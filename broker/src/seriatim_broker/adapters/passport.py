@@ -50,7 +50,8 @@ class Passport:
     """Whose disk this is.
 
     `run` counts the starts. `boot_id` is the machine's at the last start, `clean_shutdown` whether the last run ended
-    in good order: together they tell a machine that went down from a process that did.
+    in good order: together they tell a machine that went down from a process that did. `suspect_before_run` is the run
+    that followed when the machine went down last (0: never did): what earlier runs wrote without a flush may be gone.
     """
 
     cluster_id: str
@@ -59,6 +60,7 @@ class Passport:
     run: int
     boot_id: str
     clean_shutdown: bool
+    suspect_before_run: int = 0
     format_version: int = FORMAT_VERSION
 
     @property
@@ -100,7 +102,8 @@ class DataDirectory:
         """Begin a run: its number, and that it did not end yet, are durable when this returns. Blocks."""
         assert self.passport is not None, "no passport yet"
         run = self.passport.run + 1
-        self._write(replace(self.passport, run=run, boot_id=boot_id(), clean_shutdown=False))
+        before = run if self.machine_went_down else self.passport.suspect_before_run
+        self._write(replace(self.passport, run=run, boot_id=boot_id(), clean_shutdown=False, suspect_before_run=before))
         return run
 
     def mark_clean(self) -> None:
@@ -124,6 +127,7 @@ class DataDirectory:
             run=passport.run,
             boot_id=passport.boot_id,
             clean_shutdown=passport.clean_shutdown,
+            suspect_before_run=passport.suspect_before_run,
         ).SerializeToString()
         data = _HEAD.pack(_MAGIC, self._checksum(0, message)) + message
         try:
@@ -299,6 +303,7 @@ def _parse(path: Path, data: bytes, checksum: Checksum) -> Passport:
         run=stored.run,
         boot_id=stored.boot_id,
         clean_shutdown=stored.clean_shutdown,
+        suspect_before_run=stored.suspect_before_run,
         format_version=stored.format_version,
     )
 

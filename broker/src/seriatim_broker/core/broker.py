@@ -67,7 +67,7 @@ class BrokerCore(State):
         nonce: 12 random bytes of this run, for ids.
         checksum: CRC-32C.
         recovered: What the disk holds.
-        suspect: The machine went down since the last run, without a clean shutdown.
+        suspect_before_run: The run that followed when the machine went down last, without a clean shutdown; or 0.
     """
 
     __slots__ = ("early", "outbox", "partitions", "ready")
@@ -80,14 +80,14 @@ class BrokerCore(State):
         nonce: bytes,
         checksum: Checksum,
         recovered: Iterable[RecoveredPartition] = (),
-        suspect: bool = False,
+        suspect_before_run: int = 0,
     ) -> None:
-        self.outbox = Outbox(config, member, run, nonce, checksum, suspect)
+        self.outbox = Outbox(config, member, run, nonce, checksum)
         self.partitions: Partitions = {}
         self.ready = False
         self.early: list[Event] = []  # what came before the start was durable
         for found in recovered:
-            self._partition(found.partition).recover(found, suspect)
+            self._partition(found.partition).recover(found, suspect_before_run)
 
     def start(self, now: Moment) -> list[Effect]:
         """Fence and void what earlier runs left open; nothing is answered until that is durable."""

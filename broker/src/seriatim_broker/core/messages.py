@@ -214,6 +214,15 @@ class TailStored:
 
 
 @dataclass(frozen=True, slots=True)
+class SuspectTail:
+    """From one suspect member of an UNSETTLED segment to another: it is fenced, and its log ends here."""
+
+    partition: PartitionId
+    segment_no: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
 class TableRequest:
     """The producer table as of the end of a settled segment, merged with all before it."""
 
@@ -296,6 +305,7 @@ Message = (
     | CopyAnswer
     | StoreTail
     | TailStored
+    | SuspectTail
     | TableRequest
     | TableAnswer
     | CursorSync

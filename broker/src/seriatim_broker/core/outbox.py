@@ -112,7 +112,6 @@ class Outbox(State):
         "serial",
         "started_us",
         "streams",
-        "suspect",
         "timers",
         "token",
         "tokens",
@@ -121,16 +120,13 @@ class Outbox(State):
         "writes",
     )
 
-    def __init__(
-        self, config: BrokerConfig, member: MemberId, run: int, nonce: bytes, checksum: Checksum, suspect: bool
-    ) -> None:
+    def __init__(self, config: BrokerConfig, member: MemberId, run: int, nonce: bytes, checksum: Checksum) -> None:
         assert len(nonce) == 12
         self.config = config
         self.member = member
         self.run = run
         self.nonce = nonce
         self.checksum = checksum
-        self.suspect = suspect
         self.now = Moment(0, 0)
         self.effects: list[Effect] = []
         self.writes: list[Write] = []

@@ -79,13 +79,14 @@ class Partition(State):
         self.rights: dict[int, Right] = {}
         self.writes: dict[int, tuple[str, int, Chain]] = {}
 
-    def recover(self, found: RecoveredPartition, suspect: bool) -> None:
-        """Take up what the disk holds."""
+    def recover(self, found: RecoveredPartition, suspect_before_run: int) -> None:
+        """Take up what the disk holds; of what runs before that one wrote without a flush, some may be missing."""
         for preparation in found.preparations:
             self.preparations[preparation.segment_no, preparation.attempt] = preparation
         for segment in found.segments:
             chosen = self.preparations.get((segment.record.no, segment.record.attempt))
             table = chosen.table if chosen is not None else ()
+            suspect = (chosen.run if chosen is not None else 0) < suspect_before_run
             self.logs[segment.record.no] = SegmentLog.recovered(self.id, segment, table, suspect)
         for tail in found.tail_copies:
             self.tail_copies[tail.segment_no] = tail

@@ -3,6 +3,10 @@
 A trusted member fences itself; its length follows as in a switch (an unbroken master's commit, else its tail). What
 lies above the commit it knew may be on its disk alone, so it is copied to another disk first. Then one transaction.
 Nothing that a producer says can settle a segment: consumers may have been given more than the producer knows.
+
+A suspect (its machine went down, and the topic does not flush before commit) waits for a member that is none. If all
+members are back, fenced, and suspects, the longest of their tails is the best there is: they tell one another, whoever
+has it settles, and an event says so, for messages that were acknowledged may be missing.
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ from .chain import Chain, Seal, SegmentState, settle
 from .effects import Send
 from .events import WriteOutcome
 from .log import PutTailCopy, TailCopy, merge_tails
-from .messages import StoreTail, TailStored
+from .messages import StoreTail, SuspectTail, TailStored
 from .outbox import Outbox
 from .partition import Partition
 from .state import State
@@ -23,13 +27,14 @@ from .state import State
 class Settlement(State):
     """One segment that this member is settling."""
 
-    __slots__ = ("asked", "fenced", "id", "pause_us", "stored", "wake_us", "writing")
+    __slots__ = ("asked", "fenced", "id", "pause_us", "stored", "suspects", "wake_us", "writing")
 
     def __init__(self) -> None:
         self.id = b""
         self.fenced = False  # durably, with all that lies below the tail
         self.asked: tuple[MemberId, ...] = ()
         self.stored: dict[MemberId, None] = {}
+        self.suspects: dict[MemberId, int] = {}  # the tails of other members that are suspects as well
         self.pause_us = 0
         self.wake_us = 0
         self.writing = False
@@ -40,7 +45,7 @@ def on_learned(outbox: Outbox, partition: Partition, chain: Chain) -> None:
     for segment in chain.segments:
         if segment.state is not SegmentState.UNSETTLED:
             partition.settling.pop(segment.no, None)
-        elif segment.no not in partition.settling and _may_settle(outbox, partition, segment.no):
+        elif segment.no not in partition.settling and segment.no in partition.logs and outbox.member in segment.members:
             settlement = Settlement()
             settlement.id = outbox.new_id()
             partition.settling[segment.no] = settlement
@@ -51,20 +56,46 @@ def on_learned(outbox: Outbox, partition: Partition, chain: Chain) -> None:
         del partition.settling[no]
 
 
-def _may_settle(outbox: Outbox, partition: Partition, no: int) -> bool:
-    log = partition.logs.get(no)
-    segment = partition.chain.segment(no) if partition.chain is not None else None
-    if log is None or segment is None or outbox.member not in segment.members:
-        return False
-    return not log.suspect
-
-
 def on_fenced(outbox: Outbox, partition: Partition, no: int) -> None:
-    """The fence is durable: get the tail on a second disk, then write."""
+    """The fence is durable: get the tail on a second disk, then write; a suspect compares with the others first."""
     settlement = partition.settling.get(no)
-    if settlement is not None:
-        settlement.fenced = True
-        _go_on(outbox, partition, no, settlement)
+    if settlement is None:
+        return
+    settlement.fenced = True
+    if partition.logs[no].suspect:
+        for member in _others(outbox, partition, no):
+            outbox.send(member, SuspectTail(partition.id, no, length_of(partition, no)))
+    _go_on(outbox, partition, no, settlement)
+
+
+def _others(outbox: Outbox, partition: Partition, no: int) -> list[MemberId]:
+    segment = partition.chain.segment(no) if partition.chain is not None else None
+    return [member for member in segment.members if member != outbox.member] if segment is not None else []
+
+
+def on_suspect_tail(outbox: Outbox, partition: Partition, sender: MemberId, message: SuspectTail) -> None:
+    """Another member is a suspect too, and says what it has."""
+    no = message.segment_no
+    settlement = partition.settling.get(no)
+    if settlement is None or not partition.logs[no].suspect or sender not in _others(outbox, partition, no):
+        return
+    is_news = sender not in settlement.suspects
+    settlement.suspects[sender] = message.length
+    if is_news and settlement.fenced:  # it may not have been listening when this one told
+        outbox.send(sender, SuspectTail(partition.id, no, length_of(partition, no)))
+    _go_on(outbox, partition, no, settlement)
+
+
+def _may_speak(outbox: Outbox, partition: Partition, no: int, settlement: Settlement) -> bool:
+    """Whether this member's tail may become the length: it is trusted, or the longest where nobody is."""
+    if not partition.logs[no].suspect:
+        return True
+    if any(member not in settlement.suspects for member in _others(outbox, partition, no)):
+        return False
+    segment = partition.chain.segment(no) if partition.chain is not None else None
+    assert segment is not None
+    tails = {**settlement.suspects, outbox.member: length_of(partition, no)}
+    return max(segment.members, key=lambda member: tails[member]) == outbox.member  # of equals the first
 
 
 def length_of(partition: Partition, no: int) -> int:
@@ -81,6 +112,8 @@ def _go_on(outbox: Outbox, partition: Partition, no: int, settlement: Settlement
     chain = partition.chain
     segment = chain.segment(no) if chain is not None else None
     if chain is None or segment is None or not settlement.fenced or settlement.writing:
+        return
+    if not _may_speak(outbox, partition, no, settlement):
         return
     tail = _tail(partition, no)
     if tail.batches and not settlement.stored:
@@ -102,6 +135,8 @@ def _go_on(outbox: Outbox, partition: Partition, no: int, settlement: Settlement
         tail_copies=tuple(settlement.stored),
     )
     settlement.writing = True
+    if partition.logs[no].suspect:
+        outbox.note("settled_by_suspect", partition.id, segment=no, length=tail.length)
     partition.write_chain(outbox, "settle", settle(chain, no, seal), no)
 
 
@@ -138,8 +173,10 @@ def on_timer(outbox: Outbox, partition: Partition, no: int) -> None:
 
 
 def on_link_up(outbox: Outbox, partition: Partition, member: MemberId) -> None:
-    """Somebody who could store the tail is there."""
+    """Somebody who could store the tail is there, or whose tail is to be compared with."""
     for no, settlement in list(partition.settling.items()):
+        if settlement.fenced and partition.logs[no].suspect and member in _others(outbox, partition, no):
+            outbox.send(member, SuspectTail(partition.id, no, length_of(partition, no)))
         if member in settlement.asked and member not in settlement.stored:
             outbox.send(member, StoreTail(partition.id, settlement.id, _tail(partition, no)))
 

@@ -311,6 +311,11 @@ def _write_tail_stored(message: m.TailStored, field: Pb) -> None:
     field.settle = message.settle
 
 
+def _write_suspect_tail(message: m.SuspectTail, field: Pb) -> None:
+    _segment(message, field)
+    field.length = message.length
+
+
 def _write_table_answer(message: m.TableAnswer, field: Pb) -> None:
     _segment(message, field)
     if message.table is not None:
@@ -400,6 +405,7 @@ _TABLE: dict[type, tuple[str, Callable[[Any, Pb], None], Callable[[Pb], Any]]] =
     m.CopyAnswer: ("copy_answer", _write_copy_answer, _read_copy_answer),
     m.StoreTail: ("store_tail", _write_store_tail, _read_store_tail),
     m.TailStored: ("tail_stored", _write_tail_stored, lambda f: m.TailStored(*_place(f), f.settle)),
+    m.SuspectTail: ("suspect_tail", _write_suspect_tail, lambda f: m.SuspectTail(*_place(f), f.length)),
     m.TableRequest: ("table_request", _segment, lambda f: m.TableRequest(*_place(f))),
     m.TableAnswer: ("table_answer", _write_table_answer, _read_table_answer),
     m.CursorSync: ("cursor_sync", _write_cursor_sync, _read_cursor_sync),

@@ -53,8 +53,8 @@ class Disk(Protocol):
         """The number of the last run that began on it; 0 for a new one."""
 
     @property
-    def machine_went_down(self) -> bool:
-        """Whether that run ended with its machine, and not in order."""
+    def suspect_before_run(self) -> int:
+        """The run that followed when the machine went down last with a run that had not ended in order; or 0."""
 
     def raise_run(self) -> int:
         """Begin a run: write the next number durably, without the clean mark; returns it."""
@@ -96,7 +96,7 @@ class Identity:
     group: str
     slot: int
     run: int
-    suspect: bool
+    suspect_before_run: int
 
     @property
     def run_id(self) -> RunId:
@@ -133,7 +133,6 @@ async def join(
                 f"the cluster does not know {place.broker}, but the directory has had {disk.run} runs. Remedy: if the "
                 "coordinator lost its data, restore it; else start with the coordinator that the directory belongs to"
             )
-        suspect = disk.machine_went_down
         run = disk.raise_run()
         await _register(coordinator, key, item, _make_record(record, disk.member, place, run, boot_id))
         await _certify_earlier_runs(coordinator, keys, RunId(disk.member, run))
@@ -141,8 +140,10 @@ async def join(
             # who started with the explicit word vouches that the old process is gone
             old = RunId(member_from_record(record.member), record.run)
             await certify_death(coordinator, keys, old, "replaced", "its slot was given to another disk")
-    identity = Identity(cluster_id, disk.member, place.group, place.slot, run, suspect)
-    _log.info("joined", cluster=place.cluster, member=str(identity.member), run=run, suspect=suspect)
+    identity = Identity(cluster_id, disk.member, place.group, place.slot, run, disk.suspect_before_run)
+    _log.info(
+        "joined", cluster=place.cluster, member=str(identity.member), run=run, suspect_before=disk.suspect_before_run
+    )
     return identity
 
 
