@@ -37,14 +37,17 @@ from .rpc.peer import GrpcDialer, PeerServicer
 from .rpc.producing import ProducingServicer
 from .rpc.routing import RoutingServicer
 from .rpc.services import Services
-from .runtime.controller import Controller, ControllerSettings, live_record
+from .runtime.caretaker import Caretaker, CaretakerSettings
+from .runtime.controller import Controller
 from .runtime.coordination import CoordinatorWork
 from .runtime.directory import Directory
 from .runtime.driver import Driver
+from .runtime.election import Election
 from .runtime.keys import Keys
 from .runtime.lease import LeaseKeeper
 from .runtime.links import Links
-from .runtime.membership import KnownDisk, Place, join, mark_clean
+from .runtime.membership import KnownDisk, Place, join, live_record, mark_clean
+from .runtime.topics import Topics
 from .settings import BrokerSettings
 
 EXIT_STATUS_CRASHED = 70
@@ -192,16 +195,7 @@ class Broker:
         self._peer_servicer = PeerServicer(peer, self._links.carry_accepted)
         self._work = CoordinatorWork(self._coordinator, self._keys, self._driver.post)
         self._lease = LeaseKeeper(self._coordinator)
-        self._controller = Controller(
-            identity,
-            self._coordinator,
-            self._keys,
-            self._driver,
-            self._directory_of_members,
-            self._lease,
-            self._links.is_up,
-            ControllerSettings(heal_after_s=settings.heal_after_s),
-        )
+        self._controller = self._make_controller()
         self._calls = BrokerCalls(self._directory_of_members)
         self._services = Services(
             identity=identity,
@@ -218,6 +212,15 @@ class Broker:
         self._driver.on_note(self._count_switch)
         self._is_assembled = True
         self._exposition.add(BrokerCollector(settings.broker, self.counters, self._gauges()))
+
+    def _make_controller(self) -> Controller:
+        identity, coordinator, keys, driver = self.identity, self._coordinator, self._keys, self._driver
+        members = self._directory_of_members
+        election = Election(identity, coordinator, keys, members, self._lease)
+        topics = Topics(coordinator, keys, driver, members, election)
+        settings = CaretakerSettings(heal_after_s=self.settings.heal_after_s)
+        caretaker = Caretaker(identity, coordinator, keys, driver, members, election, self._links.is_up, settings)
+        return Controller(election, topics, caretaker)
 
     async def _listen(self) -> None:
         server = grpc.aio.server(options=SERVER_OPTIONS)
@@ -321,7 +324,7 @@ class Broker:
             "storage_saturated": ("Whether appends are refused for the disk", lambda: float(storage.is_saturated)),
             "posted_events": ("Events that wait for their slice of the loop", lambda: self._driver.posted_count),
             "coordinator_transactions": ("Transactions under way", lambda: self._work.pending_count),
-            "controller": ("Whether this broker is the controller", lambda: float(self._controller.is_leader)),
+            "controller": ("Whether this broker is the controller", lambda: float(self._controller.election.is_leader)),
             "ready": ("Whether this broker is admitted and serving", lambda: float(not self.not_ready())),
         }
 
@@ -334,7 +337,7 @@ class Broker:
         _log.info("stopping", broker=self.settings.broker)
         self._is_serving = False
         self._services.is_stopping = True
-        await self._controller.resign()
+        await self._controller.election.resign()
         await self._hand_over()
         await self._end_duties()
         assert self._server is not None

@@ -70,10 +70,10 @@ class AdminServicer(broker_pb2_grpc.AdminServicer):
         if request.incarnation and not _INCARNATION.fullmatch(request.incarnation):
             raise BadRequestError("a topic's incarnation is 32 hexadecimal digits")
         settings = _complete(request)
-        if not self._controller.is_leader:
+        if not self._controller.election.is_leader:
             record: records_pb2.TopicRecord = await self._at_controller("CreateTopic", request, context)
             return record
-        return await self._controller.create_topic(
+        return await self._controller.topics.create(
             request.name, request.partition_count, settings, remaining_s(context) * 0.95, request.incarnation
         )
 
@@ -83,10 +83,10 @@ class AdminServicer(broker_pb2_grpc.AdminServicer):
     ) -> broker_pb2.DeleteTopicResponse:
         """Delete a topic and its data."""
         check_name(request.name, "topic")
-        if not self._controller.is_leader:
+        if not self._controller.election.is_leader:
             await self._at_controller("DeleteTopic", request, context)
         else:
-            await self._controller.delete_topic(request.name)
+            await self._controller.topics.delete(request.name)
         return broker_pb2.DeleteTopicResponse()
 
     @typed_errors

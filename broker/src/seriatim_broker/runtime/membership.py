@@ -241,3 +241,9 @@ async def _certify_earlier_runs(coordinator: Coordinator, keys: Keys, run: RunId
         ended = RunId(run.member, earlier)
         if keys.certificate(ended) not in known:
             await certify_death(coordinator, keys, ended, ISSUER_LATER_RUN, f"run {run.run} has begun")
+
+
+def live_record(identity: Identity) -> bytes:
+    """The value of a broker's live key."""
+    record = records_pb2.LiveRecord(member=member_to_record(identity.member), run=identity.run)
+    return record.SerializeToString()

@@ -1,0 +1,201 @@
+"""What the controller does about members: admit them, leave groups that are gone, have lost copies made good.
+
+Chains are looked at only when something happened: a group was lost, a member has been away for `heal_after`; there is
+no round over all partitions on a timer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+
+import structlog
+from seriatim_api.errors import CorruptionError
+from seriatim_api.ids import MemberId, PartitionId
+from seriatim_api.v1 import records_pb2
+
+from ..core.chain import Chain
+from ..core.controller import MemberView, lost_groups, plan_heals, switch_away
+from ..interfaces.coordinator import Coordinator, Put, mod_revision_is
+from .directory import Directory
+from .driver import Driver
+from .election import Election
+from .keys import CHAINS_PER_PAGE, Keys
+from .membership import Identity
+from .pages import read_all_whole
+from .records import member_from_record, parse_chain
+
+CHAINS_PER_READ = 250
+"""Chains listed at a time: a record has some hundred bytes as a rule, and 30 KB where a chain is long."""
+
+HEALS_PER_PASS_MAX = 32
+HEAL_PASS_S = 5.0
+"""Between two looks while there is something to heal."""
+
+LIVE_GRACE_S = 1.0
+"""A live key that has gone counts after this: the holder may have lost its lease only, and be writing a new one."""
+
+SWITCH_AWAY_AGAIN_S = 2.0
+"""While a group stays lost, its partitions are looked up again after this: a switch may have failed otherwise."""
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class CaretakerSettings:
+    """Times of the controller.
+
+    Attributes:
+        heal_after_s: A member that was away for so long is taken for gone: its sealed segments are copied.
+        min_copies: Copies that a sealed segment should have.
+    """
+
+    heal_after_s: float = 600.0
+    min_copies: int = 2
+
+
+class Caretaker:
+    """Two duties of the elected broker, each until cancelled: `watch_members` and `heal`."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        coordinator: Coordinator,
+        keys: Keys,
+        driver: Driver,
+        directory: Directory,
+        election: Election,
+        is_linked: Callable[[str], bool],
+        settings: CaretakerSettings,
+    ) -> None:
+        self._identity = identity
+        self._coordinator = coordinator
+        self._keys = keys
+        self._driver = driver
+        self._directory = directory
+        self._election = election
+        self._is_linked = is_linked
+        self._settings = settings
+        self._changed = asyncio.Event()
+        self._away_since: dict[MemberId, float] = {}
+        directory.on_change(self._changed.set)
+
+    async def watch_members(self) -> None:
+        """Admit whoever registered, and switch away from groups that are gone."""
+        while True:
+            self._changed.clear()
+            await self._admit()
+            pause_s = await self._switch_away_from_lost_groups()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), pause_s)
+
+    async def _admit(self) -> None:
+        for broker, record in sorted(self._directory.members.items()):
+            if record.admitted or not record.member.incarnation:
+                continue
+            key = self._keys.member(broker)
+            item = await self._coordinator.get(key)
+            if item is None:
+                continue
+            written = records_pb2.MemberRecord.FromString(item.value)
+            if written.admitted:
+                continue
+            written.admitted = True
+            result = await self._election.txn(
+                [mod_revision_is(key, item.mod_revision)], [Put(key, written.SerializeToString())]
+            )
+            if result.succeeded:
+                _log.info("admitted", member=str(member_from_record(written.member)), group=written.group)
+
+    def _views(self) -> list[MemberView]:
+        now_s = time.monotonic()
+        views: list[MemberView] = []
+        for broker, record in self._directory.members.items():
+            member = member_from_record(record.member)
+            run = self._directory.run_of(broker)
+            certified = run is not None and run in self._directory.certified
+            lives = broker == self._identity.member.broker or self._directory.is_live(broker) or self._is_linked(broker)
+            if lives and not certified:
+                self._away_since.pop(member, None)
+            away_s = now_s - self._away_since.setdefault(member, now_s) if certified or not lives else 0.0
+            views.append(MemberView(member, record.group, record.admitted, lives or away_s < LIVE_GRACE_S, certified))
+        return views
+
+    async def _switch_away_from_lost_groups(self) -> float | None:
+        """Returns after how many seconds to look again; None if only a change can bring anything."""
+        views = self._views()
+        lost = lost_groups(views)
+        if lost:
+            count = 0
+            async for chain in self._chains():
+                event = switch_away(chain, lost)
+                if event is not None:
+                    count += 1
+                    self._driver.feed(event)
+            if count:
+                _log.warning("groups_lost", groups=sorted(lost), partitions=count)
+                return SWITCH_AWAY_AGAIN_S
+        is_waiting = any(view.member in self._away_since and view.is_live and not view.is_certified for view in views)
+        return LIVE_GRACE_S / 4 if is_waiting else None
+
+    # ---- healing ----
+
+    async def heal(self) -> None:
+        """Have sealed segments copied whose members were away for longer than `heal_after`."""
+        looked_at: tuple[frozenset[MemberId], frozenset[MemberId]] | None = None
+        while True:
+            await self._admit()  # first, so that a new disk in the group of the lost one is the one that is filled
+            self._views()
+            dead, registered = self._dead(), self._registered()
+            if (dead, registered) != looked_at and not await self._heal_pass(dead, registered):
+                looked_at = (dead, registered)  # nothing is left to do for these
+            await asyncio.sleep(min(HEAL_PASS_S, max(self._settings.heal_after_s / 4, 0.05)))
+
+    def _registered(self) -> frozenset[MemberId]:
+        return frozenset(member_from_record(record.member) for record in self._directory.members.values())
+
+    def _dead(self) -> frozenset[MemberId]:
+        """Members that were away for longer than `heal_after`."""
+        until_s = time.monotonic() - self._settings.heal_after_s
+        return frozenset(member for member, since_s in self._away_since.items() if since_s <= until_s)
+
+    async def _heal_pass(self, dead: frozenset[MemberId], registered: frozenset[MemberId]) -> int:
+        """Begin some copies; returns how many segments still want one.
+
+        A disk that lost its slot to another one will not come back: it counts as dead at once.
+        """
+        live: dict[str, list[MemberId]] = {}
+        for view in self._views():
+            if view.admitted and view.is_live and not view.is_certified:
+                live.setdefault(view.group, []).append(view.member)
+        count = 0
+        async for chain in self._chains():
+            replaced = {member for segment in chain.segments for member in segment.members} - registered
+            for heal in plan_heals(chain, dead | replaced, live, min_copies=self._settings.min_copies):
+                count += 1
+                if count <= HEALS_PER_PASS_MAX:
+                    self._driver.feed(heal)
+        if count:
+            _log.info("healing", segments=count, away=sorted(map(str, dead)))
+        return count
+
+    async def _chains(self) -> AsyncIterator[Chain]:
+        """All chains, page by page: partition ids are counted, and keys begin with their leading digits."""
+        counter = await self._coordinator.get(self._keys.partition_counter)
+        if counter is None:
+            return
+        end = records_pb2.CounterRecord.FromString(counter.value).next
+        for first in range(0, end, CHAINS_PER_PAGE):
+            prefix = self._keys.chains_page(PartitionId(first))
+            listing = await self._coordinator.list(prefix, limit_per_page=CHAINS_PER_READ, deadline_s=10.0)
+            for number, item in enumerate(listing.items):
+                try:
+                    for whole in await read_all_whole(self._coordinator, self._keys, (item,), deadline_s=2.0):
+                        yield parse_chain(whole.item.value, whole.pages)
+                except CorruptionError as exc:
+                    _log.error("chain_unreadable", key=item.key, error=str(exc))
+                if number % 50 == 49:
+                    await asyncio.sleep(0)  # a long list must not hold up the loop

@@ -1,0 +1,161 @@
+"""One broker is elected to look after the cluster: a key under its lease, which the rest of the brokers watch.
+
+Every transaction that the elected one makes compares that key as well, so one that was deposed without noticing changes
+nothing. What it does while it leads is `controller`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+import structlog
+from seriatim_api.errors import NotServingError, SeriatimError
+from seriatim_api.v1 import records_pb2
+
+from ..interfaces.coordinator import (
+    Compare,
+    Coordinator,
+    Delete,
+    Get,
+    Operation,
+    Put,
+    TxnResult,
+    absent,
+    create_revision_is,
+)
+from .directory import Directory
+from .keys import Keys
+from .lease import LeaseKeeper
+from .membership import Identity
+
+RETRY_S = 0.1
+LEASE_LOOK_S = 0.2
+
+_log = structlog.get_logger(__name__)
+
+
+class Election:
+    """Stands for election; its holder leads.
+
+    Attributes:
+        is_leader: Whether this broker was elected, as far as it knows.
+        leader: The broker that was elected, as far as this one knows; empty for none.
+    """
+
+    def __init__(
+        self, identity: Identity, coordinator: Coordinator, keys: Keys, directory: Directory, lease: LeaseKeeper
+    ) -> None:
+        self._identity = identity
+        self._coordinator = coordinator
+        self._keys = keys
+        self._directory = directory
+        self._lease = lease
+        self._revision = 0  # of the key's creation, when it was ours
+        self.is_leader = False
+        self.leader = ""
+
+    async def run(self, lead: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Stand for election, and `lead` while elected, until cancelled; `lead` is cancelled when it is over."""
+        while True:
+            try:
+                if not self._lease.is_held:
+                    await asyncio.sleep(RETRY_S)
+                elif await self._elect():
+                    await self._lead(lead)
+                else:
+                    await self._wait_for_vacancy()
+            except SeriatimError as exc:
+                _log.warning("controller_interrupted", error=str(exc))
+                await asyncio.sleep(RETRY_S)
+            finally:
+                self.is_leader = False
+
+    async def resign(self) -> None:
+        """Give the office up on the way out."""
+        if self.is_leader:
+            with contextlib.suppress(SeriatimError):
+                await self.txn([], [Delete(self._keys.controller)])
+            self.is_leader = False
+
+    async def txn(self, compares: Sequence[Compare], then: Sequence[Operation]) -> TxnResult:
+        """A transaction of the elected controller.
+
+        Raises:
+            NotServingError: It is not elected any more.
+        """
+        if not self._revision:
+            raise NotServingError("this broker is not the controller")
+        mine = create_revision_is(self._keys.controller, self._revision)
+        result = await self._coordinator.txn([mine, *compares], then, [Get(self._keys.controller)], deadline_s=2.0)
+        if not result.succeeded:
+            item = result.responses[0].item
+            if item is None or item.create_revision != self._revision:
+                self.is_leader = False
+                raise NotServingError("this broker is not the controller any more", retry_after_ms=200)
+        return result
+
+    async def _elect(self) -> bool:
+        member = self._identity.member
+        if not self._directory.is_admitted(member) and await self._somebody_is_admitted():
+            await asyncio.sleep(RETRY_S)
+            return False
+        record = records_pb2.ControllerRecord(broker=member.broker, run=self._identity.run)
+        key = self._keys.controller
+        result = await self._coordinator.txn(
+            [absent(key)], [Put(key, record.SerializeToString(), self._lease.id)], [Get(key)], deadline_s=2.0
+        )
+        if result.succeeded:
+            self._revision = result.revision
+            self.leader = member.broker
+            return True
+        item = result.responses[0].item
+        if item is None:
+            return False
+        found = records_pb2.ControllerRecord.FromString(item.value)
+        self.leader = found.broker
+        if (found.broker, found.run) == (record.broker, record.run) and item.lease == self._lease.id:
+            self._revision = item.create_revision  # our own, whose answer was lost
+            return True
+        return False
+
+    async def _somebody_is_admitted(self) -> bool:
+        await asyncio.wait_for(self._directory.loaded.wait(), 5.0)
+        return bool(self._directory.groups())
+
+    async def _wait_for_vacancy(self) -> None:
+        """Until the election key is gone."""
+        key = self._keys.controller
+        result = await self._coordinator.txn((), [Get(key)])
+        if result.responses[0].item is None:
+            return
+        async with contextlib.aclosing(self._coordinator.watch(key, start_revision=result.revision + 1)) as batches:
+            async for _batch in batches:
+                return
+
+    async def _lead(self, lead: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        _log.info("controller_elected", broker=self.leader, election=self._revision)
+        self.is_leader = True
+        leading = asyncio.ensure_future(lead())
+        deposed = asyncio.ensure_future(self._wait_deposed())
+        try:
+            await asyncio.wait([leading, deposed], return_when=asyncio.FIRST_COMPLETED)
+            if leading.done():
+                leading.result()
+        finally:
+            self.is_leader = False
+            for task in (leading, deposed):
+                task.cancel()
+            await asyncio.gather(leading, deposed, return_exceptions=True)
+            _log.info("controller_stands_down", broker=self._identity.member.broker)
+
+    async def _wait_deposed(self) -> None:
+        vacancy = asyncio.ensure_future(self._wait_for_vacancy())
+        try:
+            while self._lease.is_held and not vacancy.done():
+                await asyncio.wait([vacancy], timeout=LEASE_LOOK_S)
+        finally:
+            vacancy.cancel()
+            await asyncio.gather(vacancy, return_exceptions=True)

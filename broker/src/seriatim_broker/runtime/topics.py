@@ -1,0 +1,297 @@
+"""What the controller does about topics: make them with all their partitions, and delete them with all their data.
+
+A topic is written as CREATING, its partitions are made by switches to their first segments, and then it is READY.
+Whatever one controller leaves half done, the next one finishes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any
+
+import structlog
+from seriatim_api.errors import (
+    DeadlineExceededError,
+    NotServingError,
+    SeriatimError,
+    TopicExistsError,
+    UnavailableError,
+    UnknownTopicError,
+)
+from seriatim_api.ids import PartitionId
+from seriatim_api.v1 import records_pb2
+
+from ..core.effects import Resolved
+from ..core.events import CreatePartition
+from ..core.placement import send_chain
+from ..interfaces.coordinator import (
+    Coordinator,
+    Delete,
+    DeletePrefix,
+    Get,
+    Operation,
+    Put,
+    absent,
+    mod_revision_is,
+)
+from .directory import Directory
+from .driver import Driver, Reply
+from .election import Election
+from .keys import Keys
+
+CREATES_IN_FLIGHT_MAX = 64
+"""Partitions that are being made at once: as many transactions as go to the coordinator at once."""
+
+CREATE_DEADLINE_S = 10.0
+CREATE_RETRIES = 20
+RETRY_S = 0.1
+DELETES_PER_TXN = 30
+"""Partitions deleted in one transaction: four operations each, below the coordinator's limit of 128."""
+
+_log = structlog.get_logger(__name__)
+
+
+class Topics:
+    """Makes and deletes topics, in the elected broker."""
+
+    def __init__(
+        self, coordinator: Coordinator, keys: Keys, driver: Driver, directory: Directory, election: Election
+    ) -> None:
+        self._coordinator = coordinator
+        self._keys = keys
+        self._driver = driver
+        self._directory = directory
+        self._election = election
+        self._group: asyncio.TaskGroup | None = None  # of the topics that are being finished, while elected
+        self._finishing: dict[str, asyncio.Task[records_pb2.TopicRecord | SeriatimError]] = {}  # by incarnation
+        self._creates = asyncio.Semaphore(CREATES_IN_FLIGHT_MAX)
+
+    def begin(self, group: asyncio.TaskGroup) -> None:
+        """Take requests from now on; what they begin is finished by tasks of `group`."""
+        self._group = group
+
+    def end(self) -> None:
+        """Take no more."""
+        self._group = None
+
+    async def create(
+        self,
+        name: str,
+        partition_count: int,
+        settings: records_pb2.TopicSettings,
+        deadline_s: float,
+        incarnation: str = "",
+    ) -> records_pb2.TopicRecord:
+        """Make a topic with all its partitions; returns its record when it is READY.
+
+        With the incarnation of a topic that is there, this is the same request again: it is waited for.
+
+        Raises:
+            TopicExistsError: There is one of that name. NotServingError: This broker is not the controller.
+            DeadlineExceededError: It is not done yet; the controller goes on with it.
+        """
+        record = await self._begin_topic(name, partition_count, settings, incarnation or uuid.uuid4().hex)
+        finishing = self._finishing.get(record.incarnation) or self._begin_finishing(record)
+        await asyncio.wait((finishing,), timeout=deadline_s)
+        if not finishing.done():
+            raise DeadlineExceededError(
+                f"topic {name!r} is not complete yet; the controller goes on with it", topic=name
+            )
+        if finishing.cancelled():
+            raise NotServingError("this broker is not the controller any more")
+        result = finishing.result()
+        if isinstance(result, SeriatimError):
+            raise result
+        return result
+
+    def _begin_finishing(
+        self, record: records_pb2.TopicRecord
+    ) -> asyncio.Task[records_pb2.TopicRecord | SeriatimError]:
+        """The rest of a topic's making is the controller's, not the caller's: it outlives the caller's patience."""
+        if self._group is None:
+            raise NotServingError("this broker is not the controller")
+
+        async def finish() -> records_pb2.TopicRecord | SeriatimError:
+            try:
+                return await self._finish_topic(record)
+            except SeriatimError as exc:
+                _log.warning("topic_not_finished", topic=record.name, error=str(exc))
+                return exc
+            finally:
+                del self._finishing[record.incarnation]
+
+        task = self._group.create_task(finish(), name=f"topic {record.name}")
+        self._finishing[record.incarnation] = task
+        return task
+
+    async def delete(self, name: str) -> None:
+        """Delete a topic and all its data.
+
+        Raises:
+            UnknownTopicError: There is none. NotServingError: This broker is not the controller.
+        """
+        key = self._keys.topic(name)
+        item = await self._coordinator.get(key)
+        if item is None:
+            raise UnknownTopicError(f"there is no topic {name!r}", topic=name)
+        record = records_pb2.TopicRecord.FromString(item.value)
+        record.state = records_pb2.TOPIC_STATE_DELETING
+        result = await self._election.txn(
+            [mod_revision_is(key, item.mod_revision)], [Put(key, record.SerializeToString())]
+        )
+        if not result.succeeded:
+            raise NotServingError(f"topic {name!r} was changed at the same time", retry_after_ms=50)
+        await self._remove_topic(record)
+
+    async def _begin_topic(
+        self, name: str, partition_count: int, settings: records_pb2.TopicSettings, incarnation: str
+    ) -> records_pb2.TopicRecord:
+        """Take partition ids and write the topic as CREATING, in one transaction."""
+        key, counter_key = self._keys.topic(name), self._keys.partition_counter
+        while True:
+            found, counter_item = (
+                response.item for response in (await self._coordinator.txn((), [Get(key), Get(counter_key)])).responses
+            )
+            if found is not None:
+                known = records_pb2.TopicRecord.FromString(found.value)
+                if known.incarnation == incarnation:
+                    return known
+                raise TopicExistsError(f"there is a topic {name!r} already", topic=name)
+            counter = records_pb2.CounterRecord(next=1)
+            if counter_item is not None:
+                counter = records_pb2.CounterRecord.FromString(counter_item.value)
+            first = counter.next
+            counter.next += partition_count
+            record = records_pb2.TopicRecord(
+                name=name,
+                incarnation=incarnation,
+                state=records_pb2.TOPIC_STATE_CREATING,
+                partition_ids=range(first, first + partition_count),
+                settings=settings,
+                created_at_ms=time.time_ns() // 1_000_000,
+            )
+            compares = [
+                absent(key),
+                mod_revision_is(counter_key, counter_item.mod_revision if counter_item else 0),
+            ]
+            puts = [Put(key, record.SerializeToString()), Put(counter_key, counter.SerializeToString())]
+            if (await self._election.txn(compares, puts)).succeeded:
+                return record
+
+    async def _finish_topic(self, record: records_pb2.TopicRecord) -> records_pb2.TopicRecord:
+        """Make the partitions that are missing, then say READY."""
+        groups = sorted(self._directory.groups())
+        if not groups:
+            raise NotServingError("no broker group is admitted yet", retry_after_ms=200)
+        await _all_of(
+            self._create_partition(
+                record,
+                number,
+                PartitionId(partition),
+                send_chain(PartitionId(partition), groups, chain_width=record.settings.chain_width),
+            )
+            for number, partition in enumerate(record.partition_ids)
+        )
+        key = self._keys.topic(record.name)
+        item = await self._coordinator.get(key)
+        if item is None:
+            raise UnknownTopicError(f"topic {record.name!r} was deleted", topic=record.name)
+        written = records_pb2.TopicRecord.FromString(item.value)
+        if written.incarnation != record.incarnation or written.state == records_pb2.TOPIC_STATE_DELETING:
+            raise UnknownTopicError(f"topic {record.name!r} was deleted", topic=record.name)
+        if written.state == records_pb2.TOPIC_STATE_READY:
+            return written  # by the same request, sent before
+        written.state = records_pb2.TOPIC_STATE_READY
+        result = await self._election.txn(
+            [mod_revision_is(key, item.mod_revision)], [Put(key, written.SerializeToString())]
+        )
+        if not result.succeeded:
+            raise NotServingError(f"topic {record.name!r} was changed at the same time", retry_after_ms=50)
+        _log.info("topic_ready", topic=record.name, partitions=len(record.partition_ids))
+        return written
+
+    async def _create_partition(
+        self, record: records_pb2.TopicRecord, number: int, partition: PartitionId, chain: tuple[str, ...]
+    ) -> None:
+        """Have the core make a partition; one that is there already is no error."""
+        async with self._creates:
+            for attempt in range(CREATE_RETRIES):
+                if await self._coordinator.get(self._keys.chain(partition)) is not None:
+                    return
+                reply = await self._ask(
+                    lambda request: CreatePartition(
+                        request, partition, record.name, number, record.settings.flush, chain
+                    )
+                )
+                if reply is not None and reply.error is None:
+                    return
+                _log.info("partition_not_made", partition=partition, attempt=attempt, error=str(reply and reply.error))
+                await asyncio.sleep(RETRY_S)
+        raise UnavailableError(f"partition {partition} of topic {record.name!r} could not be made")
+
+    async def _ask(self, event_of: Callable[[int], CreatePartition]) -> Resolved | None:
+        answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+
+        def take(reply: Reply) -> None:
+            if not answer.done():
+                answer.set_result(reply)
+
+        request = self._driver.new_request(take)
+        self._driver.feed(event_of(request))
+        try:
+            async with asyncio.timeout(CREATE_DEADLINE_S):
+                reply = await answer
+        except TimeoutError:
+            return None
+        finally:
+            self._driver.forget_request(request)
+        assert isinstance(reply, Resolved)
+        return reply
+
+    async def finish_topics(self) -> None:
+        """Whatever an earlier controller left half done."""
+        for item in (await self._coordinator.list(self._keys.topics)).items:
+            record = records_pb2.TopicRecord.FromString(item.value)
+            try:
+                if record.state == records_pb2.TOPIC_STATE_CREATING:
+                    await self._finish_topic(record)
+                elif record.state == records_pb2.TOPIC_STATE_DELETING:
+                    await self._remove_topic(record)
+            except SeriatimError as exc:
+                _log.warning("topic_not_finished", topic=record.name, error=str(exc))
+
+    async def _remove_topic(self, record: records_pb2.TopicRecord) -> None:
+        """Tombstones before the chains, in the same transaction; the topic's own key last."""
+        partitions = [PartitionId(partition) for partition in record.partition_ids]
+        for start in range(0, len(partitions), DELETES_PER_TXN):
+            operations: list[Operation] = []
+            for partition in partitions[start : start + DELETES_PER_TXN]:
+                tombstone = records_pb2.PartitionTombstone(
+                    partition_id=partition,
+                    topic=record.name,
+                    topic_incarnation=record.incarnation,
+                    deleted_at_ms=time.time_ns() // 1_000_000,
+                )
+                operations += [
+                    Put(self._keys.tombstone(partition), tombstone.SerializeToString()),
+                    Delete(self._keys.chain(partition)),
+                    DeletePrefix(self._keys.pages_of(partition)),
+                    DeletePrefix(self._keys.cursors_of(partition)),
+                ]
+            await self._election.txn([], operations)
+        await self._election.txn([], [Delete(self._keys.topic(record.name))])
+        _log.info("topic_deleted", topic=record.name, partitions=len(partitions))
+
+
+async def _all_of(works: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Do all of them at once; the first failure ends the others and is raised."""
+    tasks = [asyncio.ensure_future(work) for work in works]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
