@@ -8,6 +8,7 @@ import secrets
 import sys
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from random import SystemRandom
 from typing import Any
 
 import grpc
@@ -21,6 +22,7 @@ from .adapters.etcd import EtcdConfig, EtcdCoordinator
 from .adapters.passport import DataDirectory, KnownMember, boot_id, judge, open_directory
 from .adapters.rocks.settings import RocksSettings
 from .adapters.rocks.storage import RocksStorage
+from .adapters.system_clock import SystemClock
 from .core.broker import BrokerCore
 from .core.effects import Note
 from .core.events import PlanSwitch
@@ -116,6 +118,7 @@ class Broker:
         self.settings = settings
         self._exposition = exposition
         self._die = die
+        self._clock = SystemClock()
         self._keys = Keys(settings.cluster)
         self._coordinator: Coordinator = EtcdCoordinator(EtcdConfig(endpoints=settings.coordinator))
         self._directory: DataDirectory | None = None
@@ -185,16 +188,22 @@ class Broker:
             self._storage.recover(),
             identity.suspect_before_run,
         )
-        self._driver = Driver(self._core, self._storage, self.counters, self._die)
+        self._driver = Driver(self._core, self._storage, self._clock, self.counters, self._die)
         feed = self._driver.feed
         self._directory_of_members = Directory(settings.broker, self._keys, settings.peers, feed)
         peer = PeerIdentity(identity.cluster_id, identity.member, identity.run)
         self._links = Links(
-            settings.broker, GrpcDialer(peer), self._directory_of_members.peer_address, feed, self._driver.post
+            settings.broker,
+            GrpcDialer(peer),
+            self._directory_of_members.peer_address,
+            feed,
+            self._driver.post,
+            self._clock,
+            SystemRandom(),
         )
         self._peer_servicer = PeerServicer(peer, self._links.carry_accepted)
         self._work = CoordinatorWork(self._coordinator, self._keys, self._driver.post)
-        self._lease = LeaseKeeper(self._coordinator)
+        self._lease = LeaseKeeper(self._coordinator, self._clock)
         self._controller = self._make_controller()
         self._calls = BrokerCalls(self._directory_of_members)
         self._services = Services(
@@ -217,9 +226,10 @@ class Broker:
         identity, coordinator, keys, driver = self.identity, self._coordinator, self._keys, self._driver
         members = self._directory_of_members
         election = Election(identity, coordinator, keys, members, self._lease)
-        topics = Topics(coordinator, keys, driver, members, election)
+        topics = Topics(coordinator, keys, driver, members, election, self._clock)
         settings = CaretakerSettings(heal_after_s=self.settings.heal_after_s)
-        caretaker = Caretaker(identity, coordinator, keys, driver, members, election, self._links.is_up, settings)
+        linked = self._links.is_up
+        caretaker = Caretaker(identity, coordinator, keys, driver, members, election, linked, settings, self._clock)
         return Controller(election, topics, caretaker)
 
     async def _listen(self) -> None:

@@ -7,11 +7,13 @@ import contextlib
 import socket
 import time
 from collections.abc import AsyncIterator, Callable
+from random import Random
 
 import grpc
 import pytest
 from seriatim_api.batch import make_header, parse_header
 from seriatim_api.ids import MemberId
+from seriatim_broker.adapters.system_clock import SystemClock
 from seriatim_broker.core import messages as m
 from seriatim_broker.core.events import Event, LinkDown, LinkUp, Received
 from seriatim_broker.core.log import Batch
@@ -34,7 +36,9 @@ class Node:
         self.identity = PeerIdentity(cluster, MemberId(name, f"{name}-disk"), run)
         self.events: list[Event] = []
         self.arrived = asyncio.Event()
-        self.links = Links(name, GrpcDialer(self.identity), addresses.get, self._take, self._take)
+        self.links = Links(
+            name, GrpcDialer(self.identity), addresses.get, self._take, self._take, SystemClock(), Random(1)
+        )
         self.server = grpc.aio.server(options=SERVER_OPTIONS)
         self.server.add_generic_rpc_handlers((PeerServicer(self.identity, self.links.carry_accepted).handler(),))
         self.server.add_insecure_port(f"127.0.0.1:{port}")

@@ -16,6 +16,7 @@ from seriatim_api.batch import make_header
 from seriatim_api.frames import AppendEntry, write_append_frame, write_field
 from seriatim_api.ids import MemberId, PartitionId
 from seriatim_api.v1 import broker_pb2
+from seriatim_broker.adapters.system_clock import SystemClock
 from seriatim_broker.core import effects as fx
 from seriatim_broker.core.events import Append, Event, Moment, Tick
 from seriatim_broker.metrics import Counters
@@ -110,7 +111,7 @@ def core() -> QuietCore:
 @pytest.fixture
 async def services(core: QuietCore) -> Services:
     storage = MemoryStorage()
-    driver = Driver(core, storage, Counters(), lambda _error: None)
+    driver = Driver(core, storage, SystemClock(), Counters(), lambda _error: None)
     nowhere: Any = Mock()  # nothing is asked of it
     driver.start(nowhere, nowhere)
     return Services(

@@ -9,6 +9,7 @@ from typing import Any, get_args
 
 from seriatim_api.errors import CorruptionError
 from seriatim_api.ids import PartitionId
+from seriatim_broker.adapters.system_clock import SystemClock
 from seriatim_broker.core import effects as fx
 from seriatim_broker.core.events import Event, LogRead, Moment, Persisted, PlanSwitch, Tick
 from seriatim_broker.core.log import Batch, DropPartition, Write
@@ -89,7 +90,7 @@ class Sink:
 
 def make(answer: Callable[[Event], list[fx.Effect]]) -> tuple[Driver, ScriptedCore, SlowDisk, Sink, list[Any]]:
     core, disk, sink, deaths = ScriptedCore(answer), SlowDisk(), Sink(), []
-    driver = Driver(core, disk, Counters(), deaths.append)  # type: ignore[arg-type]
+    driver = Driver(core, disk, SystemClock(), Counters(), deaths.append)  # type: ignore[arg-type]
     driver.start(sink, sink)  # type: ignore[arg-type]
     return driver, core, disk, sink, deaths
 
@@ -167,7 +168,7 @@ async def test_a_tick_comes_when_the_core_asked_for_it() -> None:
 async def test_posted_events_keep_their_order_and_give_way() -> None:
     def answer(event: Event) -> list[fx.Effect]:
         if isinstance(event, PlanSwitch) and event.request >= 0:
-            until = time.monotonic() + driver_module.SLICE_S / 2
+            until = time.monotonic() + driver_module.SLICE_US / 2e6
             while time.monotonic() < until:
                 pass
         return []

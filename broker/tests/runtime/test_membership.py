@@ -9,6 +9,7 @@ import pytest
 from seriatim_api.errors import ForeignDiskError, NewerFormatError
 from seriatim_api.ids import MemberId, RunId
 from seriatim_api.v1 import records_pb2
+from seriatim_broker.adapters.system_clock import SystemClock
 from seriatim_broker.core.effects import ReadCertificate, ReadChain, WriteChain
 from seriatim_broker.core.events import (
     CertificateRead,
@@ -215,7 +216,7 @@ async def test_an_answer_that_does_not_come_is_unknown(coordinator: Coordinator)
 
 
 async def test_a_lease_is_held_and_given_back(coordinator: Coordinator) -> None:
-    keeper = LeaseKeeper(coordinator)
+    keeper = LeaseKeeper(coordinator, SystemClock())
     granted = asyncio.Event()
     keeper.on_change(lambda _lease: granted.set())
     task = asyncio.create_task(keeper.run())

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
@@ -19,6 +18,7 @@ from seriatim_api.v1 import records_pb2
 
 from ..core.chain import Chain
 from ..core.controller import MemberView, lost_groups, plan_heals, switch_away
+from ..interfaces.clock import Clock
 from ..interfaces.coordinator import Coordinator, Put, mod_revision_is
 from .directory import Directory
 from .driver import Driver
@@ -70,7 +70,9 @@ class Caretaker:
         election: Election,
         is_linked: Callable[[str], bool],
         settings: CaretakerSettings,
+        clock: Clock,
     ) -> None:
+        self._clock = clock
         self._identity = identity
         self._coordinator = coordinator
         self._keys = keys
@@ -80,7 +82,7 @@ class Caretaker:
         self._is_linked = is_linked
         self._settings = settings
         self._changed = asyncio.Event()
-        self._away_since: dict[MemberId, float] = {}
+        self._away_since: dict[MemberId, int] = {}
         directory.on_change(self._changed.set)
 
     async def watch_members(self) -> None:
@@ -111,7 +113,7 @@ class Caretaker:
                 _log.info("admitted", member=str(member_from_record(written.member)), group=written.group)
 
     def _views(self) -> list[MemberView]:
-        now_s = time.monotonic()
+        now_us = self._clock.monotonic_us()
         views: list[MemberView] = []
         for broker, record in self._directory.members.items():
             member = member_from_record(record.member)
@@ -120,8 +122,10 @@ class Caretaker:
             lives = broker == self._identity.member.broker or self._directory.is_live(broker) or self._is_linked(broker)
             if lives and not certified:
                 self._away_since.pop(member, None)
-            away_s = now_s - self._away_since.setdefault(member, now_s) if certified or not lives else 0.0
-            views.append(MemberView(member, record.group, record.admitted, lives or away_s < LIVE_GRACE_S, certified))
+            away_us = now_us - self._away_since.setdefault(member, now_us) if certified or not lives else 0
+            views.append(
+                MemberView(member, record.group, record.admitted, lives or away_us < LIVE_GRACE_S * 1e6, certified)
+            )
         return views
 
     async def _switch_away_from_lost_groups(self) -> float | None:
@@ -159,8 +163,8 @@ class Caretaker:
 
     def _dead(self) -> frozenset[MemberId]:
         """Members that were away for longer than `heal_after`."""
-        until_s = time.monotonic() - self._settings.heal_after_s
-        return frozenset(member for member, since_s in self._away_since.items() if since_s <= until_s)
+        until_us = self._clock.monotonic_us() - self._settings.heal_after_s * 1e6
+        return frozenset(member for member, since_us in self._away_since.items() if since_us <= until_us)
 
     async def _heal_pass(self, dead: frozenset[MemberId], registered: frozenset[MemberId]) -> int:
         """Begin some copies; returns how many segments still want one.

@@ -8,7 +8,6 @@ Nothing here decides anything; a step that fails is a bug of ours, and ends the 
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, get_args
@@ -19,6 +18,7 @@ from seriatim_api.errors import SeriatimError
 from ..core import effects as fx
 from ..core.events import Event, LogRead, Moment, Persisted, Tick
 from ..core.log import Write
+from ..interfaces.clock import Clock
 from ..interfaces.storage import Storage
 from ..metrics import Counters
 from .coordination import CoordinatorWork
@@ -27,11 +27,11 @@ from .links import Links
 READS_IN_FLIGHT_MAX = 32
 """Reads of the log at once; more wait in order. Each is at most a delivery or a copy of a megabyte."""
 
-SLICE_S = 0.004
+SLICE_US = 4_000
 """Posted events are stepped for so long, then everything else in the loop has its turn: a thousand switches at once
 must not hold up a heartbeat or a batch of another partition."""
 
-SLOW_STEP_S = 0.05
+SLOW_STEP_US = 50_000
 """A step that took longer is worth a log line: half of a heartbeat's period."""
 
 STORY_EVENTS = 20
@@ -62,11 +62,20 @@ class Driver:
     Args:
         core: Not started yet.
         storage: Recovered already.
+        clock: This process's clocks, which the core is told.
         counters: What is counted on the way.
         die: Called once with the error when a step fails; must end the process. Nothing is fed afterwards.
     """
 
-    def __init__(self, core: Core, storage: Storage, counters: Counters, die: Callable[[BaseException], None]) -> None:
+    def __init__(
+        self,
+        core: Core,
+        storage: Storage,
+        clock: Clock,
+        counters: Counters,
+        die: Callable[[BaseException], None],
+    ) -> None:
+        self._clock = clock
         self._core = core
         self._storage = storage
         self._counters = counters
@@ -76,13 +85,13 @@ class Driver:
         self._queue: deque[Event] = deque()
         self._story: deque[Event] = deque(maxlen=STORY_EVENTS)
         self._lane: deque[Event] = deque()
-        self._slice_s = 0.0
+        self._slice_us = 0
         self._slice_is_counted = False
         self._stepping = False
         self._dead = False
         self._writes: list[Write] = []
         self._token = 0
-        self._tickets: deque[tuple[int, int, float]] = deque()
+        self._tickets: deque[tuple[int, int, int]] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_us = 0
         self._waiting_reads: deque[fx.ReadLog] = deque()
@@ -131,7 +140,7 @@ class Driver:
 
         At once while there is little; `feed` overtakes what waits here.
         """
-        if self._lane or self._slice_s > SLICE_S:
+        if self._lane or self._slice_us > SLICE_US:
             self._lane.append(event)
         else:
             self._feed_counted(event)
@@ -140,17 +149,17 @@ class Driver:
             self._loop.call_soon(self._next_slice)
 
     def _next_slice(self) -> None:
-        self._slice_s = 0.0
-        while self._lane and self._slice_s <= SLICE_S:
+        self._slice_us = 0
+        while self._lane and self._slice_us <= SLICE_US:
             self._feed_counted(self._lane.popleft())
         self._slice_is_counted = bool(self._lane)
         if self._lane:
             self._loop.call_soon(self._next_slice)
 
     def _feed_counted(self, event: Event) -> None:
-        began_s = time.monotonic()
+        began_us = self._clock.monotonic_us()
         self.feed(event)
-        self._slice_s += time.monotonic() - began_s
+        self._slice_us += self._clock.monotonic_us() - began_us
 
     @property
     def posted_count(self) -> int:
@@ -167,8 +176,8 @@ class Driver:
     def _step(self, event: Event | None) -> None:
         """One step (the start, if there is no event) and its effects. What comes up meanwhile waits in the queue."""
         self._stepping = True
-        began_ns = time.monotonic_ns()
-        now = Moment(began_ns // 1000, time.time_ns() // 1_000_000)
+        began_us = self._clock.monotonic_us()
+        now = Moment(began_us, self._clock.wall_ms())
         try:
             for effect in self._core.start(now) if event is None else self._core.step(event, now):
                 self._perform[type(effect)](effect)
@@ -176,12 +185,12 @@ class Driver:
             self._fail(exc)
         finally:
             self._stepping = False
-        took_s = (time.monotonic_ns() - began_ns) / 1e9
+        took_us = self._clock.monotonic_us() - began_us
         self._counters.events += 1
-        self._counters.step_s.observe(took_s)
-        if took_s > SLOW_STEP_S:
+        self._counters.step_s.observe(took_us / 1e6)
+        if took_us > SLOW_STEP_US:
             kind = "start" if event is None else type(event).__name__
-            _log.warning("slow_step", event_kind=kind, took_ms=round(took_s * 1000))
+            _log.warning("slow_step", event_kind=kind, took_ms=took_us // 1000)
 
     def _fail(self, exc: Exception) -> None:
         self._dead = True
@@ -198,8 +207,8 @@ class Driver:
         if self._timer is not None:
             self._timer.cancel()
         self._timer_us = wake_us
-        # The loop's clock is the monotonic clock that the core counts in.
-        self._timer = self._loop.call_at(wake_us / 1e6, self._tick)
+        after_us = max(wake_us - self._clock.monotonic_us(), 0)
+        self._timer = self._loop.call_later(after_us / 1e6, self._tick)
 
     def _tick(self) -> None:
         self._timer = None
@@ -283,14 +292,14 @@ class Driver:
             return
         writes, self._writes = self._writes, []
         ticket = self._storage.submit(writes)
-        self._tickets.append((ticket, self._token, time.monotonic()))
+        self._tickets.append((ticket, self._token, self._clock.monotonic_us()))
 
     def _durable(self, ticket: int) -> None:
         token = 0
-        now_s = time.monotonic()
+        now_us = self._clock.monotonic_us()
         while self._tickets and self._tickets[0][0] <= ticket:
-            _, token, began_s = self._tickets.popleft()
-            self._counters.flush_s.observe(now_s - began_s)
+            _, token, began_us = self._tickets.popleft()
+            self._counters.flush_s.observe((now_us - began_us) / 1e6)
         if token and not self._dead:
             self.feed(Persisted(token))
 

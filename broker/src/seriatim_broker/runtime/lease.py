@@ -6,12 +6,12 @@ Nothing that must hold depends on it. A lease that was lost is granted anew; who
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 
 import structlog
 from seriatim_api.errors import SeriatimError
 
+from ..interfaces.clock import Clock
 from ..interfaces.coordinator import Coordinator
 
 TTL_S = 3
@@ -30,16 +30,17 @@ class LeaseKeeper:
         id: The lease, or 0 while there is none.
     """
 
-    def __init__(self, coordinator: Coordinator) -> None:
+    def __init__(self, coordinator: Coordinator, clock: Clock) -> None:
         self._coordinator = coordinator
+        self._clock = clock
         self._changed: list[Callable[[int], None]] = []
-        self._until_s = 0.0
+        self._until_us = 0
         self.id = 0
 
     @property
     def is_held(self) -> bool:
         """Whether it has certainly not ended yet: counted from before it was last renewed."""
-        return self.id != 0 and time.monotonic() < self._until_s
+        return self.id != 0 and self._clock.monotonic_us() < self._until_us
 
     def on_change(self, changed: Callable[[int], None]) -> None:
         """Tell this one each new lease, and 0 when it is lost."""
@@ -52,7 +53,7 @@ class LeaseKeeper:
                 await self._renew() if self.id else await self._grant()
             except SeriatimError as exc:
                 _log.warning("lease_not_renewed", error=str(exc))
-                if self.id and time.monotonic() >= self._until_s:
+                if self.id and self._clock.monotonic_us() >= self._until_us:
                     self._set(0)
             await asyncio.sleep(TTL_S / RENEWALS if self.id else 0.2)
 
@@ -66,18 +67,18 @@ class LeaseKeeper:
                 _log.info("lease_not_revoked", error=str(exc))
 
     async def _grant(self) -> None:
-        before_s = time.monotonic()
+        before_us = self._clock.monotonic_us()
         lease = await self._coordinator.grant(TTL_S, deadline_s=TTL_S)
-        self._until_s = before_s + lease.ttl_s
+        self._until_us = before_us + lease.ttl_s * 1_000_000
         self._set(lease.id)
 
     async def _renew(self) -> None:
-        before_s = time.monotonic()
+        before_us = self._clock.monotonic_us()
         left_s = await self._coordinator.keep_alive(self.id, deadline_s=TTL_S / RENEWALS)
         if left_s == 0:
             self._set(0)
         else:
-            self._until_s = before_s + left_s
+            self._until_us = before_us + left_s * 1_000_000
 
     def _set(self, lease: int) -> None:
         self.id = lease

@@ -16,14 +16,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import secrets
-import time
 from collections.abc import Callable
+from random import Random
 
 import structlog
 
 from ..core.events import Event, LinkDown, LinkUp, Received
 from ..core.messages import DATA, Heartbeat, HeartbeatAnswer, Message
+from ..interfaces.clock import Clock
 from ..interfaces.link import Connection, Dialer, PeerRefusedError, PeerSilentError
 
 BACKOFF_S_MIN = 0.02
@@ -42,7 +42,7 @@ POLITE_S = 0.03
 """How long the higher name waits before its very first dial, so that two that come to want a link rarely cross.
 After a break nobody waits: whether the other one still listens is what everybody wants to know."""
 
-YOUNG_S = 1.0
+YOUNG_US = 1_000_000
 """Two dials that cross are no further apart than a dial takes."""
 
 AT_ONCE = (*DATA, Heartbeat, HeartbeatAnswer)
@@ -54,13 +54,13 @@ _log = structlog.get_logger(__name__)
 class _Peer:
     """What is known of one other broker. `ended` is set while no connection is used."""
 
-    __slots__ = ("broker", "connection", "ended", "maintainer", "session", "since_s", "wake")
+    __slots__ = ("broker", "connection", "ended", "maintainer", "session", "since_us", "wake")
 
     def __init__(self, broker: str) -> None:
         self.broker = broker
         self.connection: Connection | None = None
         self.session = 0
-        self.since_s = 0.0
+        self.since_us = 0
         self.maintainer: asyncio.Task[None] | None = None
         self.ended = asyncio.Event()
         self.ended.set()
@@ -77,6 +77,8 @@ class Links:
         emit: Takes `LinkUp`, `LinkDown`, and what is `Received` of heartbeats and data, at once.
         post: Takes what is `Received` otherwise, in order, but perhaps later: a switch of a thousand partitions is
             thousands of messages, and must not make this broker look silent.
+        clock: This process's clocks.
+        chance: Spreads the pauses between attempts.
     """
 
     def __init__(
@@ -86,8 +88,12 @@ class Links:
         resolve: Callable[[str], str | None],
         emit: Callable[[Event], None],
         post: Callable[[Event], None],
+        clock: Clock,
+        chance: Random,
     ) -> None:
         self._broker = broker
+        self._clock = clock
+        self._chance = chance
         self._dialer = dialer
         self._resolve = resolve
         self._emit = emit
@@ -175,7 +181,7 @@ class Links:
         current = peer.connection
         if current is None or not current.dialed or current.peer != connection.peer:
             return True
-        is_young = time.monotonic() - peer.since_s < YOUNG_S
+        is_young = self._clock.monotonic_us() - peer.since_us < YOUNG_US
         return not (self._broker < peer.broker and is_young)
 
     def _install(self, peer: _Peer, connection: Connection) -> None:
@@ -184,7 +190,7 @@ class Links:
         self._session += 1
         peer.connection = connection
         peer.session = self._session
-        peer.since_s = time.monotonic()
+        peer.since_us = self._clock.monotonic_us()
         peer.ended.clear()
         _log.info("link_up", peer=peer.broker, run=connection.peer.run, session=peer.session, dialed=connection.dialed)
         self._emit(LinkUp(peer.broker, connection.peer.member, connection.peer.run, peer.session))
@@ -239,7 +245,7 @@ class Links:
                 backoff_s = BACKOFF_S_MIN
                 silent_count = 0
                 continue
-            pause_s = backoff_s * (0.5 + secrets.randbelow(1000) / 1000)
+            pause_s = backoff_s * self._chance.uniform(0.5, 1.5)
             if not silent_count:
                 backoff_s = min(backoff_s * 2, BACKOFF_S_MAX)
             with contextlib.suppress(TimeoutError):

@@ -7,7 +7,6 @@ Whatever one controller leaves half done, the next one finishes.
 from __future__ import annotations
 
 import asyncio
-import time
 import uuid
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
@@ -27,6 +26,7 @@ from seriatim_api.v1 import records_pb2
 from ..core.effects import Resolved
 from ..core.events import CreatePartition
 from ..core.placement import send_chain
+from ..interfaces.clock import Clock
 from ..interfaces.coordinator import (
     Coordinator,
     Delete,
@@ -58,8 +58,15 @@ class Topics:
     """Makes and deletes topics, in the elected broker."""
 
     def __init__(
-        self, coordinator: Coordinator, keys: Keys, driver: Driver, directory: Directory, election: Election
+        self,
+        coordinator: Coordinator,
+        keys: Keys,
+        driver: Driver,
+        directory: Directory,
+        election: Election,
+        clock: Clock,
     ) -> None:
+        self._clock = clock
         self._coordinator = coordinator
         self._keys = keys
         self._driver = driver
@@ -171,7 +178,7 @@ class Topics:
                 state=records_pb2.TOPIC_STATE_CREATING,
                 partition_ids=range(first, first + partition_count),
                 settings=settings,
-                created_at_ms=time.time_ns() // 1_000_000,
+                created_at_ms=self._clock.wall_ms(),
             )
             compares = [
                 absent(key),
@@ -273,7 +280,7 @@ class Topics:
                     partition_id=partition,
                     topic=record.name,
                     topic_incarnation=record.incarnation,
-                    deleted_at_ms=time.time_ns() // 1_000_000,
+                    deleted_at_ms=self._clock.wall_ms(),
                 )
                 operations += [
                     Put(self._keys.tombstone(partition), tombstone.SerializeToString()),
