@@ -46,6 +46,7 @@ from seriatim_broker.core.messages import (
     PrepareRequest,
     Replicate,
 )
+from seriatim_broker.core.state import drop, put
 
 from . import world
 
@@ -77,7 +78,7 @@ def _attempt_id() -> list[Patch]:
         for no, attempt in list(of.preparations):
             if no == message.segment_no and attempt != message.attempt:
                 overwritten = replace(newest, attempt=attempt, members=of.preparations[no, attempt].members)
-                of.preparations[no, attempt] = overwritten
+                of.preparations = put(of.preparations, (no, attempt), overwritten)
                 outbox.write(PutPreparation(of.id, overwritten))
 
     return [_with_handler(PrepareRequest, prepare)]
@@ -96,7 +97,7 @@ def _start_fence() -> list[Patch]:
         for log in of.logs.values():
             if log.active and log.record.members[0] == outbox.member:
                 log.unbroken = True
-                log.followers = {member: replica.Follower() for member in log.record.members[1:]}
+                log.followers = tuple(replica.Follower(member) for member in log.record.members[1:])
 
     return [
         (replica.SegmentLog, "recovered", classmethod(going_on)),
@@ -177,7 +178,7 @@ def _commit_of_a_restarted_master() -> list[Patch]:
 
 def _every_member() -> list[Patch]:
     def move(outbox: Any, of: partition.Partition, log: replica.SegmentLog) -> None:
-        real_followers, log.followers = log.followers, {}
+        real_followers, log.followers = log.followers, ()
         real(outbox, of, log)
         log.followers = real_followers
 
@@ -317,7 +318,7 @@ def _rest_of_the_run() -> list[Patch]:
     real = appending.append
 
     def append(outbox: Any, log: Any, event: Any, route: Any) -> Any:
-        log.runs.pop(event.header.producer, None)
+        log.runs = drop(log.runs, event.header.producer)
         return real(outbox, log, replace(event, starts_run=True), route)
 
     return [(appending, "append", append)]

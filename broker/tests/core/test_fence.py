@@ -8,7 +8,17 @@ import pytest
 from seriatim_api.ids import make_offset
 from seriatim_broker.core import effects as fx
 from seriatim_broker.core import messages as msg
-from seriatim_broker.core.log import PutBatch, PutPreparation, PutSegment, RecoveredPartition, TailCopy, Truncate
+from seriatim_broker.core.chain import drop_oldest
+from seriatim_broker.core.log import (
+    DropPreparation,
+    DropSegment,
+    PutBatch,
+    PutPreparation,
+    PutSegment,
+    RecoveredPartition,
+    TailCopy,
+    Truncate,
+)
 from seriatim_broker.core.producers import ProducerTable
 
 from .support import (
@@ -303,7 +313,26 @@ def test_two_switchers_preparations_stand_side_by_side_and_only_the_chosen_one_o
     log = bench.part.logs[2]
     assert log.active
     assert log.table.at_rest() == (), "the table of the attempt that the record names"
-    assert list(bench.part.preparations) == [(2, attempt(2))]
+    assert not bench.part.preparations
+    assert log.opened_with is not None
+    assert log.opened_with.attempt == attempt(2)
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_what_a_segment_was_opened_with_goes_when_retention_drops_the_segment(restarted: bool) -> None:
+    chain = sealed_chain(first_chain(), 0, 0)
+    if restarted:
+        found = RecoveredPartition(P, (recovered(1, (), sealed=True),), (prepared(1, (M00, M01)),))
+        bench = Bench(M00, 2, (found,))
+    else:
+        bench = opened_master()
+    bench.read_chain(chain)
+    assert not bench.writes(DropPreparation)
+    bench.clear()
+    bench.read_chain(drop_oldest(chain, 2))
+    assert bench.writes(DropSegment) == [DropSegment(P, 1)]
+    assert bench.writes(DropPreparation) == [DropPreparation(P, 1, attempt(1))]
+    assert P not in bench.core.partitions, "nothing is left of it here"
 
 
 def test_a_record_that_names_another_attempt_opens_nothing() -> None:

@@ -189,7 +189,7 @@ def test_a_follower_that_disagrees_means_a_switch(tail: int, checksum: int) -> N
     bench.link(M01)
     bench.hear(M01, msg.ReplicaTail(P, 1, attempt(1), tail, checksum, tail))
     assert bench.part.switch is not None
-    assert not bench.part.logs[1].followers[M01].in_step
+    assert not bench.part.logs[1].followers[0].in_step
 
 
 def test_a_follower_that_was_restarted_refuses_and_means_a_switch() -> None:

@@ -11,7 +11,7 @@ import pytest
 import seriatim_broker.core
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from seriatim_broker.core.state import State, copy_value, freeze_value
+from seriatim_broker.core.state import NOTHING, State, copy_value, drop, freeze_value, put
 
 QUICK = settings(max_examples=100, deadline=None)
 
@@ -29,13 +29,14 @@ class Leaf(State):
 class Branch(Leaf):
     """A state that inherits slots, and holds states."""
 
-    __slots__ = ("leaves", "queue", "seen")
+    __slots__ = ("fixed", "leaves", "queue", "seen")
 
     def __init__(self, name: str, items: dict[int, list[int]], leaves: dict[str, Leaf]) -> None:
         super().__init__(name, items)
         self.leaves = leaves
         self.queue: deque[tuple[int, bytes]] = deque([(1, b"x")])
         self.seen = {1, 2}
+        self.fixed = (Leaf("fixed", {}),)
 
 
 def _all_states() -> list[type[State]]:
@@ -82,6 +83,7 @@ def test_a_copy_freezes_alike_and_lives_alone(state: Branch) -> None:
     twin.seen.add(3)
     for leaf in twin.leaves.values():
         leaf.items[7] = [7]
+    twin.fixed[0].items[7] = [7]
     assert state.freeze() == frozen
     assert twin.freeze() != frozen
 
@@ -109,6 +111,21 @@ def test_values_are_copied_deep_enough(value: Any) -> None:
     else:
         return
     assert freeze_value(twin) != freeze_value(value)
+
+
+def test_an_empty_map_is_one_for_all_and_freezes_as_any_other() -> None:
+    one, other = Leaf("one", {}), Leaf("one", {})
+    one.items = put(NOTHING, 1, [1])  # type: ignore[assignment]
+    assert put(one.items, 2, [2]) is one.items
+    assert (dict(one.items), dict(NOTHING)) == ({1: [1], 2: [2]}, {})
+    assert drop(drop(one.items, 1), 1) is one.items
+    one.items = drop(one.items, 2)  # type: ignore[assignment]
+    assert one.items is NOTHING
+    assert drop(NOTHING, 1) is NOTHING
+    assert copy_value(NOTHING) is NOTHING
+    assert one.freeze() == other.freeze()
+    with pytest.raises(TypeError):
+        NOTHING[1] = 1  # type: ignore[index]
 
 
 def test_what_is_no_value_is_refused() -> None:

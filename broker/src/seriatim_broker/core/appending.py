@@ -18,6 +18,7 @@ from .outbox import Outbox
 from .partition import Partition
 from .producers import WINDOW_BATCHES
 from .replica import SegmentLog, Waiting
+from .state import put
 
 
 def on_append(outbox: Outbox, partition: Partition, event: Append) -> None:
@@ -37,9 +38,9 @@ def on_append(outbox: Outbox, partition: Partition, event: Append) -> None:
     batch = append(outbox, log, event, partition.route() if event.refuse else None)
     if batch is None:
         return
-    for member, follower in log.followers.items():
+    for follower in log.followers:
         if follower.in_step:
-            outbox.send(member, Replicate(partition.id, log.no, log.record.attempt, log.commit, (batch,)))
+            outbox.send(follower.member, Replicate(partition.id, log.no, log.record.attempt, log.commit, (batch,)))
             log.told_commit = log.commit
 
 
@@ -48,7 +49,7 @@ def append(outbox: Outbox, log: SegmentLog, event: Append, route: RouteInfo | No
     error = _run_refusal(log, event)
     if error is None:
         error = event.refuse or _sequence_refusal(log, event)
-        log.runs[event.header.producer] = (event.run, error is not None)
+        log.runs = put(log.runs, event.header.producer, (event.run, error is not None))
     if error is not None:
         outbox.emit(AppendRefused(event.request, error, route))
         return None
@@ -73,8 +74,8 @@ def release(outbox: Outbox, log: SegmentLog) -> None:
     """Answer what is safe enough by now."""
     if not log.waiting:
         return
-    received = min((follower.received for follower in log.followers.values()), default=log.tail)
-    durable = min((follower.durable for follower in log.followers.values()), default=log.durable)
+    received = min((follower.received for follower in log.followers), default=log.tail)
+    durable = min((follower.durable for follower in log.followers), default=log.durable)
     safe = {
         AckLevel.MASTER_FLUSHED: log.durable,
         AckLevel.REPLICATED: max(min(log.tail, received), log.commit),

@@ -18,7 +18,7 @@ from .outbox import Outbox
 from .partition import Partition
 from .producers import Table
 from .replica import SegmentLog
-from .state import State
+from .state import State, drop, put
 
 
 class Copying(State):
@@ -38,20 +38,20 @@ class Copying(State):
 def on_learned(outbox: Outbox, partition: Partition, chain: Chain) -> None:
     """Look which sealed segments this member should complete, or be listed for."""
     for no in [no for no in partition.copies if chain.segment(no) is None]:
-        del partition.copies[no]
+        partition.copies = drop(partition.copies, no)
     for segment in chain.segments:
         if segment.state is not SegmentState.SEALED:
-            partition.copies.pop(segment.no, None)
+            partition.copies = drop(partition.copies, segment.no)
             continue
         if segment.no in partition.copies:
             _go_on(outbox, partition, segment.no)
         elif outbox.member in segment.members and outbox.member not in segment.eligible:
-            partition.copies[segment.no] = Copying()
+            partition.copies = put(partition.copies, segment.no, Copying())
             _go_on(outbox, partition, segment.no)
         elif outbox.member in segment.members:
             log = partition.logs.get(segment.no)
             if log is None or not log.is_whole or partition.chosen_preparation(segment) is None:
-                partition.copies[segment.no] = Copying()
+                partition.copies = put(partition.copies, segment.no, Copying())
                 _go_on(outbox, partition, segment.no)
 
 
@@ -60,7 +60,7 @@ def heal(outbox: Outbox, partition: Partition, no: int, replaces: MemberId | Non
     chain = partition.chain
     segment = chain.segment(no) if chain is not None else None
     if segment is None:
-        partition.copies[no] = Copying(replaces)  # goes on when the chain is known
+        partition.copies = put(partition.copies, no, Copying(replaces))  # goes on when the chain is known
         partition.read_chain(outbox)
         return
     if segment.state is not SegmentState.SEALED:
@@ -68,7 +68,7 @@ def heal(outbox: Outbox, partition: Partition, no: int, replaces: MemberId | Non
         return
     if outbox.member in segment.members or no in partition.copies:
         return
-    partition.copies[no] = Copying(replaces)
+    partition.copies = put(partition.copies, no, Copying(replaces))
     _go_on(outbox, partition, no)
 
 
@@ -78,7 +78,7 @@ def _go_on(outbox: Outbox, partition: Partition, no: int) -> None:
     chain = partition.chain
     segment = chain.segment(no) if chain is not None else None
     if chain is None or segment is None or segment.sealed_len is None or segment.sealed_checksum is None:
-        del partition.copies[no]
+        partition.copies = drop(partition.copies, no)
         return
     log = partition.logs.get(no)
     if log is None or log.record.sealed_len is None:
@@ -106,7 +106,9 @@ def _begin_log(outbox: Outbox, partition: Partition, segment: Segment) -> Segmen
         sealed_len=segment.sealed_len,
         sealed_checksum=segment.sealed_checksum,
     )
-    log = SegmentLog(partition.id, record, _table_at_open(partition, segment))
+    chosen = partition.chosen_preparation(segment)
+    log = SegmentLog(partition.id, record, chosen.table if chosen is not None else ())
+    log.opened_with = chosen
     partition.logs[segment.no] = log
     outbox.write(PutSegment(partition.id, record))
     return log
@@ -205,10 +207,9 @@ def _take_table(outbox: Outbox, partition: Partition, log: SegmentLog, table: Ta
     preparation = Preparation(
         record.no, record.attempt, record.members, record.flush, record.incomplete_table, table, None, 0, voided=True
     )
-    partition.preparations[record.no, record.attempt] = preparation
+    log.opened_with = preparation
     outbox.write(PutPreparation(partition.id, preparation))
-    for producer, window in table:
-        log.table.windows.setdefault(producer, window)
+    log.table.take_up(table)
 
 
 def on_copy_answer(outbox: Outbox, partition: Partition, sender: MemberId, message: CopyAnswer) -> None:
@@ -261,7 +262,7 @@ def _be_listed(outbox: Outbox, partition: Partition, chain: Chain, segment: Segm
             partition.write_chain(outbox, "copy", changed, segment.no)
         return
     if outbox.member in segment.eligible or segment.server == outbox.member:
-        del partition.copies[segment.no]
+        partition.copies = drop(partition.copies, segment.no)
         return
     if outbox.now.mono_us >= copying.wake_us:
         config = outbox.config

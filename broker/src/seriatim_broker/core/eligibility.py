@@ -15,6 +15,7 @@ from .groups import progress
 from .messages import ChainUpdate, CursorSync, CursorSynced, EligibleRequest
 from .outbox import Outbox
 from .partition import Partition
+from .state import drop, put
 
 
 def on_eligible_request(outbox: Outbox, partition: Partition, sender: MemberId, message: EligibleRequest) -> None:
@@ -30,7 +31,7 @@ def on_eligible_request(outbox: Outbox, partition: Partition, sender: MemberId, 
         right.seek(outbox, partition, no)
         return
     serial = outbox.new_serial()
-    held.joining[sender] = serial
+    held.joining = put(held.joining, sender, serial)
     cursors = tuple(cursor for (segment_no, _), cursor in partition.cursors.items() if segment_no == no)
     outbox.send(sender, CursorSync(partition.id, no, segment.server_epoch, serial, cursors))
 
@@ -46,7 +47,7 @@ def on_cursor_synced(outbox: Outbox, partition: Partition, sender: MemberId, mes
     if segment is not None and segment.server_epoch != message.server_epoch:
         return
     if segment is None or sender in segment.eligible:
-        held.joining.pop(sender, None)
+        held.joining = drop(held.joining, sender)
     elif not partition.is_writing("right", no):
         partition.write_chain(outbox, "right", add_eligible(chain, no, sender), no)
 
@@ -55,7 +56,7 @@ def on_link_lost(outbox: Outbox, partition: Partition, member: MemberId) -> None
     """A member that was about to become eligible must ask again, unless it may be listed already."""
     for no, held in partition.rights.items():
         if member in held.joining and not partition.is_writing("right", no):
-            del held.joining[member]
+            held.joining = drop(held.joining, member)
             progress.expect_no_more(outbox, partition, no, member)
 
 
@@ -65,5 +66,5 @@ def on_written(outbox: Outbox, partition: Partition, no: int, outcome: WriteOutc
     if held is None or outcome is WriteOutcome.DONE:
         return
     for member in [member for member in held.joining if not outbox.is_linked(member)]:
-        del held.joining[member]
+        held.joining = drop(held.joining, member)
         progress.expect_no_more(outbox, partition, no, member)

@@ -12,6 +12,7 @@ from .log import DropPreparation, DropSegment, LocalSegment, PutSegment
 from .outbox import Outbox
 from .partition import Partition
 from .replica import SegmentLog
+from .state import drop
 
 
 def learn(outbox: Outbox, partition: Partition, chain: Chain, revision: int = 0) -> None:
@@ -27,7 +28,7 @@ def learn(outbox: Outbox, partition: Partition, chain: Chain, revision: int = 0)
     _drop_forgotten(outbox, partition, chain)
     for segment in chain.segments:
         _agree(outbox, partition, chain, segment)
-    _discard_preparations(outbox, partition, chain)
+    _decide_preparations(outbox, partition, chain)
     right.on_learned(outbox, partition, known, chain)
     serving.on_learned(outbox, partition, chain)
     tables.on_learned(outbox, partition, chain)
@@ -42,12 +43,14 @@ def _drop_forgotten(outbox: Outbox, partition: Partition, chain: Chain) -> None:
     """Retention: what the record no longer names is dropped here too."""
     first = chain.segments[0].no
     for no in [no for no in partition.logs if no < first]:
-        del partition.logs[no]
+        opened_with = partition.logs.pop(no).opened_with
         outbox.write(DropSegment(partition.id, no))
+        if opened_with is not None:
+            outbox.write(DropPreparation(partition.id, no, opened_with.attempt))
     for key in [key for key in partition.cursors if key[0] < first]:
-        del partition.cursors[key]
+        partition.cursors = drop(partition.cursors, key)
     for no in [no for no in partition.tail_copies if no < first]:
-        del partition.tail_copies[no]
+        partition.tail_copies = drop(partition.tail_copies, no)
         outbox.write(DropSegment(partition.id, no))
 
 
@@ -113,12 +116,17 @@ def _open(outbox: Outbox, partition: Partition, chain: Chain, segment: Segment) 
         replication.begin(outbox, partition, log)
 
 
-def _discard_preparations(outbox: Outbox, partition: Partition, chain: Chain) -> None:
-    """What the record did not choose is of no more use; what it chose stays as table and tail copy."""
-    for no, attempt in list(partition.preparations):
+def _decide_preparations(outbox: Outbox, partition: Partition, chain: Chain) -> None:
+    """What the record chose stays with the log, as table and tail copy; the rest is of no more use."""
+    for (no, attempt), preparation in list(partition.preparations.items()):
         if no > chain.open_segment.no:
             continue
         segment = chain.segment(no)
+        log = partition.logs.get(no)
         if segment is None or segment.attempt != attempt:
-            del partition.preparations[no, attempt]
             outbox.write(DropPreparation(partition.id, no, attempt))
+        elif log is not None:
+            log.opened_with = preparation
+        else:
+            continue
+        partition.preparations = drop(partition.preparations, (no, attempt))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from seriatim_api.batch import Checksum
 from seriatim_api.ids import MemberId, PartitionId
@@ -20,6 +20,8 @@ from .events import Moment
 from .log import Write
 from .messages import Heartbeat, Message, ReplicateAck
 from .state import State
+
+_T = TypeVar("_T")
 
 
 class LogDurable(NamedTuple):
@@ -110,6 +112,7 @@ class Outbox(State):
         "run",
         "runs",
         "serial",
+        "shared",
         "started_us",
         "streams",
         "timers",
@@ -143,6 +146,7 @@ class Outbox(State):
         self.watched_by: dict[PartitionId, tuple[str, ...]] = {}
         # server -> partition -> segment it is refused for -> (session, time) of the newer record it was sent, or (0, 0)
         self.refusals: dict[str, dict[PartitionId, dict[int, tuple[int, int]]]] = {}
+        self.shared: dict[tuple[Any, ...], tuple[Any, ...]] = {}  # names and members that many partitions have alike
         self.runs: dict[MemberId, int] = {}  # as last registered
         self.ended: dict[MemberId, int] = {}  # newest run whose death certificate was seen
         self.started_us = 0
@@ -194,7 +198,7 @@ class Outbox(State):
             if broker not in wanted:
                 self.watched[broker].pop(partition, None)
         if wanted:
-            self.watched_by[partition] = tuple(wanted)
+            self.watched_by[partition] = self.share(tuple(wanted))
         for broker in wanted:
             self.watched.setdefault(broker, {})[partition] = None
             self.connect(broker)
@@ -311,6 +315,12 @@ class Outbox(State):
             if self.polls.get(key) == timer.at_us:
                 del self.polls[key]
         return timer
+
+    # ---- what many partitions have alike ----
+
+    def share(self, names: tuple[_T, ...]) -> tuple[_T, ...]:
+        """The one tuple for all who keep an equal one."""
+        return self.shared.setdefault(names, names)
 
     # ---- links ----
 

@@ -5,6 +5,7 @@ The rules are in the modules around it, as functions of an outbox and a partitio
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from seriatim_api.ids import PartitionId, RunId
@@ -14,7 +15,7 @@ from .effects import ReadChain, RouteInfo, WriteChain
 from .log import CursorState, Preparation, RecoveredPartition, TailCopy
 from .outbox import Outbox
 from .replica import SegmentLog
-from .state import State
+from .state import NOTHING, State, drop, put
 
 if TYPE_CHECKING:  # the parts of the state stand beside their rules, which know the partition
     from .copying import Copying
@@ -60,38 +61,39 @@ class Partition(State):
         self.chain: Chain | None = None
         self.revision = 0
         self.logs: dict[int, SegmentLog] = {}
-        self.preparations: dict[tuple[int, bytes], Preparation] = {}
-        self.tail_copies: dict[int, TailCopy] = {}
-        self.cursors: dict[tuple[int, str], CursorState] = {}
+        self.preparations: Mapping[tuple[int, bytes], Preparation] = NOTHING  # of attempts that are not decided
+        self.tail_copies: Mapping[int, TailCopy] = NOTHING
+        self.cursors: Mapping[tuple[int, str], CursorState] = NOTHING
         self.reading = False
         self.read_pause_us = 0
         self.probed_at_us: int | None = None
         self.probe_wanted: int | None = None  # once the chain is read
-        self.waiters: list[Waiter] = []
+        self.waiters: tuple[Waiter, ...] = ()
         self.quiescence: Quiescence | None = None
         self.fenced_at_us: int | None = None
         self.switch: Switch | None = None
-        self.settling: dict[int, Settlement] = {}
-        self.copies: dict[int, Copying] = {}
-        self.before_tables: KnownTables = {}
-        self.table_waits: list[TableWait] = []
-        self.groups: dict[str, GroupHead] = {}
-        self.rights: dict[int, Right] = {}
-        self.writes: dict[int, tuple[str, int, Chain]] = {}
+        self.settling: Mapping[int, Settlement] = NOTHING
+        self.copies: Mapping[int, Copying] = NOTHING
+        self.before_tables: KnownTables = NOTHING
+        self.table_waits: tuple[TableWait, ...] = ()
+        self.groups: Mapping[str, GroupHead] = NOTHING
+        self.rights: Mapping[int, Right] = NOTHING
+        self.writes: Mapping[int, tuple[str, int, Chain]] = NOTHING
 
     def recover(self, found: RecoveredPartition, suspect_before_run: int) -> None:
         """Take up what the disk holds; of what runs before that one wrote without a flush, some may be missing."""
         for preparation in found.preparations:
-            self.preparations[preparation.segment_no, preparation.attempt] = preparation
+            key = (preparation.segment_no, preparation.attempt)
+            self.preparations = put(self.preparations, key, preparation)
         for segment in found.segments:
             chosen = self.preparations.get((segment.record.no, segment.record.attempt))
             table = chosen.table if chosen is not None else ()
             suspect = (chosen.run if chosen is not None else 0) < suspect_before_run
             self.logs[segment.record.no] = SegmentLog.recovered(self.id, segment, table, suspect)
         for tail in found.tail_copies:
-            self.tail_copies[tail.segment_no] = tail
+            self.tail_copies = put(self.tail_copies, tail.segment_no, tail)
         for cursor in found.cursors:
-            self.cursors[cursor.segment_no, cursor.group] = cursor
+            self.cursors = put(self.cursors, (cursor.segment_no, cursor.group), cursor)
 
     # ---- what can be said of it ----
 
@@ -142,6 +144,9 @@ class Partition(State):
 
     def chosen_preparation(self, segment: Segment) -> Preparation | None:
         """What was prepared here under the attempt that the record names."""
+        log = self.logs.get(segment.no)
+        if log is not None and log.opened_with is not None:
+            return log.opened_with
         return self.preparations.get((segment.no, segment.attempt))
 
     def route(self) -> RouteInfo | None:
@@ -164,12 +169,18 @@ class Partition(State):
     ) -> None:
         """One transaction on the record, compared with the revision that was read last."""
         serial = outbox.new_serial()
-        self.writes[serial] = (owner, detail, chain)
+        self.writes = put(self.writes, serial, (owner, detail, chain))
         outbox.emit(WriteChain(self.id, serial, chain, self.revision, certificate))
 
     def is_writing(self, owner: str, detail: int = 0) -> bool:
         """Whether a transaction of that owner is under way."""
         return any((kind, no) == (owner, detail) for kind, no, _ in self.writes.values())
+
+    def end_write(self, serial: int) -> tuple[str, int, Chain]:
+        """What a transaction that has ended was: its owner, the owner's detail, and the record."""
+        write = self.writes[serial]
+        self.writes = drop(self.writes, serial)
+        return write
 
 
 Partitions = dict[PartitionId, Partition]

@@ -15,6 +15,7 @@ from .log import Preparation, PutPreparation
 from .messages import PrepareAnswer, PrepareRequest
 from .outbox import Outbox
 from .partition import Partition
+from .state import put
 
 
 def on_prepare(outbox: Outbox, partition: Partition, sender: MemberId, message: PrepareRequest) -> None:
@@ -36,7 +37,7 @@ def on_prepare(outbox: Outbox, partition: Partition, sender: MemberId, message: 
             message.tail,
             outbox.run,
         )
-        partition.preparations[key] = preparation
+        partition.preparations = put(partition.preparations, key, preparation)
         outbox.write(PutPreparation(partition.id, preparation))
         outbox.poll(4 * outbox.config.fenced_us, "prepared", partition.id)
     outbox.when_durable(Send(sender.broker, answer))
@@ -68,5 +69,6 @@ def void_attempts(outbox: Outbox, partition: Partition) -> None:
     """Void the attempts under which earlier runs prepared to be master."""
     for key, preparation in list(partition.preparations.items()):
         if preparation.members[0] == outbox.member and preparation.run != outbox.run and not preparation.voided:
-            partition.preparations[key] = replace(preparation, voided=True)
-            outbox.write(PutPreparation(partition.id, partition.preparations[key]))
+            voided = replace(preparation, voided=True)
+            partition.preparations = put(partition.preparations, key, voided)
+            outbox.write(PutPreparation(partition.id, voided))

@@ -7,13 +7,13 @@ committed ones are kept for each producer.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from seriatim_api.batch import BatchHeader
 from seriatim_api.ids import make_offset, split_offset
 
-from .state import State
+from .state import NOTHING, State, put
 
 WINDOW_BATCHES = 16
 """Batches of one producer on one partition that may be unacknowledged at once; the client's window is no larger."""
@@ -48,7 +48,7 @@ class ProducerTable(State):
     __slots__ = ("windows",)
 
     def __init__(self, table: Table = ()) -> None:
-        self.windows: dict[bytes, Window] = dict(table)
+        self.windows: Mapping[bytes, Window] = dict(table) if table else NOTHING
 
     def last(self, producer: bytes) -> Entry | None:
         """The newest batch of a producer, or None for an unknown one."""
@@ -71,8 +71,14 @@ class ProducerTable(State):
             make_offset(header.segment, header.base_index),
         )
         window = (*self.windows.get(header.producer, ())[-(KEPT_BATCHES - 1) :], entry)
-        self.windows[header.producer] = window
+        self.windows = put(self.windows, header.producer, window)
         return window
+
+    def take_up(self, table: Table) -> None:
+        """Take up the windows of producers that are not known here; those that are known are the newer ones."""
+        for producer, window in table:
+            if producer not in self.windows:
+                self.windows = put(self.windows, producer, window)
 
     def at_rest(self) -> Table:
         """The whole table."""

@@ -18,6 +18,7 @@ from .learning import learn
 from .messages import ChainUpdate
 from .outbox import Outbox
 from .partition import Partition
+from .state import NOTHING
 
 
 def on_chain_read(outbox: Outbox, partition: Partition, chain: Chain | None, revision: int, failed: bool) -> None:
@@ -56,14 +57,14 @@ def _on_no_partition(outbox: Outbox, partition: Partition) -> None:
     for waiter in partition.waiters:
         error = errors.UnknownTopicError(f"there is no partition {partition.id}")
         outbox.emit(Resolved(waiter.request, None, error))
-    partition.waiters = []
-    partition.copies = {}
+    partition.waiters = ()
+    partition.copies = NOTHING
     serving.on_no_partition(outbox, partition)
 
 
 def on_chain_written(outbox: Outbox, partition: Partition, serial: int, outcome: WriteOutcome, revision: int) -> None:
     """A transaction ended. Whoever lost, or does not know, reads before it does anything else."""
-    owner, detail, chain = partition.writes.pop(serial)
+    owner, detail, chain = partition.end_write(serial)
     if outcome is WriteOutcome.DONE:
         if owner == "switch":
             _note_switch(outbox, partition, chain)

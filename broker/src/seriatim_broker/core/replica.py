@@ -6,16 +6,17 @@ in memory: they are what a switch may need (the uncertain tail), what a resumed 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
 from seriatim_api.batch import BatchHeader, chain_is_intact, place
 from seriatim_api.ids import MemberId, PartitionId
 
-from .log import Batch, LocalSegment, PutBatch, PutSegment, RecoveredSegment, TailCopy, Truncate
+from .log import Batch, LocalSegment, Preparation, PutBatch, PutSegment, RecoveredSegment, TailCopy, Truncate
 from .outbox import LogDurable, Outbox
 from .producers import ProducerTable, Table
-from .state import State
+from .state import NOTHING, State
 
 
 class Waiting(NamedTuple):
@@ -31,9 +32,10 @@ class Waiting(NamedTuple):
 class Follower(State):
     """What the master knows of another member of its segment."""
 
-    __slots__ = ("durable", "in_step", "out_of_step_us", "received")
+    __slots__ = ("durable", "in_step", "member", "out_of_step_us", "received")
 
-    def __init__(self) -> None:
+    def __init__(self, member: MemberId) -> None:
+        self.member = member
         self.received = 0
         self.durable = 0
         self.in_step = False  # its tail on this connection is known: frames may flow
@@ -50,6 +52,7 @@ class SegmentLog(State):
         "followers",
         "generation",
         "last_append_ms",
+        "opened_with",
         "partition",
         "record",
         "runs",
@@ -74,9 +77,10 @@ class SegmentLog(State):
         self.uncommitted: list[Batch] = []
         self.active = False  # opened in this run and not fenced: takes batches
         self.unbroken = False  # the master, since it opened the segment in this run
-        self.followers: dict[MemberId, Follower] = {}
+        self.followers: tuple[Follower, ...] = ()
         self.waiting: list[Waiting] = []
-        self.runs: dict[bytes, tuple[int, bool]] = {}  # producer -> (run, refused)
+        self.runs: Mapping[bytes, tuple[int, bool]] = NOTHING  # producer -> (run, refused)
+        self.opened_with: Preparation | None = None  # what the chain record chose of what was prepared here
         self.told_commit = 0
         self.last_append_ms = 0
         self.generation = 0
@@ -88,10 +92,8 @@ class SegmentLog(State):
 
         `suspect`: the machine went down, so what was not flushed before it was committed may be missing here.
         """
-        log = cls(partition, found.record, table)
+        log = cls(partition, found.record, (*table, *found.windows))  # written with its batches: the newer windows
         log.suspect = suspect and not found.record.flush and found.record.sealed_len is None
-        for producer, window in found.windows:
-            log.table.windows[producer] = window
         log.tail = log.durable = found.tail
         log.tail_checksum = found.tail_checksum
         log.commit = found.commit
@@ -122,6 +124,13 @@ class SegmentLog(State):
         if record.sealed_len is None:
             return self.commit
         return min(self.tail, record.sealed_len)
+
+    def follower(self, member: MemberId) -> Follower | None:
+        """What this master knows of that member; None if it is none of its followers."""
+        for follower in self.followers:
+            if follower.member == member:
+                return follower
+        return None
 
     def checksum_at(self, length: int) -> int:
         """The chain's value at a batch boundary at or above the commit."""
@@ -216,6 +225,8 @@ class SegmentLog(State):
             self.tail = length
             self.durable = min(self.durable, length)
         self.uncommitted = []
+        self.followers = ()
+        self.runs = NOTHING
         self.commit = self.tail
         self.update(outbox, fenced=True, sealed_len=length, sealed_checksum=checksum)
 

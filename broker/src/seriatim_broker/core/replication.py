@@ -34,9 +34,9 @@ def on_log_durable(outbox: Outbox, partition: Partition, mark: LogDurable) -> No
 def _move_commit(outbox: Outbox, partition: Partition, log: SegmentLog) -> None:
     """Commit is the least index over all members; replies, readers and followers hear of it."""
     if log.record.flush:
-        safe = min([log.durable, *(follower.durable for follower in log.followers.values())])
+        safe = min([log.durable, *(follower.durable for follower in log.followers)])
     else:
-        safe = min([log.tail, *(follower.received for follower in log.followers.values())])
+        safe = min([log.tail, *(follower.received for follower in log.followers)])
     moved = log.advance_commit(safe)
     appending.release(outbox, log)
     if not moved:
@@ -54,9 +54,9 @@ def tell_commit(outbox: Outbox, partition: Partition) -> None:
     if log is None or log.told_commit >= log.commit:
         return
     log.told_commit = log.commit
-    for member, follower in log.followers.items():
+    for follower in log.followers:
         if follower.in_step:
-            outbox.send(member, Replicate(partition.id, log.no, log.record.attempt, log.commit, ()))
+            outbox.send(follower.member, Replicate(partition.id, log.no, log.record.attempt, log.commit, ()))
 
 
 def _led_log(partition: Partition) -> SegmentLog | None:
@@ -70,15 +70,15 @@ def _led_log(partition: Partition) -> SegmentLog | None:
 
 def begin(outbox: Outbox, partition: Partition, log: SegmentLog) -> None:
     """The segment is open, and this member its master."""
-    log.followers = {member: Follower() for member in log.record.members[1:]}
-    for member in log.followers:
-        _resume_follower(outbox, partition, log, member)
+    log.followers = tuple(Follower(member) for member in log.record.members[1:])
+    for follower in log.followers:
+        _resume_follower(outbox, partition, log, follower)
 
 
-def _resume_follower(outbox: Outbox, partition: Partition, log: SegmentLog, member: MemberId) -> None:
+def _resume_follower(outbox: Outbox, partition: Partition, log: SegmentLog, follower: Follower) -> None:
     """First word on a connection: where are you? Acknowledgements of an older connection do not count."""
-    _out_of_step(outbox, partition, log.followers[member])
-    outbox.send(member, ResumeReplica(partition.id, log.no, log.record.attempt))
+    _out_of_step(outbox, partition, follower)
+    outbox.send(follower.member, ResumeReplica(partition.id, log.no, log.record.attempt))
 
 
 def _out_of_step(outbox: Outbox, partition: Partition, follower: Follower) -> None:
@@ -94,7 +94,7 @@ def on_step_due(outbox: Outbox, partition: Partition) -> None:
     log = _led_log(partition)
     if log is None:
         return
-    since = [follower.out_of_step_us for follower in log.followers.values() if follower.out_of_step_us is not None]
+    since = [follower.out_of_step_us for follower in log.followers if follower.out_of_step_us is not None]
     if not since:
         return
     left_us = min(since) + 2 * outbox.config.resume_us - outbox.now.mono_us
@@ -110,31 +110,35 @@ def resume_followers(outbox: Outbox, partition: Partition) -> None:
     log = _led_log(partition)
     if log is None:
         return
-    for member, follower in log.followers.items():
-        if not follower.in_step and outbox.is_linked(member):
-            _resume_follower(outbox, partition, log, member)
+    for follower in log.followers:
+        if not follower.in_step and outbox.is_linked(follower.member):
+            _resume_follower(outbox, partition, log, follower)
 
 
 def on_link_up(outbox: Outbox, partition: Partition, member: MemberId) -> None:
     """A follower is connected (again)."""
     log = _led_log(partition)
-    if log is not None and member in log.followers:
-        _resume_follower(outbox, partition, log, member)
+    follower = log.follower(member) if log is not None else None
+    if log is not None and follower is not None:
+        _resume_follower(outbox, partition, log, follower)
 
 
 def on_link_lost(outbox: Outbox, partition: Partition, member: MemberId) -> None:
     """A follower may come back."""
     log = partition.open_log()
-    if log is not None and member in log.followers:
-        _out_of_step(outbox, partition, log.followers[member])
+    follower = log.follower(member) if log is not None else None
+    if follower is not None:
+        _out_of_step(outbox, partition, follower)
 
 
 def on_replica_tail(outbox: Outbox, partition: Partition, sender: MemberId, message: ReplicaTail) -> None:
     """A follower says where it is: send on from there."""
     log = partition.logs.get(message.segment_no)
-    if log is None or not log.active or log.record.attempt != message.attempt or sender not in log.followers:
+    if log is None or not log.active or log.record.attempt != message.attempt:
         return
-    follower = log.followers[sender]
+    follower = log.follower(sender)
+    if follower is None:
+        return
     if message.tail > log.tail or message.tail < log.commit:
         switch.begin_failover(outbox, partition, "follower disagrees", log.no)
         return
@@ -156,7 +160,7 @@ def on_replicate_ack(outbox: Outbox, partition: Partition, sender: MemberId, mes
     log = partition.logs.get(message.segment_no)
     if log is None or not log.active or log.record.attempt != message.attempt:
         return
-    follower = log.followers.get(sender)
+    follower = log.follower(sender)
     if follower is None or not follower.in_step:
         return
     follower.received = max(follower.received, min(message.received, log.tail))
@@ -167,13 +171,16 @@ def on_replicate_ack(outbox: Outbox, partition: Partition, sender: MemberId, mes
 def on_replicate_refused(outbox: Outbox, partition: Partition, sender: MemberId, message: ReplicateRefused) -> None:
     """A follower takes no more: it lost step, was fenced, or did not hear yet that the segment is open."""
     log = partition.logs.get(message.segment_no)
-    if log is None or not log.active or sender not in log.followers or log.record.attempt != message.attempt:
+    if log is None or not log.active or log.record.attempt != message.attempt:
+        return
+    follower = log.follower(sender)
+    if follower is None:
         return
     if message.reason == "gap":
-        if log.followers[sender].in_step:
-            _resume_follower(outbox, partition, log, sender)
+        if follower.in_step:
+            _resume_follower(outbox, partition, log, follower)
     elif message.reason == "not opened" and partition.chain is not None:
-        _out_of_step(outbox, partition, log.followers[sender])
+        _out_of_step(outbox, partition, follower)
         outbox.send(sender, ChainUpdate(partition.chain, partition.revision))
         partition.read_chain(outbox)  # perhaps it is this member that has not heard
         outbox.poll(outbox.config.commit_idle_us, "follow", partition.id)

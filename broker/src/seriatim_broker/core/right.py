@@ -7,7 +7,7 @@ answer has run out. Order and durability do not rest on this: it keeps two serve
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from seriatim_api.ids import MemberId, PartitionId
 
@@ -15,7 +15,7 @@ from .chain import Chain, Segment, SegmentState, change_server, remove_eligible
 from .messages import ChainUpdate
 from .outbox import Outbox
 from .partition import Partition
-from .state import State
+from .state import NOTHING, State, drop, put
 
 
 class Right(State):
@@ -31,11 +31,11 @@ class Right(State):
 
     def __init__(self, confirmed: bool, from_us: int, old_server: MemberId | None, blind: bool = False) -> None:
         self.blind = blind
-        self.renewed: dict[str, int] = {}
+        self.renewed: Mapping[str, int] = NOTHING
         self.confirmed = confirmed
         self.from_us = from_us
         self.old_server = old_server
-        self.joining: dict[MemberId, int] = {}  # -> serial of the cursor sync that it must confirm
+        self.joining: Mapping[MemberId, int] = NOTHING  # -> serial of the cursor sync that it must confirm
 
 
 def confirmed(partition: Partition, no: int) -> bool:
@@ -210,9 +210,9 @@ def on_learned(outbox: Outbox, partition: Partition, known: Chain | None, chain:
     for segment in chain.segments:
         no = segment.no
         if segment.server != outbox.member:
-            partition.rights.pop(no, None)
+            partition.rights = drop(partition.rights, no)
         elif no not in partition.rights:
-            partition.rights[no] = _new_right(outbox, partition, known, segment)
+            partition.rights = put(partition.rights, no, _new_right(outbox, partition, known, segment))
         elif not partition.rights[no].confirmed and known is not None:
             old = known.segment(no)
             if old is not None and old.server_epoch < segment.server_epoch:
@@ -221,12 +221,12 @@ def on_learned(outbox: Outbox, partition: Partition, known: Chain | None, chain:
                 held.confirmed = True
                 held.from_us = outbox.now.mono_us + outbox.config.serve_lease_us + outbox.config.serve_margin_us
                 refuse_others(outbox, partition, no, (*segment.members, *old.eligible))
-        if no in partition.rights:
-            for member in list(partition.rights[no].joining):
-                if member in segment.eligible:
-                    del partition.rights[no].joining[member]
+        right = partition.rights.get(no)
+        if right is not None and right.joining:
+            for member in segment.eligible:
+                right.joining = drop(right.joining, member)
     for no in [no for no in partition.rights if chain.segment(no) is None]:
-        del partition.rights[no]
+        partition.rights = drop(partition.rights, no)
     for broker in list(outbox.refusals):
         _tell_refused(outbox, partition, broker)
 

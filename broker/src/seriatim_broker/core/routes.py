@@ -5,6 +5,9 @@ A complaint starts a switch; a suspicion has the master probed first.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 from seriatim_api import errors
 
 from . import switch
@@ -12,24 +15,21 @@ from .effects import Resolved
 from .messages import Heartbeat
 from .outbox import Outbox
 from .partition import Partition
-from .state import State
 
 
-class Waiter(State):
+class Waiter(NamedTuple):
     """Somebody who asked for a route and waits until the chain is past a segment."""
 
-    __slots__ = ("asked_us", "deadline_us", "past", "request")
-
-    def __init__(self, request: int, past: int | None, asked_us: int, deadline_us: int) -> None:
-        self.request = request
-        self.asked_us = asked_us
-        self.past = past
-        self.deadline_us = deadline_us
+    request: int
+    past: int | None
+    asked_us: int
+    deadline_us: int
 
 
 def resolve(outbox: Outbox, partition: Partition, request: int, failed_segment: int | None, deadline_us: int) -> None:
     """Answer with the route, now if it is known to be good, else after a look at the coordinator."""
-    partition.waiters.append(Waiter(request, failed_segment, outbox.now.mono_us, deadline_us))
+    waiter = Waiter(request, failed_segment, outbox.now.mono_us, deadline_us)
+    partition.waiters = (*partition.waiters, waiter)
     outbox.wake(deadline_us, "waiters", partition.id)
     log = partition.open_log()
     if failed_segment is None and log is not None and log.active:
@@ -37,7 +37,7 @@ def resolve(outbox: Outbox, partition: Partition, request: int, failed_segment: 
         return
     if failed_segment is not None and partition.chain is not None and partition.chain.open_segment.no == failed_segment:
         switch.begin_failover(outbox, partition, "complaint", failed_segment)
-        _look_for(outbox, partition, partition.waiters[-1:])
+        _look_for(outbox, partition, [waiter])
     else:
         partition.read_chain(outbox)
 
@@ -62,11 +62,11 @@ def answer_waiters(outbox: Outbox, partition: Partition) -> None:
             switch.begin_failover(outbox, partition, "complaint", waiter.past)
         else:
             still.append(waiter)
-    partition.waiters = still
+    partition.waiters = tuple(still)
     _look_for(outbox, partition, [waiter for waiter in still if waiter.past is not None])
 
 
-def _look_for(outbox: Outbox, partition: Partition, complaints: list[Waiter]) -> None:
+def _look_for(outbox: Outbox, partition: Partition, complaints: Sequence[Waiter]) -> None:
     """Somebody else may run the switch, and nobody tells a broker that is no member: look, less and less often."""
     if complaints:
         age_us = outbox.now.mono_us - max(waiter.asked_us for waiter in complaints)

@@ -21,7 +21,7 @@ from .log import PutTailCopy, TailCopy, merge_tails
 from .messages import StoreTail, SuspectTail, TailStored
 from .outbox import Outbox
 from .partition import Partition
-from .state import State
+from .state import State, drop, put
 
 
 class Settlement(State):
@@ -44,16 +44,16 @@ def on_learned(outbox: Outbox, partition: Partition, chain: Chain) -> None:
     """Begin with what this member can settle, end what is settled."""
     for segment in chain.segments:
         if segment.state is not SegmentState.UNSETTLED:
-            partition.settling.pop(segment.no, None)
+            partition.settling = drop(partition.settling, segment.no)
         elif segment.no not in partition.settling and segment.no in partition.logs and outbox.member in segment.members:
             settlement = Settlement()
             settlement.id = outbox.new_id()
-            partition.settling[segment.no] = settlement
+            partition.settling = put(partition.settling, segment.no, settlement)
             partition.logs[segment.no].fence(outbox)
             right.refuse_server(outbox, partition, segment.no)
             outbox.when_stored(partition.id, "settle", segment.no)
     for no in [no for no in partition.settling if chain.segment(no) is None]:
-        del partition.settling[no]
+        partition.settling = drop(partition.settling, no)
 
 
 def on_fenced(outbox: Outbox, partition: Partition, no: int) -> None:
@@ -189,7 +189,7 @@ def on_store_tail(outbox: Outbox, partition: Partition, sender: MemberId, messag
     known = partition.tail_copies.get(message.tail.segment_no)
     merged = message.tail if known is None else merge_tails(known, message.tail)
     if merged != known:
-        partition.tail_copies[merged.segment_no] = merged
+        partition.tail_copies = put(partition.tail_copies, merged.segment_no, merged)
         outbox.write(PutTailCopy(partition.id, merged))
     stored = TailStored(partition.id, message.tail.segment_no, message.settle)
     outbox.when_durable(Send(sender.broker, stored))

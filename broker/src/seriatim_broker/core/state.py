@@ -8,11 +8,34 @@ from __future__ import annotations
 
 import enum
 from collections import deque
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from dataclasses import fields, is_dataclass
-from typing import Any, Self
+from types import MappingProxyType
+from typing import Any, Self, TypeVar, cast
 
 _ATOMS = (int, str, bytes, float, bool, type(None), enum.Enum)
+
+_K = TypeVar("_K")
+_V = TypeVar("_V")
+
+NOTHING: Mapping[Any, Any] = MappingProxyType({})
+"""The one empty map. A partition has a dozen maps that are nearly always empty, and a broker has 10,000 partitions:
+an attribute that is `NOTHING` until `put` and again after the last `drop` costs none of them anything."""
+
+
+def put(known: Mapping[_K, _V], key: _K, value: _V) -> Mapping[_K, _V]:
+    """The map with that item, to be assigned back: the same object, or a new one if it was `NOTHING`."""
+    if not known:
+        return {key: value}
+    cast("dict[_K, _V]", known)[key] = value
+    return known
+
+
+def drop(known: Mapping[_K, _V], key: _K) -> Mapping[_K, _V]:
+    """The map without that key, to be assigned back; a key that is not there is no error."""
+    if key in known:
+        del cast("dict[_K, _V]", known)[key]
+    return known or NOTHING
 
 
 def copy_value(value: Any, twins: dict[int, Any] | None = None) -> Any:
@@ -30,7 +53,9 @@ def copy_value(value: Any, twins: dict[int, Any] | None = None) -> Any:
         return deque(copy_value(item, twins) for item in value)
     if isinstance(value, set):
         return set(value)
-    return value  # tuples, frozen dataclasses, functions: shared
+    if isinstance(value, tuple) and value and isinstance(value[0], State):
+        return tuple(item.copy(twins) for item in value)
+    return value  # other tuples, frozen dataclasses, `NOTHING`, functions: shared
 
 
 def freeze_value(value: Any) -> Hashable:
@@ -41,7 +66,7 @@ def freeze_value(value: Any) -> Hashable:
         return value
     if isinstance(value, State):
         return value.freeze()
-    if isinstance(value, dict):
+    if isinstance(value, (dict, MappingProxyType)):
         return ("d", frozenset((freeze_value(key), freeze_value(item)) for key, item in value.items()))
     if isinstance(value, (list, tuple, deque)):
         return ("l", tuple(freeze_value(item) for item in value))

@@ -404,7 +404,7 @@ class Switch(State):
             if not usable:
                 continue
             turn = (partition.id + self.segment_no) % len(usable)  # the members of a group take turns as master
-            self.members = (*usable[turn:], *usable[:turn])
+            self.members = outbox.share((*usable[turn:], *usable[:turn]))
             self.attempt = outbox.new_id()
             self.prepared = {}
             self.phase = Phase.PREPARING

@@ -6,6 +6,9 @@ there the tables of all segments before are merged in, asked for from server to 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import NamedTuple
+
 from seriatim_api.ids import MemberId
 
 from .chain import Chain, SegmentState
@@ -13,20 +16,17 @@ from .messages import TableAnswer, TableRequest
 from .outbox import Outbox
 from .partition import Partition
 from .producers import Table, merge
-from .state import State
+from .state import drop, put
 
-KnownTables = dict[int, Table]
+KnownTables = Mapping[int, Table]
 """Segment number -> the merged table of all segments before it; kept only for segments with an incomplete one."""
 
 
-class TableWait(State):
-    """Somebody waits for the table as of the end of a segment: another broker, or this one (None)."""
+class TableWait(NamedTuple):
+    """Another broker waits for the table as of the end of a segment."""
 
-    __slots__ = ("member", "segment_no")
-
-    def __init__(self, segment_no: int, member: MemberId | None) -> None:
-        self.segment_no = segment_no
-        self.member = member
+    segment_no: int
+    member: MemberId
 
 
 def table_after(partition: Partition, no: int) -> Table | None:
@@ -62,14 +62,14 @@ def want_before(outbox: Outbox, partition: Partition, no: int) -> Table | None:
         return ()
     here = table_after(partition, no - 1)
     if here is not None:
-        partition.before_tables[no] = here
+        partition.before_tables = put(partition.before_tables, no, here)
         return here
     if before.server == outbox.member or before.state is SegmentState.LOST:
         earlier = want_before(outbox, partition, no - 1)
         if earlier is not None:
             here = table_after(partition, no - 1)
             if here is not None:
-                partition.before_tables[no] = here
+                partition.before_tables = put(partition.before_tables, no, here)
         return here
     outbox.send(before.server, TableRequest(partition.id, no - 1))
     return None
@@ -77,7 +77,7 @@ def want_before(outbox: Outbox, partition: Partition, no: int) -> Table | None:
 
 def on_request(outbox: Outbox, partition: Partition, sender: MemberId, message: TableRequest) -> None:
     """Answer now, or when what lies before is known."""
-    partition.table_waits.append(TableWait(message.segment_no, sender))
+    partition.table_waits = (*partition.table_waits, TableWait(message.segment_no, sender))
     _answer(outbox, partition, ask=True)
 
 
@@ -86,7 +86,7 @@ def on_answer(outbox: Outbox, partition: Partition, message: TableAnswer) -> Non
     if message.table is not None:
         segment = partition.chain.segment(message.segment_no + 1) if partition.chain is not None else None
         if segment is not None and segment.incomplete_table:
-            partition.before_tables[message.segment_no + 1] = message.table
+            partition.before_tables = put(partition.before_tables, segment.no, message.table)
     if partition.switch is not None:
         partition.switch.on_table(outbox, partition, message.segment_no, message.table)
     _answer(outbox, partition, ask=False)
@@ -95,7 +95,7 @@ def on_answer(outbox: Outbox, partition: Partition, message: TableAnswer) -> Non
 def on_learned(outbox: Outbox, partition: Partition, chain: Chain) -> None:
     """A settlement may have made a table known."""
     for no in [no for no in partition.before_tables if chain.segment(no) is None]:
-        del partition.before_tables[no]
+        partition.before_tables = drop(partition.before_tables, no)
     _answer(outbox, partition, ask=True)
 
 
@@ -108,6 +108,6 @@ def _answer(outbox: Outbox, partition: Partition, ask: bool) -> None:
             table = table_after(partition, wait.segment_no)
         if table is None:
             still.append(wait)
-        elif wait.member is not None:
+        else:
             outbox.send(wait.member, TableAnswer(partition.id, wait.segment_no, table))
-    partition.table_waits = still
+    partition.table_waits = tuple(still)

@@ -13,6 +13,7 @@ from ..log import CursorState, PutCursor
 from ..messages import ChainUpdate, CursorSync, CursorSynced
 from ..outbox import Outbox
 from ..partition import Partition
+from ..state import put
 from .head import GroupHead, Phase, Sync
 
 # ---- the server -----------------------------------------------------------------------------------------
@@ -58,13 +59,14 @@ def sync(outbox: Outbox, partition: Partition, head: GroupHead) -> None:
     segment = partition.chain.segment(no) if partition.chain is not None else None
     assert segment is not None
     cursor = CursorState(no, head.group, head.group_epoch, head.acked, head.reserved)
-    partition.cursors[no, head.group] = cursor
+    partition.cursors = put(partition.cursors, (no, head.group), cursor)
     outbox.write(PutCursor(partition.id, cursor))
     serial = outbox.new_serial()
     outbox.when_stored(partition.id, "cursor", no, serial)
-    joining = partition.rights[no].joining if no in partition.rights else {}
-    for member in joining:
-        joining[member] = serial
+    held = partition.rights.get(no)
+    if held is not None and held.joining:
+        held.joining = dict.fromkeys(held.joining, serial)
+    joining = held.joining if held is not None else ()
     others = [member for member in dict.fromkeys((*segment.eligible, *joining)) if member != outbox.member]
     head.syncs[serial] = Sync(head.acked, head.reserved, dict.fromkeys((outbox.member, *others)))
     head.eligible = segment.eligible
@@ -92,7 +94,7 @@ def on_cursor_sync(outbox: Outbox, partition: Partition, sender: MemberId, messa
         return
     for cursor in message.cursors:
         merged = _merge(partition.cursors.get((cursor.segment_no, cursor.group)), cursor)
-        partition.cursors[cursor.segment_no, cursor.group] = merged
+        partition.cursors = put(partition.cursors, (cursor.segment_no, cursor.group), merged)
         outbox.write(PutCursor(partition.id, merged))
     answer = CursorSynced(partition.id, message.segment_no, message.server_epoch, message.serial)
     outbox.when_durable_send(sender, answer)

@@ -11,7 +11,7 @@ from ..events import ConsumerJoin, StartPosition
 from ..log import Batch
 from ..outbox import Outbox
 from ..partition import Partition
-from ..state import State
+from ..state import State, drop, put
 
 
 class Phase(enum.Enum):
@@ -127,7 +127,8 @@ def head_of(outbox: Outbox, partition: Partition, group: str, start: StartPositi
     """The group's head; one that is not known here is asked for."""
     head = partition.groups.get(group)
     if head is None:
-        head = partition.groups[group] = GroupHead(group, start)
+        head = GroupHead(group, start)
+        partition.groups = put(partition.groups, group, head)
         partition.read_chain(outbox)
         outbox.emit(ReadCursor(partition.id, group))
     return head
@@ -141,4 +142,4 @@ def tell(outbox: Outbox, consumer: Consumer, event: DeliveryEvent) -> None:
 def forget_if_unused(partition: Partition, head: GroupHead) -> None:
     """A group that nobody consumes or asks for leaves nothing behind, once nothing of it is under way."""
     if not head.consumers and not head.questions and not head.syncs and head.phase is not Phase.CROSSING:
-        partition.groups.pop(head.group, None)
+        partition.groups = drop(partition.groups, head.group)

@@ -14,6 +14,7 @@ from ..effects import ReadCursor, Revoked, SubscriptionRefused
 from ..events import CursorRecord, StartPosition
 from ..outbox import Outbox
 from ..partition import Partition
+from ..state import NOTHING, drop, put
 from . import crossing, cursors, progress, questions, subscribing
 from .head import GroupHead, Phase, forget_if_unused, tell
 
@@ -96,7 +97,9 @@ def _place(outbox: Outbox, partition: Partition, head: GroupHead, record: Cursor
         outbox.poll(outbox.config.heartbeat_us, "cursor", partition.id, head.group)
         return
     held = partition.rights[segment.no]
-    if held.blind and record.group_epoch < held.renewed.setdefault(head.group, record.group_epoch + 1):
+    if held.blind and head.group not in held.renewed:
+        held.renewed = put(held.renewed, head.group, record.group_epoch + 1)
+    if held.blind and record.group_epoch < held.renewed[head.group]:
         _renew_epoch(outbox, partition, head, record)
         return
     _begin(outbox, partition, head, segment, record)
@@ -183,7 +186,7 @@ def _expect_only_eligible(outbox: Outbox, partition: Partition, head: GroupHead,
         sync = head.syncs.get(serial)
         if sync is None:
             continue
-        joining = partition.rights[segment.no].joining if segment.no in partition.rights else {}
+        joining = partition.rights[segment.no].joining if segment.no in partition.rights else ()
         for member in list(sync.waiting):
             if member != outbox.member and member not in segment.eligible and member not in joining:
                 del sync.waiting[member]
@@ -207,7 +210,7 @@ def _revoke(outbox: Outbox, partition: Partition, head: GroupHead, segment: Segm
     if head.consumers or head.questions:
         outbox.emit(ReadCursor(partition.id, head.group))
     else:
-        partition.groups.pop(head.group, None)
+        partition.groups = drop(partition.groups, head.group)
 
 
 def on_chain_read(outbox: Outbox, partition: Partition, failed: bool) -> None:
@@ -226,4 +229,4 @@ def on_no_partition(outbox: Outbox, partition: Partition) -> None:
         for consumer in head.consumers:
             tell(outbox, consumer, SubscriptionRefused(error, 0, ""))
         questions.fail(outbox, partition, head, error)
-    partition.groups.clear()
+    partition.groups = NOTHING
