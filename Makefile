@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 SYNCED := $(VENV)/.synced
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test test-slow test-faults check lint types contracts proto proto-check docs-check tools bench-smoke sim clean
+.PHONY: help env demo test test-slow test-faults check lint types contracts proto proto-check docs-check tools bench-smoke faults sim clean
 
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -60,8 +60,11 @@ tools: ## build etcd 3.6 into .tools/bin (needs Go)
 bench-smoke: $(SYNCED) ## throughput, latency and the gap at kill -9, in under a minute
 	$(BIN)/python -m e2e.bench.smoke
 
+faults: $(SYNCED) ## every fault on real processes, judged (QUICK=1: a choice; MINUTES=60: a night; SEED=n: again; ONLY="kill": some)
+	$(BIN)/python -m e2e.faults
+
 sim: $(SYNCED) ## one simulated world: make sim SEED=7 STEPS=2000
 	$(BIN)/python -m e2e.sim --seed $(or $(SEED),1) --steps $(or $(STEPS),2000) $(if $(TRACE),--trace)
 
 clean: ## remove what was made here (not the environment)
-	rm -rf demo-out bench-out .local .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf demo-out bench-out faults-out .local .pytest_cache .mypy_cache .ruff_cache .hypothesis

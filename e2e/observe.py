@@ -34,6 +34,7 @@ class SegmentNow:
         length: None while it is open or not settled.
         opened_at_ms: Wall clock.
         sealed_at_ms: Wall clock; 0: not sealed.
+        eligible: Brokers that have all of it, control records too, and may serve it.
     """
 
     no: int
@@ -45,6 +46,7 @@ class SegmentNow:
     server: str
     opened_at_ms: int
     sealed_at_ms: int
+    eligible: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +155,7 @@ def chain_now(chain: Chain) -> ChainNow:
                 server=segment.server,
                 opened_at_ms=segment.opened_at_ms,
                 sealed_at_ms=segment.sealed_at_ms,
+                eligible=segment.eligible,
             )
             for segment in chain.segments
         ),

@@ -1,0 +1,15 @@
+"""The fault suite on real processes: `make faults`.
+
+Brokers, coordinator and clients are processes of this machine; each fault is done to them under load, the histories
+that the clients wrote are judged, and the result is a table. What each fault does, and how a run is replayed, is told
+in `docs/internals/faults.md`.
+
+    fault       what a fault is, and what it may do to: `Scene`
+    processes, network, disks, coordinator, clocks, switching    the faults
+    catalogue   all of them, and the choice for a quick run
+    schedule    which fault comes when, with which load: from the seed alone
+    client      a producer's or a reader's process; `load` is the side that starts and tells them
+    clusters    the clusters that cases run on, with `shims` below their processes; `trio` is an etcd of three
+    case        one fault, from a healthy cluster to the judgement
+    report      table, JSON, and whether the run fails
+"""

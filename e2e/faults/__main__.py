@@ -1,0 +1,79 @@
+"""`make faults`: the fault suite on real processes (`python -m e2e.faults`; QUICK, MINUTES, SEED, ONLY, OUT).
+
+Exit status 0: nothing was lost, repeated unflagged, reordered or stuck, and everything had two copies again. 1:
+something was. 2: there was nothing to run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import sys
+from typing import Final, TextIO
+
+import structlog
+from rich.console import Console
+
+from e2e.faults.report import RunResult, exit_status, print_run, to_json
+from e2e.faults.run import Suite
+from e2e.faults.settings import Settings, SettingsError, read_settings
+
+EXIT_REFUSED: Final = 2
+EXIT_INTERRUPTED: Final = 130
+LOG_NAME: Final = "suite.log"
+
+
+def main() -> int:
+    """Run; the exit status."""
+    console = Console(width=None if sys.stdout.isatty() else 150)
+    try:
+        settings = read_settings(os.environ)
+        console.print(f"fault suite, SEED={settings.seed}{' QUICK=1' if settings.quick else ''}", highlight=False)
+        if settings.out.exists():
+            shutil.rmtree(settings.out)
+        settings.out.mkdir(parents=True)
+        with (settings.out / LOG_NAME).open("w") as log:
+            _log_to(log)
+            run = asyncio.run(_run(settings, console))
+    except SettingsError as error:
+        console.print(f"FAILED {error}", style="red", highlight=False, markup=False)
+        return EXIT_REFUSED
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        console.print("interrupted; everything that was started has ended")
+        return EXIT_INTERRUPTED
+    path = settings.out / "report.json"
+    path.write_text(to_json(run))
+    print_run(console, run)
+    console.print(f"report: {path}", highlight=False)
+    return exit_status(run)
+
+
+async def _run(settings: Settings, console: Console) -> RunResult:
+    """The run as a task that SIGTERM ends like Ctrl-C does."""
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+
+    def say(line: str) -> None:
+        console.print(line, highlight=False, markup=False)
+
+    return await Suite(settings, say).run()
+
+
+def _log_to(file: TextIO) -> None:
+    """What the clusters' runner logs goes to a file."""
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso"),
+            structlog.processors.KeyValueRenderer(key_order=["timestamp", "level", "event"]),
+        ],
+        logger_factory=structlog.PrintLoggerFactory(file),
+        cache_logger_on_first_use=False,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

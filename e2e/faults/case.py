@@ -1,0 +1,205 @@
+"""One case, from a healthy cluster to the judgement.
+
+1  the cluster is healthy: every broker ready, nothing cut, nothing frozen
+2  a topic is made, and messages flow
+3  the fault is injected, lasts, and heals
+4  messages flow on, and everything has two copies again
+5  no more is sent; every send has an outcome, every group has read everything
+6  the histories of all client processes are judged
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from seriatim import Client
+from seriatim.history import HistoryWriter, Report, check, render
+from seriatim_api.errors import DeadlineExceededError, PreconditionError, SeriatimError, UnavailableError
+from seriatim_broker.local import LocalCluster
+
+from e2e.faults.clusters import Running
+from e2e.faults.fault import Fault, NotStruckError, Scene, injected
+from e2e.faults.load import LATE_GROUP, Clients, Load, break_connections
+from e2e.faults.report import CaseResult, judge
+from e2e.faults.schedule import Case
+from e2e.observe import OPEN, Snapshot
+from e2e.workers import WorkerError
+
+TWO_COPIES_DEADLINE_S: Final = 60.0
+"""From the heal until every segment has two copies that may serve. Restarted brokers need some seconds here."""
+
+HEALTHY_DEADLINE_S: Final = 60.0
+MEMBER_COUNT: Final = 2
+
+_EXPECTED: Final = (SeriatimError, NotStruckError, WorkerError, TimeoutError, OSError)
+"""What a case may fail with; anything else is a mistake of the suite, and ends the run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A case's result.
+
+    Attributes:
+        result: For the report.
+        healthy: Whether the next case may have the cluster.
+    """
+
+    result: CaseResult
+    healthy: bool
+
+
+def lacks_copies(snapshot: Snapshot) -> str:
+    """What does not have two copies, for people; empty if everything has."""
+    for chain in snapshot.chains:
+        if chain.head.state != OPEN:
+            return f"partition {chain.partition} accepts nothing"
+        for segment in chain.segments:
+            if len(set(segment.members)) < MEMBER_COUNT:
+                return f"segment {segment.no} of partition {chain.partition} has the members {segment.members} only"
+            if len(set(segment.eligible)) < MEMBER_COUNT:
+                return f"segment {segment.no} of partition {chain.partition} can be served by {segment.eligible} only"
+    return "" if snapshot.settled() else "a segment is not settled"
+
+
+async def unhealthy(cluster: LocalCluster) -> str:
+    """What is wrong with the processes and links, for people; empty if nothing is."""
+    try:
+        await cluster.wait_ready(deadline_s=HEALTHY_DEADLINE_S)
+    except (DeadlineExceededError, PreconditionError) as error:
+        return str(error)
+    status = await cluster.status()
+    if status.coordinator_state != "running":
+        return f"the coordinator is {status.coordinator_state}"
+    broken = [f"{broker.name} is cut off from {', '.join(broker.cuts)}" for broker in status.brokers if broker.cuts]
+    return "; ".join(broken)
+
+
+async def run_case(case: Case, fault: Fault, running: Running, clients: Clients, directory: Path, *, seed: int,
+                   quick: bool) -> Outcome:  # fmt: skip
+    """Run a case.
+
+    Args:
+        case: From the schedule.
+        fault: A new object of that kind.
+        running: The cluster.
+        clients: The client processes.
+        directory: Empty; for the histories.
+        seed: The run's, for the report.
+        quick: Whether to be short.
+    """
+    began = time.monotonic()
+    result = CaseResult(case.number, case.fault, case.workload.name, case.repetition, seed)
+    problems: list[str] = []
+    wrong = await unhealthy(running.cluster)
+    if wrong:
+        return Outcome(replace(result, problems=(f"not healthy before: {wrong}",)), healthy=False)
+    async with Client.connect(running.cluster.bootstrap, name="suite") as client:
+        admin = client.admin()
+        load = Load(clients, admin, running.cluster.bootstrap, case.number, case.workload, directory)
+        scene = Scene(running, admin, load, case.dice(), case.hold_s, quick)
+        measured: dict[str, float] = {}
+        with HistoryWriter(directory / "suite.jsonl", "suite") as history:
+            try:
+                await _strike(fault, scene, history, measured)
+            except _EXPECTED as error:
+                problems.append(_text(error))
+            finally:
+                await load.end()
+            for group in load.groups:
+                history.end(group, topic=load.topic, drained="drained" in measured)
+    report = await asyncio.to_thread(_judge, directory)
+    fields: dict[str, Any] = judge(report, producer_killed=fault.name == "kill producer")
+    problems += fields.pop("problems")
+    wrong = await unhealthy(running.cluster)
+    if wrong:
+        problems.append(f"not healthy after: {wrong}")
+    result = replace(
+        result,
+        **fields,
+        gap_s=measured.get("gap"),
+        two_copies_s=measured.get("two copies"),
+        duration_s=time.monotonic() - began,
+        problems=tuple(problems),
+        notes=tuple(scene.notes),
+    )
+    return Outcome(result, healthy=not problems)
+
+
+async def _strike(fault: Fault, scene: Scene, history: HistoryWriter, measured: dict[str, float]) -> None:
+    load = scene.load
+    await load.begin()
+    async with _resets(scene):
+        struck_at = time.monotonic()
+        history.fault(fault.name, "; ".join(scene.notes) or "?", phase="inject")
+        async with injected(fault, scene):
+            await fault.hold(scene)
+        healed_at = time.monotonic()
+        history.fault(fault.name, "; ".join(scene.notes) or "?", phase="heal")
+        if load.workload.is_late and LATE_GROUP not in load.groups:
+            await load.begin_reader(LATE_GROUP)
+        await load.goes_on()
+    partitions = range(load.workload.partitions)
+    gap_s = load.acks.worst_gap_s(partitions, struck_at, time.monotonic())
+    if gap_s is not None:
+        measured["gap"] = gap_s
+    await _two_copies(scene)
+    measured["two copies"] = time.monotonic() - healed_at
+    await load.stop()
+    measured["drained"] = time.monotonic() - healed_at
+
+
+def _judge(directory: Path) -> Report:
+    report = check(sorted(directory.glob("*.jsonl")))
+    (directory / "judgement.txt").write_text(render(report) + "\n")
+    return report
+
+
+async def _two_copies(scene: Scene) -> None:
+    missing = ""
+
+    def whole(snapshot: Snapshot) -> bool:
+        nonlocal missing
+        missing = lacks_copies(snapshot)
+        return not missing
+
+    await scene.cluster.wait_ready(deadline_s=TWO_COPIES_DEADLINE_S)
+    try:
+        await scene.load.observer.wait_until(whole, "everything has two copies again", TWO_COPIES_DEADLINE_S)
+    except DeadlineExceededError as error:
+        raise DeadlineExceededError(f"{error}: {missing}") from error
+
+
+@contextlib.asynccontextmanager
+async def _resets(scene: Scene) -> AsyncIterator[None]:
+    """Break the clients' connections again and again, if the load wants it."""
+    if not scene.load.workload.resets:
+        yield
+        return
+    count = 0
+
+    async def reset() -> None:
+        nonlocal count
+        await scene.cluster.cut("clients", "brokers", reset=True)
+        await scene.cluster.heal("clients", "brokers")
+        count += 1
+
+    task = asyncio.create_task(break_connections(reset, scene.dice), name="resets")
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        with contextlib.suppress(UnavailableError):
+            await scene.cluster.heal("clients", "brokers")
+        scene.note(f"the clients' connections were broken {count} times")
+
+
+def _text(error: BaseException) -> str:
+    said = str(error).strip() or type(error).__name__
+    return said if isinstance(error, NotStruckError) else f"{type(error).__name__}: {said}"

@@ -1,0 +1,113 @@
+"""All faults, in the order in which they are documented, and the fixed choice for a quick run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Final
+
+from e2e.faults import clusters, shims
+from e2e.faults.clocks import ClockJump
+from e2e.faults.coordinator import CompactedWatch, OneOfThree
+from e2e.faults.disks import BitFlip, DiskReserve, FailingDisk, OldCopy, PowerCut, SlowDisk, WipedDisk
+from e2e.faults.fault import Fault
+from e2e.faults.network import all_cuts
+from e2e.faults.processes import (
+    FreezeBrokers,
+    FreezeClient,
+    FreezeCoordinator,
+    KillBrokers,
+    KillClient,
+    KillCoordinator,
+)
+from e2e.faults.switching import ManySwitches, RollingRestart, SwitchDuringSwitch
+
+HOUR_S: Final = 3600.0
+STALL_S: Final = 10.0
+
+QUICK: Final = (
+    "kill master",
+    "kill both",
+    "freeze slave",
+    "cut master-slave",
+    "cut slave>master",
+    "kill coordinator",
+    "kill producer",
+    "fsync error of master",
+    "power cut of both",
+    "clock of all jumps ahead",
+    "200 switches in a row",
+    "bit flip in a table",
+    "wiped disk of slave",
+)
+"""At least one of each kind, those first that have found something."""
+
+
+def all_faults() -> list[Fault]:
+    """A new object of each."""
+    return [
+        KillBrokers("master"),
+        KillBrokers("slave"),
+        KillBrokers("both"),
+        FreezeBrokers("master"),
+        FreezeBrokers("slave"),
+        FreezeBrokers("both"),
+        KillCoordinator(),
+        FreezeCoordinator(),
+        FreezeCoordinator(STALL_S),
+        KillClient("producer"),
+        KillClient("reader"),
+        FreezeClient("producer"),
+        FreezeClient("reader"),
+        *all_cuts(),
+        SlowDisk("master"),
+        SlowDisk("slave"),
+        SlowDisk("both"),
+        FailingDisk("master", "full"),
+        FailingDisk("slave", "full"),
+        DiskReserve(),
+        FailingDisk("master", "fail_sync"),
+        FailingDisk("slave", "fail_sync"),
+        PowerCut("both"),
+        PowerCut("master"),
+        BitFlip("log"),
+        BitFlip("table"),
+        WipedDisk("master"),
+        WipedDisk("slave"),
+        OldCopy("master"),
+        OldCopy("slave"),
+        ClockJump(HOUR_S, "master"),
+        ClockJump(-HOUR_S, "master"),
+        ClockJump(HOUR_S, "all"),
+        ClockJump(-HOUR_S, "all"),
+        SwitchDuringSwitch(),
+        RollingRestart(),
+        ManySwitches(),
+        CompactedWatch(),
+        KillCoordinator("etcd"),
+        FreezeCoordinator(kind="etcd"),
+        FreezeCoordinator(STALL_S, kind="etcd"),
+        CompactedWatch("etcd"),
+        OneOfThree("kill"),
+        OneOfThree("freeze"),
+    ]
+
+
+def by_name() -> dict[str, Callable[[], Fault]]:
+    """How to make each fault, by its name: an object serves one case."""
+
+    def maker(name: str) -> Callable[[], Fault]:
+        return lambda: next(fault for fault in all_faults() if fault.name == name)
+
+    return {fault.name: maker(fault.name) for fault in all_faults()}
+
+
+def missing(fault: Fault) -> str:
+    """What this machine lacks for a fault; empty if nothing."""
+    if fault.needs_shims and shims.find_compiler() is None:
+        return "no C compiler"
+    if fault.needs_root and os.geteuid() != 0:
+        return "not root"
+    if fault.kind != "embedded" and not clusters.has_etcd():
+        return "no etcd (make tools)"
+    return ""

@@ -1,0 +1,255 @@
+"""A client process of the fault suite: a producer, or the readers of consumer groups, as its parent tells it.
+
+`python -m e2e.faults.client producer|reader`. It serves one case after another, because starting a process costs more
+than a case. Commands come as lines, `{"do": "begin", "case": 3, ...}`; each case has its own client, connections and
+history. What it says names the case, so that nothing is taken for the answer of another:
+
+    producer    begin → `sending 3`, `progress` ten times a second, stop → `settled 3`, end → `ended 3`
+    reader      begin → `joined 3 GROUP`, `progress`, end → `ended 3`; several groups of one case may begin
+
+Every message is a number, and the history is written by the client library's own recorder.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from seriatim import Client, Consumer, Delivery, Producer, SendError
+from seriatim.history import HistoryWriter
+from seriatim_api.errors import SeriatimError
+
+from e2e.workers import Parent
+
+TICK_S: Final = 0.005
+SAY_S: Final = 0.1
+OUTSTANDING_MAX: Final = 2_000
+"""Sent and without outcome: a partition that accepts nothing must not fill the memory while it waits."""
+
+OPEN_RETRY_S: Final = 0.2
+OPEN_DEADLINE_S: Final = 60.0
+DELIVERY_TIMEOUT_MS: Final = 120_000
+
+
+def marker_of(topic: str) -> bytes:
+    """What every message of a topic contains, and no other: to find its bytes in a broker's files."""
+    return b" " + topic.encode() + b" "
+
+
+def value_of(number: int, topic: str, size_bytes: int) -> bytes:
+    """The message with that number, at least `size_bytes` long."""
+    return (str(number).encode() + marker_of(topic)).ljust(size_bytes, b".")
+
+
+def number_of(value: bytes) -> int:
+    """Which message this is."""
+    return int(value[: value.index(b" ")])
+
+
+async def _opened(open_it: Callable[[], Any]) -> Any:
+    """What `open_it` opens, tried again while nobody answers: clients begin while faults go on, too."""
+    until = time.monotonic() + OPEN_DEADLINE_S
+    while True:
+        try:
+            return await open_it()
+        except SeriatimError:
+            if time.monotonic() > until:
+                raise
+        await asyncio.sleep(OPEN_RETRY_S)
+
+
+@asynccontextmanager
+async def _client(begin: dict[str, Any], name: str) -> AsyncIterator[tuple[Client, HistoryWriter]]:
+    with HistoryWriter(Path(begin["history"]), name) as history:
+        async with Client.connect(begin["bootstrap"], name=name, recorder=history, message_id=number_of) as client:
+            yield client, history
+
+
+class Sending:
+    """The producer's part of one case."""
+
+    def __init__(self, parent: Parent, begin: dict[str, Any]) -> None:
+        self._parent = parent
+        self._begin = begin
+        self._case = begin["case"]
+        self._sending = True
+        self._acks: list[tuple[int, float]] = []
+        self._outstanding = 0
+        self._changed = asyncio.Event()
+        self._counts = {"ok": 0, "failed": 0, "unknown": 0}
+        self._clock_shift_ms = 0
+        self._over = asyncio.Event()
+
+    def told(self, command: dict[str, Any]) -> None:
+        """A command for this case came."""
+        if command["do"] == "stop":
+            self._sending = False
+        elif command["do"] == "end":
+            self._sending = False
+            self._over.set()
+
+    async def run(self) -> None:
+        """Send, settle, end."""
+        async with _client(self._begin, self._begin["name"]) as (client, history):
+            producer = await _opened(
+                lambda: client.producer(self._begin["topic"], delivery_timeout_ms=DELIVERY_TIMEOUT_MS)
+            )
+            self._parent.say(f"sending {self._case}")
+            reporting = asyncio.create_task(self._report(history), name="progress")
+            try:
+                await self._send(producer)
+                self._say_progress()
+                self._parent.say(f"settled {self._case}", **self._counts)
+                await self._over.wait()
+            finally:
+                reporting.cancel()
+                await asyncio.gather(reporting, return_exceptions=True)
+        self._parent.say(f"ended {self._case}")
+
+    async def _send(self, producer: Producer) -> None:
+        rate, size, keys = self._begin["rate"], self._begin["size_bytes"], self._begin["keys"]
+        number, due, last = self._begin["first"], 0.0, time.monotonic()
+        async with asyncio.TaskGroup() as settling:
+            while self._sending:
+                await asyncio.sleep(TICK_S)
+                now = time.monotonic()
+                due = min(due + (now - last) * rate, rate * 0.1)  # what was missed in a pause is not made up for
+                last = now
+                while due >= 1.0 and self._outstanding < OUTSTANDING_MAX:
+                    due -= 1.0
+                    value = value_of(number, self._begin["topic"], size)
+                    if keys:
+                        delivery = await producer.send(value, key=b"key-%d" % (number % keys))
+                    else:
+                        delivery = await producer.send(value, partition=number % producer.partition_count)
+                    self._outstanding += 1
+                    settling.create_task(self._settle(delivery), name=f"outcome of {number}")
+                    number += 1
+
+    async def _settle(self, delivery: Delivery) -> None:
+        try:
+            receipt = await delivery
+        except SendError as error:
+            self._counts["unknown" if "Unknown" in type(error).__name__ else "failed"] += 1
+        else:
+            self._counts["ok"] += 1
+            self._acks.append((receipt.partition, time.monotonic()))
+            if receipt.timestamp_ms:
+                self._clock_shift_ms = receipt.timestamp_ms - time.time_ns() // 1_000_000
+        self._outstanding -= 1
+
+    async def _report(self, history: HistoryWriter) -> None:
+        while True:
+            self._say_progress()
+            history.flush()  # what a kill of this process leaves in the record is what it told, nearly
+            await asyncio.sleep(SAY_S)
+
+    def _say_progress(self) -> None:
+        acks, self._acks = self._acks, []
+        self._parent.say("progress", case=self._case, acks=acks, clock_shift_ms=self._clock_shift_ms, **self._counts)
+
+
+class Reading:
+    """A reader's part of one case: one consumer of one group."""
+
+    def __init__(self, parent: Parent, begin: dict[str, Any]) -> None:
+        self._parent = parent
+        self._begin = begin
+        self._case = begin["case"]
+        self._pause_s = begin["pause_s"]
+        self._over = asyncio.Event()
+        self._delivered = 0
+
+    def told(self, command: dict[str, Any]) -> None:
+        """A command for this case came."""
+        if command["do"] == "hurry":
+            self._pause_s = 0.0
+        elif command["do"] == "end":
+            self._over.set()
+
+    async def run(self) -> None:
+        """Read and acknowledge until told to end."""
+        group, credit = self._begin["group"], self._begin["credit_bytes"]
+        async with _client(self._begin, self._begin["name"]) as (client, _history):
+            consumer = await _opened(
+                lambda: client.consumer(self._begin["topic"], group, name=self._begin["name"], credit_bytes=credit)
+            )
+            reading = asyncio.create_task(self._read(consumer), name="reading")
+            ending = asyncio.create_task(self._over.wait(), name="end")
+            done, _ = await asyncio.wait([reading, ending], return_when=asyncio.FIRST_COMPLETED)
+            if reading in done:
+                ending.cancel()
+                reading.result()
+            reading.cancel()
+            await asyncio.gather(reading, ending, return_exceptions=True)
+        self._parent.say(f"ended {self._case}")
+
+    async def _read(self, consumer: Consumer) -> None:
+        joined = False
+        while True:
+            count = self._begin["fetch_count"] if self._pause_s else 500
+            messages = await consumer.fetch(count, timeout_s=0.2)
+            for message in messages:
+                await consumer.ack(message)
+            self._delivered += len(messages)
+            if not joined and len(consumer.joined) == self._begin["partitions"]:
+                joined = True
+                self._parent.say(f"joined {self._case} {self._begin['group']}")
+            self._parent.say("read", case=self._case, group=self._begin["group"], delivered=self._delivered)
+            if self._pause_s:
+                await asyncio.sleep(self._pause_s)
+
+
+async def _main(role: str) -> None:
+    running: dict[int, list[Sending | Reading]] = {}
+    failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    tasks: set[asyncio.Task[None]] = set()
+
+    def start(work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        tasks.add(task)
+        task.add_done_callback(over)
+
+    def over(task: asyncio.Task[None]) -> None:
+        tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not failed.done():  # one is enough: the process ends with it
+            failed.set_exception(error)
+
+    def told(command: dict[str, Any]) -> None:
+        if command["do"] == "begin":
+            part = Sending(parent, command) if role == "producer" else Reading(parent, command)
+            running.setdefault(command["case"], []).append(part)
+            start(part.run())
+            return
+        for known in running.get(command["case"], ()):
+            known.told(command)
+        if command["do"] == "end":
+            running.pop(command["case"], None)
+
+    parent = Parent(told)
+    parent.say("ready")
+    listening = asyncio.create_task(parent.listen(), name="parent")
+    await asyncio.wait([listening, failed], return_when=asyncio.FIRST_COMPLETED)
+    listening.cancel()
+    for task in list(tasks):
+        task.cancel()
+    await asyncio.gather(listening, *tasks, return_exceptions=True)
+    if failed.done():
+        failed.result()
+
+
+def main() -> None:
+    """The program."""
+    parser = argparse.ArgumentParser(prog="python -m e2e.faults.client", description=__doc__)
+    parser.add_argument("role", choices=("producer", "reader"))
+    asyncio.run(_main(parser.parse_args().role))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,46 @@
+"""Wall clocks that jump, through `tools/badclock`. Nothing of the promise may rest on them."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Final, Literal
+
+from e2e.faults.fault import Fault, NotStruckError, Scene
+
+TOLERANCE_S: Final = 60.0
+
+
+class ClockJump(Fault):
+    """The wall clock of the master, or of all brokers, is suddenly another.
+
+    Args:
+        shift_s: How far it jumps.
+        whose: Whose clock.
+    """
+
+    needs_shims: ClassVar[bool] = True
+
+    def __init__(self, shift_s: float, whose: Literal["master", "all"]) -> None:
+        self.name = f"clock of {whose} jumps {'ahead' if shift_s > 0 else 'back'}"
+        self._shift_s = shift_s
+        self._whose = whose
+        self._struck: tuple[str, ...] = ()
+
+    async def inject(self, scene: Scene) -> None:
+        """Jump."""
+        head = await scene.head()
+        self._struck = scene.cluster.broker_names if self._whose == "all" else head.members[:1]
+        scene.load.clock_shifts_ms.clear()
+        for broker in self._struck:
+            scene.shims.shift_clock(broker, self._shift_s)
+
+    async def hold(self, scene: Scene) -> None:
+        """Messages go on being accepted, and carry the wrong time."""
+        await super().hold(scene)
+        seen_s = [shift_ms / 1000 for shift_ms in scene.load.clock_shifts_ms]
+        if not any(abs(shift_s - self._shift_s) < TOLERANCE_S for shift_s in seen_s):
+            raise NotStruckError(f"no message has a time that is {self._shift_s:g} s off")
+
+    async def heal(self, scene: Scene) -> None:
+        """Jump back."""
+        for broker in self._struck:
+            scene.shims.shift_clock(broker, 0)

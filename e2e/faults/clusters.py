@@ -1,0 +1,167 @@
+"""The clusters that cases run on: three groups of two behind the proxy, every broker with its shims below it.
+
+A cluster is kept from case to case, for starting one costs more than most faults; a fault that destroys a disk gets one
+of its own, and a cluster that was not healthy after a case is thrown away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Literal
+
+from seriatim_api.errors import PreconditionError, SeriatimError
+from seriatim_api.ids import RunId
+from seriatim_broker.local import BrokerPlan, ClusterPlan, LocalCluster, SeriatimPrograms
+from seriatim_broker.local.programs import find_etcd
+
+from e2e.faults import trio
+from e2e.faults.shims import Shims
+
+Kind = Literal["embedded", "etcd", "etcd of three"]
+
+GROUP_COUNT: Final = 3
+MEMBER_COUNT: Final = 2
+CLUSTER_NAME: Final = "faults"
+SMALL_DISK_MIB: Final = 2_560
+"""Of a disk that is to become full: more than the brokers' reserve (2 GiB), and sparse, so it costs next to nothing."""
+
+_MOUNT_DEADLINE_S: Final = 30
+
+
+def has_etcd() -> bool:
+    """Whether there is a real etcd to run."""
+    try:
+        find_etcd()
+    except PreconditionError:
+        return False
+    return True
+
+
+@dataclass(slots=True)
+class FaultPrograms:
+    """The real programs, with the shims below each broker, and options that one start of a broker gets.
+
+    Attributes:
+        inner: What is run in truth.
+        shims: Of this cluster.
+        kind: Of coordinator.
+        once: By broker: options of its next start only.
+    """
+
+    inner: SeriatimPrograms
+    shims: Shims
+    kind: Kind
+    once: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def broker(self, plan: ClusterPlan, broker: BrokerPlan, data: Path) -> Sequence[str]:
+        """`env NAME=VALUE... seriatim broker ...`."""
+        assignments = [f"{name}={value}" for name, value in self.shims.environment(broker.name).items()]
+        argv = [*self.inner.broker(plan, broker, data), *self.once.pop(broker.name, ())]
+        if self.kind == "etcd of three":
+            argv += ["--coordinator", trio.endpoints(plan, str(broker.coordinator))]
+        return ["env", *assignments, *argv]
+
+    def coordinator(self, plan: ClusterPlan, data: Path) -> Sequence[str]:
+        """The coordinator's program; for three members the one that looks after them."""
+        if self.kind == "etcd of three":
+            return trio.command(plan, data)
+        return self.inner.coordinator(plan, data)
+
+    def last_run(self, data: Path, broker: str) -> RunId | None:
+        """As the real programs have it."""
+        return self.inner.last_run(data, broker)
+
+
+@dataclass(slots=True)
+class Running:
+    """A cluster that runs.
+
+    Attributes:
+        kind: Of coordinator.
+        cluster: The processes.
+        programs: For options of single starts.
+        shims: Below the brokers.
+        small_disk: The broker whose data directory is a small file system of its own; empty: none.
+    """
+
+    kind: Kind
+    cluster: LocalCluster
+    programs: FaultPrograms
+    shims: Shims
+    small_disk: str = ""
+
+    async def stop(self, *, keep: bool) -> None:
+        """End it; `keep` its logs and data for whoever looks into a failure."""
+        try:
+            await self.cluster.stop()
+        finally:
+            if self.small_disk:
+                await asyncio.to_thread(_unmount, self.cluster.data_directory(self.small_disk))
+            if not keep:
+                await asyncio.to_thread(shutil.rmtree, self.cluster.directory, ignore_errors=True)
+
+
+async def start(directory: Path, kind: Kind, *, options: Sequence[str] = (), small_disk: str = "") -> Running:
+    """A cluster in an empty directory, ready.
+
+    Args:
+        directory: Made here.
+        kind: Of coordinator.
+        options: Of every broker, as on its command line.
+        small_disk: Put this broker's data on a small file system of its own; needs root.
+
+    Raises:
+        SeriatimError, OSError: It does not start; nothing is left running.
+    """
+    shims = await asyncio.to_thread(Shims, directory / "shims", directory / "data")
+    programs = FaultPrograms(
+        SeriatimPrograms("embedded" if kind == "embedded" else "etcd", tuple(options)), shims, kind
+    )
+    cluster = LocalCluster(
+        directory,
+        groups=GROUP_COUNT,
+        members=MEMBER_COUNT,
+        name=CLUSTER_NAME,
+        coordinator="embedded" if kind == "embedded" else "etcd",
+        programs=programs,
+    )
+    running = Running(kind, cluster, programs, shims, small_disk)
+    try:
+        if small_disk:
+            await asyncio.to_thread(_mount, directory, small_disk)
+        await cluster.start()
+        await cluster.wait_ready()
+    except (SeriatimError, OSError, asyncio.CancelledError):
+        await running.stop(keep=True)
+        raise
+    return running
+
+
+def _program(name: str) -> str:
+    found = shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
+    if found is None:
+        raise PreconditionError(f"there is no {name} on this machine")
+    return found
+
+
+def _mount(directory: Path, broker: str) -> None:
+    image, data = directory / f"{broker}.ext4", directory / "data" / broker
+    data.mkdir(parents=True, mode=0o700)
+    with image.open("wb") as file:
+        file.truncate(SMALL_DISK_MIB << 20)
+    for command in (
+        [_program("mkfs.ext4"), "-q", "-m", "0", str(image)],
+        [_program("mount"), "-o", "loop", str(image), str(data)],
+    ):
+        subprocess.run(command, check=True, timeout=_MOUNT_DEADLINE_S)
+    (data / "lost+found").rmdir()  # a data directory is empty, or the broker's
+
+
+def _unmount(data: Path) -> None:
+    subprocess.run([_program("umount"), "--lazy", str(data)], check=False, timeout=_MOUNT_DEADLINE_S)

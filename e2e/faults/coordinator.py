@@ -1,0 +1,132 @@
+"""Faults that only the coordinator can have: history that is gone under a watch; one member of three."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from typing import Final, Literal
+
+import grpc
+from aetcd.rpc import rpc_pb2
+
+from e2e.faults import trio
+from e2e.faults.clusters import Kind
+from e2e.faults.fault import Fault, NotStruckError, Scene
+from e2e.faults.network import CLIENT_SAFE
+
+CALL_DEADLINE_S: Final = 10.0
+PUT_COUNT: Final = 20
+"""Keys written, of no meaning to anybody, so that there is history to compact."""
+
+
+async def compact(address: str) -> int:
+    """Write some keys and compact all history before the last; the revision."""
+    async with grpc.aio.insecure_channel(address) as channel:
+
+        async def call(method: str, request: object, answer: type) -> object:
+            stub = channel.unary_unary(
+                f"/etcdserverpb.KV/{method}",
+                request_serializer=lambda message: message.SerializeToString(),
+                response_deserializer=answer.FromString,  # type: ignore[attr-defined]
+            )
+            return await stub(request, timeout=CALL_DEADLINE_S)
+
+        revision = 0
+        for number in range(PUT_COUNT):
+            put = rpc_pb2.PutRequest(key=b"/faults/history", value=b"%d" % number)
+            revision = (await call("Put", put, rpc_pb2.PutResponse)).header.revision  # type: ignore[attr-defined]
+        await call("Compact", rpc_pb2.CompactionRequest(revision=revision, physical=True), rpc_pb2.CompactionResponse)
+        return revision
+
+
+class CompactedWatch(Fault):
+    """A broker is cut off from the coordinator while chains change and their history is compacted away: its watch
+    cannot go on where it was, so it must list again, and must not believe what it knew.
+
+    Args:
+        kind: Of coordinator.
+    """
+
+    workloads = CLIENT_SAFE
+
+    def __init__(self, kind: Kind = "embedded") -> None:
+        self.name = "compaction under a watch" if kind == "embedded" else "compaction under a watch of etcd"
+        self.kind = kind
+        self._struck = ""
+
+    async def inject(self, scene: Scene) -> None:
+        """Cut the master off from the coordinator, move the partition elsewhere, compact."""
+        head = await scene.head()
+        self._struck = head.members[0]
+        await scene.cluster.cut(self._struck, "coordinator", reset=True)
+        chain = await scene.admin.describe_chain(scene.load.topic, 0)
+        # Whoever is asked passes it to a member of the segment, which may be the one that is cut off: another tries.
+        with contextlib.suppress(Exception):
+            await scene.admin.switch_partition(chain.partition_id)
+        await scene.load.accepts()
+        revision = await compact(str(scene.cluster.plan.coordinator))
+        scene.note(f"{self._struck} missed what came before revision {revision}")
+
+    async def heal(self, scene: Scene) -> None:
+        """Let it reach the coordinator again, and see that it learns what it missed."""
+        await scene.cluster.heal(self._struck, "coordinator")
+
+
+class OneOfThree(Fault):
+    """The leader of an etcd of three is killed, or frozen: the other two elect another one.
+
+    Args:
+        how: What is done to it.
+    """
+
+    kind: Kind = "etcd of three"
+
+    def __init__(self, how: Literal["kill", "freeze"]) -> None:
+        self.name = f"{how} one etcd of three"
+        self._how = how
+        self._pid = 0
+
+    async def inject(self, scene: Scene) -> None:
+        """Strike the leader."""
+        data = scene.cluster.data_directory("coordinator")
+        member = await _leader(trio.addresses(scene.cluster.plan))
+        self._pid = trio.pids(data)[f"m{member}"]
+        scene.note(f"{self._how} of member {member}, the leader")
+        (data / trio.HOLD_NAME).touch()
+        os.kill(self._pid, signal.SIGKILL if self._how == "kill" else signal.SIGSTOP)
+
+    async def hold(self, scene: Scene) -> None:
+        """The coordinator still takes writes: a partition can move."""
+        head = await scene.head()
+        chain = await scene.admin.describe_chain(scene.load.topic, 0)
+        with contextlib.suppress(Exception):  # the answer may be late; the move is what counts
+            await scene.admin.switch_partition(chain.partition_id)
+        await scene.moved_past(head)
+        await super().hold(scene)
+
+    async def heal(self, scene: Scene) -> None:
+        """Bring it back."""
+        (scene.cluster.data_directory("coordinator") / trio.HOLD_NAME).unlink(missing_ok=True)
+        if self._how == "freeze" and self._pid:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._pid, signal.SIGCONT)
+
+
+async def _leader(addresses: list[tuple[str, str]]) -> int:
+    """Which member leads."""
+    for _attempt in range(50):
+        for number, (client, _peer) in enumerate(addresses):
+            async with grpc.aio.insecure_channel(client) as channel:
+                stub = channel.unary_unary(
+                    "/etcdserverpb.Maintenance/Status",
+                    request_serializer=lambda message: message.SerializeToString(),
+                    response_deserializer=rpc_pb2.StatusResponse.FromString,
+                )
+                with contextlib.suppress(grpc.aio.AioRpcError):
+                    status = await stub(rpc_pb2.StatusRequest(), timeout=1.0)
+                    if status.leader and status.leader == status.header.member_id:
+                        return number
+        await asyncio.sleep(0.1)
+    raise NotStruckError("no member of etcd says that it leads")

@@ -1,0 +1,363 @@
+"""Faults of disks: slow, full, failing, losing what was not flushed, damaged, emptied, replaced by an older copy.
+
+Slow, full and failing disks are made by `tools/slowdisk` below one broker's process. A power cut is `kill -9` of both
+members at once, after which their files are cut to what was flushed of them (`tools/lossydisk`): the page cache, which
+a kill leaves, is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+from pathlib import Path
+from typing import ClassVar, Final, Literal
+
+from seriatim_api.errors import SeriatimError
+
+from e2e.faults.client import marker_of
+from e2e.faults.fault import ENDED_DEADLINE_S, Fault, NotStruckError, Scene
+from e2e.faults.load import LATE_GROUP
+from e2e.faults.processes import BrokerRole, brokers_of
+from e2e.observe import SegmentNow
+
+REPORT_DEADLINE_S: Final = 30.0
+FILL_DEADLINE_S: Final = 60.0
+DAMAGE_WORDS: Final = ("what was read from the disk is not what was written", "checksum", "Corruption", "damaged")
+SLOW: Final = "write_ms=10 sync_ms=80"
+
+
+class SlowDisk(Fault):
+    """Each write takes 10 ms, each flush 80 ms."""
+
+    needs_shims: ClassVar[bool] = True
+
+    def __init__(self, role: BrokerRole) -> None:
+        self.name = f"slow disk of {role}"
+        self._role: BrokerRole = role
+        self._struck: tuple[str, ...] = ()
+        self._flushes = 0
+
+    async def inject(self, scene: Scene) -> None:
+        """Slow it down."""
+        self._struck = brokers_of(await scene.head(), self._role)
+        scene.note(f"slowed {', '.join(self._struck)}")
+        self._flushes = len(scene.shims.synced(self._struck[0]))
+        for broker in self._struck:
+            scene.shims.set_disk(broker, SLOW)
+
+    async def hold(self, scene: Scene) -> None:
+        """Messages go on being accepted, on this disk or on others."""
+        await super().hold(scene)
+        flushes = len(scene.shims.synced(self._struck[0])) - self._flushes
+        scene.note(f"{flushes} flushes while slow")
+        if not flushes:
+            raise NotStruckError(f"{self._struck[0]} flushed nothing while its disk was slow")
+
+    async def heal(self, scene: Scene) -> None:
+        """Back to its speed."""
+        for broker in self._struck:
+            scene.shims.set_disk(broker, "")
+
+
+class FailingDisk(Fault):
+    """Flushes fail (EIO), or writes find no room (ENOSPC): the process must end, for it cannot know what the disk has.
+
+    Args:
+        role: Whose disk.
+        what: `fail_sync` or `full`.
+    """
+
+    needs_shims: ClassVar[bool] = True
+
+    def __init__(self, role: Literal["master", "slave"], what: Literal["fail_sync", "full"]) -> None:
+        self.name = f"{'fsync error' if what == 'fail_sync' else 'no space for a write'} of {role}"
+        self._role: BrokerRole = role
+        self._what = what
+        self._struck = ""
+
+    async def inject(self, scene: Scene) -> None:
+        """Make it fail, see the process end and the partition move."""
+        head = await scene.head()
+        self._struck = brokers_of(head, self._role)[0]
+        since = scene.log_size(self._struck)
+        scene.shims.set_disk(self._struck, f"{self._what}=1")
+        await scene.ended(self._struck)
+        if "disk failed, the process ends" not in scene.log_since(self._struck, since):
+            raise NotStruckError(f"{self._struck} ended, and did not say that its disk failed")
+        scene.note(f"{self._struck} ended")
+        await scene.moved_past(head)
+
+    async def heal(self, scene: Scene) -> None:
+        """Start it again on a disk that works."""
+        if self._struck:
+            scene.shims.set_disk(self._struck, "")
+            await scene.cluster.start_again(self._struck)
+
+
+class PowerCut(Fault):
+    """Both members end at once, and what the disks did not acknowledge as flushed is gone.
+
+    If a message was acknowledged before both had flushed it, it is lost here, and the checker finds it.
+    """
+
+    needs_shims: ClassVar[bool] = True
+
+    def __init__(self, role: BrokerRole = "both") -> None:
+        self.name = f"power cut of {role}"
+        self._role: BrokerRole = role
+        self._struck: tuple[str, ...] = ()
+
+    async def inject(self, scene: Scene) -> None:
+        """Cut the power, lose what was not flushed, and see the partition move."""
+        head = await scene.head()
+        self._struck = brokers_of(head, self._role)
+        await scene.cluster.kill(*self._struck)
+        for broker in self._struck:
+            lost = scene.shims.lose_unsynced(broker)
+            scene.note(f"{broker} lost {lost:,} bytes that were not flushed")
+            if not scene.shims.synced(broker):
+                raise NotStruckError(f"{broker} never flushed anything: nothing was acknowledged there")
+        await scene.moved_past(head)
+
+    async def heal(self, scene: Scene) -> None:
+        """Power on."""
+        await scene.cluster.start_again(*self._struck)
+
+
+class DiskReserve(Fault):
+    """The master's disk, a small file system of its own, has no more than the reserve free; then nothing at all.
+
+    The reserve must refuse messages before anything fails, and it must not end the process; a partition may move.
+    """
+
+    name = "full disk"
+    own_cluster: ClassVar[bool] = True
+    needs_root: ClassVar[bool] = True
+    small_disk: ClassVar[str] = "g0-0"
+    workloads = ("ordered", "keys", "late")
+
+    def __init__(self) -> None:
+        self._ballast: Path | None = None
+
+    async def inject(self, scene: Scene) -> None:
+        """Bring the partition to that group, and fill the disk."""
+        await _bring_to(scene, "g0")
+        since = scene.log_size(self.small_disk)
+        self._ballast = scene.cluster.data_directory(self.small_disk) / "ballast"
+        await asyncio.to_thread(_fill, self._ballast, leave=1 << 30)
+        await scene.says(self.small_disk, ["disk reserve"], since, REPORT_DEADLINE_S)
+
+    async def hold(self, scene: Scene) -> None:
+        """Below the reserve; then not a byte."""
+        await super().hold(scene)
+        assert self._ballast is not None
+        await asyncio.to_thread(_fill, self._ballast, leave=0)
+        await super().hold(scene)
+        alive = scene.cluster.pid(self.small_disk) is not None
+        scene.note(f"{self.small_disk} {'runs on' if alive else 'ended'} without a free byte")
+
+    async def heal(self, scene: Scene) -> None:
+        """Make room."""
+        if self._ballast is not None:
+            self._ballast.unlink(missing_ok=True)
+        await scene.cluster.start_again(self.small_disk)
+
+
+def _fill(ballast: Path, *, leave: int) -> None:
+    """Make the file as large as the file system allows, but for `leave` bytes; on ext4 this writes nothing."""
+    with ballast.open("ab") as file:
+        while True:
+            disk = os.statvfs(ballast.parent)
+            room = disk.f_bavail * disk.f_frsize - leave
+            step = min(room, 256 << 20)
+            if step < disk.f_frsize:
+                return
+            begin = file.seek(0, os.SEEK_END)
+            try:
+                os.posix_fallocate(file.fileno(), begin, step)
+            except OSError:  # the file system keeps some for itself: smaller and smaller steps would get a little more
+                return
+
+
+async def _bring_to(scene: Scene, group: str) -> SegmentNow:
+    """Switch the first partition until that group has it."""
+    head = await scene.head()
+    for _ in range(2 * len(scene.cluster.plan.groups)):
+        if head.group == group:
+            return head
+        chain = await scene.admin.describe_chain(scene.load.topic, 0)
+        await scene.admin.switch_partition(chain.partition_id)
+        head = await scene.moved_past(head)
+    raise NotStruckError(f"the partition does not come to {group}")
+
+
+class BitFlip(Fault):
+    """One bit of a stored file is another while its broker is stopped.
+
+    Nothing wrong may be delivered, and the damage must be reported: at the start, or when it is read. Repair from the
+    other copy is not there yet, so the bit is put back at the end.
+    """
+
+    accepts = True
+    workloads = ("ordered", "keys")
+
+    def __init__(self, where: Literal["log", "table"]) -> None:
+        self.name = f"bit flip in a {where}"
+        self._where = where
+        self._struck = ""
+        self._flipped: tuple[Path, int, int] | None = None
+
+    async def inject(self, scene: Scene) -> None:
+        """Stop a member that holds a part of the topic, flip a bit there, start it, and read all that there is."""
+        head = await scene.head()
+        self._struck = head.members[0]
+        await scene.load.goes_on(200)
+        if self._where == "table":
+            await scene.cluster.stop_gracefully(self._struck)  # memtables become tables
+        else:
+            await scene.cluster.kill(self._struck)
+        await scene.moved_past(head)
+        data = scene.cluster.data_directory(self._struck)
+        path, at = await asyncio.to_thread(self._choose, scene, data)
+        bit = 1 << scene.dice.randrange(8)
+        _flip(path, at, bit)
+        self._flipped = (path, at, bit)
+        scene.note(f"{self._struck}: bit {bit:#04x} of byte {at:,} of {path.stat().st_size:,} in {path.name}")
+        since = scene.log_size(self._struck)
+        await scene.cluster.start_again(self._struck)
+        try:
+            await scene.cluster.wait_ready(self._struck)
+        except SeriatimError:
+            text = scene.log_since(self._struck, since)
+            if not any(word in text for word in DAMAGE_WORDS):
+                raise NotStruckError(f"{self._struck} refused to start and did not say why: {text[-500:]}") from None
+            scene.note("refused to start, and said why")
+            return
+        await self._read_it(scene, since)
+
+    async def _read_it(self, scene: Scene, since: int) -> None:
+        """A reader from the earliest offset, and the damaged member as the only one of its group that can serve."""
+        group = scene.cluster.plan.broker(self._struck).group
+        other = next(
+            broker.name
+            for broker in scene.cluster.plan.brokers
+            if broker.group == group and broker.name != self._struck
+        )
+        await scene.cluster.kill(other)
+        try:
+            scene.load.tell_reader(LATE_GROUP)
+            found = await scene.says(self._struck, ["log_read_failed", *DAMAGE_WORDS], since, REPORT_DEADLINE_S)
+            scene.note(f"reported: {found}")
+        finally:
+            await scene.cluster.start_again(other)
+
+    def _choose(self, scene: Scene, data: Path) -> tuple[Path, int]:
+        """A byte of a message of this case."""
+        pattern, marker = ("*.sst" if self._where == "table" else "*.log"), marker_of(scene.load.topic)
+        found: list[tuple[Path, int]] = []
+        for path in sorted(data.rglob(pattern)):
+            content, at = path.read_bytes(), -1
+            while (at := content.find(marker, at + 1)) >= 0:
+                found.append((path, at))
+        if not found:
+            raise NotStruckError(f"{data} has no message of {scene.load.topic} in any {pattern}")
+        return scene.dice.choice(found)
+
+    async def heal(self, scene: Scene) -> None:
+        """Put the bit back."""
+        if self._flipped is None:
+            await scene.cluster.start_again(self._struck)
+            return
+        await scene.cluster.kill(self._struck)
+        path, at, bit = self._flipped
+        if path.exists():
+            _flip(path, at, bit)
+        await scene.cluster.start_again(self._struck)
+
+
+def _flip(path: Path, at: int, bit: int) -> None:
+    with path.open("r+b") as file:
+        file.seek(at)
+        (byte,) = file.read(1)
+        file.seek(at)
+        file.write(bytes([byte ^ bit]))
+
+
+class WipedDisk(Fault):
+    """A member's directory is emptied: it is refused, until `--replace-disk` says in so many words that the slot gets a
+    new disk, which is then filled from the other copies."""
+
+    own_cluster: ClassVar[bool] = True
+    options: ClassVar[tuple[str, ...]] = ("--set", "heal_after_s=2")
+
+    def __init__(self, role: Literal["master", "slave"]) -> None:
+        self.name = f"wiped disk of {role}"
+        self._role: BrokerRole = role
+        self._struck = ""
+
+    async def inject(self, scene: Scene) -> None:
+        """Kill it, empty its directory, and see it refused."""
+        head = await scene.head()
+        self._struck = brokers_of(head, self._role)[0]
+        await scene.cluster.kill(self._struck)
+        await scene.moved_past(head)
+        data = scene.cluster.data_directory(self._struck)
+        await asyncio.to_thread(shutil.rmtree, data)
+        data.mkdir(mode=0o700)
+        await _refused(scene, self._struck, ["703", "the directory is empty"])
+
+    async def heal(self, scene: Scene) -> None:
+        """Give the slot a new disk."""
+        if self._struck and scene.cluster.pid(self._struck) is None:
+            scene.programs.once[self._struck] = ("--replace-disk",)
+            await scene.cluster.start_again(self._struck)
+            await scene.cluster.wait_ready(self._struck)
+
+
+class OldCopy(Fault):
+    """A member's directory is replaced by a copy from before its last run: it is refused."""
+
+    def __init__(self, role: Literal["master", "slave"]) -> None:
+        self.name = f"older copy of the disk of {role}"
+        self._role: BrokerRole = role
+        self._struck = ""
+        self._aside: Path | None = None
+
+    async def inject(self, scene: Scene) -> None:
+        """Copy the directory, let it have another run, put the copy in its place, and see it refused."""
+        head = await scene.head()
+        self._struck = brokers_of(head, self._role)[0]
+        data = scene.cluster.data_directory(self._struck)
+        copy = data.with_name(f"{self._struck}.copy")
+        await scene.cluster.kill(self._struck)
+        await asyncio.to_thread(shutil.copytree, data, copy)
+        await scene.cluster.start_again(self._struck)
+        await scene.cluster.wait_ready(self._struck)
+        await scene.cluster.kill(self._struck)
+        self._aside = data.with_name(f"{self._struck}.newest")
+        data.rename(self._aside)
+        copy.rename(data)
+        await _refused(scene, self._struck, ["702", "older copy"])
+
+    async def heal(self, scene: Scene) -> None:
+        """Bring the newest directory back."""
+        if not self._struck:
+            return
+        await scene.cluster.kill(self._struck)
+        data = scene.cluster.data_directory(self._struck)
+        if self._aside is not None:
+            await asyncio.to_thread(shutil.rmtree, data)
+            self._aside.rename(data)
+        await scene.cluster.start_again(self._struck)
+
+
+async def _refused(scene: Scene, broker: str, words: list[str]) -> None:
+    """Start a broker and see that it ends by itself, and says why."""
+    since = scene.log_size(broker)
+    await scene.cluster.start_again(broker)
+    await scene.ended(broker)
+    text = scene.log_since(broker, since)
+    if not all(word in text for word in words):
+        raise NotStruckError(f"{broker} ended within {ENDED_DEADLINE_S:g} s, and did not say {words}: {text[-500:]}")
+    scene.note(f"{broker} was refused")

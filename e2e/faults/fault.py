@@ -1,0 +1,190 @@
+"""What a fault is: a name, `inject` and `heal`; and the scene that it is done to.
+
+A fault decides nothing about what is right. It breaks something, says whether that was seen to be broken, and mends it;
+the judgement of the histories is the same for all. A fault that struck nothing shows nothing, so `inject` and `heal`
+raise `NotStruckError` if what must be seen of it was not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import ClassVar, Final
+
+from seriatim import Admin
+from seriatim_api.errors import DeadlineExceededError
+from seriatim_broker.local import LocalCluster
+
+from e2e.faults.clusters import FaultPrograms, Kind, Running
+from e2e.faults.load import PROGRESS_DEADLINE_S, Load
+from e2e.faults.shims import Shims
+from e2e.observe import SegmentNow
+
+POLL_S: Final = 0.05
+ENDED_DEADLINE_S: Final = 20.0
+
+
+class NotStruckError(AssertionError):
+    """The fault was done, and what it must cause was not seen: the case shows nothing, or a promise is broken."""
+
+
+@dataclass(slots=True)
+class Scene:
+    """What a fault may use.
+
+    Attributes:
+        running: The cluster with its shims.
+        admin: Of the cluster.
+        load: What goes on meanwhile.
+        dice: The case's.
+        hold_s: How long the fault should last.
+        quick: Whether it should be short.
+        notes: For people: whom it struck, and what was seen.
+    """
+
+    running: Running
+    admin: Admin
+    load: Load
+    dice: random.Random
+    hold_s: float
+    quick: bool
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def cluster(self) -> LocalCluster:
+        """The processes."""
+        return self.running.cluster
+
+    @property
+    def shims(self) -> Shims:
+        """Below the brokers."""
+        return self.running.shims
+
+    @property
+    def programs(self) -> FaultPrograms:
+        """For options of single starts."""
+        return self.running.programs
+
+    def note(self, text: str) -> None:
+        """Remember something for people."""
+        self.notes.append(text)
+
+    async def head(self) -> SegmentNow:
+        """The open segment of the first partition, now."""
+        snapshot = await self.load.observer.wait_until(
+            lambda now: now.settled() and len(now.chains[0].head.members) == 2, "a look succeeds", PROGRESS_DEADLINE_S
+        )
+        return snapshot.chains[0].head
+
+    async def moved_past(self, segment: SegmentNow) -> SegmentNow:
+        """Wait until a later segment of the first partition is open.
+
+        Raises:
+            NotStruckError: None is.
+        """
+        try:
+            snapshot = await self.load.observer.wait_until(
+                lambda now: now.chains[0].head.no > segment.no, "the partition has moved", PROGRESS_DEADLINE_S
+            )
+        except DeadlineExceededError as error:
+            raise NotStruckError(str(error)) from error
+        return snapshot.chains[0].head
+
+    async def ended(self, broker: str) -> None:
+        """Wait until a broker's process has ended.
+
+        Raises:
+            NotStruckError: It runs on.
+        """
+        until = time.monotonic() + ENDED_DEADLINE_S
+        while self.cluster.pid(broker) is not None:
+            if time.monotonic() > until:
+                raise NotStruckError(f"{broker} still runs after {ENDED_DEADLINE_S:g} s")
+            await asyncio.sleep(POLL_S)
+
+    def log_size(self, process: str) -> int:
+        """Where a process's log ends now."""
+        path = self.cluster.log_file(process)
+        return path.stat().st_size if path.exists() else 0
+
+    def log_since(self, process: str, size: int) -> str:
+        """What a process has said since its log was so long."""
+        with self.cluster.log_file(process).open("rb") as file:
+            file.seek(size)
+            return file.read().decode(errors="replace")
+
+    async def says(self, process: str, words: Sequence[str], since: int, deadline_s: float) -> str:
+        """Wait until a process says one of `words`; which one.
+
+        Raises:
+            NotStruckError: It says none of them.
+        """
+        until = time.monotonic() + deadline_s
+        while True:
+            text = self.log_since(process, since)
+            for word in words:
+                if word in text:
+                    return word
+            if time.monotonic() > until:
+                raise NotStruckError(f"{process} did not say {' or '.join(words)} within {deadline_s:g} s")
+            await asyncio.sleep(POLL_S)
+
+
+class Fault(ABC):
+    """One kind of fault; an object serves one case at a time.
+
+    Attributes:
+        name: As in the table and for `ONLY`.
+        workloads: Loads that go with it; empty: all.
+        kind: The coordinator it needs.
+        own_cluster: Whether its cluster is of no use afterwards.
+        needs_shims: Whether it works through a preloaded library.
+        needs_root: Whether only root can do it.
+        accepts: Whether partitions must accept messages while it lasts (within a deadline), as promised when one
+            group, the coordinator or a client is lost.
+        options: Of the brokers of its own cluster.
+        small_disk: The broker of its own cluster whose data is on a small file system.
+    """
+
+    name: str
+    workloads: tuple[str, ...] = ()
+    kind: Kind = "embedded"
+    own_cluster: ClassVar[bool] = False
+    needs_shims: ClassVar[bool] = False
+    needs_root: ClassVar[bool] = False
+    accepts: bool = True
+    options: ClassVar[tuple[str, ...]] = ()
+    small_disk: ClassVar[str] = ""
+
+    @abstractmethod
+    async def inject(self, scene: Scene) -> None:
+        """Break something.
+
+        Raises:
+            NotStruckError: It was done, and did not have the effect that it must have.
+        """
+
+    async def hold(self, scene: Scene) -> None:
+        """Let it last."""
+        if self.accepts:
+            await scene.load.accepts()
+        await asyncio.sleep(scene.hold_s)
+
+    @abstractmethod
+    async def heal(self, scene: Scene) -> None:
+        """Mend it; also after an `inject` that failed half-way."""
+
+
+@asynccontextmanager
+async def injected(fault: Fault, scene: Scene) -> AsyncIterator[None]:
+    """The fault for as long as the block lasts: healed however it ends."""
+    try:
+        await fault.inject(scene)
+        yield
+    finally:
+        await fault.heal(scene)

@@ -1,0 +1,331 @@
+"""The load of a case, from the side that starts the client processes and tells them what to do.
+
+`Clients` keeps one producer and one reader process over all cases; `Load` is one case on them: a topic of its own, what
+was acknowledged and read so far, and the files of its history.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+from collections.abc import Callable
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Literal, Self
+
+from seriatim import Admin, TopicSettings
+from seriatim_api.errors import DeadlineExceededError, TopicExistsError, UnavailableError
+
+from e2e.demo.gaps import AckTimes
+from e2e.faults.schedule import Workload
+from e2e.observe import Observer, Snapshot
+from e2e.workers import Worker, start_worker
+
+Role = Literal["producer", "reader"]
+
+GROUP: Final = "readers"
+LATE_GROUP: Final = "late"
+BEGIN_DEADLINE_S: Final = 60.0
+PROGRESS_DEADLINE_S: Final = 45.0
+"""For a partition to accept again, and for consumers to read on, while a fault lasts or after it."""
+
+DRAIN_DEADLINE_S: Final = 90.0
+"""After the last fault has healed: everything has an outcome and is read. Later is stuck."""
+
+IDS_PER_PROCESS: Final = 10_000_000
+"""Message numbers of one producer process; a later one of the same case begins above them."""
+
+SLOW_PAUSE_S: Final = 0.05
+SLOW_FETCH_COUNT: Final = 10
+SLOW_CREDIT_BYTES: Final = 1 << 16
+CREDIT_BYTES: Final = 4 << 20
+RESET_EVERY_S: Final = (0.2, 0.6)
+
+
+class Clients:
+    """The client processes, as an asynchronous context; a role that was killed gets a new process.
+
+    Args:
+        log: Where their stderr goes.
+    """
+
+    def __init__(self, log: Path) -> None:
+        self._log = log
+        self._stacks: dict[Role, AsyncExitStack] = {}
+        self._workers: dict[Role, Worker] = {}
+        self.on_line: Callable[[Role, dict[str, Any]], None] = lambda _role, _line: None
+
+    async def __aenter__(self) -> Self:
+        await asyncio.gather(self.start("producer"), self.start("reader"))
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for role in list(self._stacks):
+            await self._stacks.pop(role).aclose()
+
+    async def start(self, role: Role) -> None:
+        """Have a process of this role, a new one if there was one before."""
+        before = self._stacks.pop(role, None)
+        if before is not None:
+            await before.aclose()
+        stack = AsyncExitStack()
+        self._workers[role] = await stack.enter_async_context(
+            start_worker(
+                role, "e2e.faults.client", [role], log=self._log, on_line=lambda line: self.on_line(role, line)
+            )
+        )
+        self._stacks[role] = stack
+        await self._workers[role].wait_for("ready", BEGIN_DEADLINE_S)
+
+    def worker(self, role: Role) -> Worker:
+        """The process of this role."""
+        return self._workers[role]
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Outcomes that producers have told of, and what readers were given (repeats included)."""
+
+    ok: int = 0
+    failed: int = 0
+    unknown: int = 0
+    delivered: int = 0
+
+
+class Load:
+    """The load of one case.
+
+    Args:
+        clients: The processes.
+        admin: Of the cluster.
+        bootstrap: Of the cluster.
+        case: Its number.
+        workload: What to send and how to read.
+        directory: For the histories.
+    """
+
+    def __init__(
+        self, clients: Clients, admin: Admin, bootstrap: tuple[str, ...], case: int, workload: Workload, directory: Path
+    ) -> None:
+        self.topic = f"case-{case}"
+        self.workload = workload
+        self.directory = directory
+        self.observer = Observer(admin, self.topic)
+        self.acks = AckTimes()
+        self.clock_shifts_ms: list[int] = []
+        self.groups: list[str] = []
+        self._clients = clients
+        self._admin = admin
+        self._bootstrap = bootstrap
+        self._case = case
+        self._process_count = 0
+        self._reader_count = 0
+        self._ended_counts = Counts()  # of producer processes that were killed
+        self._producer_counts: dict[str, int] = {}
+        self._delivered: dict[str, int] = {}
+        self._delivered_before: dict[str, int] = {}
+        self._changed = asyncio.Condition()
+        self._notifying: set[asyncio.Task[None]] = set()
+
+    # ---- what it is ------------------------------------------------------------------------------------------
+
+    @property
+    def counts(self) -> Counts:
+        """What is known now."""
+        now, before = self._producer_counts, self._ended_counts
+        return Counts(
+            before.ok + now.get("ok", 0),
+            before.failed + now.get("failed", 0),
+            before.unknown + now.get("unknown", 0),
+            sum(self._delivered.values()) + sum(self._delivered_before.values()),
+        )
+
+    def pid(self, role: Role) -> int:
+        """The process of a role."""
+        return self._clients.worker(role).pid
+
+    # ---- its life --------------------------------------------------------------------------------------------
+
+    async def begin(self) -> None:
+        """Make the topic, and have messages sent and read.
+
+        Raises:
+            SeriatimError, WorkerError: It does not begin.
+        """
+        self._clients.on_line = self._take
+        for attempt in range(3):
+            try:
+                await self._admin.create_topic(self.topic, self.workload.partitions, settings=TopicSettings(flush=True))
+            except TopicExistsError:  # the answer to a first attempt was lost
+                break
+            except (UnavailableError, DeadlineExceededError):
+                if attempt == 2:
+                    raise
+            else:
+                break
+        await self.observer.wait_until(Snapshot.settled, f"{self.topic} accepts", BEGIN_DEADLINE_S)
+        await asyncio.gather(self.begin_producer(), self.begin_reader(GROUP))
+        await self.goes_on(20)
+
+    async def begin_producer(self) -> None:
+        """Have the producer's process send; for a new process with numbers of its own."""
+        first = self._process_count * IDS_PER_PROCESS
+        self._process_count += 1
+        load = self.workload
+        self._clients.worker("producer").tell(
+            do="begin",
+            case=self._case,
+            name=f"producer-{self._process_count}",
+            bootstrap=list(self._bootstrap),
+            topic=self.topic,
+            history=str(self.directory / f"producer-{self._process_count}.jsonl"),
+            rate=load.rate,
+            size_bytes=load.size_bytes,
+            keys=load.keys,
+            first=first,
+        )
+        await self._clients.worker("producer").wait_for(f"sending {self._case}", BEGIN_DEADLINE_S)
+
+    async def begin_reader(self, group: str) -> None:
+        """Have the reader's process read for a group, from the earliest offset if the group is new; wait until it
+        has joined."""
+        self.tell_reader(group)
+        await self._clients.worker("reader").wait_for(f"joined {self._case} {group}", BEGIN_DEADLINE_S)
+
+    def tell_reader(self, group: str) -> None:
+        """The same without waiting."""
+        slow = self.workload.is_slow
+        self._reader_count += 1
+        number = self._reader_count
+        if group not in self.groups:
+            self.groups.append(group)
+        self._clients.worker("reader").tell(
+            do="begin",
+            case=self._case,
+            name=f"{group}-{number}",
+            bootstrap=list(self._bootstrap),
+            topic=self.topic,
+            group=group,
+            partitions=self.workload.partitions,
+            history=str(self.directory / f"{group}-{number}.jsonl"),
+            pause_s=SLOW_PAUSE_S if slow else 0.0,
+            fetch_count=SLOW_FETCH_COUNT,
+            credit_bytes=SLOW_CREDIT_BYTES if slow else CREDIT_BYTES,
+        )
+
+    async def stop(self) -> None:
+        """Send no more, and wait until all has an outcome and every group has read everything.
+
+        Raises:
+            DeadlineExceededError: It is stuck.
+            WorkerError: A client's process ended.
+        """
+        self._clients.worker("reader").tell(do="hurry", case=self._case)
+        self._clients.worker("producer").tell(do="stop", case=self._case)
+        await self._clients.worker("producer").wait_for(f"settled {self._case}", DRAIN_DEADLINE_S)
+        for group in self.groups:
+            observer = Observer(self._admin, self.topic, group)
+            await observer.wait_until(
+                lambda now: now.settled() and now.drained(), f"{group} has read all of {self.topic}", DRAIN_DEADLINE_S
+            )
+
+    async def end(self) -> None:
+        """Have the processes close their histories; the ones that do not are replaced."""
+        for role in ("reader", "producer"):
+            worker = self._clients.worker(role)
+            worker.tell(do="end", case=self._case)
+            try:
+                await worker.wait_for(f"ended {self._case}", BEGIN_DEADLINE_S)
+            except Exception:  # its history stays as it is: cut short, which the checker is told by the missing line
+                await self._clients.start(role)
+        self._clients.on_line = lambda _role, _line: None
+
+    # ---- faults of clients -----------------------------------------------------------------------------------
+
+    async def kill(self, role: Role) -> None:
+        """Kill the process of a role (SIGKILL)."""
+        os.kill(self.pid(role), signal.SIGKILL)
+        if role == "producer":
+            counts = self._producer_counts
+            self._producer_counts = {}
+            before = self._ended_counts
+            self._ended_counts = Counts(
+                before.ok + counts.get("ok", 0),
+                before.failed + counts.get("failed", 0),
+                before.unknown + counts.get("unknown", 0),
+            )
+        else:
+            for group, count in self._delivered.items():
+                self._delivered_before[group] = self._delivered_before.get(group, 0) + count
+            self._delivered = {}
+
+    async def start_again(self, role: Role) -> None:
+        """Have a new process of a role go on."""
+        await self._clients.start(role)
+        if role == "producer":
+            await self.begin_producer()
+        else:
+            for group in list(self.groups):
+                await self.begin_reader(group)
+
+    # ---- waiting ---------------------------------------------------------------------------------------------
+
+    async def goes_on(self, count: int = 50) -> None:
+        """Wait until so many more messages are acknowledged and delivered.
+
+        Raises:
+            DeadlineExceededError: They are not.
+        """
+        now = self.counts
+        await self._until(
+            lambda: self.counts.ok >= now.ok + count and self.counts.delivered >= now.delivered + count,
+            f"{count} more messages are acknowledged and delivered",
+        )
+
+    async def accepts(self, count: int = 50) -> None:
+        """Wait until so many more are acknowledged, whatever readers see of them.
+
+        Raises:
+            DeadlineExceededError: They are not.
+        """
+        wanted = self.counts.ok + count
+        await self._until(lambda: self.counts.ok >= wanted, f"{count} more messages are acknowledged")
+
+    async def _until(self, holds: Callable[[], bool], what: str) -> None:
+        try:
+            async with asyncio.timeout(PROGRESS_DEADLINE_S), self._changed:
+                await self._changed.wait_for(holds)
+        except TimeoutError:
+            raise DeadlineExceededError(f"waited {PROGRESS_DEADLINE_S:g} s in vain until {what}") from None
+
+    def _take(self, role: Role, line: dict[str, Any]) -> None:
+        if line.get("case") != self._case:
+            return
+        if role == "producer" and line["k"] == "progress":
+            for partition, at in line["acks"]:
+                self.acks.add(partition, at)
+            self._producer_counts = {name: line[name] for name in ("ok", "failed", "unknown")}
+            self.clock_shifts_ms.append(line["clock_shift_ms"])
+        elif role == "reader" and line["k"] == "read":
+            self._delivered[line["group"]] = line["delivered"]
+        task = asyncio.ensure_future(self._notify())
+        self._notifying.add(task)
+        task.add_done_callback(self._notifying.discard)
+
+    async def _notify(self) -> None:
+        async with self._changed:
+            self._changed.notify_all()
+
+
+async def break_connections(reset: Callable[[], Any], dice: random.Random) -> None:
+    """Break the clients' connections again and again, until cancelled."""
+    while True:
+        await asyncio.sleep(dice.uniform(*RESET_EVERY_S))
+        with suppress(UnavailableError):
+            await reset()

@@ -1,0 +1,90 @@
+"""Partitions of links, both ways and one way, through the local cluster's proxy.
+
+The proxy holds each direction of each link on its own, as a cut cable does: connections stay open and hear nothing. It
+needs no root; what it cannot do is drop single packets, or reorder them.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+from e2e.faults.fault import Fault, Scene
+from e2e.observe import SegmentNow
+
+End = Literal["master", "slave", "coordinator", "clients", "others", "all"]
+
+CLIENT_SAFE: Final = ("ordered", "keys", "slow", "late")
+"""Loads that do not work the clients' links themselves."""
+
+
+def ends_of(head: SegmentNow, end: End, groups: tuple[str, ...]) -> tuple[str, ...]:
+    """What `LocalCluster.cut` calls an end, as things stand."""
+    if end == "master":
+        return (head.members[0],)
+    if end == "slave":
+        return (head.members[1],)
+    if end == "others":
+        return tuple(group for group in groups if group != head.group)
+    return (end,)
+
+
+class Cut(Fault):
+    """Nothing passes between two ends, or from the first to the second.
+
+    Args:
+        left: One end.
+        right: The other end.
+        one_way: Only what `left` says to `right` is lost.
+    """
+
+    def __init__(self, left: End, right: End, *, one_way: bool = False) -> None:
+        self.name = f"cut {left}{'>' if one_way else '-'}{right}"
+        if "clients" in (left, right) or "all" in (left, right):
+            self.workloads = CLIENT_SAFE
+        self._left: End = left
+        self._right: End = right
+        self._one_way = one_way
+        self._pairs: list[tuple[str, str]] = []
+
+    @property
+    def moves(self) -> bool:
+        """Whether the open segment cannot go on: its members do not hear each other both ways."""
+        inside = {"master", "slave", "all"}
+        return self._left in inside and self._right in inside
+
+    async def inject(self, scene: Scene) -> None:
+        """Cut, and see the partition move if its members cannot work together."""
+        head = await scene.head()
+        groups = scene.cluster.plan.groups
+        for left in ends_of(head, self._left, groups):
+            for right in ends_of(head, self._right, groups):
+                self._pairs.append((left, right))
+                await scene.cluster.cut(left, right, one_way=self._one_way)
+        scene.note(", ".join(f"{left}{'>' if self._one_way else '-'}{right}" for left, right in self._pairs))
+        if self.moves:
+            await scene.moved_past(head)
+
+    async def heal(self, scene: Scene) -> None:
+        """Let everything through again, what was held back first."""
+        pairs, self._pairs = self._pairs, []
+        for left, right in pairs:
+            await scene.cluster.heal(left, right)
+
+
+_LINKS: Final[tuple[tuple[End, End], ...]] = (
+    ("master", "slave"),
+    ("master", "coordinator"),
+    ("slave", "coordinator"),
+    ("master", "clients"),
+    ("slave", "clients"),
+    ("master", "others"),
+    ("master", "all"),
+)
+
+
+def all_cuts() -> list[Fault]:
+    """Each link both ways, and each way alone."""
+    cuts: list[Fault] = []
+    for left, right in _LINKS:
+        cuts += [Cut(left, right), Cut(left, right, one_way=True), Cut(right, left, one_way=True)]
+    return cuts

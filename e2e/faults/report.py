@@ -1,0 +1,227 @@
+"""What cases came to: judged, gathered by fault, printed as a table, written as JSON, and whether it fails the run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Final
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from seriatim.history import Report
+
+UNKNOWN_SHARE_MAX: Final = 0.01
+"""A history with more outcomes unknown than this shows too little."""
+
+OTHER_KINDS: Final = ("failed_delivered", "misplaced", "contradicted", "unsent", "stuck")
+"""Findings of the checker that have no column of their own."""
+
+
+@dataclass(frozen=True, slots=True)
+class CaseResult:
+    """What one case came to.
+
+    Attributes:
+        number, fault, workload, repetition, seed: Of the case; `seed` is the run's.
+        sent, acknowledged, failed, delivered: Messages, from the histories.
+        lost, repeated, reordered: Messages; repeated means: not flagged.
+        other: Other findings of the checker.
+        unknown_share: Of the messages sent; those that a killed producer left without outcome do not count.
+        gap_s: The longest time in which a partition acknowledged nothing, from the blow to the end; None: not measured.
+        two_copies_s: From the heal until everything had two copies again; None: it did not, or was not waited for.
+        duration_s: Of the whole case.
+        problems: Why it fails; empty: it does not.
+        notes: What was done and seen.
+    """
+
+    number: int
+    fault: str
+    workload: str
+    repetition: int
+    seed: int
+    sent: int = 0
+    acknowledged: int = 0
+    failed: int = 0
+    delivered: int = 0
+    lost: int = 0
+    repeated: int = 0
+    reordered: int = 0
+    other: int = 0
+    unknown_share: float = 0.0
+    gap_s: float | None = None
+    two_copies_s: float | None = None
+    duration_s: float = 0.0
+    problems: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Whether it shows what it must."""
+        return not self.problems
+
+
+def judge(report: Report, *, producer_killed: bool) -> dict[str, object]:
+    """The fields of a result that the histories give, with the problems in them.
+
+    Args:
+        report: Of the checker.
+        producer_killed: Whether a producer's process was killed: what it had sent last has no outcome, and nobody was
+            left to be told one.
+    """
+    counts = report.counts
+    other = sum(counts[kind] for kind in OTHER_KINDS)
+    unknown = counts["unknown"] + (0 if producer_killed else counts["no_outcome"])
+    share = unknown / counts["sent"] if counts["sent"] else 0.0
+    problems = [f"{counts[kind]:,} {kind}" for kind in ("lost", "repeated", "reordered", *OTHER_KINDS) if counts[kind]]
+    if share > UNKNOWN_SHARE_MAX:
+        problems.append(f"{share:.2%} of the outcomes are unknown")
+    if not counts["ok"]:
+        problems.append("nothing was acknowledged")
+    if not counts["delivered"]:
+        problems.append("nothing was delivered")
+    return {
+        "sent": counts["sent"],
+        "acknowledged": counts["ok"],
+        "failed": counts["failed"],
+        "delivered": counts["delivered"],
+        "lost": counts["lost"],
+        "repeated": counts["repeated"],
+        "reordered": counts["reordered"],
+        "other": other,
+        "unknown_share": share,
+        "problems": tuple(problems),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """All cases of one fault."""
+
+    fault: str
+    runs: int
+    failed_runs: int
+    acknowledged: int
+    lost: int
+    repeated: int
+    reordered: int
+    other: int
+    unknown_share: float
+    gap_s: float | None
+    two_copies_s: float | None
+
+
+def rows(results: Sequence[CaseResult]) -> list[Row]:
+    """One row for each fault, in the order in which they first came; shares and times are the worst ones."""
+    found = []
+    for fault in dict.fromkeys(result.fault for result in results):
+        mine = [result for result in results if result.fault == fault]
+        found.append(
+            Row(
+                fault=fault,
+                runs=len(mine),
+                failed_runs=sum(not result.ok for result in mine),
+                acknowledged=sum(result.acknowledged for result in mine),
+                lost=sum(result.lost for result in mine),
+                repeated=sum(result.repeated for result in mine),
+                reordered=sum(result.reordered for result in mine),
+                other=sum(result.other for result in mine),
+                unknown_share=max(result.unknown_share for result in mine),
+                gap_s=_worst([result.gap_s for result in mine]),
+                two_copies_s=_worst([result.two_copies_s for result in mine]),
+            )
+        )
+    return found
+
+
+def _worst(values: Sequence[float | None]) -> float | None:
+    return max((value for value in values if value is not None), default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """The whole run.
+
+    Attributes:
+        seed: Of the schedule.
+        quick: Whether it was `QUICK=1`.
+        duration_s: From the first process to the last.
+        results: Of each case.
+        left_out: Faults that this machine cannot do, with the reason.
+    """
+
+    seed: int
+    quick: bool
+    duration_s: float
+    results: tuple[CaseResult, ...]
+    left_out: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def ok(self) -> bool:
+        """Whether all cases are, and there was one."""
+        return bool(self.results) and all(result.ok for result in self.results)
+
+
+def exit_status(run: RunResult) -> int:
+    """0 only if nothing is wrong."""
+    return 0 if run.ok else 1
+
+
+def to_json(run: RunResult) -> str:
+    """The run as one JSON document."""
+    document = {
+        "ok": run.ok,
+        "seed": run.seed,
+        "quick": run.quick,
+        "duration_s": round(run.duration_s, 1),
+        "left_out": run.left_out,
+        "faults": [asdict(row) for row in rows(run.results)],
+        "cases": [{"ok": result.ok, **asdict(result)} for result in run.results],
+    }
+    return json.dumps(document, indent=1, allow_nan=False) + "\n"
+
+
+def print_run(console: Console, run: RunResult) -> None:
+    """The table, what failed, and one line at the end."""
+    console.print(_table(rows(run.results)))
+    for fault, reason in run.left_out.items():
+        console.print(f"left out: {fault}: {reason}", highlight=False, markup=False)
+    for result in run.results:
+        for problem in result.problems:
+            text = f"case {result.number}, {result.fault}, load {result.workload}: {problem}"
+            console.print(f"FAILED {text}", style="red", highlight=False, markup=False)
+    failed = sum(not result.ok for result in run.results)
+    acknowledged = sum(result.acknowledged for result in run.results)
+    verdict = "[green]OK[/]" if run.ok else "[bold red]FAILED[/]"
+    console.print(
+        f"{verdict} {len(run.results)} cases, {failed} failed, {acknowledged:,} messages acknowledged, "
+        f"{run.duration_s:.0f} s (SEED={run.seed})",
+        highlight=False,
+    )
+
+
+def _table(found: Sequence[Row]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("fault")
+    names = (
+        "runs", "failed", "acknowledged", "lost", "repeated", "reordered", "other", "unknown", "longest gap",
+        "two copies",
+    )  # fmt: skip
+    for name in names:
+        table.add_column(name, justify="right")
+    for row in found:
+        table.add_row(
+            row.fault, str(row.runs), _bad(row.failed_runs), f"{row.acknowledged:,}", _bad(row.lost),
+            _bad(row.repeated), _bad(row.reordered), _bad(row.other), f"{row.unknown_share:.2%}",
+            _seconds(row.gap_s), _seconds(row.two_copies_s),
+        )  # fmt: skip
+    return table
+
+
+def _bad(count: int) -> str:
+    return f"[bold red]{count:,}[/]" if count else "0"
+
+
+def _seconds(value: float | None) -> str:
+    return "–" if value is None else f"{value:.1f} s"

@@ -1,0 +1,125 @@
+"""Which fault comes when, under which load, and with which dice: from the seed alone.
+
+Pure. A case's dice depend on the seed, the name of its fault and how often that fault came before, not on its place in
+the run: `ONLY="kill master"` replays the same cases that a whole run had. What real processes do with their time is not
+in any seed, so a replay strikes the same things at about the same moments, not at the same ones.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+HOLD_S: Final = (1.0, 2.5)
+"""How long a fault lasts, as a rule: longer than brokers wait for a silent one, in seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """The load of a case.
+
+    Attributes:
+        keys: How many keys the messages have; 0: none, they go to the partitions in turn.
+        rate: Messages a second.
+        size_bytes: Of each message.
+        resets: Whether the clients' connections are broken again and again.
+        is_slow: Whether the consumer takes its time, so that a backlog grows.
+        is_late: Whether a second group starts from the earliest offset once the fault has healed.
+    """
+
+    name: str
+    partitions: int
+    keys: int = 0
+    rate: float = 250.0
+    size_bytes: int = 100
+    resets: bool = False
+    is_slow: bool = False
+    is_late: bool = False
+
+
+WORKLOADS: Final = (
+    Workload("ordered", partitions=1),
+    Workload("keys", partitions=4, keys=100),
+    Workload("resend", partitions=2, resets=True),
+    Workload("slow", partitions=1, size_bytes=1_000, is_slow=True),
+    Workload("late", partitions=2, is_late=True),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A kind of fault as the schedule needs to know it.
+
+    Attributes:
+        name: Of the fault.
+        workloads: Names of loads that go with it; empty: all.
+    """
+
+    name: str
+    workloads: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One run of one fault.
+
+    Attributes:
+        number: In this run of the suite, from 1.
+        fault: Its name.
+        repetition: How often this fault came before.
+        workload: The load.
+        hold_s: How long the fault lasts, where it does not say itself.
+        seed: Of all further dice.
+    """
+
+    number: int
+    fault: str
+    repetition: int
+    workload: Workload
+    hold_s: float
+    seed: str
+
+    def dice(self) -> random.Random:
+        """The case's own dice, always the same."""
+        return random.Random(self.seed)
+
+
+def plan(seed: int, faults: Sequence[Planned], *, shuffled: bool = True) -> Iterator[Case]:
+    """Rounds of all the faults, without end, each round in another order.
+
+    Args:
+        seed: The run's.
+        faults: At least one.
+        shuffled: False: each round in the order given.
+    """
+    assert faults
+    number = 0
+    repetition = 0
+    while True:
+        order = list(faults)
+        if shuffled:
+            random.Random(f"{seed}/{repetition}").shuffle(order)
+        for fault in order:
+            number += 1
+            yield case(seed, fault, repetition, number)
+        repetition += 1
+
+
+def case(seed: int, fault: Planned, repetition: int, number: int = 1) -> Case:
+    """The case in which `fault` comes for the `repetition`th time."""
+    base = f"{seed}/{fault.name}/{repetition}"
+    dice = random.Random(base)
+    workloads = [load for load in WORKLOADS if not fault.workloads or load.name in fault.workloads]
+    assert workloads, f"{fault.name} goes with no load"
+    # Another load each time that the fault comes; which one is first differs from fault to fault.
+    first = random.Random(f"{seed}/{fault.name}").randrange(len(workloads))
+    return Case(
+        number=number,
+        fault=fault.name,
+        repetition=repetition,
+        workload=workloads[(first + repetition) % len(workloads)],
+        hold_s=dice.uniform(*HOLD_S),
+        seed=base,
+    )

@@ -1,0 +1,61 @@
+"""What the fault suite is told from outside, through its environment: QUICK, MINUTES, SEED, ONLY, OUT."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+SEED_MAX: Final = 999_999
+"""For a seed that nobody chose: few digits, because people type it again."""
+
+
+class SettingsError(ValueError):
+    """The environment says something that means nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """One run.
+
+    Attributes:
+        quick: A fixed choice of faults, each once.
+        minutes: For how long cases are begun; None: until each fault came once.
+        seed: Of the schedule.
+        only: Words that a fault's name must contain, any of them; empty: all faults.
+        out: Where the report and what failed cases left goes.
+    """
+
+    quick: bool
+    minutes: float | None
+    seed: int
+    only: tuple[str, ...]
+    out: Path
+
+
+def read_settings(environment: Mapping[str, str]) -> Settings:
+    """The settings that the environment asks for.
+
+    Raises:
+        SettingsError: SEED or MINUTES is no number.
+    """
+    minutes_text, seed_text = environment.get("MINUTES", ""), environment.get("SEED", "")
+    try:
+        minutes = float(minutes_text) if minutes_text else None
+    except ValueError:
+        raise SettingsError(f"MINUTES is a number, not {minutes_text!r}") from None
+    if minutes is not None and not 0 < minutes < float("inf"):
+        raise SettingsError(f"MINUTES is above 0, not {minutes_text}")
+    try:
+        seed = int(seed_text) if seed_text else random.SystemRandom().randint(1, SEED_MAX)
+    except ValueError:
+        raise SettingsError(f"SEED is a whole number, not {seed_text!r}") from None
+    return Settings(
+        quick=environment.get("QUICK", "") not in ("", "0", "no", "false"),
+        minutes=minutes,
+        seed=seed,
+        only=tuple(part.strip() for part in environment.get("ONLY", "").split(",") if part.strip()),
+        out=Path(environment.get("OUT") or "faults-out"),
+    )

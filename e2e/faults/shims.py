@@ -1,0 +1,134 @@
+"""What lies below the brokers' processes: libraries of `tools/` that are preloaded into them, and how to work them.
+
+`slowdisk` delays and fails what reaches the data directory, `lossydisk` notes what was flushed, `badclock` shifts the
+wall clock. Each broker has control files of its own. Where there is no C compiler, the faults that need them are left
+out, and the report says so.
+"""
+
+from __future__ import annotations
+
+import shutil
+import struct
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+_TOOLS: Final = Path(__file__).resolve().parents[2] / "tools"
+_LIBRARIES: Final = ("badclock", "lossydisk", "slowdisk")  # the last one is asked first: what it fails is not noted
+_COMPILE_DEADLINE_S: Final = 60
+
+
+def find_compiler() -> str | None:
+    """A C compiler; None: there is none."""
+    return next((found for name in ("cc", "gcc", "clang") if (found := shutil.which(name))), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Synced:
+    """A flush that the disk acknowledged: the file was at least so long when it began."""
+
+    inode: int
+    size_bytes: int
+    began_ns: int
+
+
+def parse_synced(text: str) -> list[Synced]:
+    """The lines of a log of `lossydisk`; a torn last one is left out."""
+    lines = text.split("\n")[:-1]
+    return [Synced(*map(int, line.split())) for line in lines]
+
+
+class Shims:
+    """The libraries, built in a directory, and the control files of each broker.
+
+    Args:
+        directory: Made if absent; outside the brokers' data.
+        data: Where the brokers' data directories are, by broker's name.
+    """
+
+    def __init__(self, directory: Path, data: Path) -> None:
+        self._directory = directory.resolve()
+        self._data = data.resolve()
+        self._directory.mkdir(parents=True, exist_ok=True)
+        self._built = self._build()
+
+    @property
+    def built(self) -> bool:
+        """Whether there is anything to preload."""
+        return bool(self._built)
+
+    def _build(self) -> tuple[Path, ...]:
+        compiler = find_compiler()
+        if compiler is None:
+            return ()
+        built = []
+        for name in _LIBRARIES:
+            library = self._directory / f"{name}.so"
+            source = _TOOLS / name / f"{name}.c"
+            command = [compiler, "-O2", "-shared", "-fPIC", "-o", str(library), str(source), "-ldl"]
+            subprocess.run(command, check=True, timeout=_COMPILE_DEADLINE_S)
+            built.append(library)
+        return tuple(reversed(built))
+
+    def environment(self, broker: str) -> dict[str, str]:
+        """What the broker's process needs in its environment, besides the rest."""
+        if not self._built:
+            return {}
+        if not self._clock(broker).exists():
+            self.shift_clock(broker, 0)
+        prefix = str(self._data / broker)
+        return {
+            "LD_PRELOAD": ":".join(map(str, self._built)),
+            "SLOWDISK_PREFIX": prefix,
+            "SLOWDISK_CONTROL": str(self._disk(broker)),
+            "LOSSYDISK_PREFIX": prefix,
+            "LOSSYDISK_LOG": str(self._log(broker)),
+            "BADCLOCK_CONTROL": str(self._clock(broker)),
+        }
+
+    def set_disk(self, broker: str, settings: str) -> None:
+        """Have the broker's disk behave so from now on (see `tools/slowdisk`); empty: well."""
+        self._disk(broker).write_text(settings)
+
+    def shift_clock(self, broker: str, shift_s: float) -> None:
+        """Set the broker's wall clock so many seconds off the true one."""
+        path = self._clock(broker)
+        if not path.exists():
+            path.write_bytes(bytes(8))
+        with path.open("r+b") as file:  # in place: the process has it mapped
+            file.write(struct.pack("=q", int(shift_s * 1e9)))
+
+    def synced(self, broker: str) -> list[Synced]:
+        """Every flush of the broker's files so far, in order."""
+        try:
+            return parse_synced(self._log(broker).read_text())
+        except FileNotFoundError:
+            return []
+
+    def lose_unsynced(self, broker: str) -> int:
+        """Cut the files of a broker that does not run to what was flushed of them; returns how many bytes that took.
+
+        RocksDB's own log and lock files are never flushed, and are cut to nothing like everything else.
+        """
+        flushed = {entry.inode: entry.size_bytes for entry in self.synced(broker)}
+        lost = 0
+        for path in sorted((self._data / broker).rglob("*")):
+            if path.is_symlink() or not path.is_file():
+                continue
+            found = path.stat()
+            keep = flushed.get(found.st_ino, 0)
+            if found.st_size > keep:
+                lost += found.st_size - keep
+                with path.open("r+b") as file:
+                    file.truncate(keep)
+        return lost
+
+    def _disk(self, broker: str) -> Path:
+        return self._directory / f"{broker}.disk"
+
+    def _log(self, broker: str) -> Path:
+        return self._directory / f"{broker}.synced"
+
+    def _clock(self, broker: str) -> Path:
+        return self._directory / f"{broker}.clock"

@@ -1,0 +1,107 @@
+"""Switches as faults: many in a row, one inside another, one broker after another restarted. Nothing breaks in them, so
+nothing may be lost, and nothing may be answered `failed` either."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Final
+
+from seriatim_api.errors import SeriatimError
+
+from e2e.faults.fault import Fault, NotStruckError, Scene
+
+SWITCH_DEADLINE_S: Final = 240.0
+SWITCHES: Final = 200
+SWITCHES_QUICK: Final = 40
+ROUNDS: Final = 10
+ROUNDS_QUICK: Final = 4
+
+
+class ManySwitches(Fault):
+    """Planned switches of one partition, each as soon as the one before is done."""
+
+    name = "200 switches in a row"
+
+    async def inject(self, scene: Scene) -> None:
+        """Switch, and switch again."""
+        wanted = SWITCHES_QUICK if scene.quick else SWITCHES
+        chain = await scene.admin.describe_chain(scene.load.topic, 0)
+        first = no = chain.segments[-1].no
+        until = time.monotonic() + SWITCH_DEADLINE_S
+        refusals = 0
+        while no - first < wanted:
+            if time.monotonic() > until:
+                raise NotStruckError(f"only {no - first} of {wanted} switches in {SWITCH_DEADLINE_S:g} s")
+            try:
+                no = max(no, (await scene.admin.switch_partition(chain.partition_id)).segment)
+            except SeriatimError:  # a plan that is dropped goes on accepting: try again
+                refusals += 1
+        scene.note(f"{no - first} switches, {refusals} plans dropped")
+
+    async def hold(self, scene: Scene) -> None:
+        """It goes on."""
+        await scene.load.goes_on()
+
+    async def heal(self, scene: Scene) -> None:
+        """Nothing is broken."""
+
+
+class SwitchDuringSwitch(Fault):
+    """Two planned switches of one partition at once, and the master frozen in the middle of them."""
+
+    name = "switch during switch"
+
+    def __init__(self) -> None:
+        self._frozen = ""
+
+    async def inject(self, scene: Scene) -> None:
+        """Again and again."""
+        first = (await scene.head()).no
+        for _ in range(ROUNDS_QUICK if scene.quick else ROUNDS):
+            head = await scene.head()
+            chain = await scene.admin.describe_chain(scene.load.topic, 0)
+            switches = [
+                asyncio.create_task(scene.admin.switch_partition(chain.partition_id), name=f"switch {number}")
+                for number in range(2)
+            ]
+            await asyncio.sleep(scene.dice.uniform(0.0, 0.03))
+            self._frozen = head.members[scene.dice.randrange(2)]
+            await scene.cluster.freeze(self._frozen)
+            await asyncio.gather(*switches, return_exceptions=True)
+            await scene.moved_past(head)
+            await scene.load.accepts()
+            await scene.cluster.thaw(self._frozen)
+            self._frozen = ""
+        scene.note(f"{(await scene.head()).no - first} segments")
+
+    async def heal(self, scene: Scene) -> None:
+        """Let the last one go on."""
+        if self._frozen:
+            await scene.cluster.thaw(self._frozen)
+
+
+class RollingRestart(Fault):
+    """Each broker in turn is asked to end, hands over, and is started again."""
+
+    name = "rolling restart"
+
+    async def inject(self, scene: Scene) -> None:
+        """One after another; each is back before the next one goes."""
+        brokers = list(scene.cluster.broker_names)
+        scene.dice.shuffle(brokers)
+        if scene.quick:
+            head = await scene.head()
+            brokers = list(head.members)
+        for broker in brokers:
+            await scene.cluster.stop_gracefully(broker)
+            await scene.cluster.start_again(broker)
+            await scene.cluster.wait_ready(broker)
+            await scene.load.accepts()
+        counts = scene.load.counts
+        if counts.failed or counts.unknown:
+            raise NotStruckError(f"{counts.failed} sends failed and {counts.unknown} are unknown, though nothing broke")
+
+    async def heal(self, scene: Scene) -> None:
+        """Whoever is still stopped comes back."""
+        await scene.cluster.start_again("brokers")
