@@ -14,11 +14,11 @@ from seriatim_api.ids import MemberId
 from seriatim_broker.core import effects as fx
 from seriatim_broker.core.broker import BrokerCore
 from seriatim_broker.core.config import BrokerConfig
-from seriatim_broker.core.events import Append, DirectoryChanged, Event, LogRead, Moment, Persisted, Tick
-from seriatim_broker.core.log import PutBatch
+from seriatim_broker.core.events import DirectoryChanged, Event, LogRead, Moment, Persisted, Tick
 from seriatim_broker.testing.memory_disk import MemoryDisk
 
 from .schedule import Schedule, Violation
+from .watching import WatchedCore
 
 WALL_MS_START = 1_700_000_000_000
 
@@ -81,6 +81,7 @@ class Process:
         self.member = broker.member
         self.run = broker.run
         self.alive = True
+        self.is_serving = True
         self.frozen = False
         self.links: dict[str, Any] = {}
         self.wanted: dict[str, bool] = {}
@@ -112,7 +113,7 @@ class Process:
             fx.ConsumerResolved: self._answer_client,
             fx.GroupDescribed: self._answer_client,
             fx.Deliver: self._deliver_to_consumer,
-            fx.Note: self._note,
+            fx.Note: _noted,
         }
         self.core = world.core_kind(
             world.config,
@@ -123,10 +124,15 @@ class Process:
             broker.disk.recover(),
             broker.suspect_before_run,
         )
+        self._watched = WatchedCore(self.core, self, self._schedule, world.judge)
 
     def _moment(self) -> Moment:
         now = self._schedule.now_us
         return Moment(now + self._mono_offset_us, now // 1000 + self._wall_offset_ms)
+
+    def asked_as(self, request: int) -> int:
+        """The core is given the clients' numbers as they are."""
+        return request
 
     def to_mono(self, time_us: int) -> int:
         """A virtual time on this process's monotonic clock."""
@@ -135,7 +141,7 @@ class Process:
     def start(self) -> None:
         """Begin; the directory is known at once, as a process reads it before it serves."""
         self._schedule.mark(self.name, f"start {self.run}")
-        self._carry_out(self._stepped(None))
+        self._carry_out(self._watched.start(self._moment()))
         self.deliver(self._world.directory())
 
     # ---- events -------------------------------------------------------------------------------------
@@ -147,7 +153,11 @@ class Process:
         if self.frozen:
             self._inbox.append(event)
             return
-        self._carry_out(self._stepped(event))
+        self._carry_out(self._watched.step(event, self._moment()))
+
+    def freeze(self) -> None:
+        """Do nothing until `thaw`."""
+        self.frozen = True
 
     def thaw(self) -> None:
         """Go on, with all that has come meanwhile."""
@@ -164,41 +174,6 @@ class Process:
         """The process is no more."""
         self.alive = False
         self.broker.process = None
-
-    def _stepped(self, event: Event | None) -> list[fx.Effect]:
-        schedule = self._schedule
-        try:
-            effects = self.core.start(self._moment()) if event is None else self.core.step(event, self._moment())
-        except Exception as error:  # whatever it is, a core must not raise it
-            raise Violation("CORE", f"{self.name} on {event}: {error!r}") from error
-        if isinstance(event, Append):
-            self._note_place(event, effects)
-        if schedule.trace:
-            self._tell(event, effects)
-        if schedule.detailed:
-            schedule.mark(self.name, f"{event} {effects}")
-        else:
-            schedule.mark(self.name, f"{type(event).__name__} {len(effects)}")
-        return effects
-
-    def _note_place(self, event: Append, effects: list[fx.Effect]) -> None:
-        """Tell the judge where the master put the batch of a request."""
-        for effect in effects:
-            if isinstance(effect, fx.Persist):
-                for write in effect.writes:
-                    if isinstance(write, PutBatch) and write.batch.body == event.body:
-                        self._world.judge.appended(event.request, write.batch)
-
-    def _tell(self, event: Event | None, effects: list[fx.Effect]) -> None:
-        from .story import brief, is_noise
-
-        if event is not None and is_noise(event) and all(is_noise(effect) for effect in effects):
-            return
-        if event is None or not is_noise(event):
-            self._schedule.tell(self.name, "◀ " + ("start" if event is None else brief(event)))
-        for effect in effects:
-            if not is_noise(effect):
-                self._schedule.tell(self.name, "    ▶ " + brief(effect))
 
     def _set_timer(self) -> None:
         wake = self.core.next_wake_us()
@@ -228,7 +203,6 @@ class Process:
             self._set_timer()
 
     def _persist(self, effect: fx.Persist) -> None:
-        self._world.judge.writes(self, effect.writes)
         try:
             ticket = self.broker.disk.submit(effect.writes)
         except AssertionError as error:
@@ -288,10 +262,11 @@ class Process:
         self._world.coordinator.request(self, effect)
 
     def _answer_client(self, effect: Any) -> None:
-        self._world.clients.answer(self, effect)
+        self._world.clients.answer(self, effect.request, effect)
 
     def _deliver_to_consumer(self, effect: fx.Deliver) -> None:
         self._world.clients.delivery(self, effect)
 
-    def _note(self, effect: fx.Note) -> None:
-        self._world.judge.note(self, effect)
+
+def _noted(_effect: fx.Note) -> None:
+    """The judge saw it already."""

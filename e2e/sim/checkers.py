@@ -13,6 +13,7 @@ from seriatim_api.errors import BatchMismatchError, SequenceGapError, SequenceTo
 from seriatim_api.ids import MemberId, PartitionId, RunId, format_offset, split_offset
 from seriatim_broker.core import chain as chains
 from seriatim_broker.core.chain import Chain, Segment, SegmentState
+from seriatim_broker.core.effects import Note
 from seriatim_broker.core.events import CursorRecord
 from seriatim_broker.core.log import Batch, PutBatch, PutPreparation, PutSegment, PutTailCopy, Write
 from seriatim_broker.testing.memory_disk import DiskImage
@@ -20,7 +21,7 @@ from seriatim_broker.testing.memory_disk import DiskImage
 from .schedule import Schedule, Violation
 
 if TYPE_CHECKING:
-    from .brokers import Broker, Process
+    from .brokers import Broker
 
 _SETTLED = (SegmentState.SEALED, SegmentState.LOST)
 
@@ -79,27 +80,27 @@ class Judge:
         """Report a broken promise."""
         raise Violation(rule, text)
 
-    def note(self, process: Process, effect: Any) -> None:
+    def note(self, effect: Note) -> None:
         """Count what happened, so that a run can say which rare states it reached."""
         self.seen_states.add(effect.name)
 
     # ---- disks --------------------------------------------------------------------------------------
 
-    def writes(self, process: Process, writes: tuple[Write, ...]) -> None:
+    def writes(self, who: str, writes: tuple[Write, ...]) -> None:
         """I5: at one place of a segment there is one batch, on whatever disk; a seal is known only from the chain."""
         for write in writes:
             if isinstance(write, PutBatch):
-                self._place(process.name, write.partition, write.batch)
+                self._place(who, write.partition, write.batch)
             elif isinstance(write, PutTailCopy):
                 for batch in write.tail.batches:
-                    self._place(process.name, write.partition, batch)
+                    self._place(who, write.partition, batch)
             elif isinstance(write, PutPreparation) and write.preparation.tail is not None:
                 for batch in write.preparation.tail.batches:
-                    self._place(process.name, write.partition, batch)
+                    self._place(who, write.partition, batch)
             elif isinstance(write, PutSegment) and write.segment.sealed_len is not None:
                 known = self.sealed.get((write.partition, write.segment.no))
                 if known is None or known[0] != write.segment.sealed_len:
-                    what = f"{process.name} takes segment {write.segment.no} for sealed"
+                    what = f"{who} takes segment {write.segment.no} for sealed"
                     self.fail("I5", f"{what}: {write.segment}, and the chain says {known}")
 
     def _place(self, who: str, partition: PartitionId, batch: Batch) -> None:
@@ -126,12 +127,12 @@ class Judge:
 
     # ---- chains -------------------------------------------------------------------------------------
 
-    def chain_written(self, process: Process, before: Chain | None, after: Chain, certificate: RunId | None) -> None:
+    def chain_written(self, who: str, before: Chain | None, after: Chain, certificate: RunId | None) -> None:
         """I5, I6, I7, I12, I14 of one transition, as the coordinator carries it out."""
         if self._schedule.trace:
             from .story import brief
 
-            self._schedule.tell("coord", f"chain by {process.name}: {brief(after)} cert {certificate}")
+            self._schedule.tell("coord", f"chain by {who}: {brief(after)} cert {certificate}")
         chains.check(after)
         self.history.setdefault(after.partition, []).append(after)
         if before is None:
@@ -298,11 +299,11 @@ class Judge:
         """The application handed a message over."""
         self.fates[message] = Fate(partition, producer, self._schedule.now_us)
 
-    def accepted(self, process: Process, partition: PartitionId, messages: list[int], offset: int) -> None:
+    def accepted(self, who: str, partition: PartitionId, messages: list[int], offset: int) -> None:
         """A broker says that a batch stands at `offset`: two disks have it, and the segment was not sealed below."""
         segment_no, index = split_offset(offset)
         batch = self.placed.get((partition, segment_no, index))
-        what = f"{process.name} acknowledges {messages} at {format_offset(offset)}"
+        what = f"{who} acknowledges {messages} at {format_offset(offset)}"
         self.accepted_count += 1
         if batch is None or messages_of(batch) != messages:
             self.fail("I1", f"{what}, where there is {batch and messages_of(batch)}")
@@ -313,16 +314,16 @@ class Judge:
         """A master gave the batch of a request its place."""
         self._appended[request] = batch
 
-    def denied(self, process: Process, request: int, error: SeriatimError) -> None:
+    def denied(self, who: str, request: int, error: SeriatimError) -> None:
         """I10: an attempt that is answered as not stored stands nowhere, now or later. GAP: none breaks a sequence."""
         if isinstance(error, SequenceGapError | SequenceTooOldError | BatchMismatchError):
-            self.fail("GAP", f"{process.name} refuses a producer that keeps the rules: {error}")
+            self.fail("GAP", f"{who} refuses a producer that keeps the rules: {error}")
         batch = self._appended.get(request)
         if batch is None or not error.outcome_known:
             return
         header = batch.header
         partition = PartitionId(header.partition)
-        what = f"{process.name} answers {error} for what it put at {header.segment}:{header.base_index}"
+        what = f"{who} answers {error} for what it put at {header.segment}:{header.base_index}"
         sealed = self.sealed.get((partition, header.segment))
         if sealed is None:
             self.fail("I10", f"{what}, and the segment's length is not decided")
@@ -349,16 +350,16 @@ class Judge:
 
     # ---- consumers ----------------------------------------------------------------------------------
 
-    def served(self, process: Process, batches: tuple[Batch, ...], server_epoch: int) -> None:
+    def served(self, who: str, batches: tuple[Batch, ...], server_epoch: int) -> None:
         """A broker puts batches on a consumer's stream: committed, below the seal, and with nobody serving after it."""
         for batch in batches:
             header = batch.header
             partition = PartitionId(header.partition)
             newest = self._servers.get((partition, header.segment), 0)
             if server_epoch < newest:
-                self.fail("SERVER", f"{process.name} delivers under {server_epoch} after another did under {newest}")
+                self.fail("SERVER", f"{who} delivers under {server_epoch} after another did under {newest}")
             self._servers[partition, header.segment] = server_epoch
-            what = f"{process.name} delivers {header.segment}:{header.base_index}"
+            what = f"{who} delivers {header.segment}:{header.base_index}"
             known = self.placed.get((partition, header.segment, header.base_index))
             if known is None or known.header.checksum != header.checksum:
                 self.fail("I5", f"{what}, which is not what was written there")
@@ -427,10 +428,10 @@ class Judge:
         view.acked[segment_no] = max(view.acked.get(segment_no, 0), index + 1)
 
     def cursor_written(
-        self, process: Process, partition: PartitionId, group: str, old: CursorRecord | None, new: CursorRecord
+        self, who: str, partition: PartitionId, group: str, old: CursorRecord | None, new: CursorRecord
     ) -> None:
         """I8 and I11: a cursor goes forward, over settled segments that the group has drained."""
-        self._schedule.tell("coord", f"cursor of {group} by {process.name}: {new}")
+        self._schedule.tell("coord", f"cursor of {group} by {who}: {new}")
         if old is None:
             return
         what = f"the cursor of {group} goes from segment {old.segment_no} to {new.segment_no}"

@@ -7,7 +7,7 @@ path stays cut; the client notices after a while, and what was on its way may or
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from seriatim._core import producer as core
 from seriatim_api.batch import make_header, parse_header
@@ -19,7 +19,7 @@ from .faults import Options
 from .schedule import Schedule
 
 if TYPE_CHECKING:
-    from .brokers import Broker, Process
+    from .brokers import Broker
     from .checkers import Judge
     from .network import Network
 
@@ -28,13 +28,34 @@ SILENCE_US = 250_000  # after this without a path a client takes its stream for 
 WINDOW_BYTES = 1 << 20
 
 
+class Served(Protocol):
+    """A broker's process, as clients reach it."""
+
+    name: str
+    alive: bool
+    frozen: bool
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether it listens already."""
+        ...
+
+    def deliver(self, event: Event) -> None:
+        """Hand an event to it."""
+        ...
+
+    def to_mono(self, time_us: int) -> int:
+        """A virtual time on its clock."""
+        ...
+
+
 class Stream:
     """A client's stream to one process of a broker."""
 
     __slots__ = ("arrivals", "is_open", "number", "on_closed", "on_reply", "process", "seen_by_client")
 
     def __init__(
-        self, number: int, process: Process, on_reply: Callable[[Any], None], on_closed: Callable[[Stream], None]
+        self, number: int, process: Served, on_reply: Callable[[Any], None], on_closed: Callable[[Stream], None]
     ) -> None:
         self.number = number
         self.process = process
@@ -81,8 +102,9 @@ class Clients:
     def _connect(self, address: str, on_open: Any, on_reply: Any, on_closed: Any) -> None:
         broker = self.brokers[address]
         process = broker.process
-        if process is None or process.frozen or self.cut.get(address):
-            patience = self.network.latency_us() if process is None and broker.refuses else SILENCE_US
+        if process is None or not process.is_serving or process.frozen or self.cut.get(address):
+            refuses = broker.refuses if process is None else not process.is_serving
+            patience = self.network.latency_us() if refuses else SILENCE_US
             self.schedule.after(patience, on_open, None)
             return
         stream = Stream(self.number(), process, on_reply, on_closed)
@@ -140,7 +162,7 @@ class Clients:
             self._streams.pop(stream.number, None)
             self.schedule.after(self.network.latency_us(), stream.process.deliver, ConsumerGone(stream.number))
 
-    def process_ended(self, process: Process, *, silent: bool) -> None:
+    def process_ended(self, process: Served, *, silent: bool) -> None:
         """All streams to a process end with it."""
         for stream in list(self._streams.values()):
             if stream.process is process:
@@ -160,16 +182,16 @@ class Clients:
         self._asked[request] = (stream, on_answer)
         return request
 
-    def answer(self, process: Process, effect: Any) -> None:
-        """An answer leaves a broker."""
-        asked = self._asked.pop(effect.request, None)
+    def answer(self, process: Served, request: int, effect: Any) -> None:
+        """An answer leaves a broker; `request` is the number that `ask` gave."""
+        asked = self._asked.pop(request, None)
         if asked is None:
             return
         stream, on_answer = asked
         if isinstance(effect, fx.AppendAccepted):
-            on_answer((process, effect))
+            on_answer((process.name, effect))
         elif isinstance(effect, fx.AppendRefused):
-            self.judge.denied(process, effect.request, effect.error)
+            self.judge.denied(process.name, request, effect.error)
         if stream is not None:
             if stream.is_open:
                 self.reply(stream, (on_answer, effect))
@@ -187,20 +209,20 @@ class Clients:
     def _unary_arrives(self, name: str, make: Callable[[int, int], Event], once: _Once) -> None:
         broker = self.brokers[name]
         process = broker.process
-        if process is None and broker.refuses:
+        if broker.refuses if process is None else not process.is_serving:
             self.schedule.after(self.network.latency_us(), once, None)
-        if process is None or self.cut.get(name):
+        if process is None or not process.is_serving or self.cut.get(name):
             return
         request = self.ask(None, once)
         process.deliver(make(request, process.to_mono(self.schedule.now_us + RESOLVE_DEADLINE_US)))
 
-    def delivery(self, process: Process, effect: fx.Deliver) -> None:
+    def delivery(self, process: Served, effect: fx.Deliver) -> None:
         """Something for a consumer leaves a broker."""
         stream = self._streams.get(effect.stream)
         if stream is None or stream.process is not process:
             return
         if isinstance(effect.event, fx.Batches):
-            self.judge.served(process, effect.event.batches, effect.event.server_epoch)
+            self.judge.served(process.name, effect.event.batches, effect.event.server_epoch)
         self.reply(stream, effect)
 
 
@@ -341,8 +363,8 @@ class SimProducer:
 
         def answered(answer: Any) -> None:
             if isinstance(answer, tuple):
-                process, accepted = answer
-                self._clients.judge.accepted(process, self.partition, messages, accepted.offset)
+                who, accepted = answer
+                self._clients.judge.accepted(who, self.partition, messages, accepted.offset)
             else:
                 self._replied(effect, answer)
 

@@ -141,12 +141,12 @@ class SimCoordinator:
             before = records.chain(request.chain.partition)[0]
             written = records.write_chain(request.chain, request.revision, request.certificate)
             if written is not None:
-                self._judge.chain_written(process, before, request.chain, request.certificate)
+                self._judge.chain_written(process.name, before, request.chain, request.certificate)
             outcome = WriteOutcome.CONFLICT if written is None else WriteOutcome.DONE
             return ChainWritten(request.partition, request.serial, outcome, written or 0)
         old = records.cursor(request.partition, request.group)[0]
         written = records.write_cursor(request.partition, request.group, request.record, request.revision)
         if written is not None:
-            self._judge.cursor_written(process, request.partition, request.group, old, request.record)
+            self._judge.cursor_written(process.name, request.partition, request.group, old, request.record)
         outcome = WriteOutcome.CONFLICT if written is None else WriteOutcome.DONE
         return CursorWritten(request.partition, request.group, request.serial, outcome, written or 0)

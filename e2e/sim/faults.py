@@ -78,6 +78,13 @@ class Options:
     delivery_timeout_ms: int = 60_000
 
 
+def draw_latency_us(rng: random.Random, options: Options) -> int:
+    """How long something takes from one process to another."""
+    if options.latency_rare_share and rng.random() < options.latency_rare_share:
+        return rng.randint(options.latency_us_max, options.latency_us_max + options.latency_us_rare)
+    return rng.randint(options.latency_us_min, options.latency_us_max)
+
+
 def draw(rng: random.Random, profile: str = "") -> Options:
     """A mix for one seed: half of them of everything, the others made for what is rare otherwise.
 

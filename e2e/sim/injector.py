@@ -138,10 +138,10 @@ class Injector:
         kept = self._rng.randint(0, broker.disk.pending_count)
         self._tell(f"{broker.name} ends ({'machine' if machine else 'process'}), of the unsynced it keeps {kept}")
         run = RunId(broker.member, broker.run)
+        self._world.network.process_ended(process, silent=machine)
         process.end()
         broker.refuses = not machine
         broker.disk.crash(kept)
-        self._world.network.process_ended(process, silent=machine)
         self._world.clients.process_ended(process, silent=machine)
         if self._rng.random() >= self._options.certificate_never_share:
             self._schedule.after(
@@ -167,7 +167,7 @@ class Injector:
         if process is None or process.frozen:
             return
         self._tell(f"{process.name} freezes")
-        process.frozen = True
+        process.freeze()
 
         def thaw() -> None:
             if process.alive and process.frozen:

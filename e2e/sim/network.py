@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 from seriatim_broker.core.events import LinkDown, LinkUp, Received
 from seriatim_broker.core.messages import DATA, Message
+from seriatim_broker.testing.paths import Paths
 
-from .faults import Options
+from .faults import Options, draw_latency_us
 from .schedule import Schedule
 
 if TYPE_CHECKING:
@@ -39,52 +40,29 @@ class End:
         self.held: tuple[list[Message], list[Message]] = ([], [])
 
 
-class Network:
+class Network(Paths):
     """All links, and the cuts between brokers."""
 
     def __init__(self, schedule: Schedule, options: Options, brokers: dict[str, Broker]) -> None:
+        super().__init__()
         self._schedule = schedule
         self._options = options
         self._brokers = brokers
         self._session = 0
-        self._cuts: dict[tuple[str, str], int] = {}
         self._dialling: dict[tuple[str, str], Process] = {}
 
     def latency_us(self) -> int:
         """How long something takes from one process to another."""
-        rng = self._schedule.rng
-        options = self._options
-        if options.latency_rare_share and rng.random() < options.latency_rare_share:
-            return rng.randint(options.latency_us_max, options.latency_us_max + options.latency_us_rare)
-        return rng.randint(options.latency_us_min, options.latency_us_max)
+        return draw_latency_us(self._schedule.rng, self._options)
 
     # ---- cuts ---------------------------------------------------------------------------------------
 
-    def cut(self, source: str, target: str) -> None:
-        """Nothing more arrives at `target` from `source` until `heal`."""
-        self._cuts[source, target] = self._cuts.get((source, target), 0) + 1
-
-    def heal(self, source: str, target: str) -> None:
-        """Undo one `cut`; what was held arrives now."""
-        count = self._cuts.get((source, target), 0)
-        if count > 1:
-            self._cuts[source, target] = count - 1
-            return
-        self._cuts.pop((source, target), None)
+    def opened(self, source: str, target: str) -> None:
+        """What was held arrives now."""
         process = self._brokers[source].process
         end = process.links.get(target) if process is not None else None
         if end is not None:
             self._release(end)
-
-    def heal_all(self) -> None:
-        """Undo all cuts."""
-        for source, target in sorted(self._cuts):
-            self._cuts[source, target] = 1
-            self.heal(source, target)
-
-    def is_cut(self, source: str, target: str) -> bool:
-        """Whether nothing gets from `source` to `target` now."""
-        return (source, target) in self._cuts
 
     def _release(self, end: End) -> None:
         for messages in end.held:
@@ -110,7 +88,7 @@ class Network:
         source = end.process.name
         target = end.peer.process.name
         lane = end.held[1 if type(message) in _DATA else 0]
-        if lane or (source, target) in self._cuts:
+        if lane or self.is_cut(source, target):
             lane.append(message)
             return
         receiver = end.peer.process

@@ -7,6 +7,7 @@ the judge looks on throughout and compares everything at the end.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from seriatim._core import producer as producing
 from seriatim_api.ids import MemberId, PartitionId, RunId
@@ -74,6 +75,8 @@ class Result:
 class World:
     """Everything of one run."""
 
+    event_count_max = EVENT_COUNT_MAX
+
     def __init__(
         self,
         seed: int,
@@ -92,11 +95,11 @@ class World:
         for group in range(self.options.group_count):
             for slot in range(2):
                 name = f"g{group}-{slot}"
-                self.brokers[name] = Broker(name, f"g{group}", self._incarnation())
+                self.brokers[name] = self._make_broker(name, f"g{group}")
         self.partitions = [PartitionId(number + 1) for number in range(self.options.partition_count)]
         self.judge = Judge(self.schedule, self.brokers)
-        self.network = Network(self.schedule, self.options, self.brokers)
-        self.coordinator = SimCoordinator(self.schedule, self.options, self.brokers, self.judge)
+        self.network = self._make_network()
+        self.coordinator = self._make_coordinator()
         self.clients = Clients(self.schedule, self.options, self.brokers, self.network, self.judge)
         self.producers: list[SimProducer] = []
         self.consumers: list[SimConsumer] = []
@@ -104,6 +107,15 @@ class World:
         self.past_runs: list[RunId] = []
         self._lost_disks = 0
         self._healed_us = 0
+
+    def _make_broker(self, name: str, group: str) -> Any:
+        return Broker(name, group, self._incarnation())
+
+    def _make_network(self) -> Any:
+        return Network(self.schedule, self.options, self.brokers)
+
+    def _make_coordinator(self) -> Any:
+        return SimCoordinator(self.schedule, self.options, self.brokers, self.judge)
 
     def _incarnation(self) -> str:
         return self.schedule.rng.randbytes(16).hex()
@@ -119,7 +131,7 @@ class World:
             tuple((group, tuple(broker.member for broker in members)) for group, members in sorted(groups.items()))
         )
 
-    def sync_us(self, broker: Broker) -> int:
+    def sync_us(self, broker: Any) -> int:
         """How long the next flush takes."""
         rng = self.schedule.rng
         if broker.slow_until_us > self.schedule.now_us:
@@ -211,10 +223,8 @@ class World:
             self.judge.final(self._chain(partition), self._open_length(self._chain(partition)), self.groups)
 
     def _run_until(self, until_us: int) -> None:
-        self.schedule.at(until_us, _nothing)
-        while self.schedule.now_us < until_us and self.schedule.run_one():
-            if self.schedule.event_count > EVENT_COUNT_MAX:
-                raise Violation("I13", f"{EVENT_COUNT_MAX} events: something turns in circles; {self._stuck()}")
+        if not self.schedule.run_until(until_us, self.event_count_max):
+            raise Violation("I13", f"{self.event_count_max} events: something turns in circles; {self._stuck()}")
 
     def _create(self) -> None:
         names = sorted(self.brokers)
@@ -277,7 +287,7 @@ class World:
     # ---- the end ------------------------------------------------------------------------------------
 
     def _chain(self, partition: PartitionId) -> Chain:
-        chain, _ = self.coordinator.records.chain(partition)
+        chain: Chain | None = self.coordinator.records.chain(partition)[0]
         assert chain is not None
         return chain
 
@@ -350,10 +360,6 @@ class World:
             if not self._has_two_copies(chain):
                 parts.append(f"partition {partition} has not two copies of everything")
         return "; ".join(parts)
-
-
-def _nothing() -> None:
-    """Lets virtual time pass."""
 
 
 def _ignore(_answer: object) -> None:

@@ -6,10 +6,9 @@ import asyncio
 import os
 import secrets
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import dataclass
 from random import SystemRandom
-from typing import Any
 
 import grpc
 import structlog
@@ -27,7 +26,7 @@ from .core.broker import BrokerCore
 from .core.effects import Note
 from .core.events import PlanSwitch
 from .health import AdminPort
-from .interfaces.coordinator import Coordinator, Put
+from .interfaces.coordinator import Coordinator
 from .interfaces.link import PeerIdentity
 from .interfaces.storage import Storage
 from .metrics import BrokerCollector, Counters, Exposition
@@ -39,17 +38,10 @@ from .rpc.peer import GrpcDialer, PeerServicer
 from .rpc.producing import ProducingServicer
 from .rpc.routing import RoutingServicer
 from .rpc.services import Services
-from .runtime.caretaker import Caretaker, CaretakerSettings
-from .runtime.controller import Controller
-from .runtime.coordination import CoordinatorWork
-from .runtime.directory import Directory
-from .runtime.driver import Driver
-from .runtime.election import Election
+from .runtime.assembly import Ground, Runtime
+from .runtime.caretaker import CaretakerSettings
 from .runtime.keys import Keys
-from .runtime.lease import LeaseKeeper
-from .runtime.links import Links
-from .runtime.membership import KnownDisk, Place, join, live_record, mark_clean
-from .runtime.topics import Topics
+from .runtime.membership import KnownDisk, Place, join, mark_clean
 from .settings import BrokerSettings
 
 EXIT_STATUS_CRASHED = 70
@@ -155,7 +147,7 @@ class Broker:
             raise PreconditionError(f"the coordinator at {addresses} did not answer; is it running?") from exc
         self._open_storage()
         self._assemble()
-        self._driver.start(self._links, self._work)
+        self._runtime.start()
         await self._listen()
         self._duties = asyncio.create_task(self._do_duties(), name=f"duties of {settings.broker}")
         self._is_serving = True
@@ -188,23 +180,23 @@ class Broker:
             self._storage.recover(),
             identity.suspect_before_run,
         )
-        self._driver = Driver(self._core, self._storage, self._clock, self.counters, self._die)
-        feed = self._driver.feed
-        self._directory_of_members = Directory(settings.broker, self._keys, settings.peers, feed)
         peer = PeerIdentity(identity.cluster_id, identity.member, identity.run)
-        self._links = Links(
-            settings.broker,
+        ground = Ground(
+            self._storage,
+            self._coordinator,
             GrpcDialer(peer),
-            self._directory_of_members.peer_address,
-            feed,
-            self._driver.post,
             self._clock,
             SystemRandom(),
+            self.counters,
+            self._die,
         )
+        healing = CaretakerSettings(heal_after_s=settings.heal_after_s)
+        runtime = self._runtime = Runtime(identity, self._keys, self._core, ground, settings.peers, healing)
+        self._driver = runtime.driver
+        self._links = runtime.links
+        self._directory_of_members = runtime.directory
+        self._controller = runtime.controller
         self._peer_servicer = PeerServicer(peer, self._links.carry_accepted)
-        self._work = CoordinatorWork(self._coordinator, self._keys, self._driver.post)
-        self._lease = LeaseKeeper(self._coordinator, self._clock)
-        self._controller = self._make_controller()
         self._calls = BrokerCalls(self._directory_of_members)
         self._services = Services(
             identity=identity,
@@ -221,16 +213,6 @@ class Broker:
         self._driver.on_note(self._count_switch)
         self._is_assembled = True
         self._exposition.add(BrokerCollector(settings.broker, self.counters, self._gauges()))
-
-    def _make_controller(self) -> Controller:
-        identity, coordinator, keys, driver = self.identity, self._coordinator, self._keys, self._driver
-        members = self._directory_of_members
-        election = Election(identity, coordinator, keys, members, self._lease)
-        topics = Topics(coordinator, keys, driver, members, election, self._clock)
-        settings = CaretakerSettings(heal_after_s=self.settings.heal_after_s)
-        linked = self._links.is_up
-        caretaker = Caretaker(identity, coordinator, keys, driver, members, election, linked, settings, self._clock)
-        return Controller(election, topics, caretaker)
 
     async def _listen(self) -> None:
         server = grpc.aio.server(options=SERVER_OPTIONS)
@@ -272,40 +254,10 @@ class Broker:
         return ""
 
     async def _do_duties(self) -> None:
-        duties: list[tuple[str, Coroutine[Any, Any, None]]] = [
-            ("directory", self._directory_of_members.run(self._coordinator)),
-            ("lease", self._lease.run()),
-            ("live key", self._keep_live_key()),
-            ("controller", self._controller.run()),
-            ("loop lag", self._measure_lag()),
-        ]
+        duties = [*self._runtime.duties(), ("loop lag", self._measure_lag())]
         async with asyncio.TaskGroup() as group:
             for name, duty in duties:
                 group.create_task(duty, name=f"{name} of {self.settings.broker}")
-
-    async def _keep_live_key(self) -> None:
-        """Put the live key under each new lease."""
-        changed = asyncio.Event()
-        self._lease.on_change(lambda _lease: changed.set())
-        self._directory_of_members.on_change(self._hasten_links)
-        key = self._keys.live(self.settings.broker)
-        while True:
-            await changed.wait()
-            changed.clear()
-            lease = self._lease.id
-            if not lease:
-                continue
-            try:
-                await self._coordinator.txn((), [Put(key, live_record(self.identity), lease)], deadline_s=1.0)
-            except SeriatimError as exc:
-                _log.warning("live_key_not_written", error=str(exc))
-                changed.set()
-                await asyncio.sleep(0.2)
-
-    def _hasten_links(self) -> None:
-        for broker in self._directory_of_members.members:
-            if broker != self.settings.broker and not self._links.is_up(broker):
-                self._links.hasten(broker)
 
     async def _measure_lag(self) -> None:
         loop = asyncio.get_running_loop()
@@ -333,7 +285,7 @@ class Broker:
             "storage_queue": ("Writes handed to the storage and not durable", lambda: self._driver.unflushed_count),
             "storage_saturated": ("Whether appends are refused for the disk", lambda: float(storage.is_saturated)),
             "posted_events": ("Events that wait for their slice of the loop", lambda: self._driver.posted_count),
-            "coordinator_transactions": ("Transactions under way", lambda: self._work.pending_count),
+            "coordinator_transactions": ("Transactions under way", lambda: self._runtime.work.pending_count),
             "controller": ("Whether this broker is the controller", lambda: float(self._controller.election.is_leader)),
             "ready": ("Whether this broker is admitted and serving", lambda: float(not self.not_ready())),
         }
@@ -354,7 +306,7 @@ class Broker:
         await self._server.stop(STOP_GRACE_S)
         await self._links.close()
         await self._driver.stop()
-        await self._work.close()
+        await self._runtime.work.close()
         await self._calls.close()
         assert self._storage is not None
         await self._storage.close()
@@ -362,7 +314,7 @@ class Broker:
             await mark_clean(self._coordinator, self._keys, self.identity.run_id)
         except SeriatimError as exc:
             _log.warning("clean_mark_not_registered", error=str(exc))
-        await self._lease.revoke()
+        await self._runtime.lease.revoke()
         await self._coordinator.close()
         assert self._directory is not None
         self._directory.release()
@@ -411,7 +363,7 @@ class Broker:
         if self._is_assembled:
             await self._links.close()
             await self._driver.stop()
-            await self._work.close()
+            await self._runtime.work.close()
             await self._calls.close()
         if self._storage is not None:
             await self._storage.close()

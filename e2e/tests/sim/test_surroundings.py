@@ -77,10 +77,7 @@ class Net:
         self.network = Network(self.schedule, Options(latency_rare_share=0.2), self.slots)
 
     def run(self, us: int) -> None:
-        until = self.schedule.now_us + us
-        self.schedule.at(until, lambda: None)
-        while self.schedule.now_us < until:
-            assert self.schedule.run_one()
+        assert self.schedule.run_until(self.schedule.now_us + us, 1_000_000)
 
     def connect(self) -> None:
         self.a.wanted["b-0"] = True
@@ -323,14 +320,14 @@ class Disks:
 
     def write(self, name: str, *writes: Any) -> None:
         slot = self.slots[name]
-        self.judge.writes(slot.process, tuple(writes))
+        self.judge.writes(slot.member.broker, tuple(writes))
         slot.disk.sync(slot.disk.submit(writes))
 
     def open(self) -> chains.Chain:
         for name in self.slots:
             self.write(name, PutPreparation(ONE, Preparation(1, b"x", (A, B), True, False, (), None, 1)))
             self.write(name, PutSegment(ONE, SEGMENT))
-        self.judge.chain_written(self.slots["a-0"].process, None, _chain(), None)
+        self.judge.chain_written("a-0", None, _chain(), None)
         return _chain()
 
     def append(self, *names: str, count: int = 1) -> None:
@@ -340,7 +337,7 @@ class Disks:
     def accept(self, number: int = 0) -> None:
         batch = self.batches[number]
         offset = (1 << 40) + batch.header.base_index
-        self.judge.accepted(self.slots["a-0"].process, ONE, messages_of(batch), offset)
+        self.judge.accepted("a-0", ONE, messages_of(batch), offset)
 
     def seal(self, chain: chains.Chain, length: int) -> None:
         value = self.batches[length // 2 - 1].header.checksum if length else 0
@@ -348,7 +345,7 @@ class Disks:
         sealed = chains.seal_and_open(chain, seal, chains.Opening(b"z", "h", (B, A), 1, True), 0)
         for name in self.slots:
             self.write(name, PutPreparation(ONE, Preparation(2, b"z", (B, A), True, True, (), None, 1)))
-        self.judge.chain_written(self.slots["a-0"].process, chain, sealed, None)
+        self.judge.chain_written("a-0", chain, sealed, None)
 
 
 def test_an_ack_with_one_copy_is_found() -> None:
@@ -394,7 +391,7 @@ def test_an_attempt_that_a_member_did_not_prepare_is_found() -> None:
     disks = Disks()
     disks.write("a-0", PutPreparation(ONE, Preparation(1, b"x", (A, B), True, False, (), None, 1)))
     with pytest.raises(Violation, match="COPY"):
-        disks.judge.chain_written(disks.slots["a-0"].process, None, _chain(), None)
+        disks.judge.chain_written("a-0", None, _chain(), None)
 
 
 def test_deliveries_out_of_order_twice_failed_or_too_early_are_found() -> None:
@@ -416,13 +413,9 @@ def test_deliveries_out_of_order_twice_failed_or_too_early_are_found() -> None:
     with pytest.raises(Violation, match="I10"):
         judge.delivered("g", ONE, (1 << 40) + 4, 104, flagged=False)
     with pytest.raises(Violation, match="I8"):
-        judge.cursor_written(
-            disks.slots["a-0"].process, ONE, "g", CursorRecord(1, 1, 0, "t"), CursorRecord(2, 1, 0, "t")
-        )
+        judge.cursor_written("a-0", ONE, "g", CursorRecord(1, 1, 0, "t"), CursorRecord(2, 1, 0, "t"))
     with pytest.raises(Violation, match="I11"):
-        judge.cursor_written(
-            disks.slots["a-0"].process, ONE, "g", CursorRecord(2, 1, 0, "t"), CursorRecord(1, 1, 0, "t")
-        )
+        judge.cursor_written("a-0", ONE, "g", CursorRecord(2, 1, 0, "t"), CursorRecord(1, 1, 0, "t"))
 
 
 def test_at_the_end_what_is_lost_overtaken_or_failed_and_there_is_found() -> None:

@@ -8,7 +8,7 @@ contract suite of the real implementations judges it too.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
 
 from seriatim_api.errors import (
@@ -65,6 +65,11 @@ class MemoryStore:
         self.history: list[WatchBatch] = []
         self.leases: dict[int, _Lease] = {}
         self._lease_serial = 0
+        self._tell: list[Callable[[WatchBatch], None]] = []
+
+    def on_write(self, tell: Callable[[WatchBatch], None]) -> None:
+        """Tell this one what was written, as it happens."""
+        self._tell.append(tell)
 
     # ---- time and faults ----------------------------------------------------------------------------
 
@@ -96,7 +101,10 @@ class MemoryStore:
 
     def restart(self) -> None:
         """As after a restart of the process: leases count anew."""
-        now_s = asyncio.get_running_loop().time()
+        self.restart_at(asyncio.get_running_loop().time())
+
+    def restart_at(self, now_s: float) -> None:
+        """The same, at a time that the caller knows."""
         for lease in self.leases.values():
             lease.ends_s = now_s + lease.ttl_s
         self._wake()
@@ -158,8 +166,11 @@ class MemoryStore:
         responses = [self._apply(operation, revision, events) for operation in operations]
         if events:
             self.revision = revision
-            self.history.append(WatchBatch(tuple(events), revision))
+            batch = WatchBatch(tuple(events), revision)
+            self.history.append(batch)
             self._wake()
+            for tell in self._tell:
+                tell(batch)
         return responses
 
     def _apply(self, operation: Operation, revision: int, events: list[Event]) -> OperationResult:

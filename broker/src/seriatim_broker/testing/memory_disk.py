@@ -2,8 +2,7 @@
 
 Every `submit` is visible at once and durable later, in order. A crash keeps any prefix of what was not durable, which
 is the worst that an ordered log with group commit may do. The simulator drives a `MemoryDisk` directly and decides when
-writes become durable; `MemoryStorage` puts the asynchronous interface of the broker over one. Faults of the medium
-(flipped bits, a full disk) are not modelled here.
+writes become durable; `MemoryStorage` and `SimulatedStorage` put the asynchronous interface of the broker over one.
 """
 
 from __future__ import annotations
@@ -169,6 +168,7 @@ class MemoryDisk:
         self.visible = DiskImage()
         self._pending: deque[tuple[int, tuple[Write, ...]]] = deque()
         self._ticket = 0
+        self._flipped: dict[tuple[PartitionId, int, int], Batch] = {}
 
     @property
     def pending_count(self) -> int:
@@ -197,6 +197,23 @@ class MemoryDisk:
                 self.durable.apply(write)
         self._pending.clear()
         self.visible = self.durable.twin()
+
+    def flip(self, partition: PartitionId, batch: Batch) -> None:
+        """A bit of a stored batch changes; a reader finds its checksum wrong until the batch is written again."""
+        self._flipped[partition, batch.header.segment, batch.header.base_index] = batch
+
+    def is_flipped(self, partition: PartitionId, batch: Batch) -> bool:
+        """Whether this copy of a batch is damaged."""
+        if not self._flipped:
+            return False
+        return self._flipped.get((partition, batch.header.segment, batch.header.base_index)) is batch
+
+    def twin(self) -> MemoryDisk:
+        """A copy of what is durable, as one takes it for a backup."""
+        twin = MemoryDisk()
+        twin.durable, twin.visible = self.durable.twin(), self.durable.twin()
+        twin._ticket = self._ticket
+        return twin
 
     def wipe(self) -> None:
         """Lose everything: the disk was replaced."""

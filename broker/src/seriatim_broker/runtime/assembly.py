@@ -1,0 +1,130 @@
+"""The parts of a broker's runtime, each with the ones that it needs, over whatever disk, network and clock there are.
+
+`composition` puts it on RocksDB, gRPC and etcd; the simulation puts the same on fakes. So what is simulated is what
+runs in production, down to which part is told what by which other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+import structlog
+from seriatim_api.errors import SeriatimError
+
+from ..interfaces.clock import Clock
+from ..interfaces.coordinator import Coordinator, Put
+from ..interfaces.link import Dialer
+from ..interfaces.storage import Storage
+from ..metrics import Counters
+from .caretaker import Caretaker, CaretakerSettings
+from .controller import Controller
+from .coordination import CoordinatorWork
+from .directory import Directory
+from .driver import Core, Driver
+from .election import Election
+from .keys import Keys
+from .lease import LeaseKeeper
+from .links import Links
+from .membership import Identity, live_record
+from .topics import Topics
+
+LIVE_KEY_RETRY_S = 0.2
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """What a broker's runtime stands on.
+
+    Attributes:
+        chance: Spreads pauses; nothing that must hold depends on it.
+        die: Called once when a step of the core failed; must end the process.
+    """
+
+    storage: Storage
+    coordinator: Coordinator
+    dialer: Dialer
+    clock: Clock
+    chance: Random
+    counters: Counters
+    die: Callable[[BaseException], None]
+
+
+class Runtime:
+    """A broker but for its servers: everything that a joined process does by itself.
+
+    Args:
+        identity: From `membership.join`.
+        core: Not started yet.
+        peers: Where others are reached from here, by name, where that differs from what they registered.
+    """
+
+    def __init__(
+        self,
+        identity: Identity,
+        keys: Keys,
+        core: Core,
+        ground: Ground,
+        peers: Mapping[str, str],
+        settings: CaretakerSettings,
+    ) -> None:
+        broker = identity.member.broker
+        coordinator, clock = ground.coordinator, ground.clock
+        self.identity = identity
+        self._keys = keys
+        self._coordinator = coordinator
+        self.driver = Driver(core, ground.storage, clock, ground.counters, ground.die)
+        feed, post = self.driver.feed, self.driver.post
+        self.directory = Directory(broker, keys, peers, feed)
+        self.links = Links(broker, ground.dialer, self.directory.peer_address, feed, post, clock, ground.chance)
+        self.work = CoordinatorWork(coordinator, keys, post)
+        self.lease = LeaseKeeper(coordinator, clock)
+        election = Election(identity, coordinator, keys, self.directory, self.lease)
+        topics = Topics(coordinator, keys, self.driver, self.directory, election, clock)
+        linked = self.links.is_up
+        caretaker = Caretaker(
+            identity, coordinator, keys, self.driver, self.directory, election, linked, settings, clock
+        )
+        self.controller = Controller(election, topics, caretaker)
+
+    def start(self) -> None:
+        """Let the core begin."""
+        self.driver.start(self.links, self.work)
+
+    def duties(self) -> list[tuple[str, Coroutine[Any, Any, None]]]:
+        """What runs beside the core for as long as the process does, each with its name."""
+        return [
+            ("directory", self.directory.run(self._coordinator)),
+            ("lease", self.lease.run()),
+            ("live key", self._keep_live_key()),
+            ("controller", self.controller.run()),
+        ]
+
+    async def _keep_live_key(self) -> None:
+        """Put the live key under each new lease."""
+        changed = asyncio.Event()
+        self.lease.on_change(lambda _lease: changed.set())
+        self.directory.on_change(self._hasten_links)
+        key = self._keys.live(self.identity.member.broker)
+        while True:
+            await changed.wait()
+            changed.clear()
+            lease = self.lease.id
+            if not lease:
+                continue
+            try:
+                await self._coordinator.txn((), [Put(key, live_record(self.identity), lease)], deadline_s=1.0)
+            except SeriatimError as exc:
+                _log.warning("live_key_not_written", error=str(exc))
+                changed.set()
+                await asyncio.sleep(LIVE_KEY_RETRY_S)
+
+    def _hasten_links(self) -> None:
+        for broker in self.directory.members:
+            if broker != self.identity.member.broker and not self.links.is_up(broker):
+                self.links.hasten(broker)

@@ -1,0 +1,345 @@
+"""The network between brokers in memory: `interfaces.link` with delays, cuts, breaks and half-open ends.
+
+A connection has two lanes, control and data, each first in first out; heartbeats overtake what is on the control lane,
+as they do in the real one. Between lanes, and between connections, nothing is ordered. A cut holds what would arrive,
+like packets that are sent again until they get through. A connection that breaks is noticed by its two ends at
+different times, and by one whose machine went down never: what the other end sends is then answered once somebody is
+there again who knows nothing of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from random import Random
+
+from seriatim_broker.core.messages import DATA, Heartbeat, HeartbeatAnswer, Message
+from seriatim_broker.interfaces.link import PeerIdentity, PeerRefusedError, PeerSilentError
+
+from .paths import Paths
+from .virtual_time import Timers
+
+RESEND_US = 120_000
+"""When what did not get through is tried again."""
+
+CONTROL, REPLICATION, URGENT = range(3)
+_LANES: dict[type, int] = {**dict.fromkeys(DATA, REPLICATION), Heartbeat: URGENT, HeartbeatAnswer: URGENT}
+
+Carry = Callable[["MemoryConnection"], Awaitable[str]]
+
+
+class _Post:
+    """A broker that listens: who it is, and on whose event loop."""
+
+    __slots__ = ("accepted", "carry", "identity", "loop")
+
+    def __init__(self, identity: PeerIdentity, carry: Carry) -> None:
+        self.identity = identity
+        self.carry = carry
+        self.loop = asyncio.get_running_loop()
+        self.accepted: set[asyncio.Task[str]] = set()
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """A dial that is under way."""
+
+    source: MemoryDialer
+    target: str
+    answer: asyncio.Future[MemoryConnection]
+    loop: asyncio.AbstractEventLoop
+    is_over: bool = False
+
+
+class MemoryConnection:
+    """One end of a connection; implements `interfaces.link.Connection`."""
+
+    def __init__(self, network: MemoryNetwork, own: PeerIdentity, peer: PeerIdentity, *, dialed: bool) -> None:
+        self.own = own
+        self.peer = peer
+        self.dialed = dialed
+        self.loop = asyncio.get_running_loop()
+        self.is_closed = False
+        self.is_silent = False  # its process is gone, and nobody was told
+        self.other: MemoryConnection = self
+        self.bundles: list[tuple[int, int, list[Message]] | None] = [None, None, None]
+        self.arrivals = [0, 0, 0]  # of what this end sent, by lane
+        self.held: list[tuple[int, list[Message]]] = []
+        self._network = network
+        self._inbox: list[Message] = []
+        self._receive: Callable[[Message], None] | None = None
+        self._ended: asyncio.Future[str] = self.loop.create_future()
+
+    def send(self, message: Message) -> None:
+        """See `Connection`."""
+        if not self.is_closed:
+            self._network.carry(self, _LANES.get(type(message), CONTROL), message)
+
+    def close(self, reason: str) -> None:
+        """See `Connection`."""
+        if not self.is_closed and not self.is_silent:
+            self.broken(reason)
+            self._network.tell(self.other, "the peer ended the stream")
+
+    def broken(self, reason: str) -> None:
+        """This end has noticed."""
+        self.is_closed = True
+        if not self._ended.done():
+            self._ended.set_result(reason)
+
+    async def confirm(self) -> None:
+        """See `Connection`."""
+        assert self.dialed
+        await self._network.pause()
+        if self.is_closed:
+            raise PeerSilentError("the connection has ended")
+        self._network.confirm(self)
+
+    async def abandon(self, reason: str) -> None:
+        """See `Connection`."""
+        self.close(reason)
+
+    async def run(self, receive: Callable[[Message], None]) -> str:
+        """See `Connection`."""
+        assert self._receive is None, "run is called once"
+        self._receive = receive
+        inbox, self._inbox = self._inbox, []
+        self.take(inbox)
+        try:
+            return await self._ended
+        finally:
+            self.close("nobody reads any more")
+
+    def take(self, messages: list[Message]) -> None:
+        """What has arrived, in order."""
+        if self._receive is None:
+            self._inbox += messages
+            return
+        for message in messages:
+            if self.is_closed:
+                return
+            self._receive(message)
+
+
+class MemoryNetwork(Paths):
+    """All connections of a cluster. Brokers are reached under their names.
+
+    Args:
+        timers: The time.
+        latency_us: Draws how long something takes from one process to another.
+        chance: Decides what arrives before a broken connection is noticed.
+    """
+
+    def __init__(self, timers: Timers, latency_us: Callable[[], int], chance: Random) -> None:
+        super().__init__()
+        self.latency_us = latency_us
+        self._timers = timers
+        self._chance = chance
+        self._posts: dict[str, _Post] = {}
+        self._refuses: dict[str, bool] = {}
+        self._connections: dict[MemoryConnection, None] = {}  # the dialers' ends
+
+    # ---- processes ----------------------------------------------------------------------------------
+
+    def listen(self, identity: PeerIdentity, carry: Carry) -> None:
+        """From now on this process accepts connections, on the running event loop."""
+        self._posts[identity.member.broker] = _Post(identity, carry)
+
+    def dialer(self, identity: PeerIdentity) -> MemoryDialer:
+        """What a process dials with."""
+        return MemoryDialer(self, identity)
+
+    def ended(self, broker: str, *, silent: bool) -> None:
+        """The process is gone; with `silent` its machine too, so that nobody is told."""
+        self._posts.pop(broker, None)
+        self._refuses[broker] = not silent
+        for connection in list(self._connections):
+            for end in (connection, connection.other):
+                if end.own.member.broker == broker and not end.is_silent:
+                    end.is_silent = end.is_closed = True
+                    if not silent:
+                        self.tell(end.other, "the peer reset the connection")
+
+    def machine_is_up(self, broker: str) -> None:
+        """The machine of a broker answers again, though nobody may listen there yet."""
+        self._refuses[broker] = True
+
+    def break_link(self, first: str, second: str) -> bool:
+        """End the connections between two brokers; whether there was one."""
+        found = False
+        for end in list(self._connections):
+            if {end.own.member.broker, end.peer.member.broker} == {first, second} and not end.is_closed:
+                self.tell(end, "the connection broke")
+                self.tell(end.other, "the connection broke")
+                found = True
+        return found
+
+    def opened(self, source: str, target: str) -> None:
+        """What was held arrives now."""
+        for connection in list(self._connections):
+            for end in (connection, connection.other):
+                if (end.own.member.broker, end.peer.member.broker) == (source, target):
+                    held, end.held = end.held, []
+                    for lane, messages in held:
+                        self._arrive(end, lane, messages)
+
+    # ---- messages -----------------------------------------------------------------------------------
+
+    def carry(self, end: MemoryConnection, lane: int, message: Message) -> None:
+        """Put a message on its way; what one turn sends on a lane arrives together."""
+        now = self._timers.now_us
+        bundle = end.bundles[lane]
+        if bundle is not None and bundle[0] == now and bundle[1] == end.arrivals[lane]:
+            bundle[2].append(message)
+            return
+        arrivals = end.arrivals
+        arrival = now + self.latency_us()
+        if lane == URGENT:  # overtakes, and is overtaken by nothing
+            arrival = max(arrival, arrivals[URGENT])
+            arrivals[CONTROL] = max(arrivals[CONTROL], arrival)
+        else:
+            arrival = max(arrival, arrivals[lane])
+        arrivals[lane] = arrival
+        messages = [message]
+        end.bundles[lane] = (now, arrival, messages)
+        self._timers.after(arrival - now, self._arrive, end, lane, messages)
+
+    def _arrive(self, end: MemoryConnection, lane: int, messages: list[Message]) -> None:
+        bundle = end.bundles[lane]
+        if bundle is not None and bundle[2] is messages:
+            end.bundles[lane] = None
+        source, target = end.own.member.broker, end.peer.member.broker
+        if self.is_cut(source, target) or any(held == lane for held, _ in end.held):
+            end.held.append((lane, messages))
+            return
+        other = end.other
+        if not other.is_silent:
+            other.loop.call_soon(other.take, messages)
+        elif self._refuses.get(target) or target in self._posts:
+            self.tell(end, "the peer knows nothing of this connection")
+
+    def tell(self, end: MemoryConnection, reason: str) -> None:
+        """An end notices, when the path allows, that its connection is gone: perhaps after what was on its way."""
+        last = max(end.other.arrivals) if self._chance.random() < 0.5 else 0
+        delay = max(last - self._timers.now_us, self.latency_us())
+        self._timers.after(delay, self._notice, end, reason)
+
+    def _notice(self, end: MemoryConnection, reason: str) -> None:
+        if end.is_closed:
+            self._forget(end)
+        elif self.is_cut(end.peer.member.broker, end.own.member.broker):
+            self._timers.after(RESEND_US, self._notice, end, reason)
+        else:
+            end.loop.call_soon(self._broken, end, reason)
+
+    def _broken(self, end: MemoryConnection, reason: str) -> None:
+        end.broken(reason)
+        self._forget(end)
+
+    def _forget(self, end: MemoryConnection) -> None:
+        if end.is_closed and end.other.is_closed:
+            self._connections.pop(end, None)
+            self._connections.pop(end.other, None)
+
+    # ---- making connections -------------------------------------------------------------------------
+
+    async def pause(self) -> None:
+        """A moment in which other things may happen."""
+        await asyncio.sleep(self.latency_us() / 1e6 if self._chance.random() < 0.3 else 0)
+
+    def dial(self, attempt: _Attempt) -> None:
+        """Put a hello on its way."""
+        self._timers.after(self.latency_us(), self._knock, attempt)
+
+    def _knock(self, attempt: _Attempt) -> None:
+        source, target = attempt.source.identity.member.broker, attempt.target
+        if attempt.is_over:
+            return
+        post = self._posts.get(target)
+        if self.is_cut(source, target) or self.is_cut(target, source):
+            self._timers.after(RESEND_US, self._knock, attempt)
+        elif post is not None:
+            post.loop.call_soon(self._greet, attempt, post)
+        elif self._refuses.get(target, True):
+            self._timers.after(self.latency_us(), self._answer, attempt, None)
+
+    def _greet(self, attempt: _Attempt, post: _Post) -> None:
+        """The acceptor answers the hello."""
+        if attempt.source.identity.cluster_id != post.identity.cluster_id:
+            return
+        accepted = MemoryConnection(self, post.identity, attempt.source.identity, dialed=False)
+        self._timers.after(self.latency_us(), self._answer, attempt, accepted)
+
+    def _answer(self, attempt: _Attempt, accepted: MemoryConnection | None) -> None:
+        if attempt.is_over:
+            return
+        if self.is_cut(attempt.target, attempt.source.identity.member.broker):
+            self._timers.after(RESEND_US, self._answer, attempt, accepted)
+            return
+        attempt.loop.call_soon(self._dialed, attempt, accepted)
+
+    def _dialed(self, attempt: _Attempt, accepted: MemoryConnection | None) -> None:
+        """At the dialer: the hello was answered, or the address refused."""
+        if attempt.is_over or attempt.answer.done():
+            return
+        if accepted is None:
+            attempt.answer.set_exception(PeerRefusedError("nobody listens there"))
+            return
+        end = MemoryConnection(self, attempt.source.identity, accepted.own, dialed=True)
+        end.other, accepted.other = accepted, end
+        self._connections[end] = None
+        if self._posts.get(attempt.target) is None or self._posts[attempt.target].identity != accepted.own:
+            accepted.is_silent = accepted.is_closed = True  # it ended while its hello was on the way
+            self.tell(end, "the peer reset the connection")
+        attempt.answer.set_result(end)
+
+    def confirm(self, end: MemoryConnection) -> None:
+        """Put the dialer's confirmation on its way; before anything else on the control lane."""
+        now = self._timers.now_us
+        arrival = now + self.latency_us()
+        end.arrivals = [max(arrival, last) for last in end.arrivals]
+        self._timers.after(arrival - now, self._confirmed, end)
+
+    def _confirmed(self, end: MemoryConnection) -> None:
+        accepted = end.other
+        target = accepted.own.member.broker
+        post = self._posts.get(target)
+        if accepted.is_closed or end.is_closed or post is None or post.identity != accepted.own:
+            return
+        if self.is_cut(end.own.member.broker, target):
+            self._timers.after(RESEND_US, self._confirmed, end)
+            return
+        accepted.loop.call_soon(self._accept, post, accepted)
+
+    def _accept(self, post: _Post, accepted: MemoryConnection) -> None:
+        if accepted.is_closed:
+            return
+
+        async def carry() -> str:
+            return await post.carry(accepted)
+
+        task = post.loop.create_task(carry(), name=f"accepted from {accepted.peer.member.broker}")
+        post.accepted.add(task)
+        task.add_done_callback(post.accepted.discard)
+
+
+class MemoryDialer:
+    """One process's way to others; implements `interfaces.link.Dialer`."""
+
+    def __init__(self, network: MemoryNetwork, identity: PeerIdentity) -> None:
+        self.identity = identity
+        self._network = network
+
+    async def dial(self, address: str, deadline_s: float) -> MemoryConnection:
+        """See `Dialer`; an address is a broker's name."""
+        loop = asyncio.get_running_loop()
+        attempt = _Attempt(self, address, loop.create_future(), loop)
+        self._network.dial(attempt)
+        try:
+            async with asyncio.timeout(deadline_s):
+                return await attempt.answer
+        except TimeoutError as exc:
+            raise PeerSilentError(f"no hello within {deadline_s} s") from exc
+        finally:
+            attempt.is_over = True

@@ -1,0 +1,117 @@
+"""A disk as a process meets it: flushes and reads that take time, saturation, a full disk, bits that flip.
+
+It puts the asynchronous interface of the broker's storage over a `MemoryDisk`, which outlives the process. One flush is
+under way at a time and takes everything that was submitted before it began. What was not flushed when the process ends
+is the disk's affair: `MemoryDisk.crash` keeps some prefix.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+
+from seriatim_api.errors import CorruptionError
+from seriatim_api.ids import PartitionId
+
+from seriatim_broker.core.log import Batch, RecoveredPartition, Write
+
+from .memory_disk import MemoryDisk
+from .virtual_time import Timers
+
+
+class SimulatedStorage:
+    """Implements `interfaces.storage.Storage`, for the process whose event loop is running.
+
+    Args:
+        disk: What is written to.
+        timers: The time of the disk, which goes on while the process is frozen.
+        sync_us: Draws how long the next flush takes.
+        read_us: Draws how long the next read takes.
+
+    Attributes:
+        is_full: What `is_disk_full` says.
+        queue_count_max: With more submits than this unflushed it is saturated.
+    """
+
+    def __init__(
+        self, disk: MemoryDisk, timers: Timers, sync_us: Callable[[], int], read_us: Callable[[], int]
+    ) -> None:
+        self.disk = disk
+        self.is_full = False
+        self.queue_count_max = 1_000
+        self._timers = timers
+        self._sync_us = sync_us
+        self._read_us = read_us
+        self._loop = asyncio.get_running_loop()
+        self._report: Callable[[int], None] = lambda _ticket: None
+        self._submitted = 0
+        self._durable = 0
+        self._syncing = False
+        self._ended = False
+        self._closing: asyncio.Event | None = None
+
+    def recover(self) -> Iterator[RecoveredPartition]:
+        """What is on the disk, partition by partition."""
+        return iter(self.disk.recover())
+
+    def submit(self, writes: Sequence[Write]) -> int:
+        """Take writes; returns their ticket."""
+        assert not self._ended, "a closed storage takes no writes"
+        self._submitted = self.disk.submit(writes)
+        if not self._syncing:
+            self._begin_sync()
+        return self._submitted
+
+    def on_durable(self, report: Callable[[int], None]) -> None:
+        """Name the function that is called with the highest durable ticket."""
+        self._report = report
+
+    def _begin_sync(self) -> None:
+        self._syncing = True
+        self._timers.after(self._sync_us(), self._synced, self._submitted)
+
+    def _synced(self, ticket: int) -> None:
+        if self._ended:
+            return
+        self.disk.sync(ticket)
+        self._durable = ticket
+        self._syncing = False
+        if self._submitted > ticket:
+            self._begin_sync()
+        elif self._closing is not None:
+            self._closing.set()
+        self._loop.call_soon(self._tell, ticket)
+
+    def _tell(self, ticket: int) -> None:
+        self._report(ticket)
+
+    @property
+    def is_saturated(self) -> bool:
+        """Whether new appends should be refused for now."""
+        return self.disk.pending_count > self.queue_count_max
+
+    def is_disk_full(self) -> bool:
+        """Whether new appends must be refused."""
+        return self.is_full
+
+    async def read(
+        self, partition: PartitionId, segment_no: int, from_index: int, until_index: int, max_bytes: int
+    ) -> list[Batch]:
+        """Batches that hold indexes of [from_index, until_index), at least one if there is any."""
+        await asyncio.sleep(self._read_us() / 1e6)
+        batches = self.disk.read(partition, segment_no, from_index, until_index, max_bytes)
+        for batch in batches:
+            if self.disk.is_flipped(partition, batch):
+                raise CorruptionError(f"the batch at {segment_no}:{batch.header.base_index} is not what was written")
+        return batches
+
+    def end(self) -> None:
+        """The process has ended: nothing more of what it submitted becomes durable by itself."""
+        self._ended = True
+
+    async def close(self) -> None:
+        """Flush, and take nothing more."""
+        if self._durable < self._submitted:
+            self._closing = asyncio.Event()
+            await self._closing.wait()
+        self._ended = True

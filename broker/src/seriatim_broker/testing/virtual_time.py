@@ -1,0 +1,344 @@
+# ruff: noqa: SLF001 - which loop is running, and a task that is to be forgotten, can be said in no other way
+"""Virtual time for many processes in one: a queue of what happens when, and an event loop for each simulated process.
+
+When nothing is ready, time jumps to the next timer, so an idle hour costs nothing. What is due at one moment happens in
+the order in which it was asked for: the same calls give the same run, in every process and under every hash seed.
+
+Each simulated process has a `ProcessLoop` of its own over the common `VirtualTime`. That is what makes it a process: it
+can be frozen (its callbacks wait), killed (they never come), and its clock may run faster or slower than the others'.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import math
+from asyncio import events
+from collections import deque
+from collections.abc import Callable, Coroutine
+from contextvars import Context
+from typing import Any, Protocol
+
+BURIAL_CALLBACKS_MAX = 10_000
+"""What a killed process may still run to end its tasks; more would be a task that refuses to be cancelled."""
+
+
+class Timers(Protocol):
+    """The time as the fakes see it: virtual, or (in the contract suites) that of a real event loop."""
+
+    @property
+    def now_us(self) -> int:
+        """Microseconds since the beginning."""
+
+    def after(self, delay_us: int, call: Callable[..., object], *arguments: Any) -> None:
+        """Call later; what is due at the same moment comes in the order of the calls of `after`."""
+
+
+class LoopTimers:
+    """`Timers` over a real event loop, so that the contract suites can judge a fake outside of virtual time."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+
+    @property
+    def now_us(self) -> int:
+        """The loop's time."""
+        return int(self._loop.time() * 1e6)
+
+    def after(self, delay_us: int, call: Callable[..., object], *arguments: Any) -> None:
+        """Call later; never at once."""
+        self._loop.call_later(delay_us / 1e6, call, *arguments)
+
+
+class Handle:
+    """A callback that waits for its turn; what asyncio asks of its own handles."""
+
+    __slots__ = ("arguments", "call", "context", "due_s", "is_cancelled", "loop")
+
+    def __init__(
+        self,
+        loop: ProcessLoop | None,
+        call: Callable[..., object],
+        arguments: tuple[Any, ...],
+        context: Context | None = None,
+        due_s: float = 0.0,
+    ) -> None:
+        self.loop = loop
+        self.call = call
+        self.arguments = arguments
+        self.context = context
+        self.due_s = due_s
+        self.is_cancelled = False
+
+    def cancel(self) -> None:
+        """Not to be called any more."""
+        self.is_cancelled = True
+        self.arguments = ()
+
+    def cancelled(self) -> bool:
+        """Whether `cancel` was called."""
+        return self.is_cancelled
+
+    def when(self) -> float:
+        """The time of the loop at which it is due."""
+        return self.due_s
+
+
+class VirtualTime:
+    """What is ready, and what is due later."""
+
+    def __init__(self) -> None:
+        self.now_us = 0
+        self.call_count = 0
+        self.failure: BaseException | None = None
+        self.ready: deque[Handle] = deque()
+        self._timers: list[tuple[int, int, Handle]] = []
+        self._serial = 0
+
+    def after(self, delay_us: int, call: Callable[..., object], *arguments: Any) -> None:
+        """Call later, outside of any process."""
+        self.add(self.now_us + delay_us, Handle(None, call, arguments))
+
+    def add(self, when_us: int, handle: Handle) -> None:
+        """Take a timer."""
+        assert when_us >= self.now_us, "that time has passed"
+        self._serial += 1
+        heapq.heappush(self._timers, (when_us, self._serial, handle))
+
+    def fail(self, failure: BaseException) -> None:
+        """Stop the run: `run_until` raises this after the current callback. The first one counts."""
+        if self.failure is None:
+            self.failure = failure
+
+    def run_until(self, until_us: int, call_count_max: int) -> bool:
+        """Let everything happen up to and including a time; False if there were too many callbacks.
+
+        Raises:
+            BaseException: What a callback outside of any process raised, or `fail` was given.
+        """
+        ready, timers = self.ready, self._timers
+        try:
+            while self.call_count < call_count_max:
+                while ready:
+                    self._run(ready.popleft())
+                    if self.failure is not None:
+                        raise self.failure
+                if not timers or timers[0][0] > until_us:
+                    self.now_us = until_us
+                    return True
+                self.now_us = timers[0][0]
+                while timers and timers[0][0] == self.now_us:
+                    handle = heapq.heappop(timers)[2]
+                    if not handle.is_cancelled:
+                        ready.append(handle)
+            return False
+        finally:
+            events._set_running_loop(None)
+
+    def _run(self, handle: Handle) -> None:
+        if handle.is_cancelled:
+            return
+        self.call_count += 1
+        loop = handle.loop
+        if loop is None:
+            events._set_running_loop(None)
+            handle.call(*handle.arguments)
+            return
+        if loop.is_dead:
+            return
+        if loop.waiting is not None:
+            loop.waiting.append(handle)
+            return
+        loop.run_handle(handle)
+
+
+class ProcessClock:
+    """The clocks of one simulated process, as `interfaces.clock.Clock` wants them.
+
+    Args:
+        time: What they are made from.
+        monotonic_us: What the monotonic clock showed at virtual time 0.
+        wall_ms: What the wall clock showed then.
+        drift_ppm: Microseconds that the monotonic clock gains in a second; negative if it loses.
+    """
+
+    def __init__(self, time: VirtualTime, monotonic_us: int, wall_ms: int, drift_ppm: int = 0) -> None:
+        self._time = time
+        self._monotonic_us = monotonic_us
+        self._wall_ms = wall_ms
+        self._drift_ppm = drift_ppm
+
+    def at(self, virtual_us: int) -> int:
+        """What the monotonic clock shows at a virtual time."""
+        return self._monotonic_us + virtual_us + virtual_us * self._drift_ppm // 1_000_000
+
+    def monotonic_us(self) -> int:
+        """See `Clock`."""
+        return self.at(self._time.now_us)
+
+    def wall_ms(self) -> int:
+        """See `Clock`."""
+        return self._wall_ms + self._time.now_us // 1000
+
+    def jump(self, wall_ms: int) -> None:
+        """The wall clock is set, forward or back."""
+        self._wall_ms += wall_ms
+
+    def leap(self, monotonic_us: int) -> None:
+        """The monotonic clock goes on by more than the others': this machine stood still, and does not know it."""
+        assert monotonic_us >= 0, "it never goes back"
+        self._monotonic_us += monotonic_us
+
+    def virtual_us(self, duration_s: float) -> int:
+        """How long such a duration takes, rounded up: a timer never fires early on this clock."""
+        return max(0, math.ceil(duration_s * 1e6 * 1_000_000 / (1_000_000 + self._drift_ppm)))
+
+
+class ProcessTask(asyncio.Task[Any]):
+    """A task that knows its number: sets of tasks are walked in the same order in every run."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, Any], loop: ProcessLoop, **options: Any) -> None:
+        self.serial = loop.next_serial()
+        super().__init__(coroutine, loop=loop, **options)
+
+    def __hash__(self) -> int:
+        return self.serial
+
+
+class ProcessLoop(asyncio.BaseEventLoop):
+    """The event loop of one simulated process. Never run by itself: `VirtualTime` runs all of them.
+
+    Of the base class it is nothing but the name: no selector, no threads, no sockets.
+
+    Attributes:
+        waiting: While the process is frozen: what waits for it to go on. None otherwise.
+        is_dead: Whether it was killed.
+    """
+
+    def __init__(self, time: VirtualTime, clock: ProcessClock, name: str) -> None:
+        # The base class is not initialized: what it would set up is what must not be here.
+        self._time = time
+        self._clock = clock
+        self._queue = time.ready
+        self._serial = 0
+        self._buried: list[Any] = []
+        self.name = name
+        self.waiting: list[Handle] | None = None
+        self.is_dead = False
+
+    def __del__(self) -> None:
+        """There is nothing to give back."""
+
+    def next_serial(self) -> int:
+        """A number for a task."""
+        self._serial += 1
+        return self._serial
+
+    # ---- what asyncio asks for ----------------------------------------------------------------------
+
+    def time(self) -> float:
+        """The monotonic clock of this process, in seconds."""
+        return self._clock.monotonic_us() / 1e6
+
+    def call_soon(  # type: ignore[override]
+        self, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> Handle:
+        """Call in this turn."""
+        handle = Handle(self, callback, args, context)
+        self._queue.append(handle)
+        return handle
+
+    def call_later(  # type: ignore[override]
+        self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> Handle:
+        """Call when so many seconds have passed on the clock of this process."""
+        handle = Handle(self, callback, args, context, self.time() + delay)
+        if not self.is_dead:
+            self._time.add(self._time.now_us + self._clock.virtual_us(delay), handle)
+        return handle
+
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> Handle:
+        """Call at a time of this process's clock."""
+        return self.call_later(when - self.time(), callback, *args, context=context)
+
+    def create_future(self) -> asyncio.Future[Any]:
+        """A future of this loop."""
+        return asyncio.Future(loop=self)
+
+    def create_task(self, coro: Any, *, name: str | None = None, context: Context | None = None) -> asyncio.Task[Any]:
+        """A task of this process."""
+        return ProcessTask(coro, self, name=name, context=context)
+
+    def get_debug(self) -> bool:
+        """Never."""
+        return False
+
+    def is_running(self) -> bool:
+        """Always: there is no other way to get to it."""
+        return True
+
+    def is_closed(self) -> bool:
+        """Never."""
+        return False
+
+    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> Any:  # type: ignore[override]
+        """Refused: a thread would bring back chance."""
+        raise AssertionError(f"no threads in virtual time: {func}")
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """An error that nobody caught stops the run."""
+        error = context.get("exception")
+        if self.is_dead or error is None or "never retrieved" in str(context.get("message", "")):
+            return
+        self._time.fail(error)
+
+    # ---- what happens to processes ------------------------------------------------------------------
+
+    def run_handle(self, handle: Handle) -> None:
+        """Run one callback as this process."""
+        events._set_running_loop(self)
+        try:
+            if handle.context is None:
+                handle.call(*handle.arguments)
+            else:
+                handle.context.run(handle.call, *handle.arguments)
+        except Exception as error:
+            self.call_exception_handler({"exception": error, "message": "a callback failed"})
+
+    def freeze(self) -> None:
+        """Nothing of this process happens until `thaw`."""
+        assert self.waiting is None
+        self.waiting = []
+
+    def thaw(self) -> None:
+        """Go on, with all that has come meanwhile, in order."""
+        waiting, self.waiting = self.waiting, None
+        self._time.ready.extend(waiting or ())
+
+    def kill(self) -> None:
+        """End without a word. The tasks are ended here and now, and can do nothing that anybody notices.
+
+        Left to the garbage collector their `finally` blocks would run at any time.
+        """
+        assert not self.is_dead
+        self.is_dead = True
+        self.waiting = None
+        mine = [handle for handle in self._time.ready if handle.loop is self]
+        for handle in mine:
+            self._time.ready.remove(handle)
+        self._queue = deque(mine)
+        tasks = sorted(asyncio.all_tasks(self), key=hash)
+        before = events._get_running_loop()
+        for task in tasks:
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+            task.cancel()
+        for _ in range(BURIAL_CALLBACKS_MAX):
+            if not self._queue:
+                break
+            handle = self._queue.popleft()
+            if not handle.is_cancelled:
+                self.run_handle(handle)
+        self._buried = [task for task in tasks if not task.done()]
+        events._set_running_loop(before)

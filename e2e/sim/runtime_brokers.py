@@ -1,0 +1,257 @@
+"""A whole broker in the simulation: the production runtime in a process of its own, with its own clock.
+
+It stands where `brokers.Broker` and `brokers.Process` stand in a world of bare cores, so that faults, clients and the
+judge are the same in both.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from seriatim_api.errors import DiskFullError, OverloadedError, SeriatimError
+from seriatim_api.ids import MemberId
+from seriatim_broker.core import effects as fx
+from seriatim_broker.core.events import Append, ConsumerGone, Event
+from seriatim_broker.core.log import RecoveredPartition
+from seriatim_broker.runtime.caretaker import CaretakerSettings
+from seriatim_broker.runtime.membership import Identity, Place
+from seriatim_broker.testing.memory_disk import MemoryDisk
+from seriatim_broker.testing.simulated_broker import Machine, SimulatedBroker
+from seriatim_broker.testing.simulated_directory import SimulatedDirectory
+from seriatim_broker.testing.simulated_storage import SimulatedStorage
+from seriatim_broker.testing.virtual_time import ProcessClock, ProcessLoop
+
+from .brokers import WALL_MS_START, checksum
+from .runtime_coordinator import CLUSTER
+from .schedule import Violation
+from .watching import WatchedCore
+
+if TYPE_CHECKING:
+    from .runtime_world import RuntimeWorld
+
+HEAL_AFTER_S = 1.0
+START_AGAIN_US = 100_000
+"""A process that could not join is started again by its supervisor."""
+
+
+class RuntimeBroker:
+    """A slot of a group: its name, its machine with the disk, and the process that runs on it, if any."""
+
+    def __init__(self, name: str, group: str, incarnation: str) -> None:
+        self.name = name
+        self.group = group
+        self.disk = MemoryDisk()
+        self.directory = SimulatedDirectory(name, incarnation)
+        self.process: RuntimeProcess | None = None
+        self.refuses = True
+        self.replace_disk = False
+        self.slow_until_us = 0
+        self.full_until_us = 0
+
+    @property
+    def member(self) -> MemberId:
+        """Whose disk it is, or will be when a process takes it."""
+        return MemberId(self.name, self.directory.incarnation or self.directory.next_incarnation)
+
+    @property
+    def run(self) -> int:
+        """The last run that began."""
+        return self.directory.run
+
+    @property
+    def suspect_before_run(self) -> int:
+        """See `SimulatedDirectory`."""
+        return self.directory.suspect_before_run
+
+    def start(self, world: RuntimeWorld) -> RuntimeProcess:
+        """Start the next run on this disk."""
+        assert self.process is None
+        self.process = RuntimeProcess(world, self)
+        world.network.machine_is_up(self.name)
+        world.coordinator.knows(self.member)
+        self.process.start()
+        return self.process
+
+
+class RuntimeProcess:
+    """One run of a broker."""
+
+    def __init__(self, world: RuntimeWorld, broker: RuntimeBroker) -> None:
+        self.broker = broker
+        self.name = broker.name
+        self.alive = True
+        self.frozen = False
+        self._world = world
+        self._schedule = world.schedule
+        rng = world.schedule.rng
+        drift = rng.randint(-world.drift_ppm_max, world.drift_ppm_max)
+        wall_ms = WALL_MS_START + rng.randint(-500, 500)
+        self.clock = ProcessClock(world.schedule.time, rng.randint(1_000_000, 50_000_000), wall_ms, drift)
+        self.loop = ProcessLoop(world.schedule.time, self.clock, self.name)
+        self._simulated: SimulatedBroker | None = None
+        self._storage: SimulatedStorage | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._requests: dict[int, int] = {}
+        self._streams: dict[int, int] = {}
+
+    @property
+    def member(self) -> MemberId:
+        """Which disk it runs on."""
+        return self.broker.member
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether clients find it."""
+        return self._simulated is not None and self._simulated.is_serving
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether it is the controller, as far as it knows."""
+        runtime = self._simulated.runtime if self._simulated is not None else None
+        return self.is_serving and runtime is not None and runtime.controller.election.is_leader
+
+    @property
+    def simulated(self) -> SimulatedBroker:
+        """The broker, once the process has begun."""
+        assert self._simulated is not None
+        return self._simulated
+
+    def to_mono(self, time_us: int) -> int:
+        """A virtual time on this process's monotonic clock."""
+        return self.clock.at(time_us)
+
+    # ---- life ---------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin."""
+        self._schedule.mark(self.name, "start")
+        self.loop.call_soon(self._begin)
+
+    def _begin(self) -> None:
+        world, broker, rng = self._world, self.broker, self._schedule.rng
+        group, _, slot = self.name.rpartition("-")
+        place = Place(CLUSTER, group, int(slot), self.name, replace_disk=broker.replace_disk)
+        self._storage = SimulatedStorage(
+            broker.disk, self._schedule.time, lambda: world.sync_us(broker), lambda: rng.randint(20, 500)
+        )
+        machine = Machine(
+            broker.directory,
+            self._storage,
+            world.network,
+            world.coordinator.client(self.name),
+            self.clock,
+            rng,
+            CaretakerSettings(heal_after_s=HEAL_AFTER_S),
+        )
+        self._simulated = SimulatedBroker(place, machine, self._make_core, self._die)
+        self._task = self.loop.create_task(self._simulated.run(), name=f"broker {self.name}")
+        self._task.add_done_callback(self._ended)
+
+    def _make_core(self, identity: Identity, recovered: list[RecoveredPartition]) -> WatchedCore:
+        world = self._world
+        self.broker.replace_disk = False
+        core = world.core_kind(
+            world.config,
+            identity.member,
+            identity.run,
+            self._schedule.rng.randbytes(12),
+            checksum,
+            recovered,
+            identity.suspect_before_run,
+        )
+        self._schedule.tell(self.name, f"joined as run {identity.run} of {identity.member}")
+        return WatchedCore(core, self, self._schedule, world.judge)
+
+    def _die(self, error: BaseException) -> None:
+        if self.alive:
+            self._schedule.time.fail(error)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """Nothing ends a broker but its machine or its supervisor, and a start that could not join."""
+        if not self.alive:
+            return
+        error = None if task.cancelled() else task.exception()
+        self._schedule.tell(self.name, f"ends by itself: {error!r}")
+        if not isinstance(error, SeriatimError | TimeoutError) or self.is_serving:
+            text = "".join(traceback.format_exception(error)) if error is not None else "no error"
+            self._schedule.time.fail(Violation("CORE", f"{self.name} ended by itself: {text}"))
+            return
+        self._schedule.after(0, self._world.start_failed, self.broker, error)
+
+    def freeze(self) -> None:
+        """Do nothing until `thaw`."""
+        self.frozen = True
+        self.loop.freeze()
+
+    def thaw(self) -> None:
+        """Go on, with all that has come meanwhile."""
+        self.frozen = False
+        self.loop.thaw()
+
+    def end(self) -> None:
+        """The process is no more."""
+        self.alive = False
+        self.broker.process = None
+        if self._storage is not None:
+            self._storage.end()
+        self.loop.kill()
+
+    # ---- clients ------------------------------------------------------------------------------------
+
+    def asked_as(self, request: int) -> int:
+        """The number that the client gave to what the core knows as `request`; 0 for what the runtime asked."""
+        return self._requests.get(request, 0)
+
+    def deliver(self, event: Event) -> None:
+        """Something that a client (or a fault) asks of this broker."""
+        if self.alive and self.is_serving:
+            self.loop.call_soon(self._take, event)
+
+    def _take(self, event: Any) -> None:
+        runtime = self.simulated.runtime
+        assert runtime is not None
+        driver = runtime.driver
+        request = getattr(event, "request", None)
+        if request is not None:
+            number = driver.new_request(lambda effect: self._reply(number, request, effect))
+            self._requests[number] = request
+            if isinstance(event, Append):
+                event = replace(event, request=number, refuse=self._overload())
+            else:
+                event = replace(event, request=number)
+        stream = getattr(event, "stream", None)
+        if stream is not None:
+            known = self._streams.get(stream)
+            if known is None:
+                if isinstance(event, ConsumerGone):
+                    return
+                known = driver.new_stream(
+                    lambda subscription, what: self._world.clients.delivery(
+                        self, fx.Deliver(stream, subscription, what)
+                    )
+                )
+                self._streams[stream] = known
+            if isinstance(event, ConsumerGone):
+                driver.forget_stream(known)
+                del self._streams[stream]
+            event = replace(event, stream=known)
+        driver.feed(event)
+
+    def _deliver(self, stream: int, subscription: int, event: fx.DeliveryEvent) -> None:
+        self._world.clients.delivery(self, fx.Deliver(stream, subscription, event))
+
+    def _overload(self) -> SeriatimError | None:
+        """What the servicer asks the storage before it hands a batch in."""
+        assert self._storage is not None
+        if self.broker.full_until_us > self._schedule.now_us:
+            return DiskFullError("the disk's reserve is reached", retry_after_ms=100)
+        if self._storage.is_saturated:
+            return OverloadedError("the disk is behind", retry_after_ms=20)
+        return None
+
+    def _reply(self, number: int, request: int, effect: Any) -> None:
+        del self._requests[number]
+        self._world.clients.answer(self, request, effect)

@@ -1,0 +1,120 @@
+"""The coordinator of a world of whole brokers: the judge reads its records as they are written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from seriatim_api.ids import MemberId, PartitionId, RunId
+from seriatim_broker.core.chain import Chain
+from seriatim_broker.core.events import CursorRecord
+from seriatim_broker.interfaces.coordinator import Compare, Operation, Put, TxnResult
+from seriatim_broker.local.certificates import CertificateWriter
+from seriatim_broker.runtime.keys import Keys, partition_of
+from seriatim_broker.runtime.records import cursor_from_value, page_numbers, parse_chain, parse_record
+from seriatim_broker.testing.simulated_coordinator import CoordinatorFaults, CoordinatorServer
+from seriatim_broker.testing.virtual_time import ProcessClock, ProcessLoop
+
+from .checkers import Judge
+from .faults import Options
+from .schedule import Schedule
+
+CLUSTER = "sim"
+
+
+class RuntimeCoordinator(CoordinatorServer):
+    """See the module. `records` is what the injector and the world look chains up in."""
+
+    def __init__(self, schedule: Schedule, options: Options, judge: Judge) -> None:
+        faults = CoordinatorFaults(
+            delay_us_max=options.coordinator_us_max,
+            txn_lost_share=options.txn_lost_share,
+            txn_answer_lost_share=options.txn_answer_lost_share,
+            txn_late_share=options.txn_late_share,
+            read_lost_share=options.read_lost_share,
+        )
+        super().__init__(schedule.time, schedule.rng, faults)
+        self.keys = Keys(CLUSTER)
+        self.observe = self._observe
+        self._schedule = schedule
+        self._judge = judge
+        self._chains: dict[PartitionId, tuple[Chain, int]] = {}
+        self._cursors: dict[str, CursorRecord] = {}
+        self._members: dict[str, MemberId] = {}
+        self._certified: set[RunId] = set()
+        self._runner = ProcessLoop(schedule.time, ProcessClock(schedule.time, 0, 0), "runner")
+        self._runner.call_soon(self._start_runner)
+        self._writer: CertificateWriter | None = None
+
+    @property
+    def records(self) -> RuntimeCoordinator:
+        """Where chains are."""
+        return self
+
+    def chain(self, partition: PartitionId) -> tuple[Chain | None, int]:
+        """The chain of a partition and the revision that wrote it; (None, 0) if there is none."""
+        return self._chains.get(partition, (None, 0))
+
+    # ---- certificates, as the local runner writes them ----------------------------------------------
+
+    def _start_runner(self) -> None:
+        self._writer = CertificateWriter(self.client("runner"), CLUSTER)
+        self._runner.create_task(self._writer.run(), name="certificates")
+
+    def certify(self, run: RunId) -> None:
+        """A run is known to have ended; that is written as soon as the coordinator can be reached."""
+        if run in self._certified:
+            return
+        self._certified.add(run)
+        assert self._writer is not None
+        self._schedule.tell("runner", f"certifies {run}")
+        self._runner.call_soon(self._writer.submit, run, "ended in the simulation")
+
+    def tell_certificates(self, _name: str) -> None:
+        """Brokers list them by themselves."""
+
+    def close(self) -> None:
+        """End the runner."""
+        self._runner.kill()
+
+    # ---- what the judge is shown --------------------------------------------------------------------
+
+    def knows(self, member: MemberId) -> None:
+        """An incarnation that there is."""
+        self._members[member.incarnation] = member
+
+    def _observe(self, client: str, compares: Sequence[Compare], done: Sequence[Operation], result: TxnResult) -> None:
+        self._schedule.mark("coord", f"{client} {result.revision} {len(done)}")
+        for operation in done:
+            if not isinstance(operation, Put):
+                continue
+            if operation.key.startswith(self.keys.chains):
+                self._chain_written(client, operation, compares, result.revision)
+            elif operation.key.startswith("/seriatim/sim/cursors/"):
+                self._cursor_written(client, operation)
+
+    def _chain_written(self, client: str, put: Put, compares: Sequence[Compare], revision: int) -> None:
+        partition = partition_of(put.key)
+        pages = [
+            self.store.items[self.keys.page(partition, number)].value
+            for number in page_numbers(parse_record(put.value))
+        ]
+        chain = parse_chain(put.value, pages)
+        before, _ = self.chain(partition)
+        self._chains[partition] = (chain, revision)
+        self._judge.chain_written(client, before, chain, self._certificate(before, compares))
+
+    def _certificate(self, before: Chain | None, compares: Sequence[Compare]) -> RunId | None:
+        """The certificate that the transaction compared, if it is that of the open segment's master."""
+        wanted = before.open_segment.master_run_id if before is not None else None
+        if wanted is None:
+            return None
+        key = self.keys.certificate(wanted)
+        return wanted if any(compare.key == key for compare in compares) else None
+
+    def _cursor_written(self, client: str, put: Put) -> None:
+        _, _, rest = put.key.partition("/cursors/")
+        partition, _, group = rest.partition("/")
+        new = cursor_from_value(put.value)
+        old = self._cursors.get(put.key)
+        self._cursors[put.key] = new
+        self._judge.cursor_written(client, PartitionId(int(partition)), group, old, new)

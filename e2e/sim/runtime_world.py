@@ -1,0 +1,138 @@
+"""A world of whole brokers: production core and runtime, on fakes; everything else as in a world of bare cores.
+
+Here runs what the bare cores' world leaves out: the driver and its order of effects, links that are dialed from both
+sides, gathered transactions, the directory and its watches, leases, the election, topics made and members admitted and
+copies healed by the controller, starts that join. A seed costs several times as much as there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from seriatim_api.errors import SeriatimError
+from seriatim_api.ids import MemberId, RunId
+from seriatim_api.v1 import records_pb2
+from seriatim_broker.testing.memory_network import MemoryNetwork
+
+from .faults import draw_latency_us
+from .runtime_brokers import START_AGAIN_US, RuntimeBroker, RuntimeProcess
+from .runtime_coordinator import RuntimeCoordinator
+from .schedule import Violation
+from .world import World
+
+TOPIC = "topic"
+TOPIC_DEADLINE_S = 5.0
+LOOK_US = 20_000
+
+
+class RuntimeNetwork(MemoryNetwork):
+    """The brokers' network, as the injector knows it."""
+
+    def process_ended(self, process: RuntimeProcess, *, silent: bool) -> None:
+        """All connections of a process end; with `silent` (a machine went down) nobody is told."""
+        self.ended(process.name, silent=silent)
+
+
+class RuntimeWorld(World):
+    """Everything of one run."""
+
+    event_count_max = 3_000_000
+    create_us_max = 30_000_000
+    drift_ppm_max = 5_000
+
+    brokers: dict[str, Any]
+    network: RuntimeNetwork
+    coordinator: RuntimeCoordinator
+
+    def _make_broker(self, name: str, group: str) -> Any:
+        return RuntimeBroker(name, group, self._incarnation())
+
+    def _make_network(self) -> Any:
+        rng, options = self.schedule.rng, self.options
+        return RuntimeNetwork(self.schedule.time, lambda: draw_latency_us(rng, options), rng)
+
+    def _make_coordinator(self) -> Any:
+        return RuntimeCoordinator(self.schedule, self.options, self.judge)
+
+    # ---- disks --------------------------------------------------------------------------------------
+
+    def replace_disk(self, broker: Any) -> None:
+        """The slot gets an empty disk; the operator says so at its next start."""
+        self._lost_disks += 1
+        self.past_runs.extend(RunId(broker.member, run) for run in range(1, broker.run + 1))
+        self.judge.graveyard.append((broker.member, broker.disk.durable.twin()))
+        broker.disk.wipe()
+        broker.directory.wipe(self._incarnation())
+        broker.replace_disk = True
+        self.schedule.tell("FAULT", f"{broker.name} has lost its disk and will be {broker.member}")
+
+    def start_failed(self, broker: RuntimeBroker, error: BaseException) -> None:
+        """A process could not join: its supervisor reaps it, certifies what ended, and starts it again."""
+        process = broker.process
+        if process is None:
+            return
+        self.judge.seen_states.add(f"start failed: {type(error).__name__}")
+        self.network.process_ended(process, silent=False)
+        process.end()
+        if broker.run:
+            self.coordinator.certify(RunId(broker.member, broker.run))
+        self.schedule.after(START_AGAIN_US, self._start_again, broker)
+
+    def _start_again(self, broker: RuntimeBroker) -> None:
+        if broker.process is None:
+            broker.start(self)
+
+    def control(self) -> None:
+        """The elected broker does that here."""
+
+    # ---- the topic ----------------------------------------------------------------------------------
+
+    def _create(self) -> None:
+        settings = records_pb2.TopicSettings(flush=True, chain_width=self.options.group_count)
+        asking: list[asyncio.Task[Any]] = []
+
+        async def create(process: RuntimeProcess) -> None:
+            runtime = process.simulated.runtime
+            assert runtime is not None
+            try:
+                await runtime.controller.topics.create(
+                    TOPIC, self.options.partition_count, settings, TOPIC_DEADLINE_S, "the-only-one"
+                )
+            except SeriatimError as exc:
+                self.schedule.tell("world", f"topic not made: {exc!r}")
+
+        while not self._is_created():
+            if self.schedule.now_us > self.create_us_max:
+                raise Violation("I13", "the partitions were never created")
+            self._run_until(self.schedule.now_us + LOOK_US)
+            leader = next((broker.process for broker in self.brokers.values() if _leads(broker.process)), None)
+            if leader is not None and self._all_admitted(leader) and all(task.done() for task in asking):
+                leader.loop.call_soon(_begin, asking, leader, create)
+
+    def _is_created(self) -> bool:
+        return all(self.coordinator.chain(partition)[0] is not None for partition in self.partitions)
+
+    def _all_admitted(self, process: RuntimeProcess) -> bool:
+        runtime = process.simulated.runtime
+        assert runtime is not None
+        admitted: set[MemberId] = {member for members in runtime.directory.groups().values() for member in members}
+        return admitted == {broker.member for broker in self.brokers.values()}
+
+    def run(self) -> Any:
+        """As in a world of bare cores; the processes are ended before the world is left to the garbage collector."""
+        try:
+            return super().run()
+        finally:
+            for broker in self.brokers.values():
+                if broker.process is not None:
+                    broker.process.end()
+            self.coordinator.close()
+
+
+def _leads(process: RuntimeProcess | None) -> bool:
+    return process is not None and process.is_leader
+
+
+def _begin(asking: list[asyncio.Task[Any]], process: RuntimeProcess, create: Any) -> None:
+    asking.append(process.loop.create_task(create(process), name="topic"))

@@ -1,0 +1,85 @@
+"""A broker's core with the judge at its side: what goes in and comes out is seen and told, and nothing is changed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from seriatim_broker.core import effects as fx
+from seriatim_broker.core.broker import BrokerCore
+from seriatim_broker.core.events import Append, Event, Moment
+from seriatim_broker.core.log import PutBatch
+
+from .schedule import Schedule, Violation
+from .story import brief, is_noise
+
+if TYPE_CHECKING:
+    from .checkers import Judge
+
+
+class Watched(Protocol):
+    """A process whose core is watched."""
+
+    name: str
+    alive: bool
+
+    def asked_as(self, request: int) -> int:
+        """The number that the client gave to what the core knows as `request`."""
+        ...
+
+
+class WatchedCore:
+    """Steps a core, and shows the judge its writes and where it put each batch."""
+
+    __slots__ = ("_core", "_judge", "_process", "_schedule", "next_wake_us")
+
+    def __init__(self, core: BrokerCore, process: Watched, schedule: Schedule, judge: Judge) -> None:
+        self._core = core
+        self._process = process
+        self._schedule = schedule
+        self._judge = judge
+        self.next_wake_us = core.next_wake_us
+
+    def start(self, now: Moment) -> list[fx.Effect]:
+        """The first effects."""
+        return self._stepped(None, now)
+
+    def step(self, event: Event, now: Moment) -> list[fx.Effect]:
+        """Advance by one event. A process that has ended does nothing any more."""
+        return self._stepped(event, now) if self._process.alive else []
+
+    def _stepped(self, event: Event | None, now: Moment) -> list[fx.Effect]:
+        name, schedule = self._process.name, self._schedule
+        try:
+            effects = self._core.start(now) if event is None else self._core.step(event, now)
+        except Exception as error:  # whatever it is, a core must not raise it
+            raise Violation("CORE", f"{name} on {event}: {error!r}") from error
+        for effect in effects:
+            if isinstance(effect, fx.Persist):
+                self._judge.writes(name, effect.writes)
+                if isinstance(event, Append):
+                    self._note_place(event, effect)
+            elif isinstance(effect, fx.Note):
+                self._judge.note(effect)
+        if schedule.trace:
+            self._tell(event, effects)
+        if schedule.detailed:
+            schedule.mark(name, f"{event} {effects}")
+        else:
+            schedule.mark(name, f"{type(event).__name__} {len(effects)}")
+        return effects
+
+    def _note_place(self, event: Append, effect: fx.Persist) -> None:
+        """Tell the judge where the master put the batch of a request."""
+        for write in effect.writes:
+            if isinstance(write, PutBatch) and write.batch.body == event.body:
+                self._judge.appended(self._process.asked_as(event.request), write.batch)
+
+    def _tell(self, event: Event | None, effects: list[Any]) -> None:
+        if event is not None and is_noise(event) and all(is_noise(effect) for effect in effects):
+            return
+        name = self._process.name
+        if event is None or not is_noise(event):
+            self._schedule.tell(name, "◀ " + ("start" if event is None else brief(event)))
+        for effect in effects:
+            if not is_noise(effect):
+                self._schedule.tell(name, "    ▶ " + brief(effect))
