@@ -11,33 +11,45 @@
 Order: messages of one producer to one partition stand in the order of the sends. Outcomes: a delivery ends as a
 `Receipt`, or raises `SendFailedError` (provably not stored, never delivered) or `SendUnknownError`. `seriatim.sync`
 holds the same names for programs without asyncio; `seriatim.history` the checker.
+
+Each name is loaded when it is first asked for: the command, the checker and administration do without Arrow, and the
+command's help without gRPC.
 """
 
-from seriatim._admin import Admin
-from seriatim._client import Client, Opening
-from seriatim._consumer import Consumer, ConsumerSettings, FetchedTable
-from seriatim._errors import SendError, SendFailedError, SendUnknownError
-from seriatim._partitioner import Partitioner, partition_of_key
-from seriatim._producer import FlushResult, Producer, ProducerSettings
-from seriatim._records import (
-    AckLevel,
-    Assignment,
-    Broker,
-    Chain,
-    Cluster,
-    Gap,
-    GroupDescription,
-    GroupPartition,
-    Message,
-    Part,
-    Receipt,
-    Route,
-    Segment,
-    Topic,
-    TopicDescription,
-    TopicSettings,
-)
-from seriatim._sending import Deliveries, Delivery
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from seriatim._admin import Admin
+    from seriatim._client import Client, Opening
+    from seriatim._consumer import Consumer
+    from seriatim._consuming.inbox import FetchedTable
+    from seriatim._errors import SendError, SendFailedError, SendUnknownError
+    from seriatim._partitioner import Partitioner, partition_of_key
+    from seriatim._producer import Producer
+    from seriatim._producing.backlog import FlushResult
+    from seriatim._producing.deliveries import Deliveries, Delivery
+    from seriatim._records import (
+        AckLevel,
+        Assignment,
+        Broker,
+        Chain,
+        Cluster,
+        Gap,
+        GroupDescription,
+        GroupPartition,
+        Message,
+        Part,
+        Receipt,
+        Route,
+        Segment,
+        Topic,
+        TopicDescription,
+        TopicSettings,
+    )
+    from seriatim._settings import ConsumerSettings, ProducerSettings
 
 __all__ = [
     "AckLevel",
@@ -73,3 +85,49 @@ __all__ = [
     "TopicSettings",
     "partition_of_key",
 ]
+
+_HOMES: Final = {
+    "Admin": "seriatim._admin",
+    "Client": "seriatim._client",
+    "Opening": "seriatim._client",
+    "Consumer": "seriatim._consumer",
+    "FetchedTable": "seriatim._consuming.inbox",
+    "SendError": "seriatim._errors",
+    "SendFailedError": "seriatim._errors",
+    "SendUnknownError": "seriatim._errors",
+    "Partitioner": "seriatim._partitioner",
+    "partition_of_key": "seriatim._partitioner",
+    "Producer": "seriatim._producer",
+    "FlushResult": "seriatim._producing.backlog",
+    "Deliveries": "seriatim._producing.deliveries",
+    "Delivery": "seriatim._producing.deliveries",
+    "AckLevel": "seriatim._records",
+    "Assignment": "seriatim._records",
+    "Broker": "seriatim._records",
+    "Chain": "seriatim._records",
+    "Cluster": "seriatim._records",
+    "Gap": "seriatim._records",
+    "GroupDescription": "seriatim._records",
+    "GroupPartition": "seriatim._records",
+    "Message": "seriatim._records",
+    "Part": "seriatim._records",
+    "Receipt": "seriatim._records",
+    "Route": "seriatim._records",
+    "Segment": "seriatim._records",
+    "Topic": "seriatim._records",
+    "TopicDescription": "seriatim._records",
+    "TopicSettings": "seriatim._records",
+    "ConsumerSettings": "seriatim._settings",
+    "ProducerSettings": "seriatim._settings",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(importlib.import_module(_HOMES[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

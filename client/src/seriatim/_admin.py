@@ -22,7 +22,7 @@ from seriatim._records import (
     TopicDescription,
     TopicSettings,
 )
-from seriatim._transport import Caller
+from seriatim._transport.unary import Caller
 
 DEADLINE_S: Final = 10.0
 """For what changes the cluster: the creation of a topic with many partitions takes seconds."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Final, Literal, NamedTuple, cast
+from typing import Any, Final, NamedTuple, cast
 
 import google_crc32c
 import numpy as np
@@ -17,7 +17,8 @@ import pyarrow as pa
 from seriatim_api.batch import FLAG_KEYED, FLAG_LZ4, FLAG_ZSTD
 from seriatim_api.errors import BadRequestError, BatchMismatchError, ChecksumMismatchError
 
-Compression = Literal["lz4", "zstd"]
+from seriatim._settings import Compression
+
 Headers = Mapping[str, bytes]
 
 HEADERS_TYPE: Final = pa.map_(pa.utf8(), pa.binary())

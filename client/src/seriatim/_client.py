@@ -1,4 +1,8 @@
-"""The client: what producers, consumers and administration share, and their beginning and end."""
+"""The client: what producers, consumers and administration share, and their beginning and end.
+
+What producers and consumers need is loaded when the first one is made: Arrow alone takes longer to load than most
+administration to do.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +10,23 @@ import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Sequence
 from contextlib import asynccontextmanager
 from types import TracebackType
-from typing import Any, Final, Generic, Literal, Protocol, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Protocol, Self, TypeVar, Unpack
 
 from seriatim_api.errors import BadRequestError, IllegalNameError
 from seriatim_api.ids import is_legal_name
 from seriatim_api.v1 import broker_pb2
 
 from seriatim._admin import Admin, topic_of
-from seriatim._consumer import Consumer, ConsumerSettings, check_group, make_consumer_name
-from seriatim._options import ConsumerOptions, ProducerOptions
-from seriatim._partition import route_of
-from seriatim._producer import Producer, ProducerSettings
 from seriatim._recording import HistoryLike, MessageIdOf, Recorder
-from seriatim._records import Assignment, Gap, Topic
-from seriatim._transport import AppendLinks, Caller, Channels
+from seriatim._records import Assignment, Gap
+from seriatim._settings import ConsumerOptions, ConsumerSettings, ProducerOptions, ProducerSettings
+from seriatim._transport.channels import Channels
+from seriatim._transport.unary import Caller
+
+if TYPE_CHECKING:
+    from seriatim._consumer import Consumer
+    from seriatim._producer import Producer
+    from seriatim._transport.append import AppendLinks
 
 TOPIC_DEADLINE_S: Final = 10.0
 """For the first question about a topic: a cluster that is just starting answers by then."""
@@ -64,8 +71,8 @@ class Client:
         self._recorder = recorder
         self._channels = Channels()
         self._caller = Caller(self._channels, bootstrap)
-        self._links = AppendLinks(self._channels, name)
-        self._open: list[_Closable] = []
+        self._links: AppendLinks | None = None  # until there is a producer
+        self._closers: list[Callable[[bool], Awaitable[Any]]] = []  # of what was opened; told whether to flush
 
     @classmethod
     @asynccontextmanager
@@ -108,13 +115,11 @@ class Client:
 
     async def _close(self, *, flush: bool) -> None:
         try:
-            for opened in self._open:
-                if isinstance(opened, Producer):
-                    await opened.close(None if flush else 0)
-                else:
-                    await opened.close()
+            for close in self._closers:
+                await close(flush)
         finally:
-            await self._links.close()
+            if self._links is not None:
+                await self._links.close()
             await self._channels.close()
 
     def producer(self, topic: str, **options: Unpack[ProducerOptions]) -> Opening[Producer]:
@@ -129,12 +134,21 @@ class Client:
             IllegalNameError: Nothing can be called so.
             UnavailableError: No broker answered.
         """
+        from seriatim._producer import Producer
+        from seriatim._producing.routes import route_of
+        from seriatim._transport.append import AppendLinks
+
         settings = ProducerSettings(**options)
 
         async def begin() -> Producer:
-            record, routes = await self._topic(topic)
-            producer = Producer(record, routes, settings, self._channels, self._caller, self._links, self._recorder)
-            self._open.append(producer)
+            answer = await self._ask_for_topic(topic)
+            if self._links is None:
+                self._links = AppendLinks(self._channels, self.name)
+            producer = Producer(
+                topic_of(answer.topic), list(map(route_of, answer.routes)), settings, self._channels, self._caller,
+                self._links, self._recorder,
+            )  # fmt: skip
+            self._closers.append(lambda flush: producer.close(None if flush else 0))
             return producer
 
         return Opening(begin)
@@ -170,16 +184,18 @@ class Client:
             PartitionOutOfRangeError: The topic has fewer partitions.
             UnavailableError: No broker answered.
         """
+        from seriatim._consumer import Consumer, check_group, make_consumer_name
+
         check_group(group, mode)
         settings = ConsumerSettings(**options)
 
         async def begin() -> Consumer:
-            record, _ = await self._topic(topic)
+            answer = await self._ask_for_topic(topic)
             consumer = Consumer(
-                record, group, name or make_consumer_name(), partitions, settings, self._channels, self._caller,
-                self.name, self._recorder, on_gap, on_assignment,
+                topic_of(answer.topic), group, name or make_consumer_name(), partitions, settings, self._channels,
+                self._caller, self.name, self._recorder, on_gap, on_assignment,
             )  # fmt: skip
-            self._open.append(consumer)
+            self._closers.append(lambda _flush: consumer.close())
             return consumer
 
         return Opening(begin)
@@ -188,12 +204,13 @@ class Client:
         """Administration of the cluster."""
         return Admin(self._caller)
 
-    async def _topic(self, name: str) -> tuple[Topic, list[Any]]:
+    async def _ask_for_topic(self, name: str) -> broker_pb2.GetTopicResponse:
         if not is_legal_name(name):
             raise IllegalNameError(f"{name!r} cannot name a topic")
-        answer = await self._caller.routing("GetTopic", broker_pb2.GetTopicRequest(topic=name), TOPIC_DEADLINE_S)
+        request = broker_pb2.GetTopicRequest(topic=name)
+        answer: broker_pb2.GetTopicResponse = await self._caller.routing("GetTopic", request, TOPIC_DEADLINE_S)
         self._caller.learn(broker.address for broker in answer.brokers)
-        return topic_of(answer.topic), [route_of(route) for route in answer.routes]
+        return answer
 
 
 def _is_address(text: str) -> bool:

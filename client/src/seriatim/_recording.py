@@ -7,14 +7,15 @@ application says how (`message_id`). Lines are written for batches, not for mess
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from seriatim_api.ids import make_offset
 
-from seriatim._core.producer import Outcome
-from seriatim._pending import Cut
 from seriatim._records import Message, OutcomeName
-from seriatim._sending import Settlement
+
+if TYPE_CHECKING:
+    from seriatim._producing.deliveries import Settlement
+    from seriatim._producing.pending import Cut
 
 MessageId = int | str
 MessageIdOf = Callable[[bytes], MessageId]
@@ -74,8 +75,8 @@ class Recorder:
 
     def outcomes(self, ids: Sequence[MessageId], settlement: Settlement) -> None:
         """The messages of a batch are settled."""
-        offset = settlement.offset if settlement.outcome is Outcome.OK else None
-        self._history.outcomes(ids, settlement.outcome.value, offset=offset)
+        is_ok = settlement.outcome.value == "ok"
+        self._history.outcomes(ids, settlement.outcome.value, offset=settlement.offset if is_ok else None)
 
     def deliveries(self, messages: Sequence[Message], group: str, consumer: str) -> None:
         """Messages are handed to the application. Consecutive ones of a partition share a line."""

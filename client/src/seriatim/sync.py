@@ -22,10 +22,11 @@ from types import TracebackType
 from typing import Any, Generic, Literal, Self, TypeVar, Unpack
 
 import seriatim._client as asynchronous
-from seriatim import _admin, _consumer, _producer, _sending
+from seriatim import _admin, _consumer, _producer
 from seriatim._batch import Headers
-from seriatim._options import ConsumerOptions, ProducerOptions
-from seriatim._producer import FlushResult
+from seriatim._consuming.inbox import FetchedTable
+from seriatim._producing import deliveries as asynchronous_deliveries
+from seriatim._producing.backlog import FlushResult
 from seriatim._recording import HistoryLike, MessageIdOf
 from seriatim._records import (
     Assignment,
@@ -41,6 +42,7 @@ from seriatim._records import (
     TopicDescription,
     TopicSettings,
 )
+from seriatim._settings import ConsumerOptions, ProducerOptions
 
 __all__ = ["Admin", "Client", "Consumer", "Deliveries", "Delivery", "Producer"]
 
@@ -75,7 +77,7 @@ class _LoopThread:
 class Delivery:
     """The delivery of one message."""
 
-    def __init__(self, thread: _LoopThread, delivery: _sending.Delivery) -> None:
+    def __init__(self, thread: _LoopThread, delivery: asynchronous_deliveries.Delivery) -> None:
         self._thread = thread
         self._delivery = delivery
 
@@ -108,7 +110,7 @@ class Delivery:
 class Deliveries:
     """The deliveries of one `send_many` or `send_table`."""
 
-    def __init__(self, thread: _LoopThread, deliveries: _sending.Deliveries) -> None:
+    def __init__(self, thread: _LoopThread, deliveries: asynchronous_deliveries.Deliveries) -> None:
         self._thread = thread
         self._deliveries = deliveries
 
@@ -213,11 +215,11 @@ class Consumer(_Held[_consumer.Consumer]):
         """Wait until there is a message, and return what is there."""
         return self._thread.run(self._inner.fetch(max_messages, timeout_s))
 
-    def fetch_table(self, timeout_s: float = 1.0) -> _consumer.FetchedTable | None:
+    def fetch_table(self, timeout_s: float = 1.0) -> FetchedTable | None:
         """Wait for a batch, and return it as an Arrow table."""
         return self._thread.run(self._inner.fetch_table(timeout_s))
 
-    def ack(self, message: Message | _consumer.FetchedTable | int, partition: int | None = None) -> bool:
+    def ack(self, message: Message | FetchedTable | int, partition: int | None = None) -> bool:
         """Acknowledge a message and all before it in its partition."""
         return self._thread.run(self._inner.ack(message, partition))
 

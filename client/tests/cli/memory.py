@@ -11,8 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from seriatim.cli._chain_view import ChainView, SegmentView
-from seriatim.cli._ports import Delivered, GroupRow, MemberRow, Note, SendResult, TopicView
+from seriatim.cli._ports import ChainView, Delivered, GroupRow, MemberRow, Note, SegmentView, SendResult, TopicView
 from seriatim.cli._sources import Message
 from seriatim_api.errors import TopicExistsError, UnknownTopicError
 from seriatim_api.ids import make_offset

@@ -10,8 +10,9 @@ from pathlib import Path
 import click
 import pytest
 from rich.console import Console, RenderableType
-from seriatim.cli._chain_view import ChainView, SegmentView, compact, draw_chain, draw_ribbons
+from seriatim.cli._chain_view import compact, draw_chain, draw_ribbons
 from seriatim.cli._meter import Latencies, SendMeter, describe
+from seriatim.cli._ports import ChainView, SegmentView
 from seriatim.cli._settings import BOOTSTRAP_DEFAULT, local_cluster, resolve_bootstrap
 from seriatim.cli._sources import Message, Pace, generate, parse_rate, read_lines, split_key
 

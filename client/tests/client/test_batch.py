@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from seriatim._batch import SCHEMA, conform, decode, encode
-from seriatim._pending import split_rows
+from seriatim._producing.pending import split_rows
 from seriatim_api.errors import BadRequestError, BatchMismatchError, ChecksumMismatchError
 
 ROWS = st.lists(

@@ -170,10 +170,10 @@ async def test_credit_comes_back_and_bounds_what_waits() -> None:
         async with Client.connect(address) as client, client.producer("t", batch_size_bytes=10_000) as producer:
             await (await producer.send_many([bytes(1000)] * 2000))
             async with client.consumer("t", "g", credit_bytes=1 << 16) as consumer:
-                await until(lambda: len(consumer._chunks) > 0)
+                await until(lambda: len(consumer._inbox.chunks) > 0)
                 count = 0
                 while count < 2000:
-                    assert sum(len(chunk.body) for chunk in consumer._chunks) < 2 << 16
+                    assert sum(len(chunk.body) for chunk in consumer._inbox.chunks) < 2 << 16
                     count += len(await consumer.fetch(10, 1.0))
                     await consumer.ack_all()
 

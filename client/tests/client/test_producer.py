@@ -203,6 +203,40 @@ async def test_room_is_waited_for_in_line() -> None:
         assert [value[:1] for value in cluster.values("t")] == [b"0", b"1", b"2", b"3", b"4", b"5"]
 
 
+async def test_closing_sends_those_away_who_wait_for_room() -> None:
+    async with running() as cluster:
+        cluster.create_topic("t")
+        partition = cluster.partition("t")
+        partition.hold_commit = True
+        address = cluster.brokers[0].address
+        async with Client.connect(address) as client:
+            producer = await client.producer("t", buffer_size_bytes=1000)
+            taken = await producer.send(b"0" * 900)
+            waiting = [asyncio.create_task(producer.send(b"x" * 400)), asyncio.create_task(producer.send_many([b"y"]))]
+            await until(lambda: partition.head.length == 1)
+            result = await producer.close(0)
+            for task in waiting:
+                with pytest.raises(errors.PreconditionError):
+                    await task
+            with pytest.raises(errors.PreconditionError):
+                await producer.send_table(pa.table({"value": [b"z"]}))
+        assert (result, taken.outcome) == ((0, 0, 1), "unknown")
+        assert cluster.values("t") == [b"0" * 900]
+
+
+async def test_messages_without_a_key_go_on_with_the_next_partition_when_a_batch_has_left() -> None:
+    async with running() as cluster:
+        cluster.create_topic("t", 3)
+        async with Client.connect(cluster.brokers[0].address) as client, client.producer("t") as producer:
+            receipts = []
+            for _ in range(6):
+                together = [producer.send_nowait(b"a"), producer.send_nowait(b"b")]
+                receipts.append([(await delivery).partition for delivery in together])
+        assert all(first == second for first, second in receipts)
+        turns = [first for first, _ in receipts]
+        assert [(turn + 1) % 3 for turn in turns[:-1]] == turns[1:]
+
+
 async def test_send_many_by_key_keeps_each_keys_order() -> None:
     async with running() as cluster:
         cluster.create_topic("t", 4)

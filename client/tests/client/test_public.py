@@ -26,6 +26,9 @@ PUBLIC = (
 
 def test_public_names_are_these() -> None:
     assert sorted(seriatim.__all__) == sorted(PUBLIC.split())
+    assert set(seriatim.__all__) <= set(dir(seriatim))
+    with pytest.raises(AttributeError):
+        seriatim.nothing_of_the_kind  # noqa: B018
     for name in seriatim.__all__:
         assert name == "Partitioner" or getattr(seriatim, name).__doc__, name
 

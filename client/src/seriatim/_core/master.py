@@ -125,16 +125,23 @@ class Master(State):
 
     # ---- what to do ----------------------------------------------------------------------------------
 
-    def ask(self, now_us: int, reply_due_us: int | None) -> Resolve | None:
-        """The question that is due.
+    def ask_at_us(self, reply_due_us: int | None) -> int | None:
+        """When a question is due, if one is.
 
         Args:
-            now_us: Monotonic time.
             reply_due_us: When the master will have been silent for too long; None if it owes nothing.
         """
-        ask_at_us = self._ask_at_us(reply_due_us)
-        if ask_at_us is None or now_us < ask_at_us:
+        if self._resolving:
             return None
+        if self.route is None:
+            return max(self._complain_at_us, self.retry_at_us)
+        if self._broken or self.is_stale:
+            return self._complain_at_us
+        return reply_due_us
+
+    def ask(self) -> Resolve:
+        """The question that is due."""
+        assert not self._resolving
         self._resolving = True
         route = self.route
         if route is None:
@@ -150,21 +157,10 @@ class Master(State):
         self._opening = True
         return OpenStream(self.route.master_address)
 
-    def wake_at_us(self, reply_due_us: int | None, *, wants_run: bool) -> int | None:
-        """When `ask`, `connect` or (if there is none) a new run is due at the latest."""
-        ask_at_us = self._ask_at_us(reply_due_us)
-        if not wants_run or self.route is None or self._opening or self.is_stale:
-            return ask_at_us
-        return self.retry_at_us if ask_at_us is None else min(ask_at_us, self.retry_at_us)
-
-    def _ask_at_us(self, reply_due_us: int | None) -> int | None:
-        if self._resolving:
-            return None
-        if self.route is None:
-            return max(self._complain_at_us, self.retry_at_us)
-        if self._broken or self.is_stale:
-            return self._complain_at_us
-        return reply_due_us
+    @property
+    def awaits_retry(self) -> bool:
+        """Whether there is something to do at `retry_at_us`: open a stream, or begin a run if there is none."""
+        return self.route is not None and not self._opening and not self.is_stale
 
     # ---- back-off ------------------------------------------------------------------------------------
 

@@ -131,7 +131,7 @@ class PartitionProducer(State):
 
     def has_batch(self, batch_id: int) -> bool:
         """Whether the batch may still go out: it is not settled, or was acknowledged before an earlier one."""
-        return any(batch.batch_id == batch_id for batch in self._queue.batches)
+        return batch_id in [batch.batch_id for batch in self._queue.batches]
 
     @property
     def ended(self) -> ReplyError | None:
@@ -141,12 +141,16 @@ class PartitionProducer(State):
     @property
     def wake_at_us(self) -> int | None:
         """When `Timer` is wanted at the latest."""
-        queue = self._queue
-        if not queue.batches:
+        master, run, batches = self._master, self._queue.run, self._queue.batches
+        if not batches:
             return None
-        deadline_us = queue.batches[0].deadline_us
-        wake_at_us = self._master.wake_at_us(queue.run.silence_due_us, wants_run=not queue.run.alive)
-        return deadline_us if wake_at_us is None else min(deadline_us, wake_at_us)
+        wake_at_us = batches[0].deadline_us
+        ask_at_us = master.ask_at_us(run.silence_due_us)
+        if ask_at_us is not None and ask_at_us < wake_at_us:
+            wake_at_us = ask_at_us
+        if not run.alive and master.awaits_retry:
+            wake_at_us = min(wake_at_us, master.retry_at_us)
+        return wake_at_us
 
     # ---- the step ------------------------------------------------------------------------------------
 
@@ -183,12 +187,14 @@ class PartitionProducer(State):
 
     def _go_on(self, now_us: int, effects: list[Effect]) -> None:
         """Ask, connect and send what can be now."""
-        question = self._master.ask(now_us, self._queue.run.silence_due_us)
-        if question is not None:
-            effects.append(question)
-        opening = self._master.connect(now_us)
-        if opening is not None:
-            effects.append(opening)
+        master = self._master
+        ask_at_us = master.ask_at_us(self._queue.run.silence_due_us)
+        if ask_at_us is not None and now_us >= ask_at_us:
+            effects.append(master.ask())
+        if master.stream is None:
+            opening = master.connect(now_us)
+            if opening is not None:
+                effects.append(opening)
         self._send(now_us, effects)
 
     def _send(self, now_us: int, effects: list[Effect]) -> None:

@@ -1,11 +1,9 @@
 """Everything that touches gRPC: channels, streams and unary calls. No gRPC exception leaves this package.
 
 What goes over the streams, and when, is decided by the pure cores; here are connections, deadlines and frames.
+
+    channels   connections to brokers
+    unary      questions: to one broker after another, until one answers
+    append     streams of batches to masters
+    consume    streams of deliveries from servers
 """
-
-from seriatim._transport.append import AppendLink, AppendLinks
-from seriatim._transport.channels import Channels
-from seriatim._transport.consume import ConsumeLink
-from seriatim._transport.unary import Caller
-
-__all__ = ["AppendLink", "AppendLinks", "Caller", "Channels", "ConsumeLink"]

@@ -16,6 +16,7 @@ from seriatim_api.frames import FrameError, read_delivery_frame
 from seriatim_api.status import from_status
 from seriatim_api.v1 import broker_pb2
 
+from seriatim._core.consumer import CreditAccount
 from seriatim._transport.append import PROTOCOL, report_unexpected
 from seriatim._transport.channels import Channels
 
@@ -54,10 +55,12 @@ class ConsumeLink:
         self.address = address
         self.stream = stream
         self.is_up = False
+        self._is_over = False
         self.heard_at = asyncio.get_running_loop().time()
         self._channels = channels
         self._listener = listener
         self._hello = broker_pb2.ConsumerHello(protocol=PROTOCOL, client=client_name, credit_bytes=credit_bytes)
+        self._credit = CreditAccount(credit_bytes)
         self._requests: deque[broker_pb2.ConsumeRequest] = deque()
         self._wake = asyncio.Event()
         self._written = asyncio.Event()
@@ -69,6 +72,11 @@ class ConsumeLink:
         self._requests.append(request)
         self._written.clear()
         self._wake.set()
+
+    def give_credit(self, size_bytes: int) -> None:
+        """So much of what came was taken, or dropped: the broker may send as much again."""
+        if not self._is_over and (granted := self._credit.free(size_bytes)):
+            self.write(broker_pb2.ConsumeRequest(credit=broker_pb2.Credit(bytes=granted)))
 
     async def drain(self) -> None:
         """Wait until what was queued is written, or the stream is over."""
@@ -112,6 +120,7 @@ class ConsumeLink:
         finally:
             if call is not None:
                 call.cancel()
+            self._is_over = True
             self._listener.consume_link_down(self, reason)
 
     async def _serve(self, call: Any) -> None:

@@ -8,14 +8,13 @@ window of 80 columns, eight in 160.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import zip_longest
-from typing import Final, Literal
+from typing import Final
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-State = Literal["OPEN", "SEALED", "UNSETTLED", "LOST"]
+from seriatim.cli._ports import ChainView, SegmentView
 
 CARD_WIDTH: Final = 18
 ARROW_WIDTH: Final = 2
@@ -31,44 +30,6 @@ _BORDERS: Final = {  # corners clockwise from the top left, then horizontal and 
     "LOST": "╭╮╯╰╌╎",
 }
 _EIGHTHS: Final = " ▏▎▍▌▋▊▉█"
-
-
-@dataclass(frozen=True, slots=True)
-class SegmentView:
-    """What a person wants to know of a segment.
-
-    Attributes:
-        members: Brokers, the master first.
-        length: Messages; of an OPEN segment as far as anybody counted, None if nobody knows.
-        tail_from: From which index on the tail lies on `tail_copies` as well; None: it does not.
-        incomplete_table: Opened over an unsettled one, producers not all known.
-    """
-
-    no: int
-    group: str
-    members: tuple[str, ...]
-    state: State
-    length: int | None
-    server: str
-    tail_from: int | None = None
-    tail_copies: tuple[str, ...] = ()
-    incomplete_table: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class ChainView:
-    """A partition's chain.
-
-    Attributes:
-        older_segment_count: Segments before the first of `segments`, in pages that were not read.
-    """
-
-    topic: str
-    partition: int
-    epoch: int
-    send_chain: tuple[str, ...]
-    segments: tuple[SegmentView, ...]
-    older_segment_count: int = 0
 
 
 def draw_chain(chain: ChainView, *, width: int, row_count_max: int | None = ROWS_DEFAULT) -> RenderableType:

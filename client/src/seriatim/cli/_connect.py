@@ -13,9 +13,9 @@ from seriatim_api.errors import SeriatimError
 from seriatim_api.ids import make_offset, split_offset
 
 import seriatim
-from seriatim.cli._chain_view import ChainView, SegmentView
 from seriatim.cli._ports import (
     AdminPort,
+    ChainView,
     ConsumerPort,
     Delivered,
     GroupRow,
@@ -23,6 +23,7 @@ from seriatim.cli._ports import (
     Note,
     OutcomeName,
     ProducerPort,
+    SegmentView,
     SendResult,
     TopicView,
 )

@@ -9,10 +9,10 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-from seriatim.cli._chain_view import ChainView
 from seriatim.cli._sources import Message
 
 OutcomeName = Literal["ok", "failed", "unknown"]
+SegmentState = Literal["OPEN", "SEALED", "UNSETTLED", "LOST"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +123,44 @@ class TopicView:
     retention_ms: int
     chain_width: int
     created_at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentView:
+    """What a person wants to know of a segment.
+
+    Attributes:
+        members: Brokers, the master first.
+        length: Messages; of an OPEN segment as far as anybody counted, None if nobody knows.
+        tail_from: From which index on the tail lies on `tail_copies` as well; None: it does not.
+        incomplete_table: Opened over an unsettled one, producers not all known.
+    """
+
+    no: int
+    group: str
+    members: tuple[str, ...]
+    state: SegmentState
+    length: int | None
+    server: str
+    tail_from: int | None = None
+    tail_copies: tuple[str, ...] = ()
+    incomplete_table: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ChainView:
+    """A partition's chain.
+
+    Attributes:
+        older_segment_count: Segments before the first of `segments`, in pages that were not read.
+    """
+
+    topic: str
+    partition: int
+    epoch: int
+    send_chain: tuple[str, ...]
+    segments: tuple[SegmentView, ...]
+    older_segment_count: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final, TypeVar
 
-from rich.live import Live
-from rich.text import Text
-
 from seriatim.cli._settings import Settings
 
 REFRESH_S: Final = 0.25
@@ -64,6 +61,9 @@ async def live_line(settings: Settings, text: Callable[[], str]) -> AsyncIterato
     if settings.as_json or not sys.stderr.isatty():
         yield
         return
+    from rich.live import Live
+    from rich.text import Text
+
     with Live(Text(text()), console=settings.notes, transient=True, auto_refresh=False) as live:
 
         async def refresh() -> None:

@@ -11,10 +11,12 @@ import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
-from rich.console import Console
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 BOOTSTRAP_DEFAULT: Final = ("127.0.0.1:7400",)
 """Where `seriatim standalone` listens unless told otherwise."""
@@ -37,11 +39,15 @@ class Settings:
     @property
     def console(self) -> Console:
         """For what people look at; without colour where there is no terminal, or NO_COLOR is set."""
+        from rich.console import Console  # takes longer to load than most commands to run
+
         return Console(highlight=False)
 
     @property
     def notes(self) -> Console:
         """For progress and notes, on stderr."""
+        from rich.console import Console
+
         return Console(stderr=True, highlight=False)
 
     def emit(self, value: object) -> None:

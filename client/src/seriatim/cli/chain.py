@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 import click
-from rich.console import RenderableType
-from rich.live import Live
 
 from seriatim.cli import _connect
-from seriatim.cli._chain_view import ROWS_DEFAULT, ChainView, draw_chain, draw_ribbons
-from seriatim.cli._ports import AdminPort
+from seriatim.cli._chain_view import ROWS_DEFAULT, draw_chain, draw_ribbons
+from seriatim.cli._ports import AdminPort, ChainView
 from seriatim.cli._running import first_of, interruptible, run
 from seriatim.cli._settings import Settings
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 WATCH_ALL_PARTITIONS_MAX = 64
 """Partitions that are watched at a time: a stream each, a line each."""
@@ -81,6 +83,8 @@ async def _watch(settings: Settings, topic: str, partition: int | None, show_all
 
             await first_of(stop, _follow(admin, topic, known, changed))
             return
+        from rich.live import Live
+
         drawn = _draw(list(known.values()), console.width, show_all=show_all)
         with Live(drawn, console=console, auto_refresh=False, screen=False) as live:
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 import click
-from rich.table import Table
 from seriatim_api.ids import format_offset
 
 from seriatim.cli import _connect
 from seriatim.cli._ports import GroupRow
 from seriatim.cli._running import run
 from seriatim.cli._settings import Settings
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 
 @click.group()
@@ -39,6 +42,8 @@ def describe(settings: Settings, topic: str, name: str) -> None:
 
 def render(rows: list[GroupRow]) -> Table:
     """The table; the last line sums up."""
+    from rich.table import Table
+
     table = Table(box=None, pad_edge=False, show_footer=True)
     lags = [row.lag for row in rows if row.lag is not None]
     footer = f"{sum(lags):,}{'+' * (len(lags) < len(rows))}"

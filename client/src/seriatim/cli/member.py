@@ -6,7 +6,6 @@ import getpass
 from dataclasses import asdict
 
 import click
-from rich.table import Table
 
 from seriatim.cli import _connect
 from seriatim.cli._ports import MemberRow
@@ -32,6 +31,8 @@ def list_(settings: Settings) -> None:
     if settings.as_json:
         settings.emit([asdict(row) for row in rows])
         return
+    from rich.table import Table
+
     table = Table(box=None, pad_edge=False)
     for column in ("broker", "group", "disk", "run", "address", "admitted", "live"):
         table.add_column(column, justify="right" if column == "run" else "left", overflow="fold")

@@ -6,10 +6,8 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 
 import click
-from rich.table import Table
 
 from seriatim.cli import _connect
-from seriatim.cli._chain_view import draw_ribbons
 from seriatim.cli._ports import TopicView
 from seriatim.cli._running import run
 from seriatim.cli._settings import Settings
@@ -73,6 +71,8 @@ def list_(settings: Settings) -> None:
     if not found:
         click.echo("there are no topics: `seriatim topic create NAME --partitions N` makes one", err=True)
         return
+    from rich.table import Table
+
     table = Table(box=None, pad_edge=False)
     for column in ("topic", "partitions", "state", "flush", "kept", "created"):
         table.add_column(column, justify="right" if column == "partitions" else "left", overflow="fold")
@@ -101,6 +101,8 @@ def describe(settings: Settings, name: str) -> None:
         width = f"broker groups in a chain: {view.chain_width}" if view.chain_width else ""
         if sizes or width:
             click.echo("; ".join(part for part in (sizes, width) if part))
+        from seriatim.cli._chain_view import draw_ribbons
+
         console = settings.console
         console.print(draw_ribbons(chains, width=console.width))
 

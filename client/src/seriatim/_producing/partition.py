@@ -1,19 +1,16 @@
-"""One partition of a producer: its core, its queue, and what the core's effects mean here.
-
-A batch is cut when the core has room for it and either nothing is on its way, it is full, it has lingered, or somebody
-flushes. While it waits, it grows: the busier the partition (or the link that it shares), the larger its batches.
-"""
+"""One partition of a producer: its queue, its core, and what the core's effects mean here."""
 
 from __future__ import annotations
 
 import random
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass
+from typing import Any, Final
 
 from seriatim_api.batch import HEADER_SIZE_BYTES, make_header
 from seriatim_api.frames import AppendEntry
-from seriatim_api.v1 import broker_pb2, common_pb2
+from seriatim_api.v1 import broker_pb2
 
 from seriatim._batch import Body
 from seriatim._core.producer import (
@@ -33,18 +30,34 @@ from seriatim._core.producer import (
     RouteKnown,
     Send,
     Settled,
+    Timer,
 )
-from seriatim._pending import Cut, Pending
-from seriatim._sending import Settlement, SliceOfBatch
-from seriatim._transport import AppendLink
-
-if TYPE_CHECKING:
-    from seriatim._producer import Producer
+from seriatim._producing.backlog import Backlog
+from seriatim._producing.batching import Batching
+from seriatim._producing.deliveries import Settlement, SliceOfBatch
+from seriatim._producing.pending import Cut, Pending
+from seriatim._producing.routes import Routes, route_of
+from seriatim._producing.turns import Turns
+from seriatim._recording import Recorder
+from seriatim._settings import ProducerSettings
+from seriatim._transport.append import AppendLink, AppendLinks
 
 _NOT_SENT: Final = (-1, -1)
 
-SMALL_SHARE: Final = 4
-"""A batch under this part of the full size is small."""
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What the partitions of one producer share."""
+
+    topic: str
+    producer_id: bytes
+    settings: ProducerSettings
+    links: AppendLinks
+    turns: Turns
+    routes: Routes
+    backlog: Backlog
+    batching: Batching
+    recorder: Recorder | None
 
 
 class _Batch:
@@ -56,7 +69,7 @@ class _Batch:
         self.body: Body = cut.body
         self.slices: list[SliceOfBatch] = cut.slices
         self.payload_bytes = cut.payload_bytes
-        self.ids = ids
+        self.ids = ids  # in the history
         self.number = _NOT_SENT  # epoch, base sequence
         self.header = b""
 
@@ -64,69 +77,47 @@ class _Batch:
 class PartitionSender:
     """Sends the messages of one producer to one partition."""
 
-    def __init__(self, owner: Producer, number: int, partition_id: int, config: ProducerConfig, route: Route) -> None:
-        self._owner = owner
+    def __init__(self, shared: Shared, number: int, partition_id: int, config: ProducerConfig, route: Route) -> None:
+        self._shared = shared
+        self._turns = shared.turns
+        self._ack_level = int(shared.settings.ack_level)
         self.number = number
         self.partition_id = partition_id
         self.core = PartitionProducer(config, route if route.master_address else None)
         self.pending = Pending()
+        self.is_ready = False  # queued for the next turn
+        self.batch_count = 0
         self._links: dict[int, AppendLink] = {}  # by stream; more than one while the partition moves
         self._batches: dict[int, _Batch] = {}
-        self._batch_count = 0
         self._kept: list[int] = []
         self._position = 0  # of the next message in the partition, as this producer counts
-        self.is_ready = False  # queued for the owner's next turn
-        self.lingers_until: float | None = None
-        self.timer_at_us: int | None = None
+
+    @property
+    def route(self) -> Route | None:
+        """Where the partition accepts, as far as is known."""
+        return self.core.route
 
     # ---- from the application ------------------------------------------------------------------------
 
     def pump(self) -> None:
         """Cut and send what may go now."""
-        while self.pending and self._may_cut():
+        batching = self._shared.batching
+        while self.pending:
+            stream = self.core.stream
+            if not batching.may_cut(self, None if stream is None else self._links[stream]):
+                return
             self._cut()
 
-    def _may_cut(self) -> bool:
-        core, owner = self.core, self._owner
-        link = None if core.stream is None else self._links[core.stream]
-        if core.is_idle:
-            return link is None or (not self._gathers(link) and self._link_has_room(link))
-        if not core.has_room or link is None or not self._link_has_room(link):
-            return False
-        if self.pending.front_is_whole or self.pending.front_bytes >= owner.batch_size_bytes or owner.is_flushing:
-            return True
-        if time.monotonic() - self.pending.begun_at >= owner.linger_s:
-            return True
-        owner.linger(self, self.pending.begun_at + owner.linger_s)
-        return False
-
-    def _gathers(self, link: AppendLink) -> bool:
-        """Whether a small batch had better wait: on a busy link, the number of batches is what costs."""
-        pending, owner = self.pending, self._owner
-        is_small = pending.front_bytes * SMALL_SHARE < owner.batch_size_bytes and not pending.front_is_whole
-        if link.is_calm or not is_small or owner.is_flushing:
-            return False
-        until = pending.begun_at + link.gather_s
-        if time.monotonic() >= until:
-            return False
-        link.waiting_for_calm[self] = None
-        owner.linger(self, until)
-        return True
-
-    def _link_has_room(self, link: AppendLink) -> bool:
-        if link.has_room:
-            return True
-        link.waiting_for_room[self] = None
-        return False
-
     def _cut(self) -> None:
-        owner = self._owner
-        cut = self.pending.cut(owner.batch_size_bytes, owner.compression)
-        self._batch_count += 1
-        batch_id, count = self._batch_count, cut.body.message_count
-        self._batches[batch_id] = _Batch(cut, owner.record_sends(self.number, self._position, cut))
+        shared = self._shared
+        cut = self.pending.cut(shared.settings.batch_size_bytes, shared.settings.compression)
+        self.batch_count += 1
+        batch_id, count = self.batch_count, cut.body.message_count
+        ids = None
+        if shared.recorder is not None:
+            ids = shared.recorder.sends(cut, shared.topic, self.number, shared.producer_id.hex(), self._position)
+        self._batches[batch_id] = _Batch(cut, ids)
         self._position += count
-        owner.was_cut(self)
         self.step(Enqueue(batch_id, count, len(cut.body.data) + HEADER_SIZE_BYTES))
 
     def abandon(self) -> None:
@@ -134,6 +125,14 @@ class PartitionSender:
         while self.pending:
             self._cut()
         self.step(Abandon())
+
+    def timer_due(self) -> None:
+        """The time that the core asked for has come."""
+        wanted_us = self.core.wake_at_us
+        if wanted_us is not None and wanted_us <= time.monotonic_ns() // 1000:
+            self.step(Timer())
+        else:
+            self._turns.wake_core(self, wanted_us)
 
     # ---- from the transport --------------------------------------------------------------------------
 
@@ -153,13 +152,13 @@ class PartitionSender:
 
     def link_has_room(self) -> None:
         """Others were answered: it is this partition's turn."""
-        self._owner.make_ready(self)
+        self._turns.make_ready(self)
 
     def link_is_silent(self, link: AppendLink) -> None:
         """Answers are due on the link: ask where the partition is, unless it has left already."""
         route = self.core.route
         if route is not None and route.master_address == link.address and not self.core.is_idle:
-            self._owner.ask_about(self, link)
+            self._shared.routes.suspect(self, link)
 
     def replied(self, reply: broker_pb2.AppendReply) -> None:
         """An attempt was answered."""
@@ -167,20 +166,22 @@ class PartitionSender:
         if reply.HasField("error"):
             error = ReplyError(reply.error.number, reply.error.message, reply.error.retry_after_ms)
         route = route_of(reply.route) if reply.HasField("route") else None
-        self.step(
-            Replied(
-                reply.producer_epoch, reply.base_sequence, reply.run, reply.offset, reply.append_time_ms, error, route
-            )
+        event = Replied(
+            reply.producer_epoch, reply.base_sequence, reply.run, reply.offset, reply.append_time_ms, error, route
         )
+        if route is None:
+            self.step(event)
+        else:
+            self._step_with_route(event)
 
     def resolved(self, route: Route | None) -> None:
-        """The owner's question was answered, or not."""
-        self.step(Resolved(route))
+        """The core's question was answered, or not."""
+        self._step_with_route(Resolved(route))
 
     def route_known(self, route: Route) -> bool:
         """A route that was asked for out of suspicion; whether the partition has left its master."""
         before = self.core.route
-        self.step(RouteKnown(route))
+        self._step_with_route(RouteKnown(route))
         after = self.core.route
         return before is None or after is None or (before.segment, before.master_address) != (
             after.segment, after.master_address
@@ -191,7 +192,6 @@ class PartitionSender:
     def step(self, event: Event) -> None:
         """Feed the core and do what it says."""
         now_us = time.monotonic_ns() // 1000
-        before = self.core.route
         for effect in self.core.step(event, now_us, random.random()):  # noqa: S311 - spreads retries, hides nothing
             if isinstance(effect, Send):
                 self._send(effect)
@@ -200,24 +200,29 @@ class PartitionSender:
             elif isinstance(effect, OpenStream):
                 self._open(effect.address)
             elif isinstance(effect, Resolve):
-                self._owner.resolve(self, effect)
+                self._shared.routes.resolve(self, effect)
         if self._kept:
             self._drop_kept()
-        if self.core.route is not before and self.core.route is not None:
-            self._owner.route_changed(self, self.core.route)
-        self._owner.set_timer(self, self.core.wake_at_us)
+        self._turns.wake_core(self, self.core.wake_at_us)
         if self.pending:
-            self._owner.make_ready(self)
+            self._turns.make_ready(self)
+
+    def _step_with_route(self, event: Event) -> None:
+        before = self.core.route
+        self.step(event)
+        route = self.core.route
+        if route is not None and route is not before:
+            self._shared.routes.learned(route)
 
     def _open(self, address: str) -> None:
-        link = self._owner.links.open(address, self)
+        link = self._shared.links.open(address, self)
         if link is not None:
             self.link_up(link)
 
     def _send(self, effect: Send) -> None:
         batch = self._batches[effect.batch_id]
         number = (effect.producer_epoch, effect.base_sequence)
-        producer = self._owner.producer_id
+        producer = self._shared.producer_id
         if batch.number != number:
             batch.number = number
             batch.header = make_header(
@@ -232,7 +237,7 @@ class PartitionSender:
                 body_crc=batch.body.crc,
                 flags=batch.body.flags,
             )
-        entry = AppendEntry(effect.run, self._owner.ack_level, effect.starts_run, effect.route_epoch)
+        entry = AppendEntry(effect.run, self._ack_level, effect.starts_run, effect.route_epoch)
         link = self._links[effect.stream]
         link.write(entry, self.partition_id, producer, effect.base_sequence, batch.header, batch.body.data)
 
@@ -243,8 +248,10 @@ class PartitionSender:
         else:
             del self._batches[effect.batch_id]
         settlement = Settlement(effect.outcome, self.number, effect.offset, effect.append_time_ms, effect.error)
-        # The record of an outcome comes before anybody can act on it.
-        self._owner.settled(batch.payload_bytes, batch.body.message_count, settlement, batch.ids)
+        shared = self._shared
+        if shared.recorder is not None and batch.ids is not None:
+            shared.recorder.outcomes(batch.ids, settlement)  # before anybody can act on it
+        shared.backlog.settle(batch.body.message_count, batch.payload_bytes, effect.outcome)
         for sink, start, at, count in batch.slices:
             sink.settle(start, at, count, settlement)
 
@@ -252,8 +259,3 @@ class PartitionSender:
         for batch_id in [kept for kept in self._kept if not self.core.has_batch(kept)]:
             self._kept.remove(batch_id)
             del self._batches[batch_id]
-
-
-def route_of(route: common_pb2.Route) -> Route:
-    """A route as the core knows it."""
-    return Route(route.epoch, route.segment, route.master_broker, route.master_address, tuple(route.next_addresses))

@@ -10,13 +10,37 @@ from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from typing import Any, Final, NamedTuple
 
-from seriatim._batch import Body, Compression, Headers, encode, encode_record_batch
-from seriatim._sending import Delivery, DeliverySlice, SliceOfBatch
+from seriatim._batch import Body, Headers, encode, encode_record_batch
+from seriatim._producing.deliveries import Delivery, DeliverySlice, SliceOfBatch
+from seriatim._settings import Compression
 
 MESSAGE_OVERHEAD_BYTES: Final = 32
 """What a message costs in a body beside its key and value: offsets, timestamp, validity, rounded up."""
 
 Sink = Delivery | DeliverySlice
+
+
+class Messages(NamedTuple):
+    """Messages of one call, given as columns of one length; None is a column without values."""
+
+    values: Sequence[bytes]
+    keys: Sequence[bytes | None] | None
+    timestamps_ms: Sequence[int]
+    headers: Sequence[Headers | None] | None
+    tags: Sequence[str | None] | None
+
+    def at(self, positions: Sequence[int]) -> Messages:
+        """Some of them."""
+        if len(positions) == len(self.values):
+            return self
+        values, keys, timestamps_ms, headers, tags = self
+        return Messages(
+            [values[n] for n in positions],
+            None if keys is None else [keys[n] for n in positions],
+            [timestamps_ms[n] for n in positions],
+            None if headers is None else [headers[n] for n in positions],
+            None if tags is None else [tags[n] for n in positions],
+        )
 
 
 class Cut(NamedTuple):
@@ -164,25 +188,15 @@ class Pending:
         columns.payload_bytes += size_bytes
         self.payload_bytes += size_bytes
 
-    def add_many(
-        self,
-        values: Sequence[bytes],
-        keys: Sequence[bytes | None] | None,
-        timestamps_ms: Sequence[int],
-        headers: Sequence[Headers | None] | None,
-        tags: Sequence[str | None] | None,
-        sink: DeliverySlice,
-        size_bytes: int,
-        now: float,
-    ) -> None:
+    def add_many(self, messages: Messages, sink: DeliverySlice, size_bytes: int, now: float) -> None:
         """Append messages of one call."""
         columns = self._columns(now)
-        before, count = len(columns.values), len(values)
-        columns.values.extend(values)
-        columns.timestamps.extend(timestamps_ms)
-        columns.keys = _extend(columns.keys, before, keys, count)
-        columns.headers = _extend(columns.headers, before, headers, count)
-        columns.tags = _extend(columns.tags, before, tags, count)
+        before, count = len(columns.values), len(messages.values)
+        columns.values.extend(messages.values)
+        columns.timestamps.extend(messages.timestamps_ms)
+        columns.keys = _extend(columns.keys, before, messages.keys, count)
+        columns.headers = _extend(columns.headers, before, messages.headers, count)
+        columns.tags = _extend(columns.tags, before, messages.tags, count)
         columns.slices.append((sink, 0, count))
         columns.payload_bytes += size_bytes
         self.payload_bytes += size_bytes

@@ -1,0 +1,70 @@
+"""Alarms for many over one timer of the event loop: partitions come by the thousand, and mostly change their minds."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import time
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+Sleeper = TypeVar("Sleeper")
+
+
+class Alarms(Generic[Sleeper]):
+    """Wakes each sleeper once at the earliest time that it asked for.
+
+    A wish for a later time changes nothing, and none is taken back: who is woken looks whether there is something to
+    do, and asks again.
+
+    Args:
+        wake: Called with the sleeper, whose wish is then forgotten. It may ask again at once.
+    """
+
+    def __init__(self, wake: Callable[[Sleeper], None]) -> None:
+        self._wake = wake
+        self._loop = asyncio.get_running_loop()
+        self._wishes: dict[Sleeper, float] = {}
+        self._heap: list[tuple[float, int, Sleeper]] = []
+        self._count = itertools.count()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
+
+    def set(self, sleeper: Sleeper, at: float) -> None:
+        """Wake the sleeper at `at`, in seconds of the monotonic clock."""
+        wish = self._wishes.get(sleeper)
+        if wish is not None and wish <= at:
+            return
+        self._wishes[sleeper] = at
+        heapq.heappush(self._heap, (at, next(self._count), sleeper))
+        self._arm()
+
+    def cancel(self) -> None:
+        """Wake nobody any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._heap.clear()
+        self._wishes.clear()
+
+    def _arm(self) -> None:
+        if not self._heap:
+            return
+        at = self._heap[0][0]
+        if self._timer is not None:
+            if self._timer_at <= at:
+                return
+            self._timer.cancel()
+        self._timer_at = at
+        self._timer = self._loop.call_later(max(0.0, at - time.monotonic()), self._ring)
+
+    def _ring(self) -> None:
+        self._timer = None
+        now = time.monotonic()
+        while self._heap and self._heap[0][0] <= now:
+            at, _, sleeper = heapq.heappop(self._heap)
+            if self._wishes.get(sleeper) == at:  # else an earlier wish took its place
+                del self._wishes[sleeper]
+                self._wake(sleeper)
+        self._arm()

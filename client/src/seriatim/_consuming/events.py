@@ -1,0 +1,38 @@
+"""What a broker says of a subscription, as the consumer's core hears it; all but batches, which carry bodies."""
+
+from __future__ import annotations
+
+from seriatim_api.v1 import broker_pb2, common_pb2
+
+from seriatim._core import consumer_types as ct
+from seriatim._core.producer_types import ReplyError
+
+
+def core_event(event: broker_pb2.DeliveryEvent) -> ct.Event:
+    """The one place that branches over what a broker tells."""
+    sub = event.subscription
+    match event.WhichOneof("event"):
+        case "ack_confirmed":
+            return ct.AckConfirmed(sub, event.ack_confirmed.segment, event.ack_confirmed.index)
+        case "joined":
+            told = event.joined
+            return ct.Joined(
+                sub, told.active, told.segment, told.index, told.token, told.group_epoch, told.server_epoch
+            )
+        case "skip":
+            return ct.Skipped(sub, event.skip.segment, event.skip.from_index, event.skip.to_index)
+        case "end_of_segment":
+            end = event.end_of_segment
+            return ct.SegmentEnded(sub, end.segment, end.sealed_len, end.next_segment, end.next_server_address)
+        case "refused":
+            return ct.Refused(sub, _error(event.refused.error), event.refused.server_address)
+        case "revoked":
+            return ct.Refused(sub, _error(event.revoked.error))
+        case "gap":
+            return ct.GapDeclared(sub, event.gap.segment, event.gap.from_index, event.gap.reason)
+        case _:
+            return ct.Timer()  # of a newer broker; nothing that an exclusive consumer needs
+
+
+def _error(error: common_pb2.Error) -> ReplyError:
+    return ReplyError(error.number, error.message, error.retry_after_ms)

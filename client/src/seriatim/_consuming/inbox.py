@@ -1,0 +1,221 @@
+"""The inbox: batches that came and wait for the application. They are unpacked when they are asked for.
+
+A batch that waits was handed out under a grant. When the grant ends it is void, and passed over: it comes again, here
+or elsewhere. Credit goes back to the broker when a batch is unpacked, or passed over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain, repeat
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import pyarrow as pa
+from seriatim_api.batch import HEADER_SIZE_BYTES, BatchHeader
+from seriatim_api.errors import PreconditionError, SeriatimError
+from seriatim_api.ids import make_offset
+
+from seriatim import _batch
+from seriatim._records import Message
+from seriatim._transport.consume import ConsumeLink
+
+if TYPE_CHECKING:
+    from seriatim._consuming.subscription import Subscription
+
+_NO_HEADERS: Final[dict[str, bytes]] = {}
+
+
+class FetchedTable(NamedTuple):
+    """Rows of one partition, as they came.
+
+    Attributes:
+        topic: Their topic.
+        partition: Number in the topic.
+        offset: Of the first row; the others follow one by one.
+        table: Columns key, value, timestamp, headers, tag; no value was copied.
+        attempt: As of `Message`.
+        maybe_repeated: Whether any row may have been delivered before by another server.
+        grant: For `ack`.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    table: pa.Table
+    attempt: int
+    maybe_repeated: bool
+    grant: int
+
+
+class Chunk(NamedTuple):
+    """A batch that waits, as it was delivered: from which of its messages on, and under which grant."""
+
+    subscription: Subscription
+    grant: int
+    segment: int
+    from_index: int
+    maybe_repeated_below: int
+    attempt: int
+    header: BatchHeader
+    body: memoryview
+    link: ConsumeLink
+
+
+class Inbox:
+    """What came for one consumer, in the order in which it came.
+
+    Args:
+        topic: For the messages.
+        record: Told of the messages of a table when it is taken; None: nobody wants to know.
+    """
+
+    def __init__(self, topic: str, record: Callable[[Sequence[Message]], None] | None) -> None:
+        self._topic = topic
+        self._record = record
+        self.chunks: deque[Chunk] = deque()
+        self._opened: Chunk | None = None
+        self._messages: deque[Message] = deque()  # of the chunk that was opened
+        self._arrived = asyncio.Event()
+        self._error: SeriatimError | None = None
+        self._closed = False
+
+    # ---- from the streams ----------------------------------------------------------------------------
+
+    def put(self, chunks: Iterable[Chunk]) -> None:
+        """Batches came."""
+        self.chunks.extend(chunks)
+        self._arrived.set()
+
+    def fail(self, error: SeriatimError) -> None:
+        """Order cannot be kept, or the group cannot be read: the application learns it from its next call."""
+        if self._error is None:
+            self._error = error
+        self._arrived.set()
+
+    def close(self) -> None:
+        """The application wants no more; whoever waits is sent away."""
+        self._closed = True
+        self._arrived.set()
+
+    # ---- to the application --------------------------------------------------------------------------
+
+    async def next(self, deadline: float | None) -> Message | None:
+        """The next message; None at the deadline.
+
+        Raises:
+            SeriatimError: A partition cannot be read any more (and why).
+            PreconditionError: The consumer is closed.
+        """
+        while True:
+            self._check()
+            message = self.take()
+            if message is not None or not await self._wait(deadline):
+                return message
+
+    async def next_table(self, deadline: float) -> FetchedTable | None:
+        """The next batch as a table; None at the deadline. Raises as `next`."""
+        while True:
+            self._check()
+            while self.chunks:
+                chunk = self._pop()
+                if chunk is not None:
+                    return self._table(chunk)
+            if not await self._wait(deadline):
+                return None
+
+    def take(self) -> Message | None:
+        """The next message that is here, and still ours to deliver."""
+        while True:
+            if self._messages:
+                chunk = self._opened
+                assert chunk is not None
+                subscription = chunk.subscription
+                if chunk.grant != subscription.core.grant:
+                    self._messages.clear()
+                    continue
+                message = self._messages.popleft()
+                subscription.taken = message.offset
+                return message
+            if not self.chunks:
+                return None
+            self._opened = chunk = self._pop()
+            if chunk is not None:
+                self._messages.extend(self._unpack(chunk, _decode(chunk)))
+
+    def _pop(self) -> Chunk | None:
+        """The next batch, or None if its grant has ended; either way it waits no more."""
+        chunk = self.chunks.popleft()
+        chunk.link.give_credit(HEADER_SIZE_BYTES + chunk.header.body_length)
+        return chunk if chunk.grant == chunk.subscription.core.grant else None
+
+    async def _wait(self, deadline: float | None) -> bool:
+        self._arrived.clear()
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._arrived.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def _check(self) -> None:
+        if self._error is not None:
+            raise self._error
+        if self._closed:
+            raise PreconditionError("the consumer is closed")
+
+    # ---- unpacking -----------------------------------------------------------------------------------
+
+    def _table(self, chunk: Chunk) -> FetchedTable:
+        batch = _decode(chunk)
+        chunk.subscription.taken = make_offset(chunk.segment, chunk.header.end_index - 1)
+        if self._record is not None:
+            self._record(self._unpack(chunk, batch))
+        return FetchedTable(
+            self._topic,
+            chunk.subscription.number,
+            make_offset(chunk.segment, chunk.from_index),
+            pa.Table.from_batches([batch.slice(chunk.from_index - chunk.header.base_index)]),
+            chunk.attempt,
+            chunk.from_index < chunk.maybe_repeated_below,
+            chunk.grant,
+        )
+
+    def _unpack(self, chunk: Chunk, batch: Any) -> list[Message]:
+        first = chunk.from_index - chunk.header.base_index
+        rows = batch.slice(first) if first else batch
+        keys, values, timestamps, headers, tags = rows.columns
+        count = rows.num_rows
+        offset = make_offset(chunk.segment, chunk.from_index)
+        split = min(max(chunk.maybe_repeated_below - chunk.from_index, 0), count)
+        return list(
+            map(
+                Message,
+                repeat(self._topic),
+                repeat(chunk.subscription.number),
+                range(offset, offset + count),
+                _column(keys, count),
+                values.to_pylist(),
+                timestamps.to_pylist(),
+                _header_column(headers, count),
+                _column(tags, count),
+                repeat(chunk.attempt),
+                chain(repeat(True, split), repeat(False, count - split)),
+                repeat(chunk.grant),
+            )
+        )
+
+
+def _decode(chunk: Chunk) -> Any:
+    return _batch.decode(chunk.body, chunk.header.message_count, chunk.header.body_crc)
+
+
+def _column(column: Any, count: int) -> Any:
+    return repeat(None, count) if column.null_count == count else column.to_pylist()
+
+
+def _header_column(column: Any, count: int) -> Any:
+    if column.null_count == count:
+        return repeat(_NO_HEADERS, count)
+    return [dict(row) if row else _NO_HEADERS for row in column.to_pylist()]

@@ -1,0 +1,222 @@
+"""One partition of a consumer: its core, and what the core's effects mean here."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from seriatim_api.batch import BatchHeader
+from seriatim_api.errors import BadRequestError, SeriatimError, make_error
+from seriatim_api.ids import make_offset, split_offset
+from seriatim_api.v1 import broker_pb2, records_pb2
+
+from seriatim._alarms import Alarms
+from seriatim._consuming.events import core_event
+from seriatim._consuming.inbox import Chunk, Inbox
+from seriatim._consuming.servers import STARTS, Servers
+from seriatim._consuming.streams import Streams
+from seriatim._core import consumer_types as ct
+from seriatim._core.consumer import PartitionConsumer, Phase
+from seriatim._recording import Recorder
+from seriatim._records import Assignment, Gap
+from seriatim._settings import Start
+from seriatim._transport.consume import ConsumeLink
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What the partitions of one consumer share."""
+
+    topic: str
+    group: str
+    name: str
+    start: Start
+    inbox: Inbox
+    streams: Streams
+    servers: Servers
+    alarms: Alarms[Subscription]
+    recorder: Recorder | None
+    on_gap: Callable[[Gap], None] | None
+    on_assignment: Callable[[Assignment], None] | None
+
+
+class Subscription:
+    """A consumer's part in one partition."""
+
+    def __init__(self, shared: Shared, number: int, partition_id: int, config: ct.ConsumerConfig) -> None:
+        self._shared = shared
+        self.number = number
+        self.partition_id = partition_id
+        self.core = PartitionConsumer(config, subscription_base=number << 32)
+        self.taken: int | None = None  # the last offset that the application took under the present grant
+        self._is_leaving = False
+
+    @property
+    def is_active(self) -> bool:
+        """Whether the partition is delivered here."""
+        return self.core.phase is Phase.ACTIVE
+
+    @property
+    def is_joined(self) -> bool:
+        """Whether its server knows us, active or standing by."""
+        return self.core.phase in (Phase.ACTIVE, Phase.STANDBY)
+
+    # ---- from the application ------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Find the server, and join."""
+        self._step(ct.Timer())
+
+    def acknowledge(self, grant: int, offset: int) -> bool:
+        """Acknowledge all up to `offset` that was taken under `grant`; whether that still counts.
+
+        Raises:
+            BadRequestError: It was not taken.
+        """
+        core, shared = self.core, self._shared
+        segment, index = split_offset(offset)
+        if not self.is_active or grant != core.grant or segment != core.segment:
+            return False
+        if self.taken is None or offset > self.taken:
+            raise BadRequestError(f"offset {segment}:{index} was not delivered to this consumer")
+        if shared.recorder is not None:
+            shared.recorder.acked(shared.group, shared.topic, self.number, offset)
+        self._step(ct.Acknowledge(grant, segment, index + 1))
+        return True
+
+    def acknowledge_taken(self) -> None:
+        """Acknowledge all that was taken under the present grant."""
+        if self.taken is not None:
+            self.acknowledge(self.core.grant, self.taken)
+
+    def leave(self) -> None:
+        """Send the last acknowledgement, and go."""
+        self._is_leaving = True
+        self._step(ct.Leave())
+
+    # ---- from the streams ----------------------------------------------------------------------------
+
+    def link_up(self, link: ConsumeLink) -> None:
+        """A stream is up: join, if it is waited for."""
+        self._step(ct.Connected(link.address, link.stream))
+
+    def link_down(self, link: ConsumeLink) -> None:
+        """A stream is over, or could not be opened."""
+        self._step(ct.Disconnected(link.address, link.stream if link.is_up else None))
+
+    def told(self, event: broker_pb2.DeliveryEvent) -> None:
+        """The broker said something that is not a delivery."""
+        self._step(core_event(event))
+
+    def delivered(
+        self, link: ConsumeLink, event: broker_pb2.DeliveryEvent, batches: Sequence[tuple[BatchHeader, memoryview]]
+    ) -> bool:
+        """Let the core judge a delivery; whether it is handed to the application."""
+        told = event.batches
+        deliver = self._step(
+            ct.Delivered(
+                event.subscription,
+                told.segment,
+                tuple((header.base_index, header.message_count) for header, _ in batches),
+                told.from_index,
+                told.maybe_repeated_below,
+                told.attempt,
+                told.server_epoch,
+            )
+        )
+        if deliver is None:
+            return False
+        self._shared.inbox.put(
+            Chunk(
+                self, deliver.grant, deliver.segment, max(deliver.from_index, header.base_index),
+                deliver.maybe_repeated_below, deliver.attempt, header, body, link,
+            )
+            for header, body in batches
+        )  # fmt: skip
+        return True
+
+    # ---- the core ------------------------------------------------------------------------------------
+
+    def timer_due(self) -> None:
+        """The time that the core asked for has come."""
+        self._step(ct.Timer())
+
+    def _step(self, event: ct.Event) -> ct.Deliver | None:
+        """Feed the core and do what it says; a Deliver is left to the caller."""
+        now_us = time.monotonic_ns() // 1000
+        deliver = None
+        try:
+            effects = self.core.step(event, now_us, random.random())  # noqa: S311 - spreads retries
+        except SeriatimError as exc:
+            self._shared.inbox.fail(exc)
+            return None
+        for effect in effects:
+            if isinstance(effect, ct.Deliver):
+                deliver = effect
+            else:
+                self._do(effect)
+        wake_at_us = self.core.wake_at_us
+        if wake_at_us is not None:
+            self._shared.alarms.set(self, wake_at_us / 1e6)
+        return deliver
+
+    def _do(self, effect: ct.Effect) -> None:
+        shared = self._shared
+        match effect:
+            case ct.SendAck():
+                ack = broker_pb2.Ack(subscription=effect.subscription, token=effect.token, offset=effect.offset)
+                shared.streams.write(effect.stream, broker_pb2.ConsumeRequest(ack=ack))
+            case ct.SendJoin():
+                shared.streams.write(effect.stream, broker_pb2.ConsumeRequest(join=self._join(effect)))
+            case ct.SendLeave():
+                leave = broker_pb2.Leave(subscription=effect.subscription)
+                shared.streams.write(effect.stream, broker_pb2.ConsumeRequest(leave=leave))
+            case ct.OpenStream():
+                link = shared.streams.open(effect.address)
+                if link is not None:
+                    self.link_up(link)
+            case ct.Resolve():
+                shared.servers.resolve(self.partition_id, effect, self._resolved)
+            case ct.Assigned():
+                self._assigned(effect)
+            case ct.GapFound():
+                self._gap(effect)
+            case ct.Passed():
+                if shared.recorder is not None:
+                    shared.recorder.skip(
+                        shared.group, shared.topic, self.number, effect.segment, effect.from_index, effect.to_index
+                    )
+            case ct.Ended():
+                if effect.error is not None:
+                    shared.inbox.fail(make_error(effect.error.number, effect.error.message))
+
+    def _resolved(self, place: ct.Place | None) -> None:
+        self._step(ct.Resolved(place))
+
+    def _join(self, effect: ct.SendJoin) -> broker_pb2.Join:
+        return broker_pb2.Join(
+            partition_id=self.partition_id,
+            group=self._shared.group,
+            consumer=self._shared.name,
+            mode=records_pb2.CONSUMER_MODE_EXCLUSIVE,
+            start=STARTS[self._shared.start],
+            subscription=effect.subscription,
+            was_active=effect.was_active,
+        )
+
+    def _assigned(self, effect: ct.Assigned) -> None:
+        self.taken = None
+        if self._shared.on_assignment is not None and not self._is_leaving:
+            offset = make_offset(effect.segment, effect.index)
+            self._shared.on_assignment(Assignment(self._shared.topic, self.number, effect.active, offset))
+
+    def _gap(self, effect: ct.GapFound) -> None:
+        shared = self._shared
+        if shared.recorder is not None:
+            shared.recorder.gap(
+                shared.group, shared.topic, self.number, effect.segment, effect.from_index, effect.reason
+            )
+        if shared.on_gap is not None:
+            shared.on_gap(Gap(shared.topic, self.number, make_offset(effect.segment, effect.from_index), effect.reason))

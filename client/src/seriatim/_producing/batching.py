@@ -1,0 +1,74 @@
+"""Batching: when a partition's next batch is cut.
+
+With nothing on its way a batch goes at once. Otherwise it waits, and grows, until it is full, has lingered, or somebody
+flushes: the busier the partition, the larger its batches. On a busy link, which all partitions of a broker share, the
+number of batches is what costs: there even the first small batch of a partition waits a moment to become larger.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Final, Protocol
+
+from seriatim._core.producer import PartitionProducer
+from seriatim._producing.backlog import Backlog
+from seriatim._producing.pending import Pending
+from seriatim._producing.turns import Served, Turns
+from seriatim._settings import ProducerSettings
+from seriatim._transport.append import AppendLink, AppendUser
+
+SMALL_SHARE: Final = 4
+"""A batch under this part of the full size is small."""
+
+
+class Gathering(Served, AppendUser, Protocol):
+    """A partition, as far as its batches are concerned."""
+
+    core: PartitionProducer
+    pending: Pending
+
+
+class Batching:
+    """The rule for all partitions of one producer. A partition that has to wait is made ready when that may be over."""
+
+    def __init__(self, settings: ProducerSettings, turns: Turns, backlog: Backlog) -> None:
+        self._batch_size_bytes = settings.batch_size_bytes
+        self._linger_s = settings.linger_ms / 1000
+        self._turns = turns
+        self._backlog = backlog
+
+    def may_cut(self, partition: Gathering, link: AppendLink | None) -> bool:
+        """Whether a batch may be cut off the partition's queue, which is not empty, to be sent on `link`."""
+        core, pending = partition.core, partition.pending
+        if core.is_idle:
+            # Without a link as well: the core opens one when it has a batch.
+            return link is None or (not self._gathers(partition, link) and _has_room(partition, link))
+        if not core.has_room or link is None or not _has_room(partition, link):
+            return False
+        if pending.front_is_whole or pending.front_bytes >= self._batch_size_bytes or self._backlog.is_flushing:
+            return True
+        until = pending.begun_at + self._linger_s
+        if time.monotonic() >= until:
+            return True
+        self._turns.linger(partition, until)
+        return False
+
+    def _gathers(self, partition: Gathering, link: AppendLink) -> bool:
+        """Whether a small batch had better wait until the link is calm."""
+        pending = partition.pending
+        is_small = pending.front_bytes * SMALL_SHARE < self._batch_size_bytes and not pending.front_is_whole
+        if link.is_calm or not is_small or self._backlog.is_flushing:
+            return False
+        until = pending.begun_at + link.gather_s
+        if time.monotonic() >= until:
+            return False
+        link.waiting_for_calm[partition] = None
+        self._turns.linger(partition, until)
+        return True
+
+
+def _has_room(partition: Gathering, link: AppendLink) -> bool:
+    if link.has_room:
+        return True
+    link.waiting_for_room[partition] = None
+    return False

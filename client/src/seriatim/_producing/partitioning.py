@@ -1,0 +1,87 @@
+"""Which partition a message goes to: the one that is named, its key's, or each in turn (see `_partitioner`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from seriatim_api.errors import PartitionOutOfRangeError
+
+from seriatim._partitioner import Partitioner
+from seriatim._producing.partition import PartitionSender
+
+
+class Partitioning:
+    """Chooses among the partitions of one producer.
+
+    Args:
+        topic: For errors.
+        partitions: By number.
+        partitioner: For keys.
+        batch_size_bytes: A full batch: messages without a key go on with the next partition.
+        first: Where messages without a key begin.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        partitions: Sequence[PartitionSender],
+        partitioner: Partitioner,
+        batch_size_bytes: int,
+        first: int,
+    ) -> None:
+        self._topic = topic
+        self._partitions = partitions
+        self._partitioner = partitioner
+        self._batch_size_bytes = batch_size_bytes
+        self._turn = first
+        self._batch_count = partitions[first].batch_count
+
+    def of_one(self, key: bytes | None, partition: int | None) -> PartitionSender:
+        """The partition of one message."""
+        if partition is not None:
+            return self._numbered(partition)
+        if key is not None:
+            return self._numbered(self._partitioner(key, len(self._partitions)))
+        current = self._partitions[self._turn]
+        if current.batch_count != self._batch_count or current.pending.payload_bytes >= self._batch_size_bytes:
+            current = self._next_turn()  # its batch has left, or is full
+        return current
+
+    def of_many(
+        self, keys: Sequence[bytes | None] | None, partition: int | None, count: int
+    ) -> list[tuple[PartitionSender, Sequence[int]]]:
+        """Which messages of a call go where, by position. Those without keys stay together."""
+        if partition is not None:
+            return [(self._numbered(partition), range(count))]
+        if keys is None:
+            target = self.of_one(None, None)
+            self._next_turn()
+            return [(target, range(count))]
+        if len(self._partitions) == 1:
+            return [(self._partitions[0], range(count))]
+        partitioner, partition_count = self._partitioner, len(self._partitions)
+        groups: dict[int, list[int]] = {}
+        keyless = self.of_one(None, None).number
+        for position, key in enumerate(keys):
+            number = keyless if key is None else partitioner(key, partition_count)
+            group = groups.get(number)
+            if group is None:
+                groups[number] = [position]
+            else:
+                group.append(position)
+        return [(self._numbered(number), positions) for number, positions in groups.items()]
+
+    def _next_turn(self) -> PartitionSender:
+        self._turn = (self._turn + 1) % len(self._partitions)
+        current = self._partitions[self._turn]
+        self._batch_count = current.batch_count
+        return current
+
+    def _numbered(self, partition: int) -> PartitionSender:
+        if not 0 <= partition < len(self._partitions):
+            raise PartitionOutOfRangeError(
+                f"{self._topic} has partitions 0 to {len(self._partitions) - 1}, not {partition}",
+                partition=partition,
+                partition_count=len(self._partitions),
+            )
+        return self._partitions[partition]

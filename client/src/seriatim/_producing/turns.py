@@ -1,0 +1,66 @@
+"""Turns: when which partition of a producer is served.
+
+There is no task for a partition and none for a message. Partitions with something to do are queued, and one callback
+at the end of a turn of the event loop serves them all; those that wait for a time share two timers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Protocol
+
+from seriatim._alarms import Alarms
+
+
+class Served(Protocol):
+    """A partition, as its turns see it."""
+
+    is_ready: bool
+
+    def pump(self) -> None:
+        """It is its turn."""
+
+    def timer_due(self) -> None:
+        """The time that its core asked for has come."""
+
+
+class Turns:
+    """The turns of one producer's partitions."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._ready: deque[Served] = deque()
+        self._turn_is_due = False
+        self._lingering: Alarms[Served] = Alarms(self.make_ready)
+        self._core_timers: Alarms[Served] = Alarms(lambda partition: partition.timer_due())
+
+    def make_ready(self, partition: Served) -> None:
+        """The partition may have something to cut: serve it at the end of this turn of the loop."""
+        if not partition.is_ready:
+            partition.is_ready = True
+            self._ready.append(partition)
+            if not self._turn_is_due:
+                self._turn_is_due = True
+                self._loop.call_soon(self._turn)
+
+    def linger(self, partition: Served, until: float) -> None:
+        """Make the partition ready at `until`, in seconds of the monotonic clock."""
+        self._lingering.set(partition, until)
+
+    def wake_core(self, partition: Served, at_us: int | None) -> None:
+        """Call the partition's `timer_due` at `at_us`, in microseconds of the same clock; None: nothing is wanted."""
+        if at_us is not None:
+            self._core_timers.set(partition, at_us / 1e6)
+
+    def cancel(self) -> None:
+        """Wake nobody any more."""
+        self._lingering.cancel()
+        self._core_timers.cancel()
+
+    def _turn(self) -> None:
+        self._turn_is_due = False
+        for _ in range(len(self._ready)):
+            partition = self._ready.popleft()
+            partition.is_ready = False
+            partition.pump()

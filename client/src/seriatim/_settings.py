@@ -1,0 +1,93 @@
+"""How producers send and consumers read: every setting with its default and its limits.
+
+The same names stand twice: as a checked value, which users get to see, and as the keyword arguments of
+`Client.producer` and `Client.consumer`, for type checkers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal, TypedDict
+
+from seriatim_api.errors import BadRequestError
+
+from seriatim._partitioner import Partitioner, partition_of_key
+from seriatim._records import AckLevel
+
+Compression = Literal["lz4", "zstd"]
+Start = Literal["earliest", "latest"]
+
+BATCH_SIZE_BYTES_MAX: Final = 512 << 10
+CREDIT_BYTES_MIN: Final = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerSettings:
+    """How a producer sends; each has the default of `Client.producer`."""
+
+    ack_level: AckLevel = AckLevel.REPLICATED_FLUSHED
+    """When a send counts as done. Only the replicated levels carry the promise."""
+    linger_ms: float = 5.0
+    """How long a batch may wait to grow while another is on its way. With none on its way it goes at once."""
+    batch_size_bytes: int = 256 << 10
+    """Payload at which a batch goes without waiting; at most 512 KiB. A larger message has a batch of its own."""
+    compression: Compression | None = None
+    """Of bodies: None, "lz4" or "zstd"."""
+    window_batches: int = 16
+    """Batches on their way for each partition."""
+    buffer_size_bytes: int = 32 << 20
+    """Messages taken and not settled; over it `send` waits."""
+    delivery_timeout_ms: int = 120_000
+    """Until a message that nobody acknowledges is given up, as failed or unknown."""
+    reply_timeout_ms: int = 1000
+    """Silence of a master before another broker is told."""
+    partitioner: Partitioner = partition_of_key
+    """Which partition a key goes to."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.batch_size_bytes <= BATCH_SIZE_BYTES_MAX:
+            raise BadRequestError(f"batch_size_bytes is from 1 to {BATCH_SIZE_BYTES_MAX}")
+        if self.compression not in (None, "lz4", "zstd"):
+            raise BadRequestError(f"there is no compression {self.compression!r}: lz4, zstd or None")
+        if min(self.window_batches, self.buffer_size_bytes, self.delivery_timeout_ms, self.reply_timeout_ms) <= 0:
+            raise BadRequestError("windows, buffers and timeouts are above 0")
+
+
+class ProducerOptions(TypedDict, total=False):
+    """See `ProducerSettings`."""
+
+    ack_level: AckLevel
+    linger_ms: float
+    batch_size_bytes: int
+    compression: Compression | None
+    window_batches: int
+    buffer_size_bytes: int
+    delivery_timeout_ms: int
+    reply_timeout_ms: int
+    partitioner: Partitioner
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerSettings:
+    """How a consumer reads; each has the default of `Client.consumer`."""
+
+    start: Start = "earliest"
+    """Where a group that was never here begins."""
+    credit_bytes: int = 4 << 20
+    """Bytes that each broker may send before the application has taken them."""
+    ack_interval_ms: int = 5
+    """Acknowledgements within this time go as one."""
+
+    def __post_init__(self) -> None:
+        if self.start not in ("earliest", "latest"):
+            raise BadRequestError(f"a group starts at earliest or latest, not {self.start!r}")
+        if self.credit_bytes < CREDIT_BYTES_MIN:
+            raise BadRequestError("credit_bytes is at least 64 KiB")
+
+
+class ConsumerOptions(TypedDict, total=False):
+    """See `ConsumerSettings`."""
+
+    start: Start
+    credit_bytes: int
+    ack_interval_ms: int
