@@ -350,6 +350,12 @@ class WipedDiskError(StorageError):
     number = 703
 
 
+class LostDiskError(StorageError):
+    """The disk was declared lost: what stood on it alone is a gap now, and it must not come back."""
+
+    number = 705
+
+
 class CorruptionError(StorageError):
     """What was read is not what was written."""
 

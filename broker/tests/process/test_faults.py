@@ -12,7 +12,7 @@ from seriatim_api.ids import make_offset
 from seriatim_api.v1 import broker_pb2, records_pb2
 
 from .cluster import Cluster, running_cluster
-from .wire import Admin, Consumer, Producer
+from .wire import Admin, Consumer, Producer, refusal
 
 pytestmark = pytest.mark.slow
 
@@ -169,3 +169,32 @@ async def test_a_second_process_on_the_same_address_or_directory_is_refused(tmp_
             async with asyncio.timeout(60):
                 assert await broker.running.wait() == 2
             assert expected in broker.log_text()
+
+
+async def test_a_segment_whose_disks_are_all_lost_is_declared_a_gap_and_groups_go_on(tmp_path: Path) -> None:
+    async with running_cluster(tmp_path, 2) as cluster, Admin(cluster.addresses["g0-0"]) as first:
+        partition = (await first.create("gap", 1)).partition_ids[0]
+        route = await fill(first, partition, 5)
+        group = route.master_broker.split("-")[0]
+        victims = [name for name in cluster.brokers if name.startswith(group)]
+        async with Admin(cluster.addresses[other_group(cluster, route.master_broker)]) as admin:
+            request = broker_pb2.DeclareGapRequest(topic="gap", partition=0, segment=1, issuer="test")
+            await asyncio.gather(*(cluster.brokers[name].end(signal.SIGKILL) for name in victims))
+            refused = await refusal(admin.admin.DeclareGap(request, timeout=10))
+            assert "declare-dead" in str(refused)
+            for name in victims:
+                await admin.admin.DeclareDead(broker_pb2.DeclareDeadRequest(broker=name, issuer="test"), timeout=10)
+            after = await admin.route(partition, failed=route.segment)
+            async with Producer(after.master_address) as producer:
+                assert not (await producer.append(partition, 0, [b"behind"], starts=True)).HasField("error")
+            await admin.admin.DeclareGap(request, timeout=10)
+            server = await admin.consumer(partition, "g", avoid=victims[0])
+            async with Consumer(server, partition, "g") as consumer:
+                await consumer.until(lambda c: c.values == [b"behind"])
+                assert "gap" in consumer.kinds()
+            old = cluster.brokers[victims[0]]
+            await old.start()
+            assert old.running is not None
+            async with asyncio.timeout(60):
+                assert await old.running.wait() == 2
+            assert "[705]" in old.log_text()

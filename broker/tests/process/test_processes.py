@@ -19,7 +19,7 @@ from seriatim_api.status import from_status
 from seriatim_api.v1 import broker_pb2, records_pb2
 
 from .cluster import Cluster, running_cluster
-from .wire import Admin, Consumer, Producer
+from .wire import Admin, Consumer, Producer, refusal
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -34,13 +34,6 @@ shared = pytest.mark.asyncio(loop_scope="module")
 
 def any_address(cluster: Cluster) -> str:
     return next(iter(cluster.addresses.values()))
-
-
-async def refusal(call: object) -> errors.SeriatimError:
-    """The typed error that a unary call ends with."""
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await call  # type: ignore[misc]
-    return from_status(caught.value.code(), caught.value.details(), list(caught.value.trailing_metadata() or ()))
 
 
 @shared

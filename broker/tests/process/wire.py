@@ -10,8 +10,11 @@ from typing import Any
 import google_crc32c
 import grpc
 import pyarrow as pa
+import pytest
+from seriatim_api import errors
 from seriatim_api.batch import make_header
 from seriatim_api.frames import AppendEntry, read_delivery_frame, write_append_frame, write_field
+from seriatim_api.status import from_status
 from seriatim_api.v1 import broker_pb2, broker_pb2_grpc
 
 OPTIONS = (("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", -1))
@@ -22,6 +25,13 @@ def make_body(values: list[bytes]) -> bytes:
     """An Arrow record batch with one column."""
     batch = pa.record_batch({"value": pa.array(values, pa.binary())})
     return bytes(batch.serialize())
+
+
+async def refusal(call: object) -> errors.SeriatimError:
+    """The typed error that a unary call ends with."""
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call  # type: ignore[misc]
+    return from_status(caught.value.code(), caught.value.details(), list(caught.value.trailing_metadata() or ()))
 
 
 def values_of(body: bytes) -> list[bytes]:

@@ -414,6 +414,11 @@ class AdminStub:
                 request_serializer=seriatim_dot_v1_dot_broker__pb2.DeclareDeadRequest.SerializeToString,
                 response_deserializer=seriatim_dot_v1_dot_broker__pb2.DeclareDeadResponse.FromString,
                 _registered_method=True)
+        self.DeclareGap = channel.unary_unary(
+                '/seriatim.v1.Admin/DeclareGap',
+                request_serializer=seriatim_dot_v1_dot_broker__pb2.DeclareGapRequest.SerializeToString,
+                response_deserializer=seriatim_dot_v1_dot_broker__pb2.DeclareGapResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServicer:
@@ -482,6 +487,13 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DeclareGap(self, request, context):
+        """All disks of a segment are lost for good: consumers go on behind it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -534,6 +546,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.DeclareDead,
                     request_deserializer=seriatim_dot_v1_dot_broker__pb2.DeclareDeadRequest.FromString,
                     response_serializer=seriatim_dot_v1_dot_broker__pb2.DeclareDeadResponse.SerializeToString,
+            ),
+            'DeclareGap': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeclareGap,
+                    request_deserializer=seriatim_dot_v1_dot_broker__pb2.DeclareGapRequest.FromString,
+                    response_serializer=seriatim_dot_v1_dot_broker__pb2.DeclareGapResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -808,6 +825,33 @@ class Admin:
             '/seriatim.v1.Admin/DeclareDead',
             seriatim_dot_v1_dot_broker__pb2.DeclareDeadRequest.SerializeToString,
             seriatim_dot_v1_dot_broker__pb2.DeclareDeadResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeclareGap(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/seriatim.v1.Admin/DeclareGap',
+            seriatim_dot_v1_dot_broker__pb2.DeclareGapRequest.SerializeToString,
+            seriatim_dot_v1_dot_broker__pb2.DeclareGapResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -569,6 +569,37 @@ class PartitionTombstone(_message.Message):
 Global___PartitionTombstone: _TypeAlias = PartitionTombstone  # noqa: Y015
 
 @_typing.final
+class LostDiskRecord(_message.Message):
+    """/seriatim/<cluster>/lost-disks/<broker>/<incarnation>: a person declared the disk lost for good; it is never used again."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MEMBER_FIELD_NUMBER: _builtins.int
+    ISSUER_FIELD_NUMBER: _builtins.int
+    DECLARED_AT_MS_FIELD_NUMBER: _builtins.int
+    EVIDENCE_FIELD_NUMBER: _builtins.int
+    issuer: _builtins.str
+    declared_at_ms: _builtins.int
+    evidence: _builtins.str
+    @_builtins.property
+    def member(self) -> _common_pb2.Member: ...
+    def __init__(
+        self,
+        *,
+        member: _common_pb2.Member | None = ...,
+        issuer: _builtins.str = ...,
+        declared_at_ms: _builtins.int = ...,
+        evidence: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["member", b"member"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["declared_at_ms", b"declared_at_ms", "evidence", b"evidence", "issuer", b"issuer", "member", b"member"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LostDiskRecord: _TypeAlias = LostDiskRecord  # noqa: Y015
+
+@_typing.final
 class CounterRecord(_message.Message):
     """/seriatim/<cluster>/counters/partition: the next partition id."""
 

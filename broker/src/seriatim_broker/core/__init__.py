@@ -14,6 +14,7 @@ and functions `f(outbox, partition, ...)`; it calls the parts that stand below i
     eligibility         members that join those who may serve a segment
     copying             segments that this member completes
     settle              the length of an UNSETTLED segment
+    gaps                a segment that no disk has any more, declared by a person
     groups              consumer groups: a package with a map of its own
     right               who serves a segment
     tables              producer tables of segments that are over

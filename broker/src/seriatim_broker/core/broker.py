@@ -13,7 +13,7 @@ from seriatim_api import errors
 from seriatim_api.batch import Checksum
 from seriatim_api.ids import MemberId, PartitionId
 
-from . import appending, copying, dispatch, fencing, links, record, replication, right, routes, settle, switch
+from . import appending, copying, dispatch, fencing, gaps, links, record, replication, right, routes, settle, switch
 from .config import BrokerConfig
 from .effects import AppendRefused, Effect, Send
 from .events import (
@@ -30,6 +30,7 @@ from .events import (
     CreatePartition,
     CursorRead,
     CursorWritten,
+    DeclareGap,
     DescribeGroup,
     DirectoryChanged,
     DropPartitionData,
@@ -320,6 +321,9 @@ class BrokerCore(State):
     def _on_plan_switch(self, event: PlanSwitch) -> None:
         switch.begin_planned(self.outbox, self._partition(event.partition), event.request)
 
+    def _on_declare_gap(self, event: DeclareGap) -> None:
+        gaps.declare(self.outbox, self._partition(event.partition), event)
+
     def _on_switch_away(self, event: SwitchAwayFrom) -> None:
         switch.begin_failover(self.outbox, self._partition(event.partition), "group lost", event.segment_no)
 
@@ -422,6 +426,7 @@ _HANDLERS: dict[type, Callable[[BrokerCore, Any], None]] = {
     CreatePartition: BrokerCore._on_create,
     DropPartitionData: BrokerCore._on_drop,
     PlanSwitch: BrokerCore._on_plan_switch,
+    DeclareGap: BrokerCore._on_declare_gap,
     SwitchAwayFrom: BrokerCore._on_switch_away,
     Heal: BrokerCore._on_heal,
     ConsumerJoin: BrokerCore._on_join,

@@ -258,6 +258,15 @@ class PlanSwitch:
 
 
 @dataclass(frozen=True, slots=True)
+class DeclareGap:
+    """A person says that all disks of a segment are lost for good: groups are to go on behind it."""
+
+    request: int
+    partition: PartitionId
+    segment_no: int
+
+
+@dataclass(frozen=True, slots=True)
 class SwitchAwayFrom:
     """The controller found a group without any live member: open over the partition if its segment is there."""
 
@@ -353,6 +362,7 @@ Event = (
     | CreatePartition
     | DropPartitionData
     | PlanSwitch
+    | DeclareGap
     | SwitchAwayFrom
     | Heal
     | ConsumerJoin

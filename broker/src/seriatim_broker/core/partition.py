@@ -37,6 +37,7 @@ class Partition(State):
         "copies",
         "cursors",
         "fenced_at_us",
+        "gaps",
         "groups",
         "id",
         "logs",
@@ -71,6 +72,7 @@ class Partition(State):
         self.waiters: tuple[Waiter, ...] = ()
         self.quiescence: Quiescence | None = None
         self.fenced_at_us: int | None = None
+        self.gaps: Mapping[int, int] = NOTHING  # segment: the request to declare it lost
         self.switch: Switch | None = None
         self.settling: Mapping[int, Settlement] = NOTHING
         self.copies: Mapping[int, Copying] = NOTHING
@@ -109,6 +111,7 @@ class Partition(State):
             or self.groups
             or self.copies
             or self.table_waits
+            or self.gaps
             or self.probed_at_us is not None
             or self.probe_wanted is not None
             or self.reading

@@ -8,7 +8,7 @@ from __future__ import annotations
 from seriatim_api import errors
 from seriatim_api.ids import MemberId
 
-from . import copying, eligibility, routes, settle
+from . import copying, eligibility, gaps, routes, settle
 from .candidates import note_failure
 from .chain import Chain
 from .effects import Resolved
@@ -35,6 +35,7 @@ def on_chain_read(outbox: Outbox, partition: Partition, chain: Chain | None, rev
     if partition.switch is not None:
         partition.switch.on_chain_read(outbox, partition, chain, revision, failed)
     serving.on_chain_read(outbox, partition, failed)
+    gaps.on_chain_read(outbox, partition, failed)
     if partition.probe_wanted is not None:
         wanted, partition.probe_wanted = partition.probe_wanted, None
         if partition.chain is not None:
@@ -80,6 +81,8 @@ def on_chain_written(outbox: Outbox, partition: Partition, serial: int, outcome:
         eligibility.on_written(outbox, partition, detail, outcome)
     elif owner == "copy":
         copying.on_written(outbox, partition, detail, outcome)
+    elif owner == "gap":
+        gaps.on_written(outbox, partition, detail, outcome)
 
 
 def _note_switch(outbox: Outbox, partition: Partition, chain: Chain) -> None:

@@ -27,14 +27,14 @@ from seriatim_api.ids import MemberId, PartitionId, RunId
 from seriatim_api.status import error_to_proto
 from seriatim_api.v1 import broker_pb2, broker_pb2_grpc, common_pb2, records_pb2
 
-from ..core.chain import Chain
+from ..core.chain import Chain, SegmentState
 from ..core.effects import GroupDescribed, Resolved
-from ..core.events import CursorRecord, DescribeGroup, PlanSwitch
+from ..core.events import CursorRecord, DeclareGap, DescribeGroup, PlanSwitch
 from ..core.placement import CHAIN_WIDTH_DEFAULT
 from ..interfaces.coordinator import EventKind, Get, KeyValue
 from ..runtime.controller import Controller
 from ..runtime.coordination import READS_PER_TXN
-from ..runtime.membership import certify_death
+from ..runtime.membership import certify_death, declare_lost_disks
 from ..runtime.pages import WholeChain, read_all_whole, read_whole
 from ..runtime.records import cursor_from_value, join_pages
 from .limits import BATCH_BYTES_MAX
@@ -319,6 +319,49 @@ class AdminServicer(broker_pb2_grpc.AdminServicer):
         evidence = f"declared through {services.identity.member.broker} at {time.time_ns() // 1_000_000} ms"
         await certify_death(services.coordinator, services.keys, run, request.issuer, evidence)
         return broker_pb2.DeclareDeadResponse()
+
+    @typed_errors
+    async def DeclareGap(  # noqa: N802
+        self, request: broker_pb2.DeclareGapRequest, context: Any
+    ) -> broker_pb2.DeclareGapResponse:
+        """Give a segment up, on somebody's word that all its disks are lost for good."""
+        services = self._services
+        if not request.issuer:
+            raise BadRequestError("a declared gap names who declared it")
+        topic = await services.topic(request.topic)
+        if request.partition >= len(topic.partition_ids):
+            raise PartitionOutOfRangeError(
+                f"topic {request.topic!r} has {len(topic.partition_ids)} partitions", topic=request.topic
+            )
+        partition = PartitionId(topic.partition_ids[request.partition])
+        chain = (await services.chains([partition]))[0]
+        segment = chain.segment(request.segment)
+        if segment is None:
+            raise BadRequestError(
+                f"partition {request.partition} of {request.topic!r} has no segment {request.segment}"
+            )
+        for member in segment.members:
+            self._check_gone(member)
+        if segment.state not in (SegmentState.OPEN, SegmentState.LOST):
+            what = f"segment {segment.no} of partition {request.partition} of {request.topic!r} was declared a gap"
+            await declare_lost_disks(services.coordinator, services.keys, segment.members, request.issuer, what)
+        reply = await services.ask_core(
+            lambda number: DeclareGap(number, partition, request.segment), remaining_s(context)
+        )
+        assert isinstance(reply, Resolved)
+        if reply.error is not None:
+            raise reply.error
+        return broker_pb2.DeclareGapResponse()
+
+    def _check_gone(self, member: MemberId) -> None:
+        """A disk is gone if another one has its slot, or if its last run is certified to have ended."""
+        run = self._services.directory.run_of(member.broker)
+        if run is not None and run.member == member and run not in self._services.directory.certified:
+            raise PreconditionError(
+                f"nobody has said that run {run.run} of {member.broker} has ended. If its disk is lost for good: "
+                f"seriatim member declare-dead {member.broker} --run {run.run}",
+                broker=member.broker,
+            )
 
     async def _at_controller(self, method: str, request: Any, context: Any) -> Any:
         """Pass a call on to the controller."""

@@ -115,6 +115,10 @@ class Keys:
         """A consumer group's cursor in a partition."""
         return f"{self.cursors_of(partition)}{group}"
 
+    def lost_disk(self, member: MemberId) -> str:
+        """A person's word that a disk is lost for good."""
+        return f"{self.prefix}lost-disks/{member.broker}/{member.incarnation}"
+
     @property
     def tombstones(self) -> str:
         """Prefix of the tombstones of deleted partitions."""

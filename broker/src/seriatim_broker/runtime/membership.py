@@ -13,13 +13,14 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import structlog
 from seriatim_api.errors import (
     ForeignDiskError,
+    LostDiskError,
     NewerFormatError,
     PreconditionError,
 )
@@ -133,6 +134,13 @@ async def join(
                 f"the cluster does not know {place.broker}, but the directory has had {disk.run} runs. Remedy: if the "
                 "coordinator lost its data, restore it; else start with the coordinator that the directory belongs to"
             )
+        lost = await coordinator.get(keys.lost_disk(disk.member))
+        if lost is not None:
+            raise LostDiskError(
+                f"the disk {disk.member} was declared lost, and its segments gaps: it must not come back. Remedy: "
+                "start once with a new, empty directory and --replace-disk",
+                member=str(disk.member),
+            )
         run = disk.raise_run()
         await _register(coordinator, key, item, _make_record(record, disk.member, place, run, boot_id))
         await _certify_earlier_runs(coordinator, keys, RunId(disk.member, run))
@@ -160,6 +168,20 @@ async def mark_clean(coordinator: Coordinator, keys: Keys, run: RunId) -> None:
     await coordinator.txn(
         [mod_revision_is(key, item.mod_revision)], [Put(key, record.SerializeToString())], deadline_s=1.0
     )
+
+
+async def declare_lost_disks(
+    coordinator: Coordinator, keys: Keys, members: Sequence[MemberId], issuer: str, evidence: str
+) -> None:
+    """Refuse these disks for ever. The caller knows that they are gone, and that no process runs on them."""
+    for member in members:
+        record = records_pb2.LostDiskRecord(
+            member=member_to_record(member),
+            issuer=issuer,
+            declared_at_ms=time.time_ns() // 1_000_000,
+            evidence=evidence,
+        )
+        await coordinator.txn((), [Put(keys.lost_disk(member), record.SerializeToString())], deadline_s=2.0)
 
 
 async def certify_death(

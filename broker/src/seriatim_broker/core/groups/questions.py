@@ -95,13 +95,9 @@ def _answer_to(
         return _failed(partition, question, error)
     if question.describe:
         return _description(partition, head, question.request, segment)
-    complaint_stands = (
-        question.failed_epoch is not None
-        and segment.server_epoch <= question.failed_epoch
-        and segment.state is not SegmentState.LOST
-    )
-    if complaint_stands and not late:
-        return None
+    complaint_stands = question.failed_epoch is not None and segment.server_epoch <= question.failed_epoch
+    if (complaint_stands or segment.state is SegmentState.LOST) and not late:
+        return None  # of a lost segment: the group is being moved on
     return ConsumerResolved(
         question.request,
         partition.id,

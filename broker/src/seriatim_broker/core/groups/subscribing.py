@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from seriatim_api import errors
 
-from ..effects import Joined, Revoked
+from ..chain import SegmentState
+from ..effects import Gap, Joined, Revoked
 from ..events import ConsumerJoin
 from ..outbox import Outbox
 from ..partition import Partition
@@ -45,7 +46,21 @@ def activate(outbox: Outbox, partition: Partition, head: GroupHead, consumer: Co
     if head.seen > head.acked:
         head.attempt += 1
     tell(outbox, consumer, _joined(head, active=True))
+    _tell_gaps(outbox, partition, head, consumer)
     delivery.pump_group(outbox, partition, head)
+
+
+def _tell_gaps(outbox: Outbox, partition: Partition, head: GroupHead, consumer: Consumer) -> None:
+    """Lost segments just before the group's first message here: who served them is not there to say so."""
+    if partition.chain is None or head.acked:
+        return
+    lost: list[int] = []
+    no = head.segment_no - 1
+    while (segment := partition.chain.segment(no)) is not None and segment.state is SegmentState.LOST:
+        lost.append(no)
+        no -= 1
+    for no in reversed(lost):
+        tell(outbox, consumer, Gap(no, 0, "declared lost"))
 
 
 def stand_by(outbox: Outbox, head: GroupHead, consumer: Consumer) -> None:
