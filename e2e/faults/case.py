@@ -12,17 +12,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from seriatim import Client
 from seriatim.history import HistoryWriter, Report, check, render
 from seriatim_api.errors import DeadlineExceededError, PreconditionError, SeriatimError, UnavailableError
 from seriatim_broker.local import LocalCluster
 
+from e2e.faults.admins import Admins
 from e2e.faults.clusters import Running
 from e2e.faults.fault import Fault, NotStruckError, Scene, injected
 from e2e.faults.load import LATE_GROUP, Clients, Load, break_connections
@@ -99,16 +100,17 @@ async def run_case(case: Case, fault: Fault, running: Running, clients: Clients,
     wrong = await unhealthy(running.cluster)
     if wrong:
         return Outcome(replace(result, problems=(f"not healthy before: {wrong}",)), healthy=False)
-    async with Client.connect(running.cluster.bootstrap, name="suite") as client:
-        admin = client.admin()
+    async with Admins(running.cluster.bootstrap) as admin:
         load = Load(clients, admin, running.cluster.bootstrap, case.number, case.workload, directory)
         scene = Scene(running, admin, load, case.dice(), case.hold_s, quick)
         measured: dict[str, float] = {}
         with HistoryWriter(directory / "suite.jsonl", "suite") as history:
             try:
-                await _strike(fault, scene, history, measured)
-            except _EXPECTED as error:
-                problems.append(_text(error))
+                for step in (_strike, _recover, _drain):
+                    try:
+                        await step(fault, scene, history, measured)
+                    except _EXPECTED as error:
+                        problems.append(_text(error))
             finally:
                 await load.end()
             for group in load.groups:
@@ -132,26 +134,43 @@ async def run_case(case: Case, fault: Fault, running: Running, clients: Clients,
 
 
 async def _strike(fault: Fault, scene: Scene, history: HistoryWriter, measured: dict[str, float]) -> None:
+    """Have messages flow, break something, mend it."""
     load = scene.load
     await load.begin()
+    measured["struck at"] = time.monotonic()
     async with _resets(scene):
-        struck_at = time.monotonic()
-        history.fault(fault.name, "; ".join(scene.notes) or "?", phase="inject")
-        async with injected(fault, scene):
-            await fault.hold(scene)
-        healed_at = time.monotonic()
-        history.fault(fault.name, "; ".join(scene.notes) or "?", phase="heal")
-        if load.workload.is_late and LATE_GROUP not in load.groups:
-            await load.begin_reader(LATE_GROUP)
-        await load.goes_on()
-    partitions = range(load.workload.partitions)
-    gap_s = load.acks.worst_gap_s(partitions, struck_at, time.monotonic())
+        history.fault(fault.name, "?", phase="inject")
+        try:
+            async with injected(fault, scene):
+                try:
+                    await fault.hold(scene)
+                finally:
+                    measured["healed at"] = time.monotonic()
+        finally:
+            measured.setdefault("healed at", time.monotonic())
+            history.fault(fault.name, "; ".join(scene.notes) or "?", phase="heal")
+
+
+async def _recover(_fault: Fault, scene: Scene, _history: HistoryWriter, measured: dict[str, float]) -> None:
+    """Messages flow, and everything has two copies again."""
+    load = scene.load
+    if "healed at" not in measured:
+        return
+    if load.workload.is_late and LATE_GROUP not in load.groups:
+        await load.begin_reader(LATE_GROUP)
+    await load.goes_on()
+    gap_s = load.acks.worst_gap_s(range(load.workload.partitions), measured["struck at"], time.monotonic())
     if gap_s is not None:
         measured["gap"] = gap_s
     await _two_copies(scene)
-    measured["two copies"] = time.monotonic() - healed_at
-    await load.stop()
-    measured["drained"] = time.monotonic() - healed_at
+    measured["two copies"] = time.monotonic() - measured["healed at"]
+
+
+async def _drain(_fault: Fault, scene: Scene, _history: HistoryWriter, measured: dict[str, float]) -> None:
+    """No more is sent; every send has an outcome, every group has read everything."""
+    if scene.load.groups:
+        await scene.load.stop()
+        measured["drained"] = time.monotonic()
 
 
 def _judge(directory: Path) -> Report:
@@ -189,7 +208,9 @@ async def _resets(scene: Scene) -> AsyncIterator[None]:
         await scene.cluster.heal("clients", "brokers")
         count += 1
 
-    task = asyncio.create_task(break_connections(reset, scene.dice), name="resets")
+    # Dice of their own: how many are cast depends on the time that things take, and the fault's must not.
+    dice = random.Random(scene.dice.random())
+    task = asyncio.create_task(break_connections(reset, dice), name="resets")
     try:
         yield
     finally:

@@ -139,7 +139,7 @@ class Sending:
         else:
             self._counts["ok"] += 1
             self._acks.append((receipt.partition, time.monotonic()))
-            if receipt.timestamp_ms:
+            if receipt.partition == 0 and receipt.timestamp_ms:
                 self._clock_shift_ms = receipt.timestamp_ms - time.time_ns() // 1_000_000
         self._outstanding -= 1
 

@@ -34,11 +34,15 @@ class ClockJump(Fault):
             scene.shims.shift_clock(broker, self._shift_s)
 
     async def hold(self, scene: Scene) -> None:
-        """Messages go on being accepted, and carry the wrong time."""
+        """Messages go on being accepted; their append times jump ahead, or stand still, but never go back."""
         await super().hold(scene)
         seen_s = [shift_ms / 1000 for shift_ms in scene.load.clock_shifts_ms]
-        if not any(abs(shift_s - self._shift_s) < TOLERANCE_S for shift_s in seen_s):
-            raise NotStruckError(f"no message has a time that is {self._shift_s:g} s off")
+        if any(shift_s < -TOLERANCE_S for shift_s in seen_s):
+            raise NotStruckError(f"append times went back, to {min(seen_s):.1f} s off")
+        if self._shift_s > 0 and not any(abs(shift_s - self._shift_s) < TOLERANCE_S for shift_s in seen_s):
+            raise NotStruckError(f"no message has a time that is {self._shift_s:g} s ahead")
+        if self._shift_s < 0 and not min(seen_s, default=0.0) < -scene.hold_s / 2:
+            raise NotStruckError("append times did not stand still, though the clock is behind them")
 
     async def heal(self, scene: Scene) -> None:
         """Jump back."""

@@ -16,14 +16,14 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
-from seriatim import Admin
 from seriatim_api.errors import DeadlineExceededError
 from seriatim_broker.local import LocalCluster
 
+from e2e.faults.admins import Admins
 from e2e.faults.clusters import FaultPrograms, Kind, Running
 from e2e.faults.load import PROGRESS_DEADLINE_S, Load
 from e2e.faults.shims import Shims
-from e2e.observe import SegmentNow
+from e2e.observe import OPEN, SegmentNow
 
 POLL_S: Final = 0.05
 ENDED_DEADLINE_S: Final = 20.0
@@ -48,7 +48,7 @@ class Scene:
     """
 
     running: Running
-    admin: Admin
+    admin: Admins
     load: Load
     dice: random.Random
     hold_s: float
@@ -77,7 +77,7 @@ class Scene:
     async def head(self) -> SegmentNow:
         """The open segment of the first partition, now."""
         snapshot = await self.load.observer.wait_until(
-            lambda now: now.settled() and len(now.chains[0].head.members) == 2, "a look succeeds", PROGRESS_DEADLINE_S
+            lambda now: now.chains[0].head.state == OPEN, "a look succeeds", PROGRESS_DEADLINE_S
         )
         return snapshot.chains[0].head
 

@@ -17,10 +17,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Literal, Self
 
-from seriatim import Admin, TopicSettings
-from seriatim_api.errors import DeadlineExceededError, TopicExistsError, UnavailableError
+from seriatim import TopicSettings
+from seriatim_api.errors import DeadlineExceededError, UnavailableError
 
 from e2e.demo.gaps import AckTimes
+from e2e.faults.admins import Admins
 from e2e.faults.schedule import Workload
 from e2e.observe import Observer, Snapshot
 from e2e.workers import Worker, start_worker
@@ -111,7 +112,13 @@ class Load:
     """
 
     def __init__(
-        self, clients: Clients, admin: Admin, bootstrap: tuple[str, ...], case: int, workload: Workload, directory: Path
+        self,
+        clients: Clients,
+        admin: Admins,
+        bootstrap: tuple[str, ...],
+        case: int,
+        workload: Workload,
+        directory: Path,
     ) -> None:
         self.topic = f"case-{case}"
         self.workload = workload
@@ -159,16 +166,7 @@ class Load:
             SeriatimError, WorkerError: It does not begin.
         """
         self._clients.on_line = self._take
-        for attempt in range(3):
-            try:
-                await self._admin.create_topic(self.topic, self.workload.partitions, settings=TopicSettings(flush=True))
-            except TopicExistsError:  # the answer to a first attempt was lost
-                break
-            except (UnavailableError, DeadlineExceededError):
-                if attempt == 2:
-                    raise
-            else:
-                break
+        await self._admin.create_topic(self.topic, self.workload.partitions, TopicSettings(flush=self.workload.flush))
         await self.observer.wait_until(Snapshot.settled, f"{self.topic} accepts", BEGIN_DEADLINE_S)
         await asyncio.gather(self.begin_producer(), self.begin_reader(GROUP))
         await self.goes_on(20)
@@ -276,7 +274,7 @@ class Load:
 
     # ---- waiting ---------------------------------------------------------------------------------------------
 
-    async def goes_on(self, count: int = 50) -> None:
+    async def goes_on(self, count: int = 100) -> None:
         """Wait until so many more messages are acknowledged and delivered.
 
         Raises:
@@ -288,7 +286,7 @@ class Load:
             f"{count} more messages are acknowledged and delivered",
         )
 
-    async def accepts(self, count: int = 50) -> None:
+    async def accepts(self, count: int = 100) -> None:
         """Wait until so many more are acknowledged, whatever readers see of them.
 
         Raises:

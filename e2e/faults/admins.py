@@ -1,0 +1,103 @@
+"""Asking whichever broker answers, while some are frozen or cut off.
+
+A client of the library stays with the broker that answered last, and a question that changes something is asked once;
+the suite strikes brokers all the time and wants to see what the others say. So it has a connection for each broker, and
+goes from one to the next after a moment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from types import TracebackType
+from typing import Final, Self, TypeVar
+
+from seriatim import Admin, Chain, Client, GroupDescription, Route, TopicDescription, TopicSettings
+from seriatim_api.errors import DeadlineExceededError, SeriatimError, TopicExistsError, UnavailableError
+
+LOOK_S: Final = 2.0
+"""For one broker's description; it may have to ask others, of which one is silent."""
+
+CHANGE_S: Final = 10.0
+"""For what changes the cluster: asked once, for the answer may be lost and the change made."""
+
+T = TypeVar("T")
+
+
+class Admins:
+    """An `Admin` at each broker, as an asynchronous context; not for use by two tasks at once.
+
+    Args:
+        bootstrap: The brokers.
+    """
+
+    def __init__(self, bootstrap: tuple[str, ...]) -> None:
+        self._bootstrap = bootstrap
+        self._stack = AsyncExitStack()
+        self._admins: list[Admin] = []
+
+    async def __aenter__(self) -> Self:
+        for address in self._bootstrap:
+            client = await self._stack.enter_async_context(Client.connect(address, name="suite"))
+            self._admins.append(client.admin())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stack.aclose()
+
+    async def describe_topic(self, name: str) -> TopicDescription:
+        """As `Admin.describe_topic`, from the first broker that answers."""
+        return await self._look(lambda admin: admin.describe_topic(name))
+
+    async def describe_group(self, topic: str, group: str) -> GroupDescription:
+        """As `Admin.describe_group`, from the first broker that answers."""
+        return await self._look(lambda admin: admin.describe_group(topic, group))
+
+    async def describe_chain(self, topic: str, partition: int) -> Chain:
+        """As `Admin.describe_chain`, from the first broker that answers."""
+        return await self._look(lambda admin: admin.describe_chain(topic, partition))
+
+    async def switch_partition(self, partition_id: int) -> Route:
+        """As `Admin.switch_partition`; the broker that answered last is asked, once.
+
+        Raises:
+            SeriatimError: It did not work, or nobody knows whether it did.
+        """
+        return await self._within(CHANGE_S, self._admins[0].switch_partition(partition_id))
+
+    async def create_topic(self, name: str, partition_count: int, settings: TopicSettings) -> None:
+        """Make a topic, asking one broker after another: one that made it and did not answer is found out."""
+        error: SeriatimError = UnavailableError("there is no broker")
+        for admin in list(self._admins):
+            try:
+                await self._within(CHANGE_S, admin.create_topic(name, partition_count, settings))
+            except TopicExistsError:
+                return
+            except (UnavailableError, DeadlineExceededError) as exc:
+                error = exc
+            else:
+                return
+        raise error
+
+    async def _look(self, ask: Callable[[Admin], Awaitable[T]]) -> T:
+        error: SeriatimError = UnavailableError("there is no broker")
+        for admin in list(self._admins):
+            try:
+                answer = await self._within(LOOK_S, ask(admin))
+            except SeriatimError as exc:
+                error = exc
+                self._admins.remove(admin)  # to the end: asked last from now on
+                self._admins.append(admin)
+            else:
+                return answer
+        raise error
+
+    async def _within(self, deadline_s: float, answer: Awaitable[T]) -> T:
+        try:
+            async with asyncio.timeout(deadline_s):
+                return await answer
+        except TimeoutError:
+            raise DeadlineExceededError(f"no answer within {deadline_s:g} s") from None

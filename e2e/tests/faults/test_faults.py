@@ -1,0 +1,125 @@
+"""The catalogue is whole and told; faults heal; what counts as two copies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from e2e.faults.case import lacks_copies
+from e2e.faults.catalogue import QUICK, all_faults, by_name
+from e2e.faults.client import marker_of, number_of, value_of
+from e2e.faults.fault import Fault, NotStruckError, Scene, injected
+from e2e.faults.network import ends_of
+from e2e.faults.run import chosen
+from e2e.faults.schedule import WORKLOADS
+from e2e.faults.settings import Settings, SettingsError
+from e2e.observe import ChainNow, SegmentNow, Snapshot
+
+PAGE = Path(__file__).parents[3] / "docs" / "internals" / "faults.md"
+
+
+def test_names_are_unique_and_the_quick_choice_is_among_them() -> None:
+    names = [fault.name for fault in all_faults()]
+    assert len(names) == len(set(names))
+    assert set(QUICK) <= set(names)
+    assert all(make().name == name for name, make in by_name().items())
+
+
+def test_every_fault_goes_with_loads_that_exist() -> None:
+    known = {load.name for load in WORKLOADS}
+    assert all(set(fault.workloads) <= known for fault in all_faults())
+
+
+def test_every_fault_is_documented() -> None:
+    page = PAGE.read_text()
+    missing = [fault.name for fault in all_faults() if f"`{fault.name}`" not in page]
+    assert not missing, f"not in {PAGE}: {missing}"
+
+
+def choice(*, quick: bool = False, only: tuple[str, ...] = ()) -> list[str]:
+    settings = Settings(quick=quick, minutes=None, seed=1, only=only, out=Path("out"))
+    planned, left_out = chosen(settings)
+    return [fault.name for fault in planned] + list(left_out)
+
+
+def test_what_is_chosen() -> None:
+    assert sorted(choice()) == sorted(fault.name for fault in all_faults())
+    assert sorted(choice(quick=True)) == sorted(QUICK)
+    assert choice(only=("kill both", "freeze both")) == ["kill both", "freeze both"]
+    with pytest.raises(SettingsError):
+        choice(only=("no such fault",))
+
+
+class Recorded(Fault):
+    """Writes down what happens to it, and fails on request."""
+
+    name = "recorded"
+
+    def __init__(self, *, fails: bool) -> None:
+        self.fails = fails
+        self.deeds: list[str] = []
+
+    async def inject(self, scene: Scene) -> None:
+        self.deeds.append("inject")
+        if self.fails:
+            raise NotStruckError("nothing was struck")
+
+    async def heal(self, scene: Scene) -> None:
+        self.deeds.append("heal")
+
+
+NOWHERE = cast("Scene", None)
+
+
+async def test_a_fault_heals_when_its_block_ends_however_it_ends() -> None:
+    fault = Recorded(fails=False)
+    with pytest.raises(KeyError):
+        async with injected(fault, NOWHERE):
+            raise KeyError
+    assert fault.deeds == ["inject", "heal"]
+
+
+async def test_a_fault_heals_also_if_it_was_injected_half_way() -> None:
+    fault = Recorded(fails=True)
+    with pytest.raises(NotStruckError):
+        async with injected(fault, NOWHERE):
+            raise AssertionError("never reached")
+    assert fault.deeds == ["inject", "heal"]
+
+
+def segment(no: int, state: str, members: tuple[str, ...], eligible: tuple[str, ...]) -> SegmentNow:
+    length = None if state in ("OPEN", "UNSETTLED") else 10
+    return SegmentNow(no, "g0", members, state, 0, length, "a", 1, 0, eligible)
+
+
+def lacking(*segments: SegmentNow) -> str:
+    return lacks_copies(Snapshot((ChainNow(0, 1, segments),)))
+
+
+def test_two_copies_are_two_members_that_may_serve_in_each_segment() -> None:
+    both = ("a", "b")
+    whole = segment(2, "OPEN", both, both)
+    assert lacking(segment(1, "SEALED", both, both), whole) == ""
+    assert "can be served by" in lacking(segment(1, "SEALED", both, ("a",)), whole)
+    assert "has the members" in lacking(segment(1, "SEALED", ("a",), ("a",)), whole)
+    assert lacking(segment(1, "UNSETTLED", both, both), whole) == "a segment is not settled"
+    assert "accepts nothing" in lacking(segment(1, "SEALED", both, both))
+    assert lacks_copies(Snapshot()) != "", "a cluster that nobody describes has no copies"
+
+
+def test_ends_of_a_cut_follow_the_open_segment() -> None:
+    head = segment(1, "OPEN", ("g0-1", "g0-0"), ())
+    assert ends_of(head, "master", ("g0", "g1")) == ("g0-1",)
+    assert ends_of(head, "slave", ("g0", "g1")) == ("g0-0",)
+    assert ends_of(head, "others", ("g0", "g1", "g2")) == ("g1", "g2")
+    assert ends_of(head, "coordinator", ("g0",)) == ("coordinator",)
+
+
+def test_a_message_names_its_number_and_its_topic() -> None:
+    value = value_of(42, "case-7", 60)
+    assert number_of(value) == 42
+    assert marker_of("case-7") in value
+    assert marker_of("case-7") not in value_of(42, "case-71", 60)
+    assert len(value) == 60

@@ -1,0 +1,97 @@
+"""The libraries below the processes do what the faults believe of them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from e2e.faults.shims import Shims, Synced, find_compiler, parse_synced
+
+pytestmark = pytest.mark.skipif(find_compiler() is None, reason="no C compiler: the shims cannot be built")
+
+WRITER = """
+import os, sys
+os.chdir(sys.argv[1])
+def write(name, text, sync):
+    with open(name, "ab", buffering=0) as file:
+        file.write(text)
+        if sync:
+            os.fdatasync(file.fileno())
+write("whole", b"0123456789", True)
+write("partly", b"01234", True)
+write("partly", b"56789", False)
+write("never", b"0123456789", False)
+write("new", b"0123456789", True)
+os.rename("new", "renamed")
+"""
+
+FAILING_WRITER = """
+import os, sys
+file = open(sys.argv[1] + "/file", "wb", buffering=0)
+file.write(b"1")
+try:
+    os.fsync(file.fileno())
+except OSError as error:
+    print(error.errno)
+"""
+
+
+def run(shims: Shims, program: str, *arguments: str) -> str:
+    environment = {**os.environ, **shims.environment("b")}
+    done = subprocess.run(
+        [sys.executable, "-c", program, *arguments], env=environment, capture_output=True, text=True, timeout=30
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture
+def shims(tmp_path: Path) -> Shims:
+    (tmp_path / "data" / "b").mkdir(parents=True)
+    return Shims(tmp_path / "shims", tmp_path / "data")
+
+
+def test_a_power_cut_leaves_what_was_flushed(shims: Shims, tmp_path: Path) -> None:
+    data = tmp_path / "data" / "b"
+    run(shims, WRITER, str(data))
+    assert shims.lose_unsynced("b") == 15
+    left = {path.name: path.read_bytes() for path in data.iterdir()}
+    assert left == {"whole": b"0123456789", "partly": b"01234", "never": b"", "renamed": b"0123456789"}
+    assert shims.lose_unsynced("b") == 0
+
+
+def test_files_elsewhere_are_not_noted(shims: Shims, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "data" / "bb"
+    elsewhere.mkdir()
+    run(shims, WRITER, str(elsewhere))
+    assert shims.synced("b") == []
+
+
+def test_a_flush_that_failed_is_not_noted(shims: Shims, tmp_path: Path) -> None:
+    shims.set_disk("b", "fail_sync=1")
+    assert run(shims, FAILING_WRITER, str(tmp_path / "data" / "b")).strip() == "5"
+    assert shims.synced("b") == []
+
+
+def test_a_log_whose_last_line_is_torn() -> None:
+    assert parse_synced("7 100 5\n8 20 6\n7 1") == [Synced(7, 100, 5), Synced(8, 20, 6)]
+    assert parse_synced("") == []
+
+
+def test_the_wall_clock_jumps_and_the_monotonic_one_does_not(shims: Shims) -> None:
+    program = """
+import sys, time
+print(time.time() - float(sys.argv[1]), time.monotonic() - float(sys.argv[2]))
+"""
+    shims.shift_clock("b", -3600.5)
+    wall, monotonic = map(float, run(shims, program, str(time.time()), str(time.monotonic())).split())
+    assert wall == pytest.approx(-3600.5, abs=20)
+    assert monotonic == pytest.approx(0, abs=20)
+    shims.shift_clock("b", 0)
+    wall, _ = map(float, run(shims, program, str(time.time()), str(time.monotonic())).split())
+    assert wall == pytest.approx(0, abs=20)
