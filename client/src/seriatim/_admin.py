@@ -151,6 +151,23 @@ class Admin:
         request = broker_pb2.DeclareDeadRequest(broker=broker, run=run, issuer=issuer)
         await self._caller.admin("DeclareDead", request, DEADLINE_S)
 
+    async def declare_gap(self, topic: str, partition: int, segment: int, issuer: str) -> None:
+        """Declare that all disks of a segment are lost for good: groups go on behind it, and what it held is given up.
+
+        Its disks are refused from then on, wherever they turn up. Cannot be taken back. To declare it again does no harm.
+
+        Args:
+            topic: Its name.
+            partition: Number in the topic.
+            segment: Number in the chain; not the open one.
+            issuer: Who says so.
+
+        Raises:
+            PreconditionError: The segment is open, a member of it runs, or nobody has said that a member's run ended.
+        """
+        request = broker_pb2.DeclareGapRequest(topic=topic, partition=partition, segment=segment, issuer=issuer)
+        await self._caller.admin("DeclareGap", request, DEADLINE_S)
+
 
 def topic_of(record: records_pb2.TopicRecord) -> Topic:
     """A topic from its record."""

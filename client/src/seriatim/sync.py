@@ -289,6 +289,10 @@ class Admin(_Held[_admin.Admin]):
         """Certify that a run of a broker has ended."""
         self._thread.run(self._inner.declare_dead(broker, run, issuer))
 
+    def declare_gap(self, topic: str, partition: int, segment: int, issuer: str) -> None:
+        """Declare that all disks of a segment are lost for good."""
+        self._thread.run(self._inner.declare_gap(topic, partition, segment, issuer))
+
 
 class Client(_Held[asynchronous.Client]):
     """See `seriatim.Client`."""

@@ -26,6 +26,7 @@ class MemoryCluster:
     Attributes:
         refuse: Of a message's value: the result it gets instead of being stored.
         dead: What was declared dead.
+        gaps: What was declared a gap.
     """
 
     topics: dict[str, TopicView] = field(default_factory=dict)
@@ -33,6 +34,7 @@ class MemoryCluster:
     cursors: dict[tuple[str, str, int], int] = field(default_factory=dict)
     refuse: dict[bytes, SendResult] = field(default_factory=dict)
     dead: list[tuple[str, int, str]] = field(default_factory=list)
+    gaps: list[tuple[str, int, int, str]] = field(default_factory=list)
     started_at: list[str] = field(default_factory=list)
 
     def make(self, name: str, partitions: int = 1) -> None:
@@ -159,3 +161,6 @@ class MemoryAdmin:
 
     async def declare_dead(self, broker: str, run: int, issuer: str) -> None:
         self._cluster.dead.append((broker, run, issuer))
+
+    async def declare_gap(self, topic: str, partition: int, segment: int, issuer: str) -> None:
+        self._cluster.gaps.append((topic, partition, segment, issuer))

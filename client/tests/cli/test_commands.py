@@ -184,6 +184,13 @@ def test_a_run_is_declared_dead_only_when_confirmed(run: Run, cluster: MemoryClu
     assert cluster.dead == [("g0-0", 4, "me")]
 
 
+def test_a_gap_is_declared_only_when_confirmed(run: Run, cluster: MemoryCluster) -> None:
+    assert run("chain", "declare-gap", "orders", "0", "3", "--issuer", "me", stdin=b"n\n")[0] == 130
+    assert cluster.gaps == []
+    assert run("chain", "declare-gap", "orders", "0", "3", "--issuer", "me", "--yes")[0] == 0
+    assert cluster.gaps == [("orders", 0, 3, "me")]
+
+
 @pytest.mark.parametrize(
     ("note", "text"),
     [

@@ -211,6 +211,13 @@ def test_gap_is_told_and_the_segment_may_end_anywhere() -> None:
     assert core.step(SegmentEnded(1, 1, 50, 2, "b:1"), 0)[-1] == OpenStream("b:1")
 
 
+def test_a_gap_of_an_earlier_segment_excuses_nothing_in_this_one() -> None:
+    core = active()
+    assert core.step(GapDeclared(1, 0, 0, "lost"), 0) == [GapFound(0, 0, "lost")]
+    with pytest.raises(OrderViolationError):
+        core.step(SegmentEnded(1, 1, 50, 2, "b:1"), 0)
+
+
 def test_leaving_sends_the_last_ack() -> None:
     core = active()
     core.step(delivered((10, 5)), 0)

@@ -244,6 +244,7 @@ def test_order_and_outcomes_hold(seed: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(400)
 def test_order_and_outcomes_hold_over_many_seeds() -> None:
     for seed in range(20_000):
         try:

@@ -331,8 +331,9 @@ class PartitionConsumer(State):
 
     def _gap_declared(self, event: GapDeclared, effects: list[Effect]) -> None:
         if self._is_heard(event.subscription):
-            self._gap = True
-            delivered_below = self.next_index if event.segment == self.segment else 0
+            here = event.segment == self.segment
+            self._gap = self._gap or here  # of an earlier one, this segment is whole
+            delivered_below = self.next_index if here else 0
             effects.append(GapFound(event.segment, max(event.from_index, delivered_below), event.reason))
 
     def _segment_ended(self, event: SegmentEnded, now_us: int, effects: list[Effect]) -> None:

@@ -284,6 +284,9 @@ class _Admin:
     async def declare_dead(self, broker: str, run: int, issuer: str) -> None:
         await self._admin.declare_dead(broker, run, issuer)
 
+    async def declare_gap(self, topic: str, partition: int, segment: int, issuer: str) -> None:
+        await self._admin.declare_gap(topic, partition, segment, issuer)
+
 
 def _topic_view(topic: seriatim.Topic) -> TopicView:
     return TopicView(

@@ -236,3 +236,7 @@ class AdminPort(Protocol):
     async def declare_dead(self, broker: str, run: int, issuer: str) -> None:
         """Certify that a run of a broker has ended."""
         ...
+
+    async def declare_gap(self, topic: str, partition: int, segment: int, issuer: str) -> None:
+        """Give up a segment whose disks are all lost."""
+        ...

@@ -1,8 +1,9 @@
-"""`seriatim chain show|watch`: the chains of a topic's partitions, drawn (`_chain_view`)."""
+"""`seriatim chain show|watch|declare-gap`: the chains of a topic's partitions, drawn (`_chain_view`)."""
 
 from __future__ import annotations
 
 import asyncio
+import getpass
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import TYPE_CHECKING
@@ -26,7 +27,7 @@ _all = click.option("--all", "show_all", is_flag=True, help=f"All segments, not 
 
 @click.group()
 def chain() -> None:
-    """Draw the chain of segments of a topic's partitions."""
+    """Chains of segments: draw them, give up a segment that is lost."""
 
 
 @chain.command()
@@ -113,3 +114,30 @@ def _draw(chains: list[ChainView], width: int, *, show_all: bool) -> RenderableT
     if len(chains) == 1:
         return draw_chain(chains[0], width=width, row_count_max=None if show_all else ROWS_DEFAULT)
     return draw_ribbons(chains, width=width)
+
+
+@chain.command("declare-gap")
+@click.argument("topic")
+@click.argument("partition", type=click.IntRange(0))
+@click.argument("segment", type=click.IntRange(1))
+@click.option("--issuer", default=getpass.getuser, show_default="your user name", help="Who says so.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.pass_obj
+def declare_gap(settings: Settings, topic: str, partition: int, segment: int, issuer: str, yes: bool) -> None:
+    """Give up SEGMENT of PARTITION, because all disks that had it are lost for good.
+
+    Consumer groups that stand in it go on behind it, and are told. What it held is never delivered to them, and its
+    disks are refused should they turn up again. This cannot be taken back.
+    """
+    if not yes:
+        click.confirm(f"Are all disks of segment {segment} of {topic}/{partition} lost for good?", abort=True)
+
+    async def work() -> None:
+        async with _connect.admin(settings) as admin:
+            await admin.declare_gap(topic, partition, segment, issuer)
+
+    run(work())
+    if settings.as_json:
+        settings.emit({"declared_gap": {"topic": topic, "partition": partition, "segment": segment}})
+    else:
+        click.echo(f"segment {segment} of {topic}/{partition} is declared a gap")
