@@ -154,7 +154,7 @@ class Admin:
     async def declare_gap(self, topic: str, partition: int, segment: int, issuer: str) -> None:
         """Declare that all disks of a segment are lost for good: groups go on behind it, and what it held is given up.
 
-        Its disks are refused from then on, wherever they turn up. Cannot be taken back. To declare it again does no harm.
+        Its disks are refused from then on, wherever they turn up. This cannot be taken back; to repeat it does no harm.
 
         Args:
             topic: Its name.
