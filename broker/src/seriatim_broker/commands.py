@@ -2,32 +2,18 @@
 
 Each runs until SIGTERM or SIGINT, then stops in order and exits with 0. A start that is refused prints why, and what to
 do, and exits with 2.
+
+Only the options stand here: `seriatim --help` loads this module, and what runs a server (`serving`) takes a second.
 """
 
 from __future__ import annotations
 
-import asyncio
-import signal
-import sys
-from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
 import click
-import structlog
-from seriatim_api.errors import BadRequestError, SeriatimError
 
-from . import logs
-from .composition import Broker, serve_admin
-from .embedded import serve
-from .metrics import Exposition
-from .process_memory import keep_freed_memory, settle_objects
-from .settings import BrokerSettings, check_address, load
-
-EXIT_STATUS_REFUSED = 2
-EXIT_STATUS_FAILED = 1
-
-_log = structlog.get_logger(__name__)
+from .grpc_polling import poll_in_one_thread
 
 
 @click.command()
@@ -46,12 +32,10 @@ _log = structlog.get_logger(__name__)
 @click.option("--set", "assignments", multiple=True, metavar="NAME=VALUE", help="Any other setting.")
 def broker(config: Path | None, assignments: tuple[str, ...], **flags: Any) -> None:
     """Run one broker."""
-    try:
-        settings = load({**_assigned(assignments), **_given(flags)}, config)
-        logs.configure(settings.log_level, broker=settings.broker)
-    except (SeriatimError, ValueError) as exc:
-        _refuse(exc)
-    _run(_broker(settings))
+    poll_in_one_thread()
+    from .serving import run_broker
+
+    run_broker(config, assignments, flags)
 
 
 @click.command()
@@ -60,12 +44,10 @@ def broker(config: Path | None, assignments: tuple[str, ...], **flags: Any) -> N
 @click.option("--log-level", default="info", help="debug, info, warning or error.")
 def coordinator(data: Path, listen: str, log_level: str) -> None:
     """Run the embedded coordinator: the part of etcd that Seriatim uses, for one machine."""
-    try:
-        check_address(listen)
-        logs.configure(log_level)
-    except ValueError as exc:
-        _refuse(exc)
-    _run(_coordinator(data, listen))
+    poll_in_one_thread()
+    from .serving import run_coordinator
+
+    run_coordinator(data, listen, log_level)
 
 
 @click.command()
@@ -75,124 +57,7 @@ def coordinator(data: Path, listen: str, log_level: str) -> None:
 @click.option("--log-level", default="info", help="debug, info, warning or error.")
 def standalone(data: Path, listen: str, admin_listen: str, log_level: str) -> None:
     """Run a whole cluster in one process: a coordinator, and one broker group of two members."""
-    try:
-        host, port = check_address(listen)
-        logs.configure(log_level)
-    except ValueError as exc:
-        _refuse(exc)
-    _run(_standalone(data, host, port, admin_listen))
+    poll_in_one_thread()
+    from .serving import run_standalone
 
-
-async def _broker(settings: BrokerSettings) -> None:
-    exposition = Exposition()
-    running = Broker(settings, exposition)
-    await running.start()
-    await _serve_until_stopped([running], settings.admin_listen, exposition)
-
-
-async def _coordinator(data: Path, listen: str) -> None:
-    running = await serve(data, listen)
-    settle_objects()
-    try:
-        await _stop_signal()
-    finally:
-        await running.stop()
-
-
-async def _standalone(data: Path, host: str, port: int, admin_listen: str) -> None:
-    click.echo(
-        "seriatim standalone: one process for a first look. Both copies of every message are on this one disk, "
-        "and the coordinator is in the same process: nothing here survives the loss of the machine.",
-        err=True,
-    )
-    running = await serve(data / "coordinator", f"{host}:{port + 2}")
-    brokers: list[Broker] = []
-    exposition = Exposition()
-    try:
-        for slot in range(2):
-            settings = load(
-                {
-                    "cluster": "standalone",
-                    "group": "g0",
-                    "slot": slot,
-                    "data": data / f"g0-{slot}",
-                    "listen": f"{host}:{port + slot}",
-                    "coordinator": running.address,
-                    "stop_deadline_s": 0,  # there is nobody to hand over to
-                },
-                None,
-                {},
-            )
-            member = Broker(settings, exposition)
-            await member.start()
-            brokers.append(member)
-        click.echo(f"seriatim standalone: serving on {host}:{port} and {host}:{port + 1}", err=True)
-        await _serve_until_stopped(brokers, admin_listen, exposition)
-    finally:
-        for member in brokers:
-            await member.stop()
-        await running.stop()
-
-
-async def _serve_until_stopped(brokers: list[Broker], admin_listen: str, exposition: Exposition) -> None:
-    admin = None
-    stop = asyncio.create_task(_stop_signal(), name="stop signal")
-    waits = [asyncio.create_task(member.wait(), name=f"wait {member.settings.broker}") for member in brokers]
-    try:
-        admin = await serve_admin(admin_listen, exposition, brokers)
-        settle_objects()
-        await asyncio.wait([stop, *waits], return_when=asyncio.FIRST_COMPLETED)
-        for wait in waits:
-            if wait.done():
-                wait.result()  # raises what failed
-    finally:
-        for task in (stop, *waits):
-            task.cancel()
-        await asyncio.gather(stop, *waits, return_exceptions=True)
-        for member in brokers:
-            await member.stop()
-        if admin is not None:
-            await admin.close()
-
-
-async def _stop_signal() -> None:
-    """Until SIGTERM or SIGINT."""
-    loop = asyncio.get_running_loop()
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    await stop.wait()
-
-
-def _run(work: Coroutine[Any, Any, None]) -> None:
-    assert sys.flags.optimize == 0, "assertions are part of the design: run without -O"
-    keep_freed_memory()
-    try:
-        asyncio.run(work)
-    except SeriatimError as exc:
-        _refuse(exc)
-    except Exception as exc:
-        _log.critical("failed", error=repr(exc), exc_info=exc)
-        sys.exit(EXIT_STATUS_FAILED)
-
-
-def _refuse(exc: Exception) -> Any:
-    click.echo(f"seriatim: {exc}", err=True)
-    sys.exit(EXIT_STATUS_REFUSED)
-
-
-def _given(flags: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in flags.items() if value is not None}
-
-
-def _assigned(assignments: tuple[str, ...]) -> dict[str, Any]:
-    """The settings of `--set`; names are checked with the flags'."""
-    given: dict[str, Any] = {}
-    for assignment in assignments:
-        name, separator, value = assignment.partition("=")
-        if not separator:
-            raise BadRequestError(f"--set takes NAME=VALUE, not {assignment!r}")
-        if name not in BrokerSettings.model_fields:
-            raise BadRequestError(f"there is no setting {name!r}")
-        given[name] = value
-    return given
+    run_standalone(data, listen, admin_listen, log_level)

@@ -9,15 +9,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
-from rich.console import Console, Group
-from rich.table import Table
-from rich.text import Text
 from seriatim_api.errors import PreconditionError
 
 from seriatim_broker.local.state import DIRECTORY_DEFAULT, end_leftovers, read_state, write_state
+
+if TYPE_CHECKING:
+    from rich.console import Group
 
 CALL_DEADLINE_S: Final = 30.0
 DOWN_DEADLINE_S: Final = 60.0
@@ -112,11 +112,17 @@ def status(directory: Path) -> None:
     if _wants_json():
         click.echo(json.dumps(found))
         return
-    _console().print(render_status(found))
+    from rich.console import Console
+
+    Console().print(render_status(found))
 
 
 def render_status(found: dict[str, Any]) -> Group:
     """The status as a table; reads without colour as well."""
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
     table = Table(box=None, pad_edge=False)
     for column in ("broker", "pid", "run", "state", "ready", "address", "admin"):
         table.add_column(column, justify="right" if column in ("pid", "run") else "left", no_wrap=True)
@@ -226,7 +232,7 @@ def faults(directory: Path) -> None:
 @_directory
 def down(directory: Path) -> None:
     """End the cluster: brokers hand over and flush, then the coordinator, then the runner. The data stays."""
-    from seriatim_broker.local.control import find_running  # imports gRPC
+    from seriatim_broker.local.control import find_running
 
     try:
         find_running(directory)
@@ -243,7 +249,7 @@ def down(directory: Path) -> None:
 
 
 def _ask(directory: Path, command: str, *, deadline_s: float = CALL_DEADLINE_S, **arguments: Any) -> Any:
-    from seriatim_broker.local.control import find_running, request  # imports gRPC
+    from seriatim_broker.local.control import find_running, request
 
     return request(find_running(directory.resolve()), command, arguments, deadline_s=deadline_s)
 
@@ -278,7 +284,3 @@ def _wants_json() -> bool:
     """The root command's --output, wherever this group is mounted."""
     root = click.get_current_context().find_root()
     return root.params.get("output") == "json"
-
-
-def _console() -> Console:
-    return Console()

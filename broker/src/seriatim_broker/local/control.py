@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from seriatim_api.errors import (
     BadRequestError,
@@ -27,9 +27,11 @@ from seriatim_api.errors import (
 )
 
 from seriatim_broker.local import lines
-from seriatim_broker.local.cluster import LocalCluster
 from seriatim_broker.local.faults import FaultRecord
 from seriatim_broker.local.state import ClusterState, is_running, read_state
+
+if TYPE_CHECKING:
+    from seriatim_broker.local.cluster import LocalCluster  # imports gRPC, which those who ask do without
 
 SOCKET_NAME: Final = "control.sock"
 _SOCKET_PATH_LENGTH_MAX: Final = 100

@@ -10,15 +10,17 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from importlib.metadata import EntryPoint, entry_points
 from itertools import pairwise
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 from seriatim_api.errors import SeriatimError
 
 from seriatim.cli._remedies import remedy_of
 from seriatim.cli._settings import Settings, resolve_bootstrap
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 ENTRY_POINT_GROUP: Final = "seriatim.commands"
 EXIT_ERROR: Final = 1
@@ -139,6 +141,8 @@ def _wants_json(args: Sequence[str]) -> bool:
 
 
 def _plugins() -> dict[str, EntryPoint]:
+    from importlib.metadata import entry_points  # our own commands do without
+
     return {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
 
 
