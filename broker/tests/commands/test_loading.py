@@ -1,4 +1,4 @@
-"""The commands' modules are loaded by `seriatim --help` and by every typo: they bring none of the broker's libraries."""
+"""The commands' modules are loaded by `seriatim --help` and by every typo: they bring no library of the broker."""
 
 from __future__ import annotations
 
