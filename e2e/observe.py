@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
-from seriatim import Admin, Chain, GroupPartition
+from seriatim import Chain, GroupDescription, GroupPartition, TopicDescription
 from seriatim_api.errors import DeadlineExceededError, SeriatimError
 
 LOOK_DEADLINE_S: Final = 5.0
@@ -175,6 +175,16 @@ def reader_now(partition: GroupPartition) -> ReaderNow:
     )
 
 
+class Describing(Protocol):
+    """What a look needs of an `Admin`."""
+
+    async def describe_topic(self, name: str) -> TopicDescription:
+        """A topic and its chains."""
+
+    async def describe_group(self, topic: str, group: str) -> GroupDescription:
+        """Where a consumer group stands."""
+
+
 class Observer:
     """Reads snapshots of one topic, and of one consumer group on it. Not for use by two tasks at once.
 
@@ -184,7 +194,7 @@ class Observer:
         group: Of consumers; None: chains only.
     """
 
-    def __init__(self, admin: Admin, topic: str, group: str | None = None) -> None:
+    def __init__(self, admin: Describing, topic: str, group: str | None = None) -> None:
         self.admin = admin
         self._topic = topic
         self._group = group

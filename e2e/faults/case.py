@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from seriatim.history import HistoryWriter, Report, check, render
-from seriatim_api.errors import DeadlineExceededError, PreconditionError, SeriatimError, UnavailableError
+from seriatim_api.errors import DeadlineExceededError, PreconditionError, SeriatimError
 from seriatim_broker.local import LocalCluster
 
 from e2e.faults.admins import Admins
@@ -200,24 +200,15 @@ async def _resets(scene: Scene) -> AsyncIterator[None]:
     if not scene.load.workload.resets:
         yield
         return
-    count = 0
-
-    async def reset() -> None:
-        nonlocal count
-        await scene.cluster.cut("clients", "brokers", reset=True)
-        await scene.cluster.heal("clients", "brokers")
-        count += 1
-
+    over = asyncio.Event()
     # Dice of their own: how many are cast depends on the time that things take, and the fault's must not.
     dice = random.Random(scene.dice.random())
-    task = asyncio.create_task(break_connections(reset, dice), name="resets")
+    task = asyncio.create_task(break_connections(scene.cluster, over, dice), name="resets")
     try:
         yield
     finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        with contextlib.suppress(UnavailableError):
-            await scene.cluster.heal("clients", "brokers")
+        over.set()
+        count = await task
         scene.note(f"the clients' connections were broken {count} times")
 
 

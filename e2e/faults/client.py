@@ -20,7 +20,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from seriatim import Client, Consumer, Delivery, Producer, SendError
+from seriatim import AckLevel, Client, Consumer, Delivery, Producer, SendError
 from seriatim.history import HistoryWriter
 from seriatim_api.errors import SeriatimError
 
@@ -77,6 +77,7 @@ class Sending:
         self._parent = parent
         self._begin = begin
         self._case = begin["case"]
+        self._ack_level = AckLevel.REPLICATED_FLUSHED if begin["flush"] else AckLevel.REPLICATED
         self._sending = True
         self._acks: list[tuple[int, float]] = []
         self._outstanding = 0
@@ -97,7 +98,9 @@ class Sending:
         """Send, settle, end."""
         async with _client(self._begin, self._begin["name"]) as (client, history):
             producer = await _opened(
-                lambda: client.producer(self._begin["topic"], delivery_timeout_ms=DELIVERY_TIMEOUT_MS)
+                lambda: client.producer(
+                    self._begin["topic"], delivery_timeout_ms=DELIVERY_TIMEOUT_MS, ack_level=self._ack_level
+                )
             )
             self._parent.say(f"sending {self._case}")
             reporting = asyncio.create_task(self._report(history), name="progress")

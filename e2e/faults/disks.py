@@ -24,6 +24,10 @@ from e2e.observe import SegmentNow
 REPORT_DEADLINE_S: Final = 30.0
 FILL_DEADLINE_S: Final = 60.0
 DAMAGE_WORDS: Final = ("what was read from the disk is not what was written", "checksum", "Corruption", "damaged")
+SLOW_FLUSH: Final = "sync_ms=250"
+SLOW_FLUSH_S: Final = 0.6
+"""Below the silence that is taken for death, and long enough for flushes to be under way all the time."""
+
 SLOW: Final = "write_ms=10 sync_ms=80"
 
 
@@ -98,10 +102,12 @@ class FailingDisk(Fault):
 class PowerCut(Fault):
     """Both members end at once, and what the disks did not acknowledge as flushed is gone.
 
-    If a message was acknowledged before both had flushed it, it is lost here, and the checker finds it.
+    If a message was acknowledged before both had flushed it, it is lost here, and the checker finds it: a group that
+    begins afterwards, or was behind, never gets it. (A reader at the head has seen it already.)
     """
 
     needs_shims: ClassVar[bool] = True
+    workloads = ("late", "slow")
 
     def __init__(self, role: BrokerRole = "both") -> None:
         self.name = f"power cut of {role}"
@@ -112,8 +118,12 @@ class PowerCut(Fault):
         """Cut the power, lose what was not flushed, and see the partition move."""
         head = await scene.head()
         self._struck = brokers_of(head, self._role)
+        for broker in self._struck:  # so that at any moment there is something that waits to be flushed
+            scene.shims.set_disk(broker, SLOW_FLUSH)
+        await asyncio.sleep(SLOW_FLUSH_S)
         await scene.cluster.kill(*self._struck)
         for broker in self._struck:
+            scene.shims.set_disk(broker, "")
             lost = scene.shims.lose_unsynced(broker)
             scene.note(f"{broker} lost {lost:,} bytes that were not flushed")
             if not scene.shims.synced(broker):
@@ -122,6 +132,8 @@ class PowerCut(Fault):
 
     async def heal(self, scene: Scene) -> None:
         """Power on."""
+        for broker in self._struck:
+            scene.shims.set_disk(broker, "")
         await scene.cluster.start_again(*self._struck)
 
 

@@ -18,7 +18,8 @@ from types import TracebackType
 from typing import Any, Final, Literal, Self
 
 from seriatim import TopicSettings
-from seriatim_api.errors import DeadlineExceededError, UnavailableError
+from seriatim_api.errors import DeadlineExceededError
+from seriatim_broker.local import LocalCluster
 
 from e2e.demo.gaps import AckTimes
 from e2e.faults.admins import Admins
@@ -186,6 +187,7 @@ class Load:
             rate=load.rate,
             size_bytes=load.size_bytes,
             keys=load.keys,
+            flush=load.flush,
             first=first,
         )
         await self._clients.worker("producer").wait_for(f"sending {self._case}", BEGIN_DEADLINE_S)
@@ -321,9 +323,18 @@ class Load:
             self._changed.notify_all()
 
 
-async def break_connections(reset: Callable[[], Any], dice: random.Random) -> None:
-    """Break the clients' connections again and again, until cancelled."""
+async def break_connections(cluster: LocalCluster, over: asyncio.Event, dice: random.Random) -> int:
+    """Break the clients' connections again and again until `over`; how often.
+
+    Ended by an event and not by cancellation: a call to the proxy that is cancelled takes its control connection along.
+    """
+    count = 0
     while True:
-        await asyncio.sleep(dice.uniform(*RESET_EVERY_S))
-        with suppress(UnavailableError):
-            await reset()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(dice.uniform(*RESET_EVERY_S)):
+                await over.wait()
+        if over.is_set():
+            return count
+        await cluster.cut("clients", "brokers", reset=True)
+        await cluster.heal("clients", "brokers")
+        count += 1

@@ -26,7 +26,7 @@ class Workload:
         size_bytes: Of each message.
         resets: Whether the clients' connections are broken again and again.
         is_slow: Whether the consumer takes its time, so that a backlog grows.
-        flush: Whether the topic flushes before it acknowledges; False only to see that the suite notices.
+        flush: Whether topic and producer wait for flushes; False only to see that the suite notices.
         is_late: Whether a second group starts from the earliest offset once the fault has healed.
     """
 

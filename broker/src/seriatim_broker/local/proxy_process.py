@@ -23,7 +23,8 @@ from seriatim_broker.local.proxy import CutMode, Path
 
 NAME: Final = "proxy"
 _START_DEADLINE_S: Final = 20.0
-_CALL_DEADLINE_S: Final = 5.0
+_CALL_DEADLINE_S: Final = 20.0
+"""A call that is given up takes the control connection along, and with it every heal to come: rather wait."""
 _END_GRACE_S: Final = 2.0
 
 

@@ -1,0 +1,53 @@
+"""The power cut can fail: a topic that does not flush before it acknowledges loses messages, and that is seen."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+import structlog
+
+from e2e.faults import clusters
+from e2e.faults.case import run_case
+from e2e.faults.clusters import Running
+from e2e.faults.disks import PowerCut
+from e2e.faults.load import Clients
+from e2e.faults.report import CaseResult
+from e2e.faults.schedule import Planned, case
+from e2e.faults.shims import find_compiler
+
+pytestmark = [
+    pytest.mark.faults,
+    pytest.mark.slow,
+    pytest.mark.timeout(400),
+    pytest.mark.skipif(find_compiler() is None, reason="no C compiler: the shims cannot be built"),
+]
+
+
+@pytest_asyncio.fixture
+async def running(tmp_path: Path) -> AsyncIterator[Running]:
+    structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
+    started = await clusters.start(tmp_path / "cluster", "embedded")
+    yield started
+    await started.stop(keep=True)
+    structlog.reset_defaults()
+
+
+async def power_cut(running: Running, clients: Clients, directory: Path, number: int, *, flush: bool) -> CaseResult:
+    directory.mkdir()  # noqa: ASYNC240 - a moment
+    planned = case(1, Planned("power cut of both", ("late",)), 0, number)
+    made = replace(planned, workload=replace(planned.workload, flush=flush))
+    return (await run_case(made, PowerCut(), running, clients, directory, seed=1, quick=True)).result
+
+
+async def test_only_what_was_flushed_survives_a_power_cut(running: Running, tmp_path: Path) -> None:
+    async with Clients(tmp_path / "clients.log") as clients:
+        flushed = await power_cut(running, clients, tmp_path / "flushed", 1, flush=True)
+        assert flushed.problems == ()
+        assert flushed.acknowledged > 300
+        careless = await power_cut(running, clients, tmp_path / "careless", 2, flush=False)
+        assert careless.lost > 0, careless
+        assert not careless.ok
