@@ -23,6 +23,7 @@ from seriatim_broker.core.log import (
     PutSegment,
     PutTailCopy,
     RecoveredPartition,
+    Rewrite,
     TailCopy,
     Truncate,
     Write,
@@ -298,3 +299,21 @@ def _tail_batches(partition: int) -> tuple[Batch, ...]:
 
 CASES: dict[str, Any] = {name: case for name, case in list(globals().items()) if name.startswith("test_")}
 """Every case, for a module to take up."""
+
+
+async def test_batches_written_again_are_read_and_found_as_before(harness: Harness) -> None:
+    builder = SegmentBuilder(1)
+    await put(harness, [PutSegment(builder.partition, segment_record())])
+    for _ in range(9):
+        await put(harness, [builder.put(1000, commit=builder.index)])
+    for at in (0, 4, 7):
+        await put(
+            harness, [Rewrite(builder.partition, builder.segment, tuple(builder.batches[at : at + 4][: 7 - at or 2]))]
+        )
+    assert await read_all(harness, builder) == builder.batches
+    for crash in (True, False):
+        await harness.reopen(crash=crash)
+        assert await read_all(harness, builder) == builder.batches
+        assert harness.recovered[builder.partition].segments[0].tail == builder.index
+        await put(harness, [builder.put(1000, commit=builder.index)])
+        assert await read_all(harness, builder) == builder.batches

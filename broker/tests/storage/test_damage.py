@@ -11,7 +11,7 @@ import pytest
 from seriatim_api.errors import CorruptionError
 from seriatim_broker.adapters.crc import crc32c
 from seriatim_broker.adapters.rocks import RocksSettings, RocksStorage
-from seriatim_broker.core.log import Batch, PutSegment
+from seriatim_broker.core.log import Batch, PutSegment, Rewrite
 
 from .build import SegmentBuilder, segment_record
 from .contract import put, read_all
@@ -155,3 +155,19 @@ async def test_a_damaged_watermark_refuses_the_start(harness: RocksHarness) -> N
     _flip(harness.directory / "watermark", 9)
     with pytest.raises(CorruptionError):
         _start(harness.directory)
+
+
+@pytest.mark.parametrize("per_piece", [1, 7, _BATCHES])
+async def test_what_is_damaged_can_be_written_again_and_is_whole_then(harness: RocksHarness, per_piece: int) -> None:
+    builder = await _fill(harness)
+    await harness.storage.close()
+    table = max((harness.directory / "log").glob("*.sst"), key=lambda file: file.stat().st_size)
+    _flip(table, table.stat().st_size // 2)
+    harness.storage = _start(harness.directory)
+    for at in range(0, _BATCHES, per_piece):
+        await put(harness, [Rewrite(builder.partition, builder.segment, tuple(builder.batches[at : at + per_piece]))])
+    assert await read_all(harness, builder) == builder.batches
+    await harness.reopen(crash=False)
+    assert await read_all(harness, builder) == builder.batches
+    await harness.storage.settle()
+    assert not table.exists(), "the damaged file is gone with its extent"

@@ -13,6 +13,7 @@ and functions `f(outbox, partition, ...)`; it calls the parts that stand below i
     fencing, preparing, quiescence    what a member answers to a switcher
     eligibility         members that join those who may serve a segment
     copying             segments that this member completes
+    repair              segments whose copy here is damaged
     settle              the length of an UNSETTLED segment
     gaps                a segment that no disk has any more, declared by a person
     groups              consumer groups: a package with a map of its own

@@ -13,7 +13,21 @@ from seriatim_api import errors
 from seriatim_api.batch import Checksum
 from seriatim_api.ids import MemberId, PartitionId
 
-from . import appending, copying, dispatch, fencing, gaps, links, record, replication, right, routes, settle, switch
+from . import (
+    appending,
+    copying,
+    dispatch,
+    fencing,
+    gaps,
+    links,
+    record,
+    repair,
+    replication,
+    right,
+    routes,
+    settle,
+    switch,
+)  # fmt: skip
 from .config import BrokerConfig
 from .effects import AppendRefused, Effect, Send
 from .events import (
@@ -184,6 +198,8 @@ class BrokerCore(State):
             settle.on_fenced(self.outbox, partition, mark.segment_no)
         elif mark.kind == "copy":
             copying.on_stored(self.outbox, partition, mark.segment_no)
+        elif mark.kind == "repair":
+            repair.on_stored(self.outbox, partition, mark.segment_no)
         else:
             assert mark.kind == "cursor"
             progress.on_synced(self.outbox, partition, self.outbox.member, mark.segment_no, None, mark.serial)
@@ -381,7 +397,11 @@ class BrokerCore(State):
         partition = self.partitions.get(partition_id)
         if partition is None:
             return
-        if kind.startswith("copy"):
+        if event.is_damaged:
+            repair.begin(self.outbox, partition, no)
+        if kind == "repair":
+            repair.on_log_read(self.outbox, partition, no, event.batches)
+        elif kind.startswith("copy"):
             assert isinstance(who, MemberId)
             with_table = kind == "copy with table"
             copying.on_log_read(self.outbox, partition, no, who, from_index, event.batches, with_table)

@@ -11,7 +11,7 @@ from typing import Any
 
 from seriatim_api.ids import MemberId
 
-from . import copying, eligibility, fencing, preparing, quiescence, replication, right, routes, settle, tables
+from . import copying, eligibility, fencing, preparing, quiescence, repair, replication, right, routes, settle, tables
 from .groups import cursors, progress, questions, serving
 from .messages import (
     CopyAnswer,
@@ -67,6 +67,11 @@ def _heal_request(outbox: Outbox, partition: Partition, sender: MemberId, messag
     copying.heal(outbox, partition, message.segment_no, message.replaces)
 
 
+def _copy_answer(outbox: Outbox, partition: Partition, sender: MemberId, message: CopyAnswer) -> None:
+    copying.on_copy_answer(outbox, partition, sender, message)
+    repair.on_copy_answer(outbox, partition, sender, message)
+
+
 def _cursor_synced(outbox: Outbox, partition: Partition, sender: MemberId, message: CursorSynced) -> None:
     progress.on_synced(outbox, partition, sender, message.segment_no, message.server_epoch, message.serial)
     eligibility.on_cursor_synced(outbox, partition, sender, message)
@@ -91,7 +96,7 @@ MESSAGES: dict[type, Callable[[Outbox, Partition, MemberId, Any], None]] = {
     ResumeReplica: replication.on_resume,
     ReplicaTail: replication.on_replica_tail,
     CopyRequest: copying.on_copy_request,
-    CopyAnswer: copying.on_copy_answer,
+    CopyAnswer: _copy_answer,
     StoreTail: settle.on_store_tail,
     TailStored: settle.on_tail_stored,
     SuspectTail: settle.on_suspect_tail,
@@ -124,6 +129,7 @@ TIMERS: dict[str, Callable[[Outbox, Partition, Any], None]] = {
     "waiters": lambda outbox, partition, _: routes.answer_waiters(outbox, partition),
     "settle": settle.on_timer,
     "copy": copying.on_timer,
+    "repair": repair.on_timer,
     "pump": progress.retry,
     "sync": cursors.on_sync_due,
     "cursor": serving.on_cursor_timer,

@@ -109,6 +109,7 @@ class LogRead:
 
     serial: int
     batches: tuple[Batch, ...] | None
+    is_damaged: bool = False  # what was read is not what was written
 
 
 # ---- the coordinator ------------------------------------------------------------------------------------

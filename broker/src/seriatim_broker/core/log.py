@@ -154,6 +154,15 @@ class Truncate:
 
 
 @dataclass(frozen=True, slots=True)
+class Rewrite:
+    """Batches that are in the log already, contiguous, to be written again at another place of the disk."""
+
+    partition: PartitionId
+    segment_no: int
+    batches: tuple[Batch, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class PutCursor:
     """A cursor of a consumer group."""
 
@@ -183,6 +192,7 @@ Write = (
     | DropPreparation
     | PutTailCopy
     | Truncate
+    | Rewrite
     | PutCursor
     | DropSegment
     | DropPartition

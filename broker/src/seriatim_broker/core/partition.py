@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # the parts of the state stand beside their rules, which know
     from .copying import Copying
     from .groups.head import GroupHead
     from .quiescence import Quiescence
+    from .repair import Repair
     from .right import Right
     from .routes import Waiter
     from .settle import Settlement
@@ -47,6 +48,7 @@ class Partition(State):
         "quiescence",
         "read_pause_us",
         "reading",
+        "repairs",
         "revision",
         "rights",
         "settling",
@@ -76,6 +78,7 @@ class Partition(State):
         self.switch: Switch | None = None
         self.settling: Mapping[int, Settlement] = NOTHING
         self.copies: Mapping[int, Copying] = NOTHING
+        self.repairs: Mapping[int, Repair] = NOTHING
         self.before_tables: KnownTables = NOTHING
         self.table_waits: tuple[TableWait, ...] = ()
         self.groups: Mapping[str, GroupHead] = NOTHING

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol, get_args
 
 import structlog
-from seriatim_api.errors import SeriatimError
+from seriatim_api.errors import CorruptionError, SeriatimError
 
 from ..core import effects as fx
 from ..core.events import Event, LogRead, Moment, Persisted, Tick
@@ -323,6 +323,7 @@ class Driver:
 
     async def _carry_out_read(self, effect: fx.ReadLog) -> None:
         batches = None
+        is_damaged = False
         try:
             batches = tuple(
                 await self._storage.read(
@@ -330,11 +331,12 @@ class Driver:
                 )
             )
         except SeriatimError as exc:
+            is_damaged = isinstance(exc, CorruptionError)
             _log.error("log_read_failed", partition=effect.partition, segment=effect.segment_no, error=str(exc))
         except Exception as exc:
             self._fail(exc)
         if not self._dead:
-            self.feed(LogRead(effect.serial, batches))
+            self.feed(LogRead(effect.serial, batches, is_damaged))
 
 
 def _plain(value: object) -> object:

@@ -27,6 +27,7 @@ from seriatim_broker.core.log import (
     PutTailCopy,
     RecoveredPartition,
     RecoveredSegment,
+    Rewrite,
     TailCopy,
     Truncate,
     Write,
@@ -126,6 +127,8 @@ class DiskImage:
             partition.tails[write.tail.segment_no] = write.tail
         elif isinstance(write, Truncate):
             self._truncate(partition, write)
+        elif isinstance(write, Rewrite):
+            _rewrite(partition, write)
         elif isinstance(write, PutCursor):
             partition.cursors[write.cursor.segment_no, write.cursor.group] = write.cursor
         elif isinstance(write, DropSegment):
@@ -253,6 +256,15 @@ class MemoryDisk:
             size += batch.size_bytes
             next_index = header.end_index
         return found
+
+
+def _rewrite(partition: PartitionImage, write: Rewrite) -> None:
+    image = partition.segments[write.segment_no]
+    places = {batch.header.base_index: place for place, batch in enumerate(image.batches)}
+    for batch in write.batches:
+        place = places[batch.header.base_index]
+        assert image.batches[place].header == batch.header, f"another batch at {batch.header.base_index}"
+        image.batches[place] = batch
 
 
 def _tail_batches(image: PartitionImage, segment_no: int) -> list[Batch]:

@@ -26,15 +26,17 @@ class SegmentLog:
     """A segment's batches on this disk: where the next one goes, and the runs.
 
     `version` grows when something is taken away or moved, so that a reader can tell that what it read is outdated.
+    `moved_ticket` is of the last write that moves batches: until it is through they are at neither place for a reader.
     """
 
-    __slots__ = ("position", "runs", "tail", "version")
+    __slots__ = ("moved_ticket", "position", "runs", "tail", "version")
 
     def __init__(self) -> None:
         self.tail = 0
         self.position = 0
         self.runs: tuple[Run, ...] = ()
         self.version = 0
+        self.moved_ticket = 0
 
     def run_at(self, index: int) -> int:
         """The place in `runs` of the run that would hold `index`; 0 if it lies before all."""

@@ -14,6 +14,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -33,6 +34,7 @@ from ...core.log import (
     PutSegment,
     PutTailCopy,
     RecoveredPartition,
+    Rewrite,
     Truncate,
     Write,
 )
@@ -87,6 +89,7 @@ class RocksStorage:
             DropPreparation: self._drop_preparation,
             PutTailCopy: self._put_tail_copy,
             Truncate: self._truncate,
+            Rewrite: self._rewrite,
             PutCursor: self._put_cursor,
             DropSegment: self._drop_segment,
             DropPartition: self._drop_partition,
@@ -193,6 +196,8 @@ class RocksStorage:
         """
         for _attempt in range(_READ_ATTEMPTS_MAX):
             log = self._table.log(partition, segment_no)
+            if log is not None:
+                await self._writer.wait(log.moved_ticket)
             version = log.version if log is not None else 0
             try:
                 found = await self._read_once(partition, segment_no, from_index, until_index, max_bytes)
@@ -303,6 +308,25 @@ class RocksStorage:
             self._delete_range(group, extent_name(extent), keys.segment_range(partition, segment, length))
         self._housekeeper.wake()
 
+    def _rewrite(self, group: Group, write: Rewrite) -> None:
+        """Batches of the log again, in an extent that is none of those they are in: what is damaged stays behind."""
+        partition, segment = write.partition, write.segment_no
+        log = self._table.log(partition, segment)
+        assert log is not None, (partition, segment)
+        batches = list(write.batches)
+        while batches:
+            start = batches[0].header.base_index
+            place = log.run_at(start)
+            run, end = log.runs[place], log.end_of(place)[0]
+            assert run.start == start, (run, start)
+            if self._table.active is not None and run.extent == self._table.active.number:
+                self.rotate()
+            count = sum(1 for batch in batches if batch.header.base_index < end)
+            of_run, batches = batches[:count], batches[count:]
+            positions = accumulate((batch.size_bytes for batch in of_run), initial=run.position)
+            stored = [Stored(batch.header.base_index, at, batch) for at, batch in zip(positions, of_run, strict=False)]
+            self._put_again(group, partition, segment, log, place, stored)
+
     def _drop_segment(self, group: Group, write: DropSegment) -> None:
         self._drop_log(group, write.partition, write.segment_no)
         group.settle()
@@ -383,6 +407,13 @@ class RocksStorage:
         """Put the first batches of a run again, in the active extent."""
         group = self._writer.group()
         size = group.size_bytes
+        self._put_again(group, partition, segment, log, place, stored)
+        self._writer.commit(group, group.size_bytes - size)
+
+    def _put_again(
+        self, group: Group, partition: int, segment: int, log: SegmentLog, place: int, stored: Sequence[Stored]
+    ) -> None:
+        log.moved_ticket = self._writer.ticket + 1
         target = self._active(group)
         family = self._engine.family(extent_name(target.number))
         for one in stored:
@@ -395,7 +426,6 @@ class RocksStorage:
             if run is not None:
                 key = keys.batch_key(partition, segment, run.start)
                 self._put(group, INDEX, key, codec.write_run(run.extent, run.position))
-        self._writer.commit(group, group.size_bytes - size)
 
     # ---- reading ----------------------------------------------------------------------------------------
 

@@ -15,8 +15,10 @@ import asyncio
 import contextlib
 import queue
 import threading
+from bisect import insort
 from collections import deque
 from collections.abc import Callable
+from operator import itemgetter
 
 from ...core.producers import Window
 from .codec import WINDOW_BYTES_MAX, write_window
@@ -70,7 +72,7 @@ class Writer:
         self._flushing_bytes = 0
         self._flushes: queue.SimpleQueue[tuple[int, int] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._waiters: list[tuple[int, asyncio.Future[None]]] = []  # by ticket
         self.queued_bytes = 0
         self.ticket = 0
         self.written_ticket = 0
@@ -100,9 +102,13 @@ class Writer:
 
     async def drain(self) -> None:
         """Wait until everything submitted so far is durable. Ends with the process if the disk does not."""
-        if self.durable_ticket < self.ticket:
+        await self.wait(self.ticket)
+
+    async def wait(self, ticket: int) -> None:
+        """Wait until that ticket is durable."""
+        if self.durable_ticket < ticket:
             done = asyncio.get_running_loop().create_future()
-            self._waiters.append((self.ticket, done))
+            insort(self._waiters, (ticket, done), key=itemgetter(0))
             await done
 
     async def close(self) -> None:
@@ -158,7 +164,7 @@ class Writer:
         else:
             assert self.queued_bytes == 0, self.queued_bytes
         while self._waiters and self._waiters[0][0] <= ticket:
-            done = self._waiters.popleft()[1]
+            done = self._waiters.pop(0)[1]
             if not done.done():
                 done.set_result(None)
         self.on_flushed(ticket)
