@@ -9,7 +9,7 @@ from typing import Final
 from e2e.faults import clusters, shims
 from e2e.faults.clocks import ClockJump
 from e2e.faults.coordinator import CompactedWatch, OneOfThree
-from e2e.faults.disks import BitFlip, DiskReserve, FailingDisk, OldCopy, PowerCut, SlowDisk, WipedDisk
+from e2e.faults.disks import BitFlip, FailingDisk, FullDisk, OldCopy, PowerCut, SlowDisk, WipedDisk
 from e2e.faults.fault import Fault
 from e2e.faults.network import all_cuts
 from e2e.faults.processes import (
@@ -65,7 +65,8 @@ def all_faults() -> list[Fault]:
         SlowDisk("both"),
         FailingDisk("master", "full"),
         FailingDisk("slave", "full"),
-        DiskReserve(),
+        FullDisk("master"),
+        FullDisk("slave"),
         FailingDisk("master", "fail_sync"),
         FailingDisk("slave", "fail_sync"),
         PowerCut("both"),

@@ -87,34 +87,36 @@ class Running:
         cluster: The processes.
         programs: For options of single starts.
         shims: Below the brokers.
-        small_disk: The broker whose data directory is a small file system of its own; empty: none.
+        small_disks: The brokers whose data directories are small file systems of their own.
     """
 
     kind: Kind
     cluster: LocalCluster
     programs: FaultPrograms
     shims: Shims
-    small_disk: str = ""
+    small_disks: tuple[str, ...] = ()
 
     async def stop(self, *, keep: bool) -> None:
         """End it; `keep` its logs and data for whoever looks into a failure."""
         try:
             await self.cluster.stop()
         finally:
-            if self.small_disk:
-                await asyncio.to_thread(_unmount, self.cluster.data_directory(self.small_disk))
+            for broker in self.small_disks:
+                await asyncio.to_thread(_unmount, self.cluster.directory / "data" / broker)
             if not keep:
                 await asyncio.to_thread(shutil.rmtree, self.cluster.directory, ignore_errors=True)
 
 
-async def start(directory: Path, kind: Kind, *, options: Sequence[str] = (), small_disk: str = "") -> Running:
+async def start(
+    directory: Path, kind: Kind, *, options: Sequence[str] = (), small_disks: tuple[str, ...] = ()
+) -> Running:
     """A cluster in an empty directory, ready.
 
     Args:
         directory: Made here.
         kind: Of coordinator.
         options: Of every broker, as on its command line.
-        small_disk: Put this broker's data on a small file system of its own; needs root.
+        small_disks: Put the data of these brokers on small file systems of their own; needs root.
 
     Raises:
         SeriatimError, OSError: It does not start; nothing is left running.
@@ -131,10 +133,10 @@ async def start(directory: Path, kind: Kind, *, options: Sequence[str] = (), sma
         coordinator="embedded" if kind == "embedded" else "etcd",
         programs=programs,
     )
-    running = Running(kind, cluster, programs, shims, small_disk)
+    running = Running(kind, cluster, programs, shims, small_disks)
     try:
-        if small_disk:
-            await asyncio.to_thread(_mount, directory, small_disk)
+        for broker in small_disks:
+            await asyncio.to_thread(_mount, directory, broker)
         await cluster.start()
         await cluster.wait_ready()
     except (SeriatimError, OSError, asyncio.CancelledError):

@@ -24,6 +24,9 @@ from e2e.observe import SegmentNow
 REPORT_DEADLINE_S: Final = 30.0
 FILL_DEADLINE_S: Final = 60.0
 DAMAGE_WORDS: Final = ("what was read from the disk is not what was written", "checksum", "Corruption", "damaged")
+RESERVE_BYTES: Final = 2 << 30
+"""What brokers keep free of new messages, at least."""
+
 SLOW_FLUSH: Final = "sync_ms=250"
 SLOW_FLUSH_S: Final = 0.6
 """Below the silence that is taken for death, and long enough for flushes to be under way all the time."""
@@ -137,43 +140,51 @@ class PowerCut(Fault):
         await scene.cluster.start_again(*self._struck)
 
 
-class DiskReserve(Fault):
-    """The master's disk, a small file system of its own, has no more than the reserve free; then nothing at all.
+class FullDisk(Fault):
+    """A disk, a small file system of its own, has less than the reserve free; then nothing at all.
 
-    The reserve must refuse messages before anything fails, and it must not end the process; a partition may move.
+    Of the master: messages are refused, with a reason, before anything fails; whether the partition goes elsewhere is
+    up to the brokers. Of the slave: whatever happens, the partition goes on accepting.
     """
 
-    name = "full disk"
     own_cluster: ClassVar[bool] = True
     needs_root: ClassVar[bool] = True
-    small_disk: ClassVar[str] = "g0-0"
+    small_disks: ClassVar[tuple[str, ...]] = ("g0-0", "g0-1")
     workloads = ("ordered", "keys", "late")
 
-    def __init__(self) -> None:
+    def __init__(self, role: Literal["master", "slave"]) -> None:
+        self.name = f"full disk of {role}"
+        self.accepts = role == "slave"
+        self._role: BrokerRole = role
+        self._struck = ""
         self._ballast: Path | None = None
 
     async def inject(self, scene: Scene) -> None:
-        """Bring the partition to that group, and fill the disk."""
-        await _bring_to(scene, "g0")
-        since = scene.log_size(self.small_disk)
-        self._ballast = scene.cluster.data_directory(self.small_disk) / "ballast"
-        await asyncio.to_thread(_fill, self._ballast, leave=1 << 30)
-        await scene.says(self.small_disk, ["disk reserve"], since, REPORT_DEADLINE_S)
+        """Bring the partition to that group, and fill the disk up to the reserve."""
+        head = await _bring_to(scene, "g0")
+        self._struck = brokers_of(head, self._role)[0]
+        since = scene.log_size(self._struck)
+        self._ballast = scene.cluster.data_directory(self._struck) / "ballast"
+        await asyncio.to_thread(_fill, self._ballast, leave=RESERVE_BYTES // 2)
+        if self._role == "master":
+            await scene.says(self._struck, ["disk reserve"], since, REPORT_DEADLINE_S)
 
     async def hold(self, scene: Scene) -> None:
         """Below the reserve; then not a byte."""
+        before = scene.load.counts.ok
         await super().hold(scene)
+        scene.note(f"{scene.load.counts.ok - before} messages accepted below the reserve of {self._struck}")
         assert self._ballast is not None
         await asyncio.to_thread(_fill, self._ballast, leave=0)
         await super().hold(scene)
-        alive = scene.cluster.pid(self.small_disk) is not None
-        scene.note(f"{self.small_disk} {'runs on' if alive else 'ended'} without a free byte")
+        alive = scene.cluster.pid(self._struck) is not None
+        scene.note(f"{self._struck} {'runs on' if alive else 'ended'} without a free byte")
 
     async def heal(self, scene: Scene) -> None:
         """Make room."""
         if self._ballast is not None:
             self._ballast.unlink(missing_ok=True)
-        await scene.cluster.start_again(self.small_disk)
+            await scene.cluster.start_again(self._struck)
 
 
 def _fill(ballast: Path, *, leave: int) -> None:

@@ -148,7 +148,7 @@ class Fault(ABC):
         accepts: Whether partitions must accept messages while it lasts (within a deadline), as promised when one
             group, the coordinator or a client is lost.
         options: Of the brokers of its own cluster.
-        small_disk: The broker of its own cluster whose data is on a small file system.
+        small_disks: The brokers of its own cluster whose data is on small file systems.
     """
 
     name: str
@@ -159,7 +159,7 @@ class Fault(ABC):
     needs_root: ClassVar[bool] = False
     accepts: bool = True
     options: ClassVar[tuple[str, ...]] = ()
-    small_disk: ClassVar[str] = ""
+    small_disks: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
     async def inject(self, scene: Scene) -> None:

@@ -139,7 +139,7 @@ class Suite:
             directory = self._settings.out / f"cluster-{self._cluster_count}"
             self._say(f"starting a cluster ({kind}) …")
             self._running = await clusters.start(
-                directory, kind, options=fault.options if fault.own_cluster else (), small_disk=fault.small_disk
+                directory, kind, options=fault.options if fault.own_cluster else (), small_disks=fault.small_disks
             )
         return self._running
 
