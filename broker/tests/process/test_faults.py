@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import secrets
 import signal
 import time
 from pathlib import Path
@@ -198,3 +200,41 @@ async def test_a_segment_whose_disks_are_all_lost_is_declared_a_gap_and_groups_g
             async with asyncio.timeout(60):
                 assert await old.running.wait() == 2
             assert "[705]" in old.log_text()
+
+
+async def test_a_flipped_bit_is_found_by_a_scrub_and_repaired_from_the_other_member(tmp_path: Path) -> None:
+    async with running_cluster(tmp_path, 2) as cluster, Admin(cluster.addresses["g0-0"]) as first:
+        partition = (await first.create("flip", 1)).partition_ids[0]
+        route = await first.route(partition)
+        values = [secrets.token_bytes(20_000) for _ in range(60)]
+        async with Producer(route.master_address) as producer:
+            for at, value in enumerate(values):
+                assert not (await producer.append(partition, at, [value], starts=at == 0)).HasField("error")
+        victim = route.master_broker
+        async with Admin(cluster.addresses[other_group(cluster, victim)]) as admin:
+            assert await cluster.brokers[victim].end(signal.SIGTERM) == 0  # its memory is on its disk then
+            table = max((tmp_path / victim / "log").glob("*.sst"), key=lambda file: file.stat().st_size)
+            with table.open("r+b") as file:
+                file.seek(table.stat().st_size // 2)
+                byte = file.read(1)[0]
+                file.seek(-1, os.SEEK_CUR)
+                file.write(bytes([byte ^ 16]))
+            await cluster.brokers[victim].start()
+            await cluster.ready(victim)
+            scrub = broker_pb2.ScrubRequest(broker=victim)
+            found = await admin.admin.Scrub(scrub, timeout=30)
+            assert [(damage.partition_id, damage.segment) for damage in found.damages] == [(partition, 1)]
+            async with asyncio.timeout(30):
+                while True:  # until the repair is through
+                    if not (await admin.admin.Scrub(scrub, timeout=30)).damages:
+                        break
+                    await asyncio.sleep(0.1)
+            assert "copy_repaired" in cluster.brokers[victim].log_text()
+            for name in cluster.brokers:
+                if name.startswith(victim.split("-")[0]) and name != victim:
+                    await cluster.brokers[name].end(signal.SIGKILL)
+                    await admin.admin.DeclareDead(broker_pb2.DeclareDeadRequest(broker=name, issuer="test"), timeout=10)
+                    survivor = await admin.consumer(partition, "g", avoid=name)
+            assert survivor == cluster.addresses[victim]
+            async with Consumer(survivor, partition, "g") as consumer:
+                await consumer.until(lambda c: c.values == values)

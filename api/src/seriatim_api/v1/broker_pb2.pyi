@@ -1466,3 +1466,94 @@ class DeclareGapResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DeclareGapResponse: _TypeAlias = DeclareGapResponse  # noqa: Y015
+
+@_typing.final
+class ScrubRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BROKER_FIELD_NUMBER: _builtins.int
+    AFTER_PARTITION_ID_FIELD_NUMBER: _builtins.int
+    AFTER_SEGMENT_FIELD_NUMBER: _builtins.int
+    broker: _builtins.str
+    after_partition_id: _builtins.int
+    """Where the last call ended; zeros: at the beginning."""
+    after_segment: _builtins.int
+    def __init__(
+        self,
+        *,
+        broker: _builtins.str = ...,
+        after_partition_id: _builtins.int = ...,
+        after_segment: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_partition_id", b"after_partition_id", "after_segment", b"after_segment", "broker", b"broker"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ScrubRequest: _TypeAlias = ScrubRequest  # noqa: Y015
+
+@_typing.final
+class ScrubResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITION_ID_FIELD_NUMBER: _builtins.int
+    SEGMENT_FIELD_NUMBER: _builtins.int
+    DONE_FIELD_NUMBER: _builtins.int
+    READ_BYTES_FIELD_NUMBER: _builtins.int
+    READ_SEGMENTS_FIELD_NUMBER: _builtins.int
+    DAMAGES_FIELD_NUMBER: _builtins.int
+    partition_id: _builtins.int
+    """the last log that was read"""
+    segment: _builtins.int
+    done: _builtins.bool
+    read_bytes: _builtins.int
+    read_segments: _builtins.int
+    @_builtins.property
+    def damages(self) -> _containers.RepeatedCompositeFieldContainer[Global___Damage]: ...
+    def __init__(
+        self,
+        *,
+        partition_id: _builtins.int = ...,
+        segment: _builtins.int = ...,
+        done: _builtins.bool = ...,
+        read_bytes: _builtins.int = ...,
+        read_segments: _builtins.int = ...,
+        damages: _abc.Iterable[Global___Damage] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["damages", b"damages", "done", b"done", "partition_id", b"partition_id", "read_bytes", b"read_bytes", "read_segments", b"read_segments", "segment", b"segment"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ScrubResponse: _TypeAlias = ScrubResponse  # noqa: Y015
+
+@_typing.final
+class Damage(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITION_ID_FIELD_NUMBER: _builtins.int
+    SEGMENT_FIELD_NUMBER: _builtins.int
+    INDEX_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    partition_id: _builtins.int
+    segment: _builtins.int
+    index: _builtins.int
+    """the read that began here failed"""
+    text: _builtins.str
+    def __init__(
+        self,
+        *,
+        partition_id: _builtins.int = ...,
+        segment: _builtins.int = ...,
+        index: _builtins.int = ...,
+        text: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["index", b"index", "partition_id", b"partition_id", "segment", b"segment", "text", b"text"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Damage: _TypeAlias = Damage  # noqa: Y015

@@ -419,6 +419,11 @@ class AdminStub:
                 request_serializer=seriatim_dot_v1_dot_broker__pb2.DeclareGapRequest.SerializeToString,
                 response_deserializer=seriatim_dot_v1_dot_broker__pb2.DeclareGapResponse.FromString,
                 _registered_method=True)
+        self.Scrub = channel.unary_unary(
+                '/seriatim.v1.Admin/Scrub',
+                request_serializer=seriatim_dot_v1_dot_broker__pb2.ScrubRequest.SerializeToString,
+                response_deserializer=seriatim_dot_v1_dot_broker__pb2.ScrubResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServicer:
@@ -494,6 +499,13 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Scrub(self, request, context):
+        """Read what a broker has on its disk, a part at a time, and have repaired what is damaged.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -551,6 +563,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.DeclareGap,
                     request_deserializer=seriatim_dot_v1_dot_broker__pb2.DeclareGapRequest.FromString,
                     response_serializer=seriatim_dot_v1_dot_broker__pb2.DeclareGapResponse.SerializeToString,
+            ),
+            'Scrub': grpc.unary_unary_rpc_method_handler(
+                    servicer.Scrub,
+                    request_deserializer=seriatim_dot_v1_dot_broker__pb2.ScrubRequest.FromString,
+                    response_serializer=seriatim_dot_v1_dot_broker__pb2.ScrubResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -852,6 +869,33 @@ class Admin:
             '/seriatim.v1.Admin/DeclareGap',
             seriatim_dot_v1_dot_broker__pb2.DeclareGapRequest.SerializeToString,
             seriatim_dot_v1_dot_broker__pb2.DeclareGapResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Scrub(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/seriatim.v1.Admin/Scrub',
+            seriatim_dot_v1_dot_broker__pb2.ScrubRequest.SerializeToString,
+            seriatim_dot_v1_dot_broker__pb2.ScrubResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -29,7 +29,7 @@ from . import (
     switch,
 )  # fmt: skip
 from .config import BrokerConfig
-from .effects import AppendRefused, Effect, Send
+from .effects import AppendRefused, Effect, LogsListed, Send
 from .events import (
     Append,
     CertificateRead,
@@ -49,9 +49,11 @@ from .events import (
     DirectoryChanged,
     DropPartitionData,
     Event,
+    FoundDamage,
     Heal,
     LinkDown,
     LinkUp,
+    ListLogs,
     LogRead,
     Moment,
     Persisted,
@@ -340,6 +342,21 @@ class BrokerCore(State):
     def _on_declare_gap(self, event: DeclareGap) -> None:
         gaps.declare(self.outbox, self._partition(event.partition), event)
 
+    def _on_list_logs(self, event: ListLogs) -> None:
+        after = (event.after_partition, event.after_segment)
+        logs = sorted(
+            (partition.id, no, log.readable_below)
+            for partition in self.partitions.values()
+            for no, log in partition.logs.items()
+            if (partition.id, no) > after and log.readable_below
+        )
+        self.outbox.emit(LogsListed(event.request, tuple(logs[: event.limit])))
+
+    def _on_found_damage(self, event: FoundDamage) -> None:
+        partition = self.partitions.get(event.partition)
+        if partition is not None:
+            repair.begin(self.outbox, partition, event.segment_no)
+
     def _on_switch_away(self, event: SwitchAwayFrom) -> None:
         switch.begin_failover(self.outbox, self._partition(event.partition), "group lost", event.segment_no)
 
@@ -447,6 +464,8 @@ _HANDLERS: dict[type, Callable[[BrokerCore, Any], None]] = {
     DropPartitionData: BrokerCore._on_drop,
     PlanSwitch: BrokerCore._on_plan_switch,
     DeclareGap: BrokerCore._on_declare_gap,
+    ListLogs: BrokerCore._on_list_logs,
+    FoundDamage: BrokerCore._on_found_damage,
     SwitchAwayFrom: BrokerCore._on_switch_away,
     Heal: BrokerCore._on_heal,
     ConsumerJoin: BrokerCore._on_join,

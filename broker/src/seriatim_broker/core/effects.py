@@ -262,6 +262,14 @@ DeliveryEvent = Joined | Batches | Skip | EndOfSegment | Gap | SubscriptionRefus
 
 
 @dataclass(frozen=True, slots=True)
+class LogsListed:
+    """Logs on this disk: partition, segment, and below which index they can be read."""
+
+    request: int
+    logs: tuple[tuple[PartitionId, int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Deliver:
     """An event for one subscription of a consumer's stream, in order."""
 
@@ -295,6 +303,7 @@ Effect = (
     | Resolved
     | ConsumerResolved
     | GroupDescribed
+    | LogsListed
     | Deliver
     | Note
 )

@@ -259,6 +259,24 @@ class PlanSwitch:
 
 
 @dataclass(frozen=True, slots=True)
+class ListLogs:
+    """Which logs are here? The first `limit` behind a place, by partition and segment."""
+
+    request: int
+    after_partition: PartitionId
+    after_segment: int
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class FoundDamage:
+    """A log could not be read: what is on the disk is not what was written."""
+
+    partition: PartitionId
+    segment_no: int
+
+
+@dataclass(frozen=True, slots=True)
 class DeclareGap:
     """A person says that all disks of a segment are lost for good: groups are to go on behind it."""
 
@@ -364,6 +382,8 @@ Event = (
     | DropPartitionData
     | PlanSwitch
     | DeclareGap
+    | ListLogs
+    | FoundDamage
     | SwitchAwayFrom
     | Heal
     | ConsumerJoin

@@ -16,6 +16,7 @@ from typing import Any
 from seriatim_api.errors import (
     BadRequestError,
     CompactedError,
+    CorruptionError,
     NotServingError,
     PartitionOutOfRangeError,
     PreconditionError,
@@ -28,8 +29,8 @@ from seriatim_api.status import error_to_proto
 from seriatim_api.v1 import broker_pb2, broker_pb2_grpc, common_pb2, records_pb2
 
 from ..core.chain import Chain, SegmentState
-from ..core.effects import GroupDescribed, Resolved
-from ..core.events import CursorRecord, DeclareGap, DescribeGroup, PlanSwitch
+from ..core.effects import GroupDescribed, LogsListed, Resolved
+from ..core.events import CursorRecord, DeclareGap, DescribeGroup, FoundDamage, ListLogs, PlanSwitch
 from ..core.placement import CHAIN_WIDTH_DEFAULT
 from ..interfaces.coordinator import EventKind, Get, KeyValue
 from ..runtime.controller import Controller
@@ -45,6 +46,12 @@ PARTITION_COUNT_MAX = 20_000
 """Partitions of one topic: their ids still fit into one record."""
 
 TOPICS_PER_PAGE_MAX = 1000
+
+SCRUB_READ_BYTES = 4 << 20
+SCRUB_BYTES_MAX = 256 << 20
+SCRUB_LOGS_MAX = 500
+SCRUB_S = 5.0
+"""What one call of a scrub reads at most; the caller goes on from where it ended."""
 
 _INCARNATION = re.compile("[0-9a-f]{32}")
 
@@ -319,6 +326,52 @@ class AdminServicer(broker_pb2_grpc.AdminServicer):
         evidence = f"declared through {services.identity.member.broker} at {time.time_ns() // 1_000_000} ms"
         await certify_death(services.coordinator, services.keys, run, request.issuer, evidence)
         return broker_pb2.DeclareDeadResponse()
+
+    @typed_errors
+    async def Scrub(  # noqa: N802
+        self, request: broker_pb2.ScrubRequest, context: Any
+    ) -> broker_pb2.ScrubResponse:
+        """Read a part of what a broker holds; what is damaged is reported, and its repair begins."""
+        services = self._services
+        if request.broker != services.identity.member.broker:
+            if services.directory.run_of(request.broker) is None:
+                raise BadRequestError(f"there is no broker {request.broker!r}", broker=request.broker)
+            passed_on: broker_pb2.ScrubResponse = await self._calls.admin(
+                request.broker, "Scrub", request, remaining_s(context) * 0.95
+            )
+            return passed_on
+        until_s = time.monotonic() + min(SCRUB_S, remaining_s(context) / 2)
+        answer = broker_pb2.ScrubResponse(partition_id=request.after_partition_id, segment=request.after_segment)
+        after, no = PartitionId(request.after_partition_id), request.after_segment
+        listed = await services.ask_core(
+            lambda number: ListLogs(number, after, no, SCRUB_LOGS_MAX), remaining_s(context)
+        )
+        assert isinstance(listed, LogsListed)
+        for partition, segment, length in listed.logs:
+            if answer.read_bytes >= SCRUB_BYTES_MAX or time.monotonic() > until_s:
+                return answer
+            await self._scrub_log(partition, segment, length, answer)
+            answer.partition_id, answer.segment = partition, segment
+            answer.read_segments += 1
+        answer.done = len(listed.logs) < SCRUB_LOGS_MAX
+        return answer
+
+    async def _scrub_log(
+        self, partition: PartitionId, segment: int, length: int, answer: broker_pb2.ScrubResponse
+    ) -> None:
+        """Read one log to its end, or to the first damage."""
+        services, index = self._services, 0
+        while index < length:
+            try:
+                batches = await services.storage.read(partition, segment, index, length, SCRUB_READ_BYTES)
+            except CorruptionError as exc:
+                answer.damages.add(partition_id=partition, segment=segment, index=index, text=str(exc))
+                services.driver.feed(FoundDamage(partition, segment))
+                return
+            if not batches:
+                return  # cut or dropped meanwhile
+            answer.read_bytes += sum(batch.size_bytes for batch in batches)
+            index = batches[-1].header.end_index
 
     @typed_errors
     async def DeclareGap(  # noqa: N802

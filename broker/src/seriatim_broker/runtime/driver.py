@@ -39,7 +39,7 @@ STORY_EVENTS = 20
 
 _log = structlog.get_logger(__name__)
 
-Reply = fx.AppendAccepted | fx.AppendRefused | fx.Resolved | fx.ConsumerResolved | fx.GroupDescribed
+Reply = fx.AppendAccepted | fx.AppendRefused | fx.Resolved | fx.ConsumerResolved | fx.GroupDescribed | fx.LogsListed
 Deliver = Callable[[int, fx.DeliveryEvent], None]
 
 
