@@ -120,11 +120,11 @@ class Suite:
     async def _clear_up(self, outcome: Outcome, fault: Fault, directory: Path, running: Running) -> None:
         failed = not outcome.result.ok
         keep = failed and self._kept < FAILED_CASES_KEPT
-        if keep:
-            self._kept += 1
+        self._kept += keep
+        if keep or self._settings.keep:
             logs = running.cluster.directory / "logs"
             await asyncio.to_thread(shutil.copytree, logs, directory / "logs")
-        elif not failed:
+        else:
             await asyncio.to_thread(shutil.rmtree, directory)
         if fault.own_cluster or not outcome.healthy:
             await self._stop(keep=keep)

@@ -1,4 +1,4 @@
-"""What the fault suite is told from outside, through its environment: QUICK, MINUTES, SEED, ONLY, OUT."""
+"""What the fault suite is told from outside, through its environment: QUICK, MINUTES, SEED, ONLY, OUT, KEEP."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ class Settings:
         minutes: For how long cases are begun; None: until each fault came once.
         seed: Of the schedule.
         only: Words that a fault's name must contain, any of them; empty: all faults.
+        keep: Whether cases that went well leave their histories and logs, too.
         out: Where the report and what failed cases left goes.
     """
 
@@ -33,6 +34,7 @@ class Settings:
     seed: int
     only: tuple[str, ...]
     out: Path
+    keep: bool = False
 
 
 def read_settings(environment: Mapping[str, str]) -> Settings:
@@ -53,9 +55,14 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
     except ValueError:
         raise SettingsError(f"SEED is a whole number, not {seed_text!r}") from None
     return Settings(
-        quick=environment.get("QUICK", "") not in ("", "0", "no", "false"),
+        quick=_is_on(environment.get("QUICK", "")),
         minutes=minutes,
         seed=seed,
         only=tuple(part.strip() for part in environment.get("ONLY", "").split(",") if part.strip()),
         out=Path(environment.get("OUT") or "faults-out"),
+        keep=_is_on(environment.get("KEEP", "")),
     )
+
+
+def _is_on(text: str) -> bool:
+    return text not in ("", "0", "no", "false")
