@@ -10,9 +10,21 @@ from seriatim_broker.core import messages as msg
 from seriatim_broker.core.chain import Chain, SegmentState, declare_lost
 
 from .support import (
-    CONFLICT, GROUP, M00, M10, M11, M20, STREAM, TOPIC, Bench, P, first_chain, sealed_chain, segment_of,
+    CONFLICT,
+    GROUP,
+    M00,
+    M10,
+    M11,
+    M20,
+    STREAM,
+    TOPIC,
+    Bench,
+    P,
+    first_chain,
+    sealed_chain,
+    segment_of,
     unsettled_chain,
-)  # fmt: skip
+)
 
 UNSETTLED = unsettled_chain(first_chain())
 SEALED = sealed_chain(first_chain(), 3, 77)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any, get_args
 
-from seriatim_api.errors import CorruptionError
+from seriatim_api.errors import CorruptionError, DeadlineExceededError
 from seriatim_api.ids import PartitionId
 from seriatim_broker.adapters.system_clock import SystemClock
 from seriatim_broker.core import effects as fx
@@ -195,10 +195,11 @@ async def test_reads_are_bounded_and_a_failed_one_is_none() -> None:
     driver.feed(PlanSwitch(1, P))
     await core.until(lambda c: sum(isinstance(event, LogRead) for event in c.events) == 100)
     assert disk.reading_max == driver_module.READS_IN_FLIGHT_MAX
-    disk.error = CorruptionError("a bit was flipped")
-    driver.feed(PlanSwitch(2, P))
-    await core.until(lambda c: sum(isinstance(event, LogRead) for event in c.events) == 200)
-    assert core.events[-1] == LogRead(99, None)
+    for round_no, error in ((2, CorruptionError("a bit was flipped")), (3, DeadlineExceededError("slow"))):
+        disk.error = error
+        driver.feed(PlanSwitch(round_no, P))
+        await core.until(lambda c, count=100 * round_no: sum(isinstance(e, LogRead) for e in c.events) == count)  # type: ignore[misc]
+        assert core.events[-1] == LogRead(99, None, is_damaged=isinstance(error, CorruptionError))
     assert deaths == []
 
 
