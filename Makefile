@@ -63,8 +63,11 @@ bench-smoke: $(SYNCED) ## throughput, latency and the gap at kill -9, in under a
 faults: $(SYNCED) ## every fault on real processes, judged (QUICK=1: a choice; MINUTES=60: a night; SEED=n: again; ONLY="kill": some)
 	$(BIN)/python -m e2e.faults
 
-sim: $(SYNCED) ## one simulated world: make sim SEED=7 STEPS=2000
+sim: $(SYNCED) ## one simulated world of whole brokers: make sim SEED=7 STEPS=2000 (batches sent; TRACE=1: its story)
 	$(BIN)/python -m e2e.sim --seed $(or $(SEED),1) --steps $(or $(STEPS),2000) $(if $(TRACE),--trace)
+
+sim-swarm: $(SYNCED) ## simulated worlds on all cores: make sim-swarm MINUTES=10 (FIRST=n: from that seed on)
+	$(BIN)/python -m e2e.sim --minutes $(or $(MINUTES),10) --first $(or $(FIRST),0)
 
 clean: ## remove what was made here (not the environment)
 	rm -rf demo-out bench-out faults-out .local .pytest_cache .mypy_cache .ruff_cache .hypothesis

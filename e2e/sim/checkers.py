@@ -2,11 +2,13 @@
 
 It knows more than anybody in the system: what is on each disk (also on those that were lost since), and the place of
 every batch that was ever written. Rules are named as in the protocol's last section; `RT` is the real-time half of the
-promise, `TABLE` that a prepared producer table tells the truth, `COPY` that a named copy is there.
+promise, `TABLE` that a prepared producer table tells the truth, `COPY` that a named copy is there, `CERT` that a run
+which was certified dead is.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from seriatim_api.errors import BatchMismatchError, SequenceGapError, SequenceTooOldError, SeriatimError
@@ -43,9 +45,10 @@ class Fate:
 class GroupView:
     """What a consumer group has seen and acknowledged of one partition."""
 
-    __slots__ = ("acked", "confirmed", "firsts", "seen")
+    __slots__ = ("acked", "confirmed", "drained_below", "firsts", "seen")
 
     def __init__(self) -> None:
+        self.drained_below = 0  # segments below this number are settled, and all of them is acknowledged
         self.confirmed: dict[tuple[int, int], int] = {}  # (group epoch, segment) -> confirmed below this index
         self.firsts: list[tuple[int, int]] = []  # (offset, message)
         self.seen: set[int] = set()
@@ -75,6 +78,7 @@ class Judge:
         self._promised: dict[tuple[PartitionId, int], int] = {}
         self._servers: dict[tuple[PartitionId, int], int] = {}
         self._appended: dict[int, Batch] = {}
+        self._replay_lengths: dict[PartitionId, tuple[tuple[int, int], int]] = {}
 
     def fail(self, rule: str, text: str) -> NoReturn:
         """Report a broken promise."""
@@ -112,18 +116,24 @@ class Judge:
         elif known.header.checksum != header.checksum or known.body != batch.body:
             self.fail("I5", f"two batches at {header.segment}:{header.base_index} ({who}): {known} and {batch}")
 
-    def holders(self, partition: PartitionId, segment_no: int, base: int, end: int) -> list[str]:
-        """The disks, lost ones too, that durably hold [base, end) of a segment: in their log, or as a tail copy."""
-        return [str(member) for member, image in self._images() if holds(image, partition, segment_no, base, end)]
-
-    def _images(self) -> list[tuple[MemberId, DiskImage]]:
-        return [(broker.member, broker.disk.durable) for broker in self._brokers.values()] + self.graveyard
+    def _images(self) -> Iterator[tuple[MemberId, DiskImage]]:
+        """What is durably on each disk, on those that were lost too."""
+        for broker in self._brokers.values():
+            yield broker.member, broker.disk.durable
+        yield from self.graveyard
 
     def _two_copies(self, rule: str, batch: Batch, why: str) -> None:
+        """Fail if fewer than two disks hold a batch, in their log or as a tail copy."""
         header = batch.header
-        found = self.holders(PartitionId(header.partition), header.segment, header.base_index, header.end_index)
-        if len(found) < 2:
-            self.fail(rule, f"{why}: {header.segment}:{header.base_index} is on {found or 'no disk'}")
+        partition, end = PartitionId(header.partition), header.end_index
+        found: list[MemberId] = []
+        for member, image in self._images():
+            if holds(image, partition, header.segment, header.base_index, end):
+                found.append(member)
+                if len(found) == 2:
+                    return
+        held_by = ", ".join(map(str, found)) or "no disk"
+        self.fail(rule, f"{why}: {header.segment}:{header.base_index} is on {held_by}")
 
     # ---- chains -------------------------------------------------------------------------------------
 
@@ -155,6 +165,13 @@ class Judge:
             old = after.segments[-2]
             if old.state is SegmentState.UNSETTLED and certificate != old.master_run_id and not self._suspects(old):
                 self.fail("I7", f"{old.no} was opened over without the certificate of {old.master_run_id}")
+            if old.state is SegmentState.UNSETTLED and certificate is not None and self._runs(certificate):
+                self.fail("CERT", f"{old.no} was opened over with the certificate of {certificate}, which runs")
+
+    def _runs(self, run: RunId) -> bool:
+        """Whether this run has not ended, whatever anybody wrote down."""
+        broker = self._brokers[run.member.broker]
+        return broker.process is not None and (broker.member, broker.process.run) == (run.member, run.run)
 
     def _suspects(self, segment: Segment) -> bool:
         return any(self._brokers[member.broker].suspect_before_run for member in segment.members)
@@ -390,13 +407,16 @@ class Judge:
         if view.firsts and view.firsts[-1][0] >= offset:
             self.fail("I2", f"{what} behind {view.firsts[-1]}")
         segment_no, _ = split_offset(offset)
-        for segment in chain.segments:
+        for segment in chain.segments if view.drained_below < segment_no else ():
             if segment.no >= segment_no:
                 break
+            if segment.no < view.drained_below:
+                continue
             if segment.state not in _SETTLED or segment.sealed_len is None:
                 self.fail("I3", f"{what}, and segment {segment.no} is not settled")
             if segment.state is SegmentState.SEALED and not self._is_drained(view, partition, segment):
                 self.fail("I3", f"{what}, and of segment {segment.no} it acknowledged {view.acked.get(segment.no, 0)}")
+            view.drained_below = segment.no + 1
         view.seen.add(message)
         view.firsts.append((offset, message))
 
@@ -414,12 +434,16 @@ class Judge:
     def skipped(self, group: str, partition: PartitionId, segment_no: int, start: int, end: int) -> None:
         """A consumer is told to pass over [start, end): each message there stands earlier in the order."""
         view = self.view(group, partition)
-        for (of, no, base), batch in self.placed.items():
-            if (of, no) == (partition, segment_no) and start <= base < end:
-                self.seen_states.add("skipped a repeat")
-                missing = [message for message in messages_of(batch) if message not in view.seen]
-                if missing:
-                    self.fail("I1", f"{group} is to skip {segment_no}:{base} and was never given {missing}")
+        index = start
+        while index < end:
+            batch = self.placed.get((partition, segment_no, index))
+            if batch is None:
+                self.fail("I5", f"{group} is to skip {segment_no}:{index}, where no batch begins")
+            self.seen_states.add("skipped a repeat")
+            missing = [message for message in messages_of(batch) if message not in view.seen]
+            if missing:
+                self.fail("I1", f"{group} is to skip {segment_no}:{index} and was never given {missing}")
+            index = batch.header.end_index
 
     def acknowledged(self, group: str, partition: PartitionId, offset: int) -> None:
         """The application of a group acknowledges everything up to and including `offset`."""
@@ -475,6 +499,14 @@ class Judge:
                         seen.add(message)
                         order.append(((segment.no << 40) + batch.header.base_index + place, message))
         return order
+
+    def replay_length(self, chain: Chain, open_length: int) -> int:
+        """How many messages `replay` would give; remembered, for it is asked again and again while nothing changes."""
+        key = (chain.epoch, open_length)
+        known = self._replay_lengths.get(chain.partition)
+        if known is None or known[0] != key:
+            known = self._replay_lengths[chain.partition] = (key, len(self.replay(chain, open_length)))
+        return known[1]
 
     def final(self, chain: Chain, open_length: int, groups: list[str]) -> None:
         """I1, I2, I9, I10 and real time over the whole run, once everything has drained."""

@@ -262,6 +262,11 @@ class SimProducer:
         """Everything was sent, and everything has an outcome."""
         return self.left == 0 and not self._messages
 
+    @property
+    def unsettled_count(self) -> int:
+        """Batches that are not sent, or have no outcome yet."""
+        return self.left + len(self._messages)
+
     def start(self) -> None:
         """Begin to send."""
         self._schedule.after(self._schedule.rng.randint(0, 20_000), self._send_next)

@@ -94,6 +94,28 @@ def draw(rng: random.Random, profile: str = "") -> Options:
     return PROFILES[chosen].draw(rng, _anything(rng))
 
 
+BATCHES_A_RUN = (40, 150, 400, 800)
+"""Batches of one run of whole brokers, when nobody says how many: short runs meet more beginnings, long ones more of
+what builds up."""
+
+
+def draw_for_brokers(rng: random.Random, profile: str = "", batch_count: int = 0) -> Options:
+    """A mix for a world of whole brokers: more traffic, and faults for as long as it lasts."""
+    options = draw(rng, profile)
+    batches = (batch_count or rng.choice(BATCHES_A_RUN)) // (options.producer_count * options.partition_count)
+    gap_us = rng.choice((2_000, 4_000, 8_000))
+    span_us = max(400_000, batches * gap_us)
+    return replace(
+        options,
+        batches_per_producer=max(1, batches),
+        window_batches=rng.choice((1, 3, 6, 10)),
+        send_gap_us=gap_us,
+        fault_span_us=span_us,
+        fault_count=max(2, span_us // rng.choice((60_000, 120_000, 240_000))),
+        drain_us=30_000_000,
+    )
+
+
 def _as_it_is(_rng: random.Random, options: Options) -> Options:
     return options
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from seriatim_api.ids import PartitionId, RunId
@@ -15,10 +17,25 @@ if TYPE_CHECKING:
     from .world import World
 
 
-class Injector:
-    """Draws faults over the fault span and undoes them, at the latest when `heal` is called."""
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One entry of the plan. Its own chance decides the rest, so that leaving out another one changes little."""
 
-    def __init__(self, world: World) -> None:
+    at_us: int
+    kind: str
+    seed: int
+
+
+class Injector:
+    """Draws faults over the fault span and undoes them, at the latest when `heal` is called.
+
+    Args:
+        left_out: Numbers of the plan's faults that do not strike: what made no difference is left out when a failing
+            seed is shrunk.
+    """
+
+    def __init__(self, world: World, left_out: frozenset[int] = frozenset()) -> None:
+        self._left_out = left_out
         self._world = world
         self._schedule = world.schedule
         self._rng = world.schedule.rng
@@ -29,14 +46,17 @@ class Injector:
         """Schedule the faults."""
         kinds = [kind for kind in KINDS for _ in range(self._options.kinds.get(kind, 0))]
         now = self._schedule.now_us
-        for _ in range(self._options.fault_count):
+        for number in range(self._options.fault_count):
             kind = self._rng.choice(kinds)
-            self._schedule.at(now + self._rng.randint(0, self._options.fault_span_us), self._inject, kind)
+            fault = Fault(now + self._rng.randint(0, self._options.fault_span_us), kind, self._rng.getrandbits(32))
+            if number not in self._left_out:
+                self._schedule.at(fault.at_us, self._inject, fault)
 
-    def _inject(self, kind: str) -> None:
+    def _inject(self, fault: Fault) -> None:
         if self._healing:
             return
-        method: Callable[[], None] = getattr(self, f"inject_{kind}")
+        self._rng = random.Random(fault.seed)
+        method: Callable[[], None] = getattr(self, f"inject_{fault.kind}")
         method()
 
     def _tell(self, text: str) -> None:

@@ -62,6 +62,8 @@ class Mutation:
     breaks: tuple[str, ...]
     profile: str = "anything"
     seeds: tuple[int, ...] = ()
+    world: str = "cores"
+    batch_count: int = 0
 
 
 # ---- the three that the issue names ---------------------------------------------------------------------
@@ -493,9 +495,9 @@ OVERLAPPING: dict[str, Mutation] = {
 
 
 @contextmanager
-def applied(name: str) -> Iterator[None]:
-    """Run with one rule removed; with an empty name with all of them."""
-    patches = {**MUTATIONS, **OVERLAPPING}[name].patches() if name else []
+def applied(mutation: Mutation | None) -> Iterator[None]:
+    """Run with one rule removed; with None with all of them."""
+    patches = mutation.patches() if mutation is not None else []
     before = [(owner, attribute, vars(owner)[attribute]) for owner, attribute, _ in patches]
     for owner, attribute, value in patches:
         setattr(owner, attribute, value)

@@ -1,64 +1,159 @@
 """Runs of the simulation from the command line: many seeds at once, or the story of one.
 
-python -m e2e.sim --seeds 2000            seeds 0 to 1999 on all cores
+python -m e2e.sim --minutes 10            seeds on all cores for ten minutes; what fails is shrunk and told
+python -m e2e.sim --seeds 200             seeds 0 to 199
 python -m e2e.sim --seed 17 --trace       what happened in seed 17, step by step
 python -m e2e.sim --mutation NAME         seeds until the mutant is found
+With --cores the worlds are of bare cores, without the runtime: less is simulated, and ten times faster.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
+import logging
 import multiprocessing
 import os
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+import structlog
 
 from .faults import PROFILES
 from .mutations import MUTATIONS, OVERLAPPING, applied
+from .runtime_mutations import RUNTIME_MUTATIONS
+from .runtime_world import RuntimeWorld
 from .world import Result, World
 
 CHUNK = 25
+SHRINK_RUNS_MAX = 60
+STORY_LINES = 60
+"""Of a failing seed's story, when it is not asked for by itself."""
+
+MUTANTS = {**MUTATIONS, **RUNTIME_MUTATIONS, **OVERLAPPING}
+
+WORLDS: dict[str, type[World]] = {"cores": World, "brokers": RuntimeWorld}
 
 
-def run_seed(
-    seed: int, *, trace: bool = False, detailed: bool = False, mutation: str = "", profile: str = ""
-) -> Result:
-    """One run. With `trace` the result holds its story; `detailed` mixes every value into the digest."""
-    with applied(mutation):
-        return World(seed, profile=profile, trace=trace, detailed=detailed).run()
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What to run.
+
+    Attributes:
+        world: A name of `WORLDS`.
+        mutation: The rule that is left out, or empty.
+        profile: A name of `faults.PROFILES`, or empty for any.
+        batch_count: Batches of a run of whole brokers; 0: drawn.
+        left_out: Faults of the plan that do not strike.
+        trace: Whether the result holds the story.
+        detailed: Whether every value is mixed into the digest.
+    """
+
+    seed: int
+    world: str = "cores"
+    mutation: str = ""
+    profile: str = ""
+    batch_count: int = 0
+    left_out: frozenset[int] = frozenset()
+    trace: bool = False
+    detailed: bool = False
+
+    def run(self) -> Result:
+        """Run it."""
+        _silence()
+        began_s = time.process_time()
+        with applied(MUTANTS[self.mutation] if self.mutation else None):
+            result = WORLDS[self.world](
+                self.seed,
+                profile=self.profile,
+                trace=self.trace,
+                detailed=self.detailed,
+                batch_count=self.batch_count,
+                left_out=self.left_out,
+            ).run()
+        result.cpu_s = time.process_time() - began_s
+        return result
+
+    @property
+    def command(self) -> str:
+        """How to see it again."""
+        words = [f"python -m e2e.sim --seed {self.seed}"]
+        words += ["--cores"] if self.world == "cores" else []
+        words += [
+            f"--{name} {value}" for name, value in (("mutation", self.mutation), ("profile", self.profile)) if value
+        ]
+        words += [f"--steps {self.batch_count}"] if self.batch_count else []
+        words += [f"--without {','.join(map(str, sorted(self.left_out)))}"] if self.left_out else []
+        return " ".join([*words, "--trace"])
 
 
-def _run_quietly(task: tuple[int, str, str]) -> Result:
-    seed, mutation, profile = task
-    return run_seed(seed, mutation=mutation, profile=profile)
+def _silence() -> None:
+    """What brokers log is part of the story already; formatting it would cost more than the rest."""
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL),
+        logger_factory=structlog.ReturnLoggerFactory(),
+        cache_logger_on_first_use=True,
+    )
 
 
-def run_seeds(
-    seeds: Iterable[int], *, mutation: str = "", profile: str = "", processes: int | None = None
-) -> Iterator[Result]:
-    """Many runs, on several processes, in the order of the seeds."""
-    tasks = [(seed, mutation, profile) for seed in seeds]
-    count = processes or os.cpu_count() or 1
-    if count == 1:
-        yield from map(_run_quietly, tasks)
+def run_seed(seed: int, **options: object) -> Result:
+    """One run; `options` are those of `Task`."""
+    return Task(seed, **options).run()  # type: ignore[arg-type]
+
+
+def run_all(tasks: Iterable[Task], processes: int, chunk: int = CHUNK) -> Iterator[Result]:
+    """Many runs, on several processes, in their order."""
+    if processes == 1:
+        yield from map(Task.run, tasks)
         return
-    with multiprocessing.get_context("spawn").Pool(count) as pool:
-        yield from pool.imap(_run_quietly, tasks, chunksize=CHUNK)
+    with multiprocessing.get_context("spawn").Pool(processes) as pool:
+        yield from pool.imap(Task.run, tasks, chunksize=chunk)
+
+
+def run_seeds(seeds: Iterable[int], *, world: str = "cores", processes: int = 1) -> Iterator[Result]:
+    """Many seeds."""
+    yield from run_all([Task(seed, world) for seed in seeds], processes)
 
 
 def find(mutation: str, seeds: Iterable[int]) -> Result | None:
     """The first seed in which a mutant breaks what it is expected to break; None if none does.
 
-    The worlds are of the mutant's own profile, and a broken I13 (something got stuck) does not count.
+    The worlds are of the mutant's own kind and profile, and a broken I13 (something got stuck) does not count.
     """
-    wanted = MUTATIONS[mutation]
+    wanted = MUTANTS[mutation]
     for seed in seeds:
-        result = run_seed(seed, mutation=mutation, profile=wanted.profile)
+        result = Task(seed, wanted.world, mutation, wanted.profile, wanted.batch_count).run()
         if result.rule in wanted.breaks:
             return result
     return None
+
+
+def shrink(task: Task, failed: Result) -> tuple[Task, Result]:
+    """The same seed with as few faults as still break the same rule: halves of them are left out first, then less."""
+    kept = [number for number in range(failed.fault_count) if number not in task.left_out]
+    runs = 0
+    size = max(1, len(kept) // 2)
+    while runs < SHRINK_RUNS_MAX:
+        for chosen in _batched(kept, size):
+            runs += 1
+            smaller = replace(task, left_out=task.left_out | set(chosen))
+            result = smaller.run()
+            if result.rule == failed.rule:
+                task, failed = smaller, result
+                kept = [number for number in kept if number not in chosen]
+            if runs >= SHRINK_RUNS_MAX:
+                break
+        if size == 1:
+            break
+        size = max(1, size // 2)
+    return task, failed
+
+
+def _batched(numbers: list[int], size: int) -> list[tuple[int, ...]]:
+    return [tuple(numbers[start : start + size]) for start in range(0, len(numbers), size)]
 
 
 def _print_story(result: Result, last: int) -> None:
@@ -81,44 +176,101 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m e2e.sim", description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--seed", type=int, help="run this seed only")
     parser.add_argument("--seeds", type=int, default=200, help="how many seeds, from --first on")
+    parser.add_argument("--minutes", type=float, default=0.0, help="run seeds for so long instead")
     parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--steps", type=int, default=0, help="batches of a run of whole brokers; left out: drawn")
+    parser.add_argument("--cores", action="store_true", help="worlds of bare cores")
+    parser.add_argument("--without", default="", help="numbers of faults that do not strike, as a shrunk seed says")
     parser.add_argument("--trace", action="store_true", help="print the story")
     parser.add_argument("--last", type=int, default=0, help="of the story only the last lines")
-    parser.add_argument("--mutation", default="", choices=["", *MUTATIONS, *OVERLAPPING], help="break this rule")
+    parser.add_argument("--mutation", default="", choices=["", *MUTANTS], help="break this rule")
     parser.add_argument("--profile", default="", choices=["", *PROFILES], help="worlds of this kind only")
     parser.add_argument("--processes", type=int, default=0)
     parser.add_argument("--keep-going", action="store_true", help="do not stop at the fifth failing seed")
     options = parser.parse_args(arguments)
+    mutation = MUTANTS.get(options.mutation)
+    world = "cores" if options.cores or (mutation and mutation.world == "cores") else "brokers"
+    left_out = frozenset(int(number) for number in options.without.split(",") if number)
+    task = Task(
+        options.seed or 0, world, options.mutation, options.profile, options.steps, left_out, trace=options.trace
+    )
     if options.seed is not None:
-        result = run_seed(options.seed, trace=options.trace, mutation=options.mutation, profile=options.profile)
-        _print_story(result, options.last)
-        return 1 if result.violation else 0
-    return _many(options)
+        return _one(task, options.last)
+    return _many(task, options)
 
 
-def _many(options: argparse.Namespace) -> int:
-    began = time.monotonic()
+def _one(task: Task, last: int) -> int:
+    result = task.run()
+    if result.violation and not task.trace and not task.mutation:
+        _tell(task, result, last)
+    else:
+        _print_story(result, last)
+    return 1 if result.violation else 0
+
+
+def _tell(task: Task, failed: Result, last: int = 0) -> None:
+    """Shrink a failing seed and print the end of its story."""
+    smallest, _ = shrink(task, failed)
+    result = replace(smallest, trace=True).run()
+    left = result.fault_count - len(smallest.left_out)
+    print(f"--- shrunk from {failed.fault_count} faults to {left}: {smallest.command}")
+    _print_story(result, last or STORY_LINES)
+
+
+def _tasks(task: Task, options: argparse.Namespace, began_s: float) -> Iterator[Task]:
+    last = options.first + options.seeds
+    for seed in itertools.count(options.first):
+        over = time.monotonic() - began_s > options.minutes * 60 if options.minutes else seed >= last
+        if over:
+            return
+        yield replace(task, seed=seed, trace=False)
+
+
+def _waves(task: Task, options: argparse.Namespace, processes: int) -> Iterator[Result]:
+    """All results; in waves, so that a run with a deadline ends soon after it."""
+    began_s = time.monotonic()
+    chunk = CHUNK if task.world == "cores" else 4
+    tasks = _tasks(task, options, began_s)
+    if processes == 1:
+        yield from map(Task.run, tasks)
+        return
+    with multiprocessing.get_context("spawn").Pool(processes) as pool:
+        while wave := list(itertools.islice(tasks, processes * chunk * 4)):
+            yield from pool.imap(Task.run, wave, chunksize=chunk)
+
+
+def _many(task: Task, options: argparse.Namespace) -> int:
+    processes = options.processes or os.cpu_count() or 1
     failures: list[Result] = []
     states: Counter[str] = Counter()
-    events = count = segments = 0
-    seeds = range(options.first, options.first + options.seeds)
-    processes = options.processes or None
-    for result in run_seeds(seeds, mutation=options.mutation, profile=options.profile, processes=processes):
-        count += 1
-        events += result.event_count
-        segments += result.segment_count
+    totals: Counter[str] = Counter()
+    cpu_s = virtual_s = 0.0
+    began_s = time.monotonic()
+    for result in _waves(task, options, processes):
+        totals.update(
+            seeds=1, events=result.event_count, accepted=result.accepted_count, switches=result.switch_count,
+            faults=result.fault_count,
+        )  # fmt: skip
+        cpu_s += result.cpu_s
+        virtual_s += result.virtual_us / 1e6
         states.update(result.states)
         if result.violation:
             failures.append(result)
             print(_summary(result), flush=True)
             if len(failures) >= 5 and not options.keep_going:
                 break
-    seconds = time.monotonic() - began
-    print(f"{count} seeds, {len(failures)} broken, {events} events, {segments} segments, {seconds:.1f} s")
+    counted = ", ".join(f"{count} {name}" for name, count in totals.items())
+    print(f"{counted}, {len(failures)} broken, {virtual_s:.0f} s virtual, {time.monotonic() - began_s:.1f} s")
+    print(
+        f"a second of one core: {totals['accepted'] / cpu_s:.0f} acknowledged batches, "
+        f"{totals['switches'] / cpu_s:.1f} switches"
+    )
     print("notes seen: " + ", ".join(f"{name} {seen}" for name, seen in sorted(states.items())))
     print("rules broken: " + ", ".join(f"{rule} {n}" for rule, n in Counter(f.rule for f in failures).most_common()))
+    if failures and not task.mutation:
+        _tell(replace(task, seed=failures[0].seed, trace=False), failures[0])
     found = bool(failures)
-    return int(found if not options.mutation else not found)
+    return int(found if not task.mutation else not found)
 
 
 if __name__ == "__main__":

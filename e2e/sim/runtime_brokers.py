@@ -84,6 +84,7 @@ class RuntimeProcess:
         self.name = broker.name
         self.alive = True
         self.frozen = False
+        self._has_joined = False
         self._world = world
         self._schedule = world.schedule
         rng = world.schedule.rng
@@ -101,6 +102,11 @@ class RuntimeProcess:
     def member(self) -> MemberId:
         """Which disk it runs on."""
         return self.broker.member
+
+    @property
+    def run(self) -> int:
+        """The run that it is; 0 until it has begun one."""
+        return self.broker.run if self._has_joined else 0
 
     @property
     def is_serving(self) -> bool:
@@ -153,6 +159,7 @@ class RuntimeProcess:
     def _make_core(self, identity: Identity, recovered: list[RecoveredPartition]) -> WatchedCore:
         world = self._world
         self.broker.replace_disk = False
+        self._has_joined = True
         core = world.core_kind(
             world.config,
             identity.member,

@@ -15,7 +15,7 @@ from seriatim_api.ids import MemberId, RunId
 from seriatim_api.v1 import records_pb2
 from seriatim_broker.testing.memory_network import MemoryNetwork
 
-from .faults import draw_latency_us
+from .faults import Options, draw_for_brokers, draw_latency_us
 from .runtime_brokers import START_AGAIN_US, RuntimeBroker, RuntimeProcess
 from .runtime_coordinator import RuntimeCoordinator
 from .schedule import Violation
@@ -44,6 +44,9 @@ class RuntimeWorld(World):
     brokers: dict[str, Any]
     network: RuntimeNetwork
     coordinator: RuntimeCoordinator
+
+    def _draw(self, profile: str, batch_count: int) -> Options:
+        return draw_for_brokers(self.schedule.rng, profile, batch_count)
 
     def _make_broker(self, name: str, group: str) -> Any:
         return RuntimeBroker(name, group, self._incarnation())

@@ -22,7 +22,7 @@ from .checkers import Judge, own_tail
 from .clients import Clients, SimProducer
 from .consumers import SimConsumer
 from .coordinator import SimCoordinator
-from .faults import draw
+from .faults import Options, draw
 from .injector import Injector
 from .network import Network
 from .schedule import Schedule, Violation
@@ -31,6 +31,8 @@ CREATE_US_MAX = 5_000_000
 CHECK_US = 20_000
 CONTROL_US = 150_000
 EVENT_COUNT_MAX = 200_000
+BATCH_US_MAX = 100_000
+"""What a batch may take when there is no fault any more, with slow disks and nothing else in flight."""
 
 SIM_CONFIG = BrokerConfig(
     heartbeat_us=100_000,
@@ -66,6 +68,9 @@ class Result:
     event_count: int = 0
     virtual_us: int = 0
     segment_count: int = 0
+    switch_count: int = 0
+    fault_count: int = 0
+    cpu_s: float = 0.0
     accepted_count: int = 0
     outcomes: dict[str, int] = field(default_factory=dict)
     states: list[str] = field(default_factory=list)
@@ -85,10 +90,13 @@ class World:
         core_kind: type[BrokerCore] = BrokerCore,
         trace: bool = False,
         detailed: bool = False,
+        batch_count: int = 0,
+        left_out: frozenset[int] = frozenset(),
     ) -> None:
         self.seed = seed
+        self._left_out = left_out
         self.schedule = Schedule(seed, trace=trace, detailed=detailed)
-        self.options = draw(self.schedule.rng, profile)
+        self.options = self._draw(profile, batch_count)
         self.config = SIM_CONFIG
         self.core_kind = core_kind
         self.brokers: dict[str, Broker] = {}
@@ -106,7 +114,9 @@ class World:
         self.groups: list[str] = []
         self.past_runs: list[RunId] = []
         self._lost_disks = 0
-        self._healed_us = 0
+
+    def _draw(self, profile: str, _batch_count: int) -> Options:
+        return draw(self.schedule.rng, profile)
 
     def _make_broker(self, name: str, group: str) -> Any:
         return Broker(name, group, self._incarnation())
@@ -194,6 +204,8 @@ class World:
         result.accepted_count = self.judge.accepted_count
         for chains in self.judge.history.values():
             result.segment_count += len(chains[-1].segments)
+            result.switch_count += len(chains[-1].segments) - 1
+        result.fault_count = self.options.fault_count
         for fate in self.judge.fates.values():
             outcome = fate.outcome or "open"
             result.outcomes[outcome] = result.outcomes.get(outcome, 0) + 1
@@ -207,17 +219,18 @@ class World:
         self._create()
         self._start_clients()
         self.coordinator.is_faulty = True
-        injector = Injector(self)
+        injector = Injector(self, self._left_out)
         injector.plan()
         until = self.schedule.now_us + self.options.fault_span_us
         self._run_until(until)
         injector.heal()
         if self._lost_disks:
             self.control()
-        self._healed_us = self.schedule.now_us
+        bound_us = self.options.drain_us + BATCH_US_MAX * sum(producer.unsettled_count for producer in self.producers)
+        until_us = self.schedule.now_us + bound_us
         while not self._is_drained():
-            if self.schedule.now_us > self._healed_us + self.options.drain_us:
-                raise Violation("I13", f"not drained {self.options.drain_us} us after the last fault: {self._stuck()}")
+            if self.schedule.now_us > until_us:
+                raise Violation("I13", f"not drained {bound_us} us after the last fault: {self._stuck()}")
             self._run_until(self.schedule.now_us + CHECK_US)
         for partition in self.partitions:
             self.judge.final(self._chain(partition), self._open_length(self._chain(partition)), self.groups)
@@ -309,9 +322,9 @@ class World:
                 return False
             if not self._open_segment_is_quiet(chain):
                 return False
-            order = self.judge.replay(chain, self._open_length(chain))
+            length = self.judge.replay_length(chain, self._open_length(chain))
             for group in self.groups:
-                if len(self.judge.view(group, partition).firsts) < len(order):
+                if len(self.judge.view(group, partition).firsts) < length:
                     return False
             if not self._has_two_copies(chain):
                 return False

@@ -29,7 +29,9 @@ def test_two_thousand_seeds_keep_every_promise() -> None:
         for state in result.states:
             states[state] = states.get(state, 0) + 1
         if result.violation:
-            broken.append(f"seed {result.seed} (python -m e2e.sim --seed {result.seed} --trace): {result.violation}")
+            broken.append(
+                f"seed {result.seed} (python -m e2e.sim --cores --seed {result.seed} --trace): {result.violation}"
+            )
         assert len(broken) < 10, "\n".join(broken)
     assert not broken, "\n".join(broken)
     # A world in which little happens proves little: these are about half of what was seen when this was written.

@@ -1,0 +1,145 @@
+# ruff: noqa: SLF001 - a mutant replaces steps that nobody else may touch
+"""Rules of the runtime, removed one at a time: worlds of whole brokers must find each of these mutants.
+
+The core takes the runtime's word for what it cannot see: that a write is durable, that a message belongs to the session
+it names, that a transaction compared what it had to, that a run is new and an earlier one over. Each mutant lies to it
+in one of these.
+
+Two lies that nobody noticed, for the core covers for them: messages of a broken connection taken for those of the next
+session (what a living member says of its disk stays true), and no answer taken for a conflict (it reads again in both
+cases).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from seriatim_api.errors import UnavailableError
+from seriatim_api.ids import RunId
+from seriatim_broker.core.effects import WriteChain
+from seriatim_broker.core.events import WriteOutcome
+from seriatim_broker.interfaces.coordinator import Compare, Coordinator, Operation
+from seriatim_broker.runtime import membership
+from seriatim_broker.runtime.coordination import DEADLINE_S, CoordinatorWork
+from seriatim_broker.runtime.driver import Driver
+from seriatim_broker.runtime.keys import Keys
+from seriatim_broker.testing.simulated_directory import SimulatedDirectory
+
+from .mutations import Mutation, Patch
+
+_LOSS = ("I1", "I2", "I5", "I6", "I7", "I9", "I10", "I12", "RT", "COPY", "CORE", "TABLE", "CERT")
+
+
+def _durable_when_submitted() -> list[Patch]:
+    submit = Driver._submit
+
+    def early(self: Driver) -> None:
+        submit(self)
+        if self._tickets:
+            self._durable(self._tickets[-1][0])
+
+    return [(Driver, "_submit", early)]
+
+
+def _any_ticket_covers_all() -> list[Patch]:
+    durable = Driver._durable
+
+    def all_of_it(self: Driver, ticket: int) -> None:
+        durable(self, self._tickets[-1][0] if self._tickets else ticket)
+
+    return [(Driver, "_durable", all_of_it)]
+
+
+def _unknown_is_done() -> list[Patch]:
+    async def transact(
+        self: CoordinatorWork, compares: Sequence[Compare], operations: Sequence[Operation]
+    ) -> tuple[WriteOutcome, int]:
+        try:
+            result = await self._coordinator.txn(compares, operations, deadline_s=DEADLINE_S)
+        except UnavailableError:
+            return WriteOutcome.DONE, max(compare.operand for compare in compares if isinstance(compare.operand, int))
+        return (WriteOutcome.DONE, result.revision) if result.succeeded else (WriteOutcome.CONFLICT, 0)
+
+    return [(CoordinatorWork, "_transact", transact)]
+
+
+def _conflict_is_done() -> list[Patch]:
+    transact = CoordinatorWork._transact
+
+    async def done(
+        self: CoordinatorWork, compares: Sequence[Compare], operations: Sequence[Operation]
+    ) -> tuple[WriteOutcome, int]:
+        outcome, revision = await transact(self, compares, operations)
+        return (WriteOutcome.DONE, revision) if outcome is WriteOutcome.CONFLICT else (outcome, revision)
+
+    return [(CoordinatorWork, "_transact", done)]
+
+
+def _chain_is_not_compared() -> list[Patch]:
+    prepare = CoordinatorWork._prepare
+
+    def unconditional(self: CoordinatorWork, effect: WriteChain) -> Any:
+        return replace(prepare(self, effect), compares=())
+
+    return [(CoordinatorWork, "_prepare", unconditional)]
+
+
+def _certificate_is_not_compared() -> list[Patch]:
+    prepare = CoordinatorWork._prepare
+
+    def trusting(self: CoordinatorWork, effect: WriteChain) -> Any:
+        return prepare(self, replace(effect, certificate=None))
+
+    def found(self: CoordinatorWork, effect: Any) -> None:
+        from seriatim_broker.core.events import CertificateRead
+
+        self._report(CertificateRead(effect.partition, effect.run, True))
+
+    return [(CoordinatorWork, "_prepare", trusting), (CoordinatorWork, "read_certificate", found)]
+
+
+def _run_is_not_raised() -> list[Patch]:
+    raise_run = SimulatedDirectory.raise_run
+
+    def same(self: SimulatedDirectory) -> int:
+        return raise_run(self) if self.run == 0 else self.run
+
+    return [(SimulatedDirectory, "raise_run", same)]
+
+
+def _own_run_is_certified() -> list[Patch]:
+    certify = membership._certify_earlier_runs
+
+    async def too_many(coordinator: Coordinator, keys: Keys, run: RunId) -> None:
+        await certify(coordinator, keys, RunId(run.member, run.run + 1))
+
+    return [(membership, "_certify_earlier_runs", too_many)]
+
+
+RUNTIME_MUTATIONS: dict[str, Mutation] = {
+    "durable-early": Mutation("durable is what the storage reported", _durable_when_submitted, _LOSS, world="brokers"),
+    "unknown-done": Mutation("no answer is no success", _unknown_is_done, _LOSS, "switchers-race", world="brokers"),
+    "chain-compare": Mutation(
+        "a chain's write compares its revision", _chain_is_not_compared, _LOSS, "switchers-race", world="brokers"
+    ),
+    "certificate-compare": Mutation(
+        "a certificate is read, and compared", _certificate_is_not_compared, ("I7",), "groups-die", world="brokers"
+    ),
+    "run-raised": Mutation("each start is a new run", _run_is_not_raised, _LOSS, "groups-die", world="brokers"),
+    "own-certificate": Mutation(
+        "a start certifies the runs before it, not its own",
+        _own_run_is_certified,
+        _LOSS,
+        "groups-die",
+        world="brokers",
+    ),
+    "conflict-done": Mutation(
+        "a transaction that did not hold wrote nothing", _conflict_is_done, _LOSS, "switchers-race", world="brokers"
+    ),
+    "durable-latest": Mutation(
+        "a report of the storage covers its ticket and no more", _any_ticket_covers_all, _LOSS, world="brokers"
+    ),
+}
+"""By name."""
