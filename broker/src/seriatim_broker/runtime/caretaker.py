@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Set
 from dataclasses import dataclass
 
 import structlog
@@ -16,7 +16,7 @@ from seriatim_api.errors import CorruptionError
 from seriatim_api.ids import MemberId, PartitionId
 from seriatim_api.v1 import records_pb2
 
-from ..core.chain import Chain
+from ..core.chain import Chain, Segment, SegmentState
 from ..core.controller import MemberView, lost_groups, plan_heals, switch_away
 from ..interfaces.clock import Clock
 from ..interfaces.coordinator import Coordinator, Put, mod_revision_is
@@ -167,7 +167,7 @@ class Caretaker:
         return frozenset(member for member, since_us in self._away_since.items() if since_us <= until_us)
 
     async def _heal_pass(self, dead: frozenset[MemberId], registered: frozenset[MemberId]) -> int:
-        """Begin some copies; returns how many segments still want one.
+        """Begin some copies; returns how many segments want one, or will once their length is known.
 
         A disk that lost its slot to another one will not come back: it counts as dead at once.
         """
@@ -175,16 +175,19 @@ class Caretaker:
         for view in self._views():
             if view.admitted and view.is_live and not view.is_certified:
                 live.setdefault(view.group, []).append(view.member)
-        count = 0
+        begun = wanted = 0
         async for chain in self._chains():
             replaced = {member for segment in chain.segments for member in segment.members} - registered
-            for heal in plan_heals(chain, dead | replaced, live, min_copies=self._settings.min_copies):
-                count += 1
-                if count <= HEALS_PER_PASS_MAX:
+            gone = dead | replaced
+            # Also what cannot be begun yet: nothing else would tell that a segment was sealed, or a member is back.
+            wanted += sum(_wants_copies(segment, gone, self._settings.min_copies) for segment in chain.segments)
+            for heal in plan_heals(chain, gone, live, min_copies=self._settings.min_copies):
+                begun += 1
+                if begun <= HEALS_PER_PASS_MAX:
                     self._driver.feed(heal)
-        if count:
-            _log.info("healing", segments=count, away=sorted(map(str, dead)))
-        return count
+        if begun:
+            _log.info("healing", segments=begun, away=sorted(map(str, dead)))
+        return wanted
 
     async def _chains(self) -> AsyncIterator[Chain]:
         """All chains, page by page: partition ids are counted, and keys begin with their leading digits."""
@@ -203,3 +206,11 @@ class Caretaker:
                     _log.error("chain_unreadable", key=item.key, error=str(exc))
                 if number % 50 == 49:
                     await asyncio.sleep(0)  # a long list must not hold up the loop
+
+
+def _wants_copies(segment: Segment, gone: Set[MemberId], min_copies: int) -> bool:
+    """Whether too few of a segment's members are left, and something can still be done about it."""
+    left = sum(member not in gone for member in segment.members)
+    if segment.state is SegmentState.LOST:
+        return False
+    return left < min_copies if segment.state is not SegmentState.SEALED else 0 < left < min_copies

@@ -92,8 +92,15 @@ class VirtualTime:
         self.call_count = 0
         self.failure: BaseException | None = None
         self.ready: deque[Handle] = deque()
+        self.current: ProcessLoop | None = None
         self._timers: list[tuple[int, int, Handle]] = []
         self._serial = 0
+
+    def enter(self, loop: ProcessLoop | None) -> None:
+        """From now on this process runs; None for what belongs to no process."""
+        if loop is not self.current:
+            self.current = loop
+            events._set_running_loop(loop)
 
     def after(self, delay_us: int, call: Callable[..., object], *arguments: Any) -> None:
         """Call later, outside of any process."""
@@ -117,6 +124,9 @@ class VirtualTime:
             BaseException: What a callback outside of any process raised, or `fail` was given.
         """
         ready, timers = self.ready, self._timers
+        outer = events._get_running_loop()
+        events._set_running_loop(None)
+        self.current = None
         try:
             while self.call_count < call_count_max:
                 while ready:
@@ -133,7 +143,7 @@ class VirtualTime:
                         ready.append(handle)
             return False
         finally:
-            events._set_running_loop(None)
+            events._set_running_loop(outer)
 
     def _run(self, handle: Handle) -> None:
         if handle.is_cancelled:
@@ -141,7 +151,7 @@ class VirtualTime:
         self.call_count += 1
         loop = handle.loop
         if loop is None:
-            events._set_running_loop(None)
+            self.enter(None)
             handle.call(*handle.arguments)
             return
         if loop.is_dead:
@@ -298,7 +308,7 @@ class ProcessLoop(asyncio.BaseEventLoop):
 
     def run_handle(self, handle: Handle) -> None:
         """Run one callback as this process."""
-        events._set_running_loop(self)
+        self._time.enter(self)
         try:
             if handle.context is None:
                 handle.call(*handle.arguments)
@@ -324,13 +334,13 @@ class ProcessLoop(asyncio.BaseEventLoop):
         """
         assert not self.is_dead
         self.is_dead = True
-        self.waiting = None
-        mine = [handle for handle in self._time.ready if handle.loop is self]
-        for handle in mine:
-            self._time.ready.remove(handle)
-        self._queue = deque(mine)
+        held, self.waiting = self.waiting or [], None
+        ready = list(self._time.ready)
+        self._time.ready.clear()  # it stays the same object: others hold it
+        self._time.ready.extend(handle for handle in ready if handle.loop is not self)
+        self._queue = deque([*held, *(handle for handle in ready if handle.loop is self)])
         tasks = sorted(asyncio.all_tasks(self), key=hash)
-        before = events._get_running_loop()
+        before = self._time.current
         for task in tasks:
             task._log_destroy_pending = False  # type: ignore[attr-defined]
             task.cancel()
@@ -341,4 +351,4 @@ class ProcessLoop(asyncio.BaseEventLoop):
             if not handle.is_cancelled:
                 self.run_handle(handle)
         self._buried = [task for task in tasks if not task.done()]
-        events._set_running_loop(before)
+        self._time.enter(before)
