@@ -12,6 +12,8 @@ Order: messages of one producer to one partition stand in the order of the sends
 `Receipt`, or raises `SendFailedError` (provably not stored, never delivered) or `SendUnknownError`. `seriatim.sync`
 holds the same names for programs without asyncio; `seriatim.history` the checker.
 
+Warnings, above all that no broker answers, go to the logger `seriatim`.
+
 Each name is loaded when it is first asked for: the command, the checker and administration do without Arrow, and the
 command's help without gRPC.
 """

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Protocol, Self, TypeVar, Unpack
 
-from seriatim_api.errors import BadRequestError, IllegalNameError
+from seriatim_api.errors import BadRequestError, IllegalNameError, UnsupportedModeError
 from seriatim_api.ids import is_legal_name
 from seriatim_api.v1 import broker_pb2
 
@@ -120,6 +120,7 @@ class Client:
         finally:
             if self._links is not None:
                 await self._links.close()
+            self._caller.close()
             await self._channels.close()
 
     def producer(self, topic: str, **options: Unpack[ProducerOptions]) -> Opening[Producer]:
@@ -134,14 +135,14 @@ class Client:
             IllegalNameError: Nothing can be called so.
             UnavailableError: No broker answered.
         """
-        from seriatim._producer import Producer
-        from seriatim._producing.routes import route_of
-        from seriatim._transport.append import AppendLinks
-
         settings = ProducerSettings(**options)
 
         async def begin() -> Producer:
             answer = await self._ask_for_topic(topic)
+            from seriatim._producer import Producer
+            from seriatim._producing.routes import route_of
+            from seriatim._transport.append import AppendLinks
+
             if self._links is None:
                 self._links = AppendLinks(self._channels, self.name)
             producer = Producer(
@@ -184,15 +185,16 @@ class Client:
             PartitionOutOfRangeError: The topic has fewer partitions.
             UnavailableError: No broker answered.
         """
-        from seriatim._consumer import Consumer, check_group, make_consumer_name
-
-        check_group(group, mode)
+        _check_group(group, mode)
         settings = ConsumerSettings(**options)
 
         async def begin() -> Consumer:
             answer = await self._ask_for_topic(topic)
+            from seriatim._consumer import Consumer
+
+            unique_name = name or f"consumer-{os.urandom(6).hex()}"
             consumer = Consumer(
-                topic_of(answer.topic), group, name or make_consumer_name(), partitions, settings, self._channels,
+                topic_of(answer.topic), group, unique_name, partitions, settings, self._channels,
                 self._caller, self.name, self._recorder, on_gap, on_assignment,
             )  # fmt: skip
             self._closers.append(lambda _flush: consumer.close())
@@ -211,6 +213,19 @@ class Client:
         answer: broker_pb2.GetTopicResponse = await self._caller.routing("GetTopic", request, TOPIC_DEADLINE_S)
         self._caller.learn(broker.address for broker in answer.brokers)
         return answer
+
+
+def _check_group(group: str, mode: str) -> None:
+    """Refuse what no broker would take.
+
+    Raises:
+        IllegalNameError: The group's name.
+        UnsupportedModeError: A mode that is not served.
+    """
+    if not is_legal_name(group):
+        raise IllegalNameError(f"{group!r} cannot name a consumer group")
+    if mode != "exclusive":
+        raise UnsupportedModeError(f"mode {mode!r} is not served by this version: exclusive is")
 
 
 def _is_address(text: str) -> bool:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from types import TracebackType
 
-from seriatim_api.errors import BadRequestError, IllegalNameError, PartitionOutOfRangeError, UnsupportedModeError
-from seriatim_api.ids import is_legal_name
+from seriatim_api.errors import BadRequestError, PartitionOutOfRangeError
 
 from seriatim._alarms import Alarms
 from seriatim._consuming.inbox import FetchedTable, Inbox
@@ -195,21 +193,3 @@ def _wanted(topic: Topic, partitions: Sequence[int] | None) -> Sequence[int]:
         if not 0 <= number < topic.partition_count:
             raise PartitionOutOfRangeError(f"{topic.name} has partitions 0 to {topic.partition_count - 1}")
     return numbers
-
-
-def check_group(group: str, mode: str) -> None:
-    """Refuse what no broker would take.
-
-    Raises:
-        IllegalNameError: The group's name.
-        UnsupportedModeError: A mode that is not served.
-    """
-    if not is_legal_name(group):
-        raise IllegalNameError(f"{group!r} cannot name a consumer group")
-    if mode != "exclusive":
-        raise UnsupportedModeError(f"mode {mode!r} is not served by this version: exclusive is")
-
-
-def make_consumer_name() -> str:
-    """Unique in any group."""
-    return f"consumer-{os.urandom(6).hex()}"

@@ -17,6 +17,9 @@ def test_a_bad_request_speaks_for_itself() -> None:
     assert "topic create" in remedy_of(UnknownTopicError("there is no topic 'x'"))
 
 
+UNREACHABLE = "failed to connect to all addresses; last error:"
+
+
 @pytest.mark.parametrize(
     ("details", "reason"),
     [
@@ -27,6 +30,10 @@ def test_a_bad_request_speaks_for_itself() -> None:
         (
             "failed to connect to all addresses; last error: UNAVAILABLE: ipv4:127.0.0.7:7100: reset: by peer",
             "reset: by peer",
+        ),
+        (
+            f"{UNREACHABLE} UNKNOWN: ipv4:127.0.0.1:1: Failed to connect to remote host: Connection refused",
+            "Connection refused",
         ),
         ("Socket closed", "Socket closed"),
         (None, "no reason given"),

@@ -50,7 +50,13 @@ class Servers:
             partition_id=partition_id, group=self._group, failed_server_epoch=failed_server_epoch, start=self._start
         )
         try:
-            answer = await self._caller.routing("ResolveConsumer", request, QUESTION_DEADLINE_S, avoid=avoid)
+            answer = await self._caller.routing(
+                "ResolveConsumer",
+                request,
+                QUESTION_DEADLINE_S,
+                avoid=avoid,
+                is_complaint=failed_server_epoch is not None,
+            )
         except SeriatimError as exc:
             if not exc.retriable:
                 self._fail(exc)

@@ -104,10 +104,15 @@ class Routes:
         )
         known = partition.route
         first = known.next_addresses[0] if known is not None and known.next_addresses else None
-        timeout_s = QUESTION_DEADLINE_S if effect.failed_segment is None else COMPLAINT_DEADLINE_S
+        is_complaint = effect.failed_segment is not None
         try:
             answer = await self._caller.routing(
-                "ResolveProducer", request, timeout_s, first=first, avoid=effect.avoid_address
+                "ResolveProducer",
+                request,
+                COMPLAINT_DEADLINE_S if is_complaint else QUESTION_DEADLINE_S,
+                first=first,
+                avoid=effect.avoid_address,
+                is_complaint=is_complaint,
             )
         except SeriatimError:
             return None  # the core asks again, less and less often, until the delivery timeout

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator, Callable, Iterable
+from dataclasses import dataclass
 from typing import Any, Final
 
 import grpc
@@ -16,10 +17,11 @@ from seriatim_api.errors import (
     SeriatimError,
     UnavailableError,
 )
-from seriatim_api.status import from_status
+from seriatim_api.status import METADATA_KEY, from_status
 from seriatim_api.v1 import broker_pb2_grpc
 
 from seriatim._transport.channels import Channels
+from seriatim._transport.silence import Silence
 
 ATTEMPT_DEADLINE_S: Final = 1.0
 """For one broker's answer, where another may be asked; a frozen one costs that much."""
@@ -27,11 +29,44 @@ ATTEMPT_DEADLINE_S: Final = 1.0
 ROUND_PAUSE_S: Final = 0.05
 """Between two rounds over all addresses, while the deadline lasts."""
 
-_PREAMBLE: Final = re.compile(r"^failed to connect to all addresses; last error: [A-Z]+: ipv[46]:[^ ]*: ")
+_PREAMBLE: Final = re.compile(
+    r"^failed to connect to all addresses; last error: [A-Z]+: ipv[46]:[^ ]*: (?:Failed to connect to remote host: )?"
+)
 
 ASKED_AT_ONCE_MAX: Final = 64
 """Questions of one client under way at once: after the loss of a master with a thousand partitions, a queue here
 rather than at the brokers."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A question, whoever is asked.
+
+    Attributes:
+        is_slow: A broker may take its time to answer: that it has not says nothing yet.
+        once: It must not be sent again if it may have been taken.
+    """
+
+    stub: Callable[[Any], Any]
+    method: str
+    request: Any
+    timeout_s: float
+    is_slow: bool = False
+    once: bool = False
+
+
+class _NoAnswerError(Exception):
+    """Nobody at an address said anything: it was not reached, or not in time.
+
+    Attributes:
+        reason: For people.
+        may_be_taken: Whether it may have taken the request nevertheless.
+    """
+
+    def __init__(self, reason: str, *, may_be_taken: bool) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.may_be_taken = may_be_taken
 
 
 class Caller:
@@ -47,63 +82,72 @@ class Caller:
         self._addresses: dict[str, None] = dict.fromkeys(bootstrap)
         self._good: str | None = None
         self._room = asyncio.Semaphore(ASKED_AT_ONCE_MAX)
+        self._silence = Silence()
         assert self._addresses
 
     def learn(self, addresses: Iterable[str]) -> None:
         """Addresses that a broker named."""
         self._addresses.update(dict.fromkeys(address for address in addresses if address))
 
+    def close(self) -> None:
+        """No more questions come."""
+        self._silence.stop()
+
     async def routing(
-        self, method: str, request: Any, timeout_s: float, *, first: str | None = None, avoid: str | None = None
-    ) -> Any:
-        """A call of the routing service; see `_call`."""
-        return await self._call(broker_pb2_grpc.RoutingStub, method, request, timeout_s, first, avoid)
-
-    async def admin(self, method: str, request: Any, timeout_s: float) -> Any:
-        """A call of the admin service. One that may have been taken is not sent again."""
-        return await self._call(broker_pb2_grpc.AdminStub, method, request, timeout_s, None, None, once=True)
-
-    async def _call(
         self,
-        stub: Callable[[Any], Any],
         method: str,
         request: Any,
         timeout_s: float,
-        first: str | None,
-        avoid: str | None,
         *,
-        once: bool = False,
+        first: str | None = None,
+        avoid: str | None = None,
+        is_complaint: bool = False,
     ) -> Any:
+        """A call of the routing service; see `_call`. Brokers take their time to answer a complaint."""
+        call = _Call(broker_pb2_grpc.RoutingStub, method, request, timeout_s, is_slow=is_complaint)
+        return await self._call(call, first, avoid)
+
+    async def admin(self, method: str, request: Any, timeout_s: float) -> Any:
+        """A call of the admin service. One that may have been taken is not sent again."""
+        call = _Call(broker_pb2_grpc.AdminStub, method, request, timeout_s, is_slow=True, once=True)
+        return await self._call(call, None, None)
+
+    async def _call(self, call: _Call, first: str | None, avoid: str | None) -> Any:
         """Ask brokers in turn until one answers.
 
         Raises:
-            SeriatimError: What the broker says of the request itself, at once.
-            UnavailableError: Nobody answered within `timeout_s`; the last reason.
+            SeriatimError: What a broker says of the request itself, at once; of itself, if none said anything better.
+            UnavailableError: Nobody answered before the deadline.
+            DeadlineExceededError: Nobody answered a call that may have been taken.
         """
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + timeout_s
-        error: SeriatimError = DeadlineExceededError(f"no broker answered {method} within {timeout_s:.1f} s")
+        deadline = loop.time() + call.timeout_s
+        told: SeriatimError | None = None
         async with self._room:
             while True:
                 for address in self._order(first, avoid):
                     left_s = deadline - loop.time()
                     if left_s <= 0:
-                        raise error
-                    attempt_s = left_s if once else min(left_s, ATTEMPT_DEADLINE_S)
+                        raise told or self._silence.error(self._addresses)
                     try:
-                        answer = await self._ask(stub, address, method, request, attempt_s)
+                        attempt_s = left_s if call.once else min(left_s, ATTEMPT_DEADLINE_S)
+                        answer = await self._ask(call, address, attempt_s)
+                    except _NoAnswerError as exc:
+                        if call.once and exc.may_be_taken:
+                            text = f"{address} did not answer {call.method} within {call.timeout_s:g} s: it may be done"
+                            raise DeadlineExceededError(text) from exc
                     except SeriatimError as exc:
-                        if not _another_may_answer(exc) or (once and isinstance(exc, DeadlineExceededError)):
+                        if not _another_may_answer(exc) or (call.once and isinstance(exc, DeadlineExceededError)):
                             raise
-                        error = exc
-                        if self._good == address:
-                            self._good = None
+                        told = exc
                     else:
                         self._good = address
                         return answer
+                    if self._good == address:
+                        self._good = None
                 await asyncio.sleep(min(ROUND_PAUSE_S, max(0.0, deadline - loop.time())))
                 if loop.time() >= deadline:
-                    raise error
+                    raise told or self._silence.error(self._addresses)
 
     def _order(self, first: str | None, avoid: str | None) -> list[str]:
         """Who is asked: the one that should know, the one that answered last, then the others; who is avoided, last."""
@@ -114,12 +158,30 @@ class Caller:
             order.append(avoid)
         return order
 
-    async def _ask(self, stub: Callable[[Any], Any], address: str, method: str, request: Any, timeout_s: float) -> Any:
-        call = getattr(stub(self._channels.get(address, "ask")), method)
+    async def _ask(self, call: _Call, address: str, timeout_s: float) -> Any:
+        if not call.is_slow:
+            self._silence.begins(self._addresses)
+        method = getattr(call.stub(self._channels.get(address, "ask")), call.method)
         try:
-            return await call(request, timeout=timeout_s)
+            answer = await method(call.request, timeout=timeout_s)
         except grpc.aio.AioRpcError as exc:
-            raise from_status(exc.code(), f"{address}: {_reason(exc.details())}", exc.trailing_metadata()) from exc
+            raise self._failure(address, exc) from exc
+        self._silence.ends(address)
+        return answer
+
+    def _failure(self, address: str, exc: grpc.aio.AioRpcError) -> SeriatimError | _NoAnswerError:
+        """Why a call failed: what the broker said, or that it said nothing."""
+        code, metadata = exc.code(), exc.trailing_metadata()
+        error = from_status(code, f"{address}: {_reason(exc.details())}", metadata)
+        is_said = any(key == METADATA_KEY for key, _ in metadata or ())
+        if is_said or not isinstance(error, UnavailableError):
+            self._silence.ends(address)
+            return error
+        is_late = code is grpc.StatusCode.DEADLINE_EXCEEDED
+        reason = "no answer in time" if is_late else _reason(exc.details())
+        self._silence.goes_on(address, reason)
+        self._silence.begins(self._addresses)
+        return _NoAnswerError(reason, may_be_taken=is_late)
 
     async def admin_stream(self, method: str, request: Any) -> AsyncIterator[Any]:
         """A stream of the admin service from the first broker that answers.
@@ -127,24 +189,30 @@ class Caller:
         Raises:
             SeriatimError: The stream broke; what was given out stands.
         """
-        error: SeriatimError = UnavailableError("no broker answered")
+        told: SeriatimError | None = None
         stub: Callable[[Any], Any] = broker_pb2_grpc.AdminStub
         for address in self._order(None, None):
             call = getattr(stub(self._channels.get(address, "ask")), method)(request)
             begun = False
             try:
                 async for answer in call:
+                    if not begun:
+                        self._silence.ends(address)
                     begun = True
                     yield answer
             except grpc.aio.AioRpcError as exc:
-                error = from_status(exc.code(), exc.details(), exc.trailing_metadata())
-                if begun or not _another_may_answer(error):
-                    raise error from exc
+                error = self._failure(address, exc)
+                if isinstance(error, SeriatimError):
+                    told = error
+                    if begun or not _another_may_answer(error):
+                        raise error from exc
+                elif begun:
+                    raise UnavailableError(f"{address}: {error.reason}") from exc
             else:
                 return
             finally:
                 call.cancel()
-        raise error
+        raise told or self._silence.error(self._addresses)
 
 
 def _reason(details: str | None) -> str:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import logging
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Final, Literal
 
+import click
 from seriatim_api.errors import SeriatimError
 from seriatim_api.ids import make_offset, split_offset
 
@@ -51,9 +54,33 @@ WATCH_PATIENCE_S: Final = 30.0
 
 
 @asynccontextmanager
+async def _client(settings: Settings) -> AsyncIterator[seriatim.Client]:
+    """A client whose warnings are notes on stderr: above all, that no broker answers."""
+    logger, warnings = logging.getLogger("seriatim"), _WarningNotes(settings)
+    logger.addHandler(warnings)
+    try:
+        async with seriatim.Client.connect(settings.bootstrap, name="cli") as client:
+            yield client
+    finally:
+        logger.removeHandler(warnings)
+
+
+class _WarningNotes(logging.Handler):
+    """Prints what the client warns of, as `consume` prints its notes."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(logging.WARNING)
+        self._as_json = settings.as_json
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = record.getMessage()
+        click.echo(json.dumps({"note": "warning", "text": text}) if self._as_json else f"# {text}", err=True)
+
+
+@asynccontextmanager
 async def producer(settings: Settings, topic: str) -> AsyncIterator[ProducerPort]:
     """A producer of `topic`; at the end everything that was handed over has its outcome."""
-    async with seriatim.Client.connect(settings.bootstrap, name="cli") as client, client.producer(topic) as found:
+    async with _client(settings) as client, client.producer(topic) as found:
         port = _Producer(found)
         try:
             yield port
@@ -127,7 +154,7 @@ async def consumer(
     """A consumer of `topic`, a member of `group`; at the end its acknowledgements have gone."""
     notes = _Notes(on_note)
     async with (
-        seriatim.Client.connect(settings.bootstrap, name="cli") as client,
+        _client(settings) as client,
         client.consumer(topic, group, start=start, on_gap=notes.gap, on_assignment=notes.assignment) as found,
     ):
         try:
@@ -211,7 +238,7 @@ def _delivered(message: seriatim.Message) -> Delivered:
 @asynccontextmanager
 async def admin(settings: Settings) -> AsyncIterator[AdminPort]:
     """Administration."""
-    async with seriatim.Client.connect(settings.bootstrap, name="cli") as client:
+    async with _client(settings) as client:
         yield _Admin(client.admin())
 
 

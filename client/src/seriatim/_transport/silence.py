@@ -1,0 +1,77 @@
+"""Silence: notices that no broker answers, and says so, once, on the logger `seriatim`; and again when one does.
+
+Without it a program whose brokers are all gone, or which was given a wrong address, is quiet until its deadlines pass:
+ten seconds at the start, two minutes for a send, for ever for a consumer. A program that configures no logging has
+these two lines on stderr.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from typing import Final
+
+from seriatim_api.errors import UnavailableError
+
+NOTICE_S: Final = 1.5
+"""How long somebody has been asked, and nobody has answered, until it is said: longer than a frozen broker takes to be
+passed over, and than the gap at the loss of a master."""
+
+SHOWN_MAX: Final = 4
+"""Addresses that are named; of a large cluster the rest is counted."""
+
+_NOT_YET: Final = "no answer in time"
+
+_log = logging.getLogger("seriatim")
+
+
+class Silence:
+    """What is known of brokers that do not answer, since the last answer of any."""
+
+    def __init__(self) -> None:
+        self._reasons: dict[str, str] = {}
+        self._addresses: tuple[str, ...] = ()
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_told = False
+
+    def begins(self, addresses: Iterable[str]) -> None:
+        """One of these is asked and ought to answer at once, or did not answer in its time."""
+        if self._timer is None and not self._is_told:
+            self._addresses = tuple(addresses)
+            self._timer = asyncio.get_running_loop().call_later(NOTICE_S, self._tell)
+
+    def goes_on(self, address: str, reason: str) -> None:
+        """A broker did not answer."""
+        self._reasons[address] = reason
+
+    def ends(self, address: str) -> None:
+        """A broker answered."""
+        self.stop()
+        self._reasons.clear()
+        if self._is_told:
+            self._is_told = False
+            _log.warning("the broker at %s answers", address)
+
+    def stop(self) -> None:
+        """Nobody waits for an answer."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def error(self, addresses: Iterable[str]) -> UnavailableError:
+        """What is raised when nobody answered before the deadline."""
+        return UnavailableError(self._text(tuple(addresses)))
+
+    def _tell(self) -> None:
+        self._timer = None
+        self._is_told = True
+        _log.warning("%s; still trying", self._text(self._addresses))
+
+    def _text(self, addresses: tuple[str, ...]) -> str:
+        reasons = {address: self._reasons.get(address, _NOT_YET) for address in addresses[:SHOWN_MAX]}
+        others = f" and {len(addresses) - SHOWN_MAX} others" if len(addresses) > SHOWN_MAX else ""
+        if len(set(reasons.values())) == 1:
+            return f"no broker answers at {', '.join(reasons)}{others}: {next(iter(reasons.values()))}"
+        shown = ", ".join(f"{address} ({reason})" for address, reason in reasons.items())
+        return f"no broker answers at {shown}{others}"

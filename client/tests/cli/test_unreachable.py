@@ -1,0 +1,65 @@
+"""The commands where no broker answers: they say so soon, go on trying, and end with the error and status 1."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from seriatim import _admin, _client
+from seriatim._transport import silence
+from seriatim.cli import main
+
+NOBODY = "127.0.0.1:1"
+COMMANDS = [
+    ("produce", "t", "--size", "10", "--count", "3"),
+    ("consume", "t", "-g", "g"),
+    ("topic", "list"),
+    ("topic", "create", "t"),
+    ("chain", "watch", "t"),
+    ("group", "describe", "t", "g"),
+    ("member", "list"),
+]
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(silence, "NOTICE_S", 0.05)
+    monkeypatch.setattr(_client, "TOPIC_DEADLINE_S", 0.3)
+    monkeypatch.setattr(_admin, "DEADLINE_S", 0.3)
+
+
+@pytest.fixture(autouse=True)
+def nothing_to_read(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with Path(os.devnull).open() as file:
+        monkeypatch.setattr(sys, "stdin", file)
+        yield
+
+
+def ended(*words: str) -> int:
+    with pytest.raises(SystemExit) as end:
+        main(["--bootstrap", NOBODY, *words])
+    assert isinstance(end.value.code, int)
+    return end.value.code
+
+
+@pytest.mark.parametrize("words", COMMANDS)
+def test_it_is_said_and_then_is_the_error(words: tuple[str, ...], capfd: pytest.CaptureFixture[str]) -> None:
+    assert ended(*words) == 1
+    out, err = capfd.readouterr()
+    why = f"no broker answers at {NOBODY}: Connection refused"
+    assert out == ""
+    assert err.splitlines()[:2] == [f"# {why}; still trying", f"error 600: {why}"]
+    assert "--bootstrap" in err.splitlines()[2]
+    assert not logging.getLogger("seriatim").handlers
+
+
+def test_programs_get_it_as_json(capfd: pytest.CaptureFixture[str]) -> None:
+    assert ended("--output", "json", "topic", "list") == 1
+    note, error = map(json.loads, capfd.readouterr().err.splitlines())
+    assert note == {"note": "warning", "text": f"no broker answers at {NOBODY}: Connection refused; still trying"}
+    assert error["error"]["class"] == "UnavailableError"

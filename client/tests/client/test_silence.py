@@ -1,0 +1,149 @@
+"""That no broker answers is said once, soon, and with its cause; and not while one does."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+from seriatim import Client
+from seriatim._transport import silence, unary
+from seriatim_api import errors
+from seriatim_api.v1 import broker_pb2
+
+from ..fake_broker import running, until
+
+NOTICE_S = 0.05
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(silence, "NOTICE_S", NOTICE_S)
+
+
+@pytest.fixture
+def mute() -> Iterator[str]:
+    """The address of somebody who takes connections and says nothing, as a frozen broker does."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+
+
+def notices(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.name == "seriatim"]
+
+
+async def test_nobody_there_is_said_once_and_is_the_error(caplog: pytest.LogCaptureFixture) -> None:
+    async with Client.connect("127.0.0.1:1,127.0.0.1:2") as client:
+        for _ in range(2):
+            with pytest.raises(errors.UnavailableError) as caught:
+                await client._caller.routing("GetTopic", broker_pb2.GetTopicRequest(), 4 * NOTICE_S)
+    assert caught.value.number == 600
+    assert caught.value.message == "no broker answers at 127.0.0.1:1, 127.0.0.1:2: Connection refused"
+    assert notices(caplog) == [f"{caught.value.message}; still trying"]
+
+
+async def test_a_broker_that_is_back_is_said_as_well(caplog: pytest.LogCaptureFixture) -> None:
+    async with running() as cluster:
+        cluster.create_topic("t")
+        broker = cluster.brokers[0]
+        async with Client.connect(broker.address) as client, client.producer("t") as producer:
+            await (await producer.send(b"a"))
+            await broker.stop()
+            delivery = await producer.send(b"b")
+            await until(lambda: len(notices(caplog)) == 1)
+            await broker.restart()
+            await asyncio.wait_for(delivery, 10)
+            await until(lambda: len(notices(caplog)) == 2)
+        assert notices(caplog) == [
+            f"no broker answers at {broker.address}: Connection refused; still trying",
+            f"the broker at {broker.address} answers",
+        ]
+        assert cluster.values("t") == [b"a", b"b"]
+
+
+async def test_each_address_has_its_reason(
+    mute: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unary, "ATTEMPT_DEADLINE_S", 2 * NOTICE_S)
+    async with Client.connect(["127.0.0.1:1", mute]) as client:
+        with pytest.raises(errors.UnavailableError) as caught:
+            await client._caller.routing("GetTopic", broker_pb2.GetTopicRequest(), 6 * NOTICE_S)
+    assert caught.value.message == f"no broker answers at 127.0.0.1:1 (Connection refused), {mute} (no answer in time)"
+    assert len(notices(caplog)) == 1
+
+
+async def test_one_that_answers_is_enough(caplog: pytest.LogCaptureFixture) -> None:
+    async with running(2) as cluster:
+        cluster.create_topic("t")
+        alive, dead = cluster.brokers
+        await dead.stop()
+        async with Client.connect([dead.address, alive.address]) as client, client.producer("t") as producer:
+            for _ in range(5):
+                await (await producer.send(b"a"))
+                await client._caller.routing("GetTopic", broker_pb2.GetTopicRequest(topic="t"), 1.0)
+            assert client._caller._silence._timer is None  # nothing is about to be said either
+        assert notices(caplog) == []
+
+
+async def test_a_complaint_that_a_broker_thinks_about_is_no_silence(caplog: pytest.LogCaptureFixture) -> None:
+    async with running() as cluster:
+        cluster.create_topic("t")
+        async with Client.connect(cluster.brokers[0].address) as client:
+            complaint = broker_pb2.ResolveProducerRequest(partition_id=1, known_epoch=1, failed_segment=1)
+            await client._caller.routing("ResolveProducer", complaint, 2.0, is_complaint=True)
+        assert cluster.complaints == [1]
+        assert notices(caplog) == []
+
+
+async def test_what_may_have_been_done_is_not_asked_of_another(mute: str) -> None:
+    async with Client.connect([mute, "127.0.0.1:1"]) as client:
+        with pytest.raises(errors.DeadlineExceededError) as caught:
+            await client._caller.admin("DeleteTopic", broker_pb2.DeleteTopicRequest(name="t"), 0.1)
+    assert caught.value.message == f"{mute} did not answer DeleteTopic within 0.1 s: it may be done"
+
+
+async def test_what_a_broker_says_of_itself_goes_before_the_silence_of_others() -> None:
+    async with running() as cluster:
+        broker = cluster.brokers[0]
+
+        async def starting(_request: object, context: object) -> None:
+            from ..fake_broker import _abort
+
+            await _abort(context, errors.NotServingError("topic 't' is being created"))
+
+        broker.GetTopic = starting  # type: ignore[method-assign,assignment]
+        await broker.stop()
+        await broker.restart()
+        async with Client.connect([broker.address, "127.0.0.1:1"]) as client:
+            with pytest.raises(errors.NotServingError, match="being created"):
+                await client._caller.routing("GetTopic", broker_pb2.GetTopicRequest(topic="t"), 0.3)
+
+
+def test_of_many_addresses_some_are_named() -> None:
+    found = silence.Silence().error(f"h{n}:1" for n in range(9))
+    assert found.message == "no broker answers at h0:1, h1:1, h2:1, h3:1 and 5 others: no answer in time"
+
+
+def test_a_program_without_logging_has_it_on_stderr() -> None:
+    program = """
+import asyncio
+from seriatim import Client, _admin
+from seriatim._transport import silence
+
+silence.NOTICE_S, _admin.DEADLINE_S = 0.01, 0.1
+
+async def main():
+    async with Client.connect("127.0.0.1:1") as client:
+        try:
+            await client.admin().list_topics()
+        except Exception as error:
+            print(error)
+
+asyncio.run(main())
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == "[600] no broker answers at 127.0.0.1:1: Connection refused\n"
+    assert "no broker answers at 127.0.0.1:1: Connection refused; still trying" in done.stderr.splitlines()
