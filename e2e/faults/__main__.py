@@ -16,7 +16,7 @@ from typing import Final, TextIO
 import structlog
 from rich.console import Console
 
-from e2e.faults.report import RunResult, exit_status, print_run, to_json
+from e2e.faults.report import RunResult, exit_status, print_run, summary_line, to_json
 from e2e.faults.run import Suite
 from e2e.faults.settings import Settings, SettingsError, read_settings
 
@@ -47,6 +47,7 @@ def main() -> int:
     path.write_text(to_json(run))
     print_run(console, run)
     console.print(f"report: {path}", highlight=False)
+    print(summary_line(run), flush=True)
     return exit_status(run)
 
 

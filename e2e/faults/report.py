@@ -168,6 +168,12 @@ def exit_status(run: RunResult) -> int:
     return 0 if run.ok else 1
 
 
+def summary_line(run: RunResult) -> str:
+    """The line that `.ci/run` adds up: cases, and faults that were left out as skipped."""
+    failed = sum(not result.ok for result in run.results)
+    return f"{len(run.results) - failed} passed, {failed} failed, {len(run.left_out)} skipped"
+
+
 def to_json(run: RunResult) -> str:
     """The run as one JSON document."""
     document = {

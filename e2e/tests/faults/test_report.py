@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 from seriatim.history import MemoryHistory, Report, check_events
 
-from e2e.faults.report import CaseResult, RunResult, exit_status, judge, print_run, rows, to_json
+from e2e.faults.report import CaseResult, RunResult, exit_status, judge, print_run, rows, summary_line, to_json
 
 GOOD = CaseResult(
     number=1, fault="kill master", workload="ordered", repetition=0, seed=7, sent=100, acknowledged=100, delivered=100,
@@ -99,6 +99,11 @@ def test_one_failed_case_fails_the_run_and_so_does_none_at_all() -> None:
     assert exit_status(run_of(GOOD)) == 0
     assert exit_status(run_of(GOOD, failed)) == 1
     assert exit_status(run_of()) == 1
+
+
+def test_the_last_line_can_be_added_up() -> None:
+    failed = replace(GOOD, problems=("1 lost",))
+    assert summary_line(run_of(GOOD, GOOD, failed)) == "2 passed, 1 failed, 1 skipped"
 
 
 def test_json_and_table_say_what_failed_and_what_was_left_out() -> None:
