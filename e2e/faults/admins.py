@@ -36,11 +36,13 @@ class Admins:
         self._bootstrap = bootstrap
         self._stack = AsyncExitStack()
         self._admins: list[Admin] = []
+        self._by_address: dict[str, Admin] = {}
 
     async def __aenter__(self) -> Self:
         for address in self._bootstrap:
             client = await self._stack.enter_async_context(Client.connect(address, name="suite"))
-            self._admins.append(client.admin())
+            self._by_address[address] = client.admin()
+            self._admins.append(self._by_address[address])
         return self
 
     async def __aexit__(
@@ -59,6 +61,15 @@ class Admins:
     async def describe_chain(self, topic: str, partition: int) -> Chain:
         """As `Admin.describe_chain`, from the first broker that answers."""
         return await self._look(lambda admin: admin.describe_chain(topic, partition))
+
+    async def runs_known_to(self, address: str) -> dict[str, int]:
+        """The run of each broker, as the broker at that address knows it.
+
+        Raises:
+            SeriatimError: It does not answer.
+        """
+        cluster = await self._within(LOOK_S, self._by_address[address].describe_cluster())
+        return {broker.name: broker.run for broker in cluster.brokers}
 
     async def switch_partition(self, partition_id: int) -> Route:
         """As `Admin.switch_partition`; the broker that answered last is asked, once.

@@ -6,17 +6,22 @@ import asyncio
 import contextlib
 import os
 import signal
+import time
 from typing import Final, Literal
 
 import grpc
 from aetcd.rpc import rpc_pb2
+from seriatim_api.errors import SeriatimError
 
 from e2e.faults import trio
 from e2e.faults.clusters import Kind
-from e2e.faults.fault import Fault, NotStruckError, Scene
+from e2e.faults.fault import POLL_S, Fault, NotStruckError, Scene
 from e2e.faults.network import CLIENT_SAFE
 
 CALL_DEADLINE_S: Final = 10.0
+LEARN_DEADLINE_S: Final = 30.0
+"""For a broker to learn what it missed, from when it can reach the coordinator again."""
+
 PUT_COUNT: Final = 20
 """Keys written, of no meaning to anybody, so that there is history to compact."""
 
@@ -42,8 +47,8 @@ async def compact(address: str) -> int:
 
 
 class CompactedWatch(Fault):
-    """A broker is cut off from the coordinator while chains change and their history is compacted away: its watch
-    cannot go on where it was, so it must list again, and must not believe what it knew.
+    """A broker is cut off from the coordinator while keys that it watches change and their history is compacted away:
+    its watch cannot go on where it was, so it must list again, and must not believe what it knew.
 
     Args:
         kind: Of coordinator.
@@ -55,23 +60,47 @@ class CompactedWatch(Fault):
         self.name = "compaction under a watch" if kind == "embedded" else "compaction under a watch of etcd"
         self.kind = kind
         self._struck = ""
+        self._restarted = ""
 
     async def inject(self, scene: Scene) -> None:
-        """Cut the master off from the coordinator, move the partition elsewhere, compact."""
+        """Cut the master off from the coordinator, restart a broker of another group, move the partition, compact."""
         head = await scene.head()
         self._struck = head.members[0]
         await scene.cluster.cut(self._struck, "coordinator", reset=True)
+        others = [broker.name for broker in scene.cluster.plan.brokers if broker.group != head.group]
+        self._restarted = scene.dice.choice(others)
+        await scene.cluster.restart(self._restarted)
+        await scene.cluster.wait_ready(self._restarted)
         chain = await scene.admin.describe_chain(scene.load.topic, 0)
-        # Whoever is asked passes it to a member of the segment, which may be the one that is cut off: another tries.
-        with contextlib.suppress(Exception):
+        # Whoever is asked passes it to a member of the segment, which may be the one that is cut off.
+        with contextlib.suppress(SeriatimError):
             await scene.admin.switch_partition(chain.partition_id)
-        await scene.load.accepts()
         revision = await compact(str(scene.cluster.plan.coordinator))
-        scene.note(f"{self._struck} missed what came before revision {revision}")
+        scene.note(f"{self._struck} missed the restart of {self._restarted}, which came before revision {revision}")
 
     async def heal(self, scene: Scene) -> None:
         """Let it reach the coordinator again, and see that it learns what it missed."""
+        known = await self._known_run(scene)
         await scene.cluster.heal(self._struck, "coordinator")
+        await scene.cluster.start_again("brokers")
+        if not self._restarted:
+            return
+        status = await scene.cluster.status()
+        run = next(broker.run for broker in status.brokers if broker.name == self._restarted)
+        if known == run:
+            raise NotStruckError(f"{self._struck} knew of run {run} of {self._restarted}, though it was cut off")
+        until = time.monotonic() + LEARN_DEADLINE_S
+        while (known := await self._known_run(scene)) != run:
+            if time.monotonic() > until:
+                raise NotStruckError(f"{self._struck} still believes in run {known} of {self._restarted}, not {run}")
+            await asyncio.sleep(POLL_S)
+
+    async def _known_run(self, scene: Scene) -> int | None:
+        """Which run of the restarted broker the struck one believes in."""
+        address = str(scene.cluster.plan.broker(self._struck).advertised)
+        with contextlib.suppress(SeriatimError):
+            return (await scene.admin.runs_known_to(address)).get(self._restarted)
+        return None
 
 
 class OneOfThree(Fault):
@@ -101,7 +130,7 @@ class OneOfThree(Fault):
         """The coordinator still takes writes: a partition can move."""
         head = await scene.head()
         chain = await scene.admin.describe_chain(scene.load.topic, 0)
-        with contextlib.suppress(Exception):  # the answer may be late; the move is what counts
+        with contextlib.suppress(SeriatimError):  # the answer may be late; the move is what counts
             await scene.admin.switch_partition(chain.partition_id)
         await scene.moved_past(head)
         await super().hold(scene)
