@@ -14,9 +14,11 @@ from seriatim._records import (
     Broker,
     Chain,
     Cluster,
+    Damage,
     GroupDescription,
     GroupPartition,
     Route,
+    ScrubProgress,
     Segment,
     Topic,
     TopicDescription,
@@ -26,6 +28,9 @@ from seriatim._transport.unary import Caller
 
 DEADLINE_S: Final = 10.0
 """For what changes the cluster: the creation of a topic with many partitions takes seconds."""
+
+SCRUB_DEADLINE_S: Final = 30.0
+"""For a part of a scrub: a broker reads for some seconds at most, if its disk answers."""
 
 LIST_PAGE: Final = 500
 
@@ -150,6 +155,24 @@ class Admin:
         """
         request = broker_pb2.DeclareDeadRequest(broker=broker, run=run, issuer=issuer)
         await self._caller.admin("DeclareDead", request, DEADLINE_S)
+
+    async def scrub(self, broker: str) -> AsyncIterator[ScrubProgress]:
+        """Have a broker read all that it holds, a part with each step, until the iteration is left.
+
+        What it finds damaged it begins to write anew, from the other members; see its log for the end of that. To
+        scrub again afterwards shows whether all is well.
+
+        Raises:
+            BadRequestError: There is no such broker.
+        """
+        request = broker_pb2.ScrubRequest(broker=broker)
+        while True:
+            answer = await self._caller.admin("Scrub", request, SCRUB_DEADLINE_S)
+            damages = tuple(Damage(broker, d.partition_id, d.segment, d.index, d.text) for d in answer.damages)
+            yield ScrubProgress(answer.read_bytes, answer.read_segments, damages)
+            if answer.done:
+                return
+            request.after_partition_id, request.after_segment = answer.partition_id, answer.segment
 
     async def declare_gap(self, topic: str, partition: int, segment: int, issuer: str) -> None:
         """Declare that all disks of a segment are lost for good: groups go on behind it, and what it held is given up.

@@ -90,6 +90,26 @@ class Message(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class Damage:
+    """A place on a broker's disk that does not hold what was written: the read from `index` on failed."""
+
+    broker: str
+    partition_id: int
+    segment: int
+    index: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ScrubProgress:
+    """What one step of a scrub read, in bytes and segments, and what it found."""
+
+    read_bytes: int
+    read_segments: int
+    damages: tuple[Damage, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Gap:
     """Messages that will not be delivered: declared lost, or dropped by retention."""
 

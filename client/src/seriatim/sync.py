@@ -38,6 +38,7 @@ from seriatim._records import (
     Part,
     Receipt,
     Route,
+    ScrubProgress,
     Topic,
     TopicDescription,
     TopicSettings,
@@ -288,6 +289,16 @@ class Admin(_Held[_admin.Admin]):
     def declare_dead(self, broker: str, run: int, issuer: str) -> None:
         """Certify that a run of a broker has ended."""
         self._thread.run(self._inner.declare_dead(broker, run, issuer))
+
+    def scrub(self, broker: str) -> Iterator[ScrubProgress]:
+        """Have a broker read all that it holds, a part with each step."""
+        steps = self._inner.scrub(broker)
+
+        async def next_one() -> ScrubProgress | None:
+            return await anext(steps, None)
+
+        while (progress := self._thread.run(next_one())) is not None:
+            yield progress
 
     def declare_gap(self, topic: str, partition: int, segment: int, issuer: str) -> None:
         """Declare that all disks of a segment are lost for good."""

@@ -11,7 +11,18 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from seriatim.cli._ports import ChainView, Delivered, GroupRow, MemberRow, Note, SegmentView, SendResult, TopicView
+from seriatim.cli._ports import (
+    ChainView,
+    DamageRow,
+    Delivered,
+    GroupRow,
+    MemberRow,
+    Note,
+    ScrubStep,
+    SegmentView,
+    SendResult,
+    TopicView,
+)
 from seriatim.cli._sources import Message
 from seriatim_api.errors import TopicExistsError, UnknownTopicError
 from seriatim_api.ids import make_offset
@@ -27,6 +38,7 @@ class MemoryCluster:
         refuse: Of a message's value: the result it gets instead of being stored.
         dead: What was declared dead.
         gaps: What was declared a gap.
+        damages: What a scrub finds.
     """
 
     topics: dict[str, TopicView] = field(default_factory=dict)
@@ -35,6 +47,7 @@ class MemoryCluster:
     refuse: dict[bytes, SendResult] = field(default_factory=dict)
     dead: list[tuple[str, int, str]] = field(default_factory=list)
     gaps: list[tuple[str, int, int, str]] = field(default_factory=list)
+    damages: list[DamageRow] = field(default_factory=list)
     started_at: list[str] = field(default_factory=list)
 
     def make(self, name: str, partitions: int = 1) -> None:
@@ -161,6 +174,10 @@ class MemoryAdmin:
 
     async def declare_dead(self, broker: str, run: int, issuer: str) -> None:
         self._cluster.dead.append((broker, run, issuer))
+
+    async def scrub(self, broker: str) -> AsyncIterator[ScrubStep]:
+        yield ScrubStep(2_000_000, 3, ())
+        yield ScrubStep(1_000_000, 1, tuple(row for row in self._cluster.damages if row.broker == broker))
 
     async def declare_gap(self, topic: str, partition: int, segment: int, issuer: str) -> None:
         self._cluster.gaps.append((topic, partition, segment, issuer))

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from seriatim import history
 from seriatim.cli import _connect, main
-from seriatim.cli._ports import Note, SendResult
+from seriatim.cli._ports import DamageRow, Note, SendResult
 from seriatim.cli.consume import describe_note
 from seriatim_api.ids import make_offset
 
@@ -182,6 +182,16 @@ def test_a_run_is_declared_dead_only_when_confirmed(run: Run, cluster: MemoryClu
     assert cluster.dead == []
     assert run("member", "declare-dead", "g0-0", "--run", "4", "--issuer", "me", "--yes")[0] == 0
     assert cluster.dead == [("g0-0", 4, "me")]
+
+
+def test_a_scrub_says_what_it_read_and_fails_if_anything_was_damaged(run: Run, cluster: MemoryCluster) -> None:
+    status, out, _ = run("scrub")
+    assert (status, out.strip()) == (0, "g0-0: 4 segments, 3 MB read, all well")
+    cluster.damages.append(DamageRow("g0-0", 7, 2, 40, "a bit was flipped"))
+    status, out, _ = run("scrub", "g0-0")
+    assert status == 1
+    assert "1 damaged" in out
+    assert "partition id 7, segment 2: a bit was flipped" in out
 
 
 def test_a_gap_is_declared_only_when_confirmed(run: Run, cluster: MemoryCluster) -> None:

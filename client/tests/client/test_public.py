@@ -17,9 +17,9 @@ from seriatim_api import errors
 from ..fake_broker import FakeCluster, running
 
 PUBLIC = (
-    "AckLevel Admin Assignment Broker Chain Client Cluster Consumer ConsumerSettings Deliveries Delivery FetchedTable "
-    "FlushResult Gap GroupDescription GroupPartition Message Opening Part Partitioner Producer ProducerSettings "
-    "Receipt Route Segment SendError SendFailedError SendUnknownError Topic TopicDescription TopicSettings "
+    "AckLevel Admin Assignment Broker Chain Client Cluster Consumer ConsumerSettings Damage Deliveries Delivery "
+    "FetchedTable FlushResult Gap GroupDescription GroupPartition Message Opening Part Partitioner Producer ProducerSettings "
+    "Receipt Route ScrubProgress Segment SendError SendFailedError SendUnknownError Topic TopicDescription TopicSettings "
     "partition_of_key"
 )
 

@@ -20,12 +20,14 @@ from seriatim.cli._ports import (
     AdminPort,
     ChainView,
     ConsumerPort,
+    DamageRow,
     Delivered,
     GroupRow,
     MemberRow,
     Note,
     OutcomeName,
     ProducerPort,
+    ScrubStep,
     SegmentView,
     SendResult,
     TopicView,
@@ -310,6 +312,11 @@ class _Admin:
 
     async def declare_dead(self, broker: str, run: int, issuer: str) -> None:
         await self._admin.declare_dead(broker, run, issuer)
+
+    async def scrub(self, broker: str) -> AsyncIterator[ScrubStep]:
+        async for step in self._admin.scrub(broker):
+            damages = (DamageRow(d.broker, d.partition_id, d.segment, d.index, d.reason) for d in step.damages)
+            yield ScrubStep(step.read_bytes, step.read_segments, tuple(damages))
 
     async def declare_gap(self, topic: str, partition: int, segment: int, issuer: str) -> None:
         await self._admin.declare_gap(topic, partition, segment, issuer)

@@ -195,6 +195,26 @@ class MemberRow:
     admitted: bool
 
 
+@dataclass(frozen=True, slots=True)
+class DamageRow:
+    """A place on a disk that does not hold what was written."""
+
+    broker: str
+    partition_id: int
+    segment: int
+    index: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ScrubStep:
+    """What a step of a scrub read and found."""
+
+    read_bytes: int
+    read_segments: int
+    damages: tuple[DamageRow, ...]
+
+
 class AdminPort(Protocol):
     """Topics, chains, groups, members."""
 
@@ -235,6 +255,10 @@ class AdminPort(Protocol):
 
     async def declare_dead(self, broker: str, run: int, issuer: str) -> None:
         """Certify that a run of a broker has ended."""
+        ...
+
+    def scrub(self, broker: str) -> AsyncIterator[ScrubStep]:
+        """Have a broker read its disk, part by part."""
         ...
 
     async def declare_gap(self, topic: str, partition: int, segment: int, issuer: str) -> None:

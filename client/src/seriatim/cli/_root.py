@@ -33,9 +33,10 @@ _OWN_COMMANDS: Final = {
     "topic": ("topic", "Create, list, describe and delete topics."),
     "produce": ("produce", "Send lines, or generated messages, to a topic."),
     "consume": ("consume", "Read a topic in order, as a consumer group."),
-    "chain": ("chain", "Draw the chain of segments of a topic's partitions."),
+    "chain": ("chain", "Chains of segments: draw them, give up a segment that is lost."),
     "group": ("group", "Look at consumer groups."),
     "member": ("member", "Brokers: list them, declare one's run dead."),
+    "scrub": ("scrub", "Have brokers read their disks, and repair what is damaged."),
     "check": ("check", "Judge recorded histories: lost, repeated, reordered, ..."),
 }
 

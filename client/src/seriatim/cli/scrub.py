@@ -1,0 +1,55 @@
+"""`seriatim scrub`: every broker reads what it holds; what is damaged is shown, and its repair begins."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+
+import click
+
+from seriatim.cli import _connect
+from seriatim.cli._ports import AdminPort, DamageRow
+from seriatim.cli._running import run
+from seriatim.cli._settings import Settings
+
+EXIT_DAMAGED = 1
+
+
+@click.command()
+@click.argument("brokers", nargs=-1, metavar="[BROKER]...")
+@click.pass_obj
+def scrub(settings: Settings, brokers: tuple[str, ...]) -> None:
+    """Have each BROKER (without any: all that are live) read its disk, and compare it with the checksums.
+
+    A damaged copy is written anew from the other members of its segment, in the background: scrub again to see that all
+    is well. Exit status 1 if anything was damaged.
+    """
+
+    async def work() -> list[DamageRow]:
+        async with _connect.admin(settings) as admin:
+            names = brokers or tuple(row.broker for row in await admin.members() if row.live)
+            return [damage for name in names for damage in await _scrub_one(settings, admin, name)]
+
+    found = run(work())
+    if settings.as_json:
+        settings.emit([asdict(row) for row in found])
+    else:
+        for row in found:
+            click.echo(f"{row.broker}: partition id {row.partition_id}, segment {row.segment}: {row.reason}")
+    if found:
+        sys.exit(EXIT_DAMAGED)
+
+
+async def _scrub_one(settings: Settings, admin: AdminPort, broker: str) -> list[DamageRow]:
+    found: list[DamageRow] = []
+    read_bytes = read_segments = 0
+    with settings.notes.status(f"{broker}: reading") as status:
+        async for step in admin.scrub(broker):
+            read_bytes += step.read_bytes
+            read_segments += step.read_segments
+            found.extend(step.damages)
+            status.update(f"{broker}: {read_segments:,} segments, {read_bytes / 1e6:,.0f} MB")
+    if not settings.as_json:
+        damaged = f", {len(found)} damaged: they are being repaired" if found else ", all well"
+        click.echo(f"{broker}: {read_segments:,} segments, {read_bytes / 1e6:,.0f} MB read{damaged}")
+    return found
