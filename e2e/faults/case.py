@@ -14,14 +14,14 @@ import asyncio
 import contextlib
 import random
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from seriatim.history import HistoryWriter, Report, check, render
 from seriatim_api.errors import DeadlineExceededError, PreconditionError, SeriatimError
-from seriatim_broker.local import LocalCluster
+from seriatim_broker.local import FaultRecord, LocalCluster
 
 from e2e.faults.admins import Admins
 from e2e.faults.clusters import Running
@@ -81,6 +81,11 @@ async def unhealthy(cluster: LocalCluster) -> str:
     return "; ".join(broken)
 
 
+def ended_by_themselves(deeds: Iterable[FaultRecord]) -> list[str]:
+    """The processes that ended and were not made to: a failed assertion, as a rule."""
+    return [f"{deed.victim} ended by itself: {deed.details}" for deed in deeds if deed.kind == "end"]
+
+
 async def run_case(case: Case, fault: Fault, running: Running, clients: Clients, directory: Path, *, seed: int,
                    quick: bool) -> Outcome:  # fmt: skip
     """Run a case.
@@ -97,6 +102,7 @@ async def run_case(case: Case, fault: Fault, running: Running, clients: Clients,
     began = time.monotonic()
     result = CaseResult(case.number, case.fault, case.workload.name, case.repetition, seed)
     problems: list[str] = []
+    deeds_before = len(running.cluster.faults)
     wrong = await unhealthy(running.cluster)
     if wrong:
         return Outcome(replace(result, problems=(f"not healthy before: {wrong}",)), healthy=False)
@@ -121,6 +127,8 @@ async def run_case(case: Case, fault: Fault, running: Running, clients: Clients,
     wrong = await unhealthy(running.cluster)
     if wrong:
         problems.append(f"not healthy after: {wrong}")
+    if not fault.ends:
+        problems += ended_by_themselves(running.cluster.faults[deeds_before:])
     result = replace(
         result,
         **fields,

@@ -76,6 +76,7 @@ class FailingDisk(Fault):
     """
 
     needs_shims: ClassVar[bool] = True
+    ends: ClassVar[bool] = True
 
     def __init__(self, role: Literal["master", "slave"], what: Literal["fail_sync", "full"]) -> None:
         self.name = f"{'fsync error' if what == 'fail_sync' else 'no space for a write'} of {role}"
@@ -151,6 +152,7 @@ class FullDisk(Fault):
     needs_root: ClassVar[bool] = True
     small_disks: ClassVar[tuple[str, ...]] = ("g0-0", "g0-1")
     workloads = ("ordered", "keys", "late")
+    ends: ClassVar[bool] = True
 
     def __init__(self, role: Literal["master", "slave"]) -> None:
         self.name = f"full disk of {role}"
@@ -222,8 +224,8 @@ class BitFlip(Fault):
     other copy is not there yet, so the bit is put back at the end.
     """
 
-    accepts = True
     workloads = ("ordered", "keys")
+    ends: ClassVar[bool] = True
 
     def __init__(self, where: Literal["log", "table"]) -> None:
         self.name = f"bit flip in a {where}"
@@ -313,6 +315,7 @@ class WipedDisk(Fault):
 
     own_cluster: ClassVar[bool] = True
     options: ClassVar[tuple[str, ...]] = ("--set", "heal_after_s=2")
+    ends: ClassVar[bool] = True
 
     def __init__(self, role: Literal["master", "slave"]) -> None:
         self.name = f"wiped disk of {role}"
@@ -340,6 +343,8 @@ class WipedDisk(Fault):
 
 class OldCopy(Fault):
     """A member's directory is replaced by a copy from before its last run: it is refused."""
+
+    ends: ClassVar[bool] = True
 
     def __init__(self, role: Literal["master", "slave"]) -> None:
         self.name = f"older copy of the disk of {role}"

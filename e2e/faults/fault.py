@@ -147,6 +147,7 @@ class Fault(ABC):
         needs_root: Whether only root can do it.
         accepts: Whether partitions must accept messages while it lasts (within a deadline), as promised when one
             group, the coordinator or a client is lost.
+        ends: Whether a broker may end by itself; otherwise one that does fails the case.
         options: Of the brokers of its own cluster.
         small_disks: The brokers of its own cluster whose data is on small file systems.
     """
@@ -158,6 +159,7 @@ class Fault(ABC):
     needs_shims: ClassVar[bool] = False
     needs_root: ClassVar[bool] = False
     accepts: bool = True
+    ends: ClassVar[bool] = False
     options: ClassVar[tuple[str, ...]] = ()
     small_disks: ClassVar[tuple[str, ...]] = ()
 

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import cast
 
 import pytest
+from seriatim_broker.local import FaultRecord
 
-from e2e.faults.case import lacks_copies
+from e2e.faults.case import ended_by_themselves, lacks_copies
 from e2e.faults.catalogue import QUICK, all_faults, by_name
 from e2e.faults.client import marker_of, number_of, value_of
 from e2e.faults.fault import Fault, NotStruckError, Scene, injected
@@ -107,6 +108,15 @@ def test_two_copies_are_two_members_that_may_serve_in_each_segment() -> None:
     assert lacking(segment(1, "UNSETTLED", both, both), whole) == "a segment is not settled"
     assert "accepts nothing" in lacking(segment(1, "SEALED", both, both))
     assert lacks_copies(Snapshot()) != "", "a cluster that nobody describes has no copies"
+
+
+def test_a_broker_that_ends_unasked_is_a_problem() -> None:
+    deeds = [
+        FaultRecord("kill", "g0-0", "inject"),
+        FaultRecord("end", "g0-1", "inject", details="exited with status 70"),
+        FaultRecord("kill", "g0-1", "heal"),
+    ]
+    assert ended_by_themselves(deeds) == ["g0-1 ended by itself: exited with status 70"]
 
 
 def test_ends_of_a_cut_follow_the_open_segment() -> None:
