@@ -119,7 +119,7 @@ class Judge:
     def _images(self) -> Iterator[tuple[MemberId, DiskImage]]:
         """What is durably on each disk, on those that were lost too."""
         for broker in self._brokers.values():
-            yield broker.member, broker.disk.durable
+            yield broker.member, broker.real_disk.durable
         yield from self.graveyard
 
     def _two_copies(self, rule: str, batch: Batch, why: str) -> None:
@@ -293,7 +293,7 @@ class Judge:
     def _image(self, member: MemberId) -> DiskImage | None:
         broker = self._brokers.get(member.broker)
         if broker is not None and broker.member == member:
-            return broker.disk.durable
+            return broker.real_disk.durable
         return next((image for owner, image in self.graveyard if owner == member), None)
 
     def _is_whole(self, partition: PartitionId, segment: Segment, member: MemberId) -> bool:

@@ -33,6 +33,18 @@ KINDS: tuple[str, ...] = (
 )
 """The faults that may be drawn; each is a method `inject_<kind>` of `e2e.sim.injector.Injector`."""
 
+RUNTIME_KINDS: tuple[str, ...] = (
+    "island",
+    "clock_jump",
+    "starve",
+    "disk_full",
+    "compact",
+    "leases_end",
+    "older_copy",
+    "roll",
+)
+"""Those that only whole brokers can meet; methods of `e2e.sim.runtime_injector.RuntimeInjector`."""
+
 
 @dataclass(frozen=True, slots=True)
 class Options:
@@ -105,8 +117,14 @@ def draw_for_brokers(rng: random.Random, profile: str = "", batch_count: int = 0
     batches = (batch_count or rng.choice(BATCHES_A_RUN)) // (options.producer_count * options.partition_count)
     gap_us = rng.choice((2_000, 4_000, 8_000))
     span_us = max(400_000, batches * gap_us)
+    kinds = dict(options.kinds)
+    if not profile or profile == "anything":
+        for kind in RUNTIME_KINDS:
+            if rng.random() < 0.4:
+                kinds[kind] = rng.choice((1, 1, 2))
     return replace(
         options,
+        kinds=kinds,
         batches_per_producer=max(1, batches),
         window_batches=rng.choice((1, 3, 6, 10)),
         send_gap_us=gap_us,

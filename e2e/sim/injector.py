@@ -11,7 +11,7 @@ from seriatim_api.ids import PartitionId, RunId
 from seriatim_broker.core import events as ev
 
 from .brokers import Broker
-from .faults import KINDS
+from .faults import KINDS, RUNTIME_KINDS
 
 if TYPE_CHECKING:
     from .world import World
@@ -44,7 +44,7 @@ class Injector:
 
     def plan(self) -> None:
         """Schedule the faults."""
-        kinds = [kind for kind in KINDS for _ in range(self._options.kinds.get(kind, 0))]
+        kinds = [kind for kind in (*KINDS, *RUNTIME_KINDS) for _ in range(self._options.kinds.get(kind, 0))]
         now = self._schedule.now_us
         for number in range(self._options.fault_count):
             kind = self._rng.choice(kinds)

@@ -7,14 +7,16 @@ judge are the same in both.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import traceback
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from seriatim_api.errors import DiskFullError, OverloadedError, SeriatimError
 from seriatim_api.ids import MemberId
 from seriatim_broker.core import effects as fx
-from seriatim_broker.core.events import Append, ConsumerGone, Event
+from seriatim_broker.core.events import Append, ConsumerGone, Event, PlanSwitch
 from seriatim_broker.core.log import RecoveredPartition
 from seriatim_broker.runtime.caretaker import CaretakerSettings
 from seriatim_broker.runtime.membership import Identity, Place
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from .runtime_world import RuntimeWorld
 
 HEAL_AFTER_S = 1.0
+HAND_OVER_S = 0.3
 START_AGAIN_US = 100_000
 """A process that could not join is started again by its supervisor."""
 
@@ -50,6 +53,8 @@ class RuntimeBroker:
         self.replace_disk = False
         self.slow_until_us = 0
         self.full_until_us = 0
+        self.backup: tuple[MemoryDisk, SimulatedDirectory] | None = None
+        self.put_away: tuple[MemoryDisk, SimulatedDirectory] | None = None
 
     @property
     def member(self) -> MemberId:
@@ -65,6 +70,23 @@ class RuntimeBroker:
     def suspect_before_run(self) -> int:
         """See `SimulatedDirectory`."""
         return self.directory.suspect_before_run
+
+    @property
+    def real_disk(self) -> MemoryDisk:
+        """What the judge looks at: the newest disk, also while an older copy is in its place."""
+        return self.put_away[0] if self.put_away is not None else self.disk
+
+    def put_back(self, backup: tuple[MemoryDisk, SimulatedDirectory]) -> None:
+        """An older copy takes the place of the disk, which is put away."""
+        assert self.process is None
+        self.put_away = (self.disk, self.directory)
+        self.disk, self.directory = backup
+        self.backup = None
+
+    def take_back(self) -> None:
+        """The disk that was put away is there again."""
+        assert self.put_away is not None
+        (self.disk, self.directory), self.put_away = self.put_away, None
 
     def start(self, world: RuntimeWorld) -> RuntimeProcess:
         """Start the next run on this disk."""
@@ -84,13 +106,14 @@ class RuntimeProcess:
         self.name = broker.name
         self.alive = True
         self.frozen = False
+        self.is_stopping = False
         self._has_joined = False
         self._world = world
         self._schedule = world.schedule
         rng = world.schedule.rng
         drift = rng.randint(-world.drift_ppm_max, world.drift_ppm_max)
         wall_ms = WALL_MS_START + rng.randint(-500, 500)
-        self.clock = ProcessClock(world.schedule.time, rng.randint(1_000_000, 50_000_000), wall_ms, drift)
+        self.clock = ProcessClock(world.schedule.time, rng.randint(1_000_000, 50_000_000), wall_ms, drift, rng)
         self.loop = ProcessLoop(world.schedule.time, self.clock, self.name)
         self._simulated: SimulatedBroker | None = None
         self._storage: SimulatedStorage | None = None
@@ -158,6 +181,8 @@ class RuntimeProcess:
 
     def _make_core(self, identity: Identity, recovered: list[RecoveredPartition]) -> WatchedCore:
         world = self._world
+        if self.broker.put_away is not None:
+            world.judge.fail("I14", f"{self.name} began run {identity.run} on an older copy of its disk")
         self.broker.replace_disk = False
         self._has_joined = True
         core = world.core_kind(
@@ -178,7 +203,7 @@ class RuntimeProcess:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         """Nothing ends a broker but its machine or its supervisor, and a start that could not join."""
-        if not self.alive:
+        if not self.alive or self.is_stopping:
             return
         error = None if task.cancelled() else task.exception()
         self._schedule.tell(self.name, f"ends by itself: {error!r}")
@@ -187,6 +212,28 @@ class RuntimeProcess:
             self._schedule.time.fail(Violation("CORE", f"{self.name} ended by itself: {text}"))
             return
         self._schedule.after(0, self._world.start_failed, self.broker, error)
+
+    def stop(self, stopped: Callable[[], None]) -> None:
+        """End in order: hand over, then close; `stopped` is told."""
+        self.is_stopping = True
+        self.loop.call_soon(self._begin_stop, stopped)
+
+    def _begin_stop(self, stopped: Callable[[], None]) -> None:
+        self._stop_task = self.loop.create_task(self._stop(stopped), name=f"stop {self.name}")
+
+    async def _stop(self, stopped: Callable[[], None]) -> None:
+        assert self._task is not None
+        runtime = self.simulated.runtime
+        assert runtime is not None
+        for partition in self._world.partitions:
+            request = runtime.driver.new_request(lambda _reply: None)
+            runtime.driver.feed(PlanSwitch(request, partition))
+        await asyncio.sleep(HAND_OVER_S)
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        with contextlib.suppress(SeriatimError):  # the coordinator may be away
+            await self.simulated.stop()
+        self._schedule.after(0, stopped)
 
     def freeze(self) -> None:
         """Do nothing until `thaw`."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from seriatim_api.errors import SeriatimError
+from seriatim_api.errors import ForeignDiskError, OldDiskError, SeriatimError
 from seriatim_api.ids import MemberId, RunId
 from seriatim_api.v1 import records_pb2
 from seriatim_broker.testing.memory_network import MemoryNetwork
@@ -18,6 +18,7 @@ from seriatim_broker.testing.memory_network import MemoryNetwork
 from .faults import Options, draw_for_brokers, draw_latency_us
 from .runtime_brokers import START_AGAIN_US, RuntimeBroker, RuntimeProcess
 from .runtime_coordinator import RuntimeCoordinator
+from .runtime_injector import RuntimeInjector
 from .schedule import Violation
 from .world import World
 
@@ -40,6 +41,7 @@ class RuntimeWorld(World):
     event_count_max = 3_000_000
     create_us_max = 30_000_000
     drift_ppm_max = 5_000
+    injector_kind = RuntimeInjector
 
     brokers: dict[str, Any]
     network: RuntimeNetwork
@@ -80,6 +82,12 @@ class RuntimeWorld(World):
         process.end()
         if broker.run:
             self.coordinator.certify(RunId(broker.member, broker.run))
+        if isinstance(error, OldDiskError):
+            broker.take_back()  # the operator brings the right disk
+        elif isinstance(error, ForeignDiskError):
+            # It took an empty directory and ended before it was registered; the remedy is to empty it again.
+            broker.directory.wipe(self._incarnation())
+            broker.replace_disk = True
         self.schedule.after(START_AGAIN_US, self._start_again, broker)
 
     def _start_again(self, broker: RuntimeBroker) -> None:
@@ -88,6 +96,15 @@ class RuntimeWorld(World):
 
     def control(self) -> None:
         """The elected broker does that here."""
+
+    def _is_drained(self) -> bool:
+        """Also every broker is back."""
+        return super()._is_drained() and all(_serves(broker.process) for broker in self.brokers.values())
+
+    def _stuck(self) -> str:
+        """Also who is not back."""
+        away = [name for name, broker in self.brokers.items() if not _serves(broker.process)]
+        return super()._stuck() + (f"; not serving: {away}" if away else "")
 
     # ---- the topic ----------------------------------------------------------------------------------
 
@@ -131,6 +148,10 @@ class RuntimeWorld(World):
                 if broker.process is not None:
                     broker.process.end()
             self.coordinator.close()
+
+
+def _serves(process: RuntimeProcess | None) -> bool:
+    return process is not None and process.is_serving
 
 
 def _leads(process: RuntimeProcess | None) -> bool:

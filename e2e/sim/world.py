@@ -81,6 +81,7 @@ class World:
     """Everything of one run."""
 
     event_count_max = EVENT_COUNT_MAX
+    injector_kind = Injector
 
     def __init__(
         self,
@@ -219,7 +220,7 @@ class World:
         self._create()
         self._start_clients()
         self.coordinator.is_faulty = True
-        injector = Injector(self, self._left_out)
+        injector = self.injector_kind(self, self._left_out)
         injector.plan()
         until = self.schedule.now_us + self.options.fault_span_us
         self._run_until(until)

@@ -10,9 +10,9 @@ import pytest
 from seriatim_broker.interfaces.coordinator import Coordinator
 
 from .harness import ETCD_BINARY, EmbeddedHarness, EtcdHarness, EtcdProcess, Harness
-from .memory_harness import MemoryHarness
+from .memory_harness import MemoryHarness, SimulatedHarness
 
-HARNESSES = ["embedded", "memory", pytest.param("etcd", marks=pytest.mark.etcd)]
+HARNESSES = ["embedded", "memory", "simulated", pytest.param("etcd", marks=pytest.mark.etcd)]
 
 
 @pytest.fixture(scope="session")
@@ -31,9 +31,11 @@ def etcd_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdProce
 @pytest.fixture(params=HARNESSES)
 async def harness(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Harness]:
     """A coordinator of each implementation."""
-    made: EmbeddedHarness | EtcdHarness | MemoryHarness
+    made: EmbeddedHarness | EtcdHarness | MemoryHarness | SimulatedHarness
     if request.param == "memory":
         made = MemoryHarness()
+    elif request.param == "simulated":
+        made = SimulatedHarness()
     elif request.param == "etcd":
         made = EtcdHarness(request.getfixturevalue("etcd_process"))
     else:

@@ -309,7 +309,7 @@ class Disks:
         for member in (A, B):
             slot = Slot(Actor(member))
             slot.member = member  # type: ignore[attr-defined]
-            slot.disk = MemoryDisk()  # type: ignore[attr-defined]
+            slot.disk = slot.real_disk = MemoryDisk()  # type: ignore[attr-defined]
             slot.suspect = False  # type: ignore[attr-defined]
             self.slots[member.broker] = slot
         self.judge = Judge(self.schedule, self.slots)

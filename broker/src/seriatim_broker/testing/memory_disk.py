@@ -56,6 +56,12 @@ class SegmentImage:
         """The chain's value at the tail."""
         return self.batches[-1].header.checksum if self.batches else 0
 
+    @property
+    def known_commit(self) -> int:
+        """What a start takes for committed: of a sealed segment all that is there below its length."""
+        sealed_len = self.record.sealed_len
+        return self.commit if sealed_len is None else max(self.commit, min(self.tail, sealed_len))
+
     def twin(self) -> SegmentImage:
         """An independent copy."""
         twin = SegmentImage(self.record)
@@ -284,8 +290,8 @@ def _recovered(name: PartitionId, image: PartitionImage) -> RecoveredPartition:
             record=segment.record,
             tail=segment.tail,
             tail_checksum=segment.tail_checksum,
-            commit=segment.commit,
-            uncommitted=tuple(batch for batch in segment.batches if batch.header.end_index > segment.commit),
+            commit=segment.known_commit,
+            uncommitted=tuple(batch for batch in segment.batches if batch.header.end_index > segment.known_commit),
             windows=tuple(sorted(segment.windows.items())),
         )
         for _, segment in sorted(image.segments.items())

@@ -104,12 +104,27 @@ class CoordinatorServer:
     def _back(self) -> None:
         """As after a new leader: leases count anew; or, where it only stalled, all that ran out end at once."""
         if self._chance.random() < 0.7:
-            self.store.restart_at(self._timers.now_us / 1e6)
+            self.restart()
         self._timers.after(1, self._expire)
 
-    def compact(self) -> None:
-        """Forget all history."""
-        self.store.compact(self.store.revision)
+    def restart(self) -> None:
+        """Another process goes on: leases count anew, watches are taken up again by whoever awaits them."""
+        self.store.restart_at(self._timers.now_us / 1e6)
+        for lease in self.store.leases.values():
+            self._timers.after(lease.ttl_s * 1_000_000 + 1, self._expire)
+        for watch in self._watches:
+            watch.is_lost = True
+            watch.loop.call_soon(watch.arrived.set)
+
+    def resume(self, watch: _Watch) -> None:
+        """A watch whose connection was lost goes on where it was."""
+        watch.is_lost = False
+        watch.is_due = True
+        self._plan(watch)
+
+    def compact(self, revision: int = 0) -> None:
+        """Forget the history before a revision; before the newest one if none is given."""
+        self.store.compact(revision or self.store.revision)
         for watch in self._watches:
             watch.is_due = True
             self._plan(watch)
@@ -224,7 +239,7 @@ class CoordinatorServer:
     def _hand_on(self, watch: _Watch) -> None:
         """Give a watch all that happened since its position."""
         watch.is_scheduled = False
-        if watch not in self._watches:
+        if watch not in self._watches or watch.is_lost:
             return
         if not self.is_reached_by(watch.client.name):
             watch.is_scheduled = True
@@ -272,7 +287,18 @@ class _Call:
 class _Watch:
     """A client's watch, and how far it is."""
 
-    __slots__ = ("_key", "_prefix", "arrived", "client", "is_due", "is_scheduled", "loop", "next_revision", "queue")
+    __slots__ = (
+        "_key",
+        "_prefix",
+        "arrived",
+        "client",
+        "is_due",
+        "is_lost",
+        "is_scheduled",
+        "loop",
+        "next_revision",
+        "queue",
+    )
 
     def __init__(self, client: SimulatedCoordinator, key: str, start_revision: int, *, prefix: bool) -> None:
         self._key = key
@@ -281,6 +307,7 @@ class _Watch:
         self.loop = asyncio.get_running_loop()
         self.next_revision = start_revision
         self.is_due = False
+        self.is_lost = False
         self.is_scheduled = False
         self.queue: list[WatchBatch | SeriatimError] = []
         self.arrived = asyncio.Event()
@@ -371,6 +398,8 @@ class SimulatedCoordinator:
             while not self._closed:
                 await watch.arrived.wait()
                 watch.arrived.clear()
+                if watch.is_lost:
+                    self._server.resume(watch)
                 queue, watch.queue = watch.queue, []
                 for what in queue:
                     if isinstance(what, SeriatimError):

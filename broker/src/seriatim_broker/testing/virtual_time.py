@@ -17,10 +17,14 @@ from asyncio import events
 from collections import deque
 from collections.abc import Callable, Coroutine
 from contextvars import Context
+from random import Random
 from typing import Any, Protocol
 
 BURIAL_CALLBACKS_MAX = 10_000
 """What a killed process may still run to end its tasks; more would be a task that refuses to be cancelled."""
+
+
+BURIAL_ROUNDS_MAX = 20
 
 
 class Timers(Protocol):
@@ -170,9 +174,20 @@ class ProcessClock:
         monotonic_us: What the monotonic clock showed at virtual time 0.
         wall_ms: What the wall clock showed then.
         drift_ppm: Microseconds that the monotonic clock gains in a second; negative if it loses.
+        chance: Draws how long steps take while `stalls_us_max` is set.
+
+    Attributes:
+        stalls_us_max: While it is not 0, so much may pass at most from one reading of the clock to the next within a
+            callback; the process then does nothing else until that time has come.
+        ahead_us: What has passed so in the current callback.
     """
 
-    def __init__(self, time: VirtualTime, monotonic_us: int, wall_ms: int, drift_ppm: int = 0) -> None:
+    def __init__(
+        self, time: VirtualTime, monotonic_us: int, wall_ms: int, drift_ppm: int = 0, chance: Random | None = None
+    ) -> None:
+        self.stalls_us_max = 0
+        self.ahead_us = 0
+        self._chance = chance
         self._time = time
         self._monotonic_us = monotonic_us
         self._wall_ms = wall_ms
@@ -184,7 +199,9 @@ class ProcessClock:
 
     def monotonic_us(self) -> int:
         """See `Clock`."""
-        return self.at(self._time.now_us)
+        if self.stalls_us_max and self._chance is not None:
+            self.ahead_us += self._chance.randint(0, self.stalls_us_max)
+        return self.at(self._time.now_us + self.ahead_us)
 
     def wall_ms(self) -> int:
         """See `Clock`."""
@@ -193,11 +210,6 @@ class ProcessClock:
     def jump(self, wall_ms: int) -> None:
         """The wall clock is set, forward or back."""
         self._wall_ms += wall_ms
-
-    def leap(self, monotonic_us: int) -> None:
-        """The monotonic clock goes on by more than the others': this machine stood still, and does not know it."""
-        assert monotonic_us >= 0, "it never goes back"
-        self._monotonic_us += monotonic_us
 
     def virtual_us(self, duration_s: float) -> int:
         """How long such a duration takes, rounded up: a timer never fires early on this clock."""
@@ -232,6 +244,7 @@ class ProcessLoop(asyncio.BaseEventLoop):
         self._queue = time.ready
         self._serial = 0
         self._buried: list[Any] = []
+        self._is_frozen = False
         self.name = name
         self.waiting: list[Handle] | None = None
         self.is_dead = False
@@ -277,7 +290,7 @@ class ProcessLoop(asyncio.BaseEventLoop):
         """A future of this loop."""
         return asyncio.Future(loop=self)
 
-    def create_task(self, coro: Any, *, name: str | None = None, context: Context | None = None) -> asyncio.Task[Any]:
+    def create_task(self, coro: Any, *, name: object = None, context: Context | None = None) -> asyncio.Task[Any]:
         """A task of this process."""
         return ProcessTask(coro, self, name=name, context=context)
 
@@ -316,16 +329,34 @@ class ProcessLoop(asyncio.BaseEventLoop):
                 handle.context.run(handle.call, *handle.arguments)
         except Exception as error:
             self.call_exception_handler({"exception": error, "message": "a callback failed"})
+        if self._clock.ahead_us:
+            self._rest()
+
+    def _rest(self) -> None:
+        """That callback took long: nothing else of this process happens until its time has come."""
+        after_us, self._clock.ahead_us = self._clock.ahead_us, 0
+        if self.waiting is None and not self.is_dead:
+            self.waiting = []
+            self._time.after(after_us, self._rested)
+
+    def _rested(self) -> None:
+        if not self._is_frozen and not self.is_dead:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        waiting, self.waiting = self.waiting, None
+        self._time.ready.extend(waiting or ())
 
     def freeze(self) -> None:
         """Nothing of this process happens until `thaw`."""
-        assert self.waiting is None
-        self.waiting = []
+        self._is_frozen = True
+        if self.waiting is None:
+            self.waiting = []
 
     def thaw(self) -> None:
         """Go on, with all that has come meanwhile, in order."""
-        waiting, self.waiting = self.waiting, None
-        self._time.ready.extend(waiting or ())
+        self._is_frozen = False
+        self._go_on()
 
     def kill(self) -> None:
         """End without a word. The tasks are ended here and now, and can do nothing that anybody notices.
@@ -339,16 +370,22 @@ class ProcessLoop(asyncio.BaseEventLoop):
         self._time.ready.clear()  # it stays the same object: others hold it
         self._time.ready.extend(handle for handle in ready if handle.loop is not self)
         self._queue = deque([*held, *(handle for handle in ready if handle.loop is self)])
-        tasks = sorted(asyncio.all_tasks(self), key=hash)
         before = self._time.current
-        for task in tasks:
-            task._log_destroy_pending = False  # type: ignore[attr-defined]
-            task.cancel()
+        for _ in range(BURIAL_ROUNDS_MAX):  # what is ended may begin something else on its way out
+            tasks = sorted(asyncio.all_tasks(self), key=hash)
+            if not tasks:
+                break
+            for task in tasks:
+                task._log_destroy_pending = False  # type: ignore[attr-defined]
+                task.cancel()
+            self._bury()
+        self._buried = sorted(asyncio.all_tasks(self), key=hash)
+        self._time.enter(before)
+
+    def _bury(self) -> None:
         for _ in range(BURIAL_CALLBACKS_MAX):
             if not self._queue:
-                break
+                return
             handle = self._queue.popleft()
             if not handle.is_cancelled:
                 self.run_handle(handle)
-        self._buried = [task for task in tasks if not task.done()]
-        self._time.enter(before)

@@ -1,0 +1,128 @@
+"""Faults that only whole brokers can meet: clocks, the coordinator's history and leases, older copies, stops."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from seriatim_api.ids import RunId
+
+from .injector import Injector
+from .runtime_brokers import RuntimeBroker, RuntimeProcess
+
+WALL_JUMP_MS_MAX = 10_000
+STOP_US_MAX = 4_000_000
+"""What an orderly stop may take before its supervisor kills the process."""
+
+
+class RuntimeInjector(Injector):
+    """The faults of bare cores and, with `inject_...` below, those of `faults.RUNTIME_KINDS`."""
+
+    def heal(self) -> None:
+        """Undo everything; also what only whole brokers meet."""
+        brokers: Iterable[Any] = self._world.brokers.values()
+        for broker in brokers:
+            broker.full_until_us = 0
+            if broker.process is not None:
+                broker.process.clock.stalls_us_max = 0
+        super().heal()
+
+    def _open_members(self) -> list[str]:
+        chain, _ = self._world.coordinator.records.chain(self._partition())
+        return [member.broker for member in chain.open_segment.members] if chain is not None else []
+
+    def inject_island(self) -> None:
+        """The members of the open segment reach each other and their clients, and nobody else."""
+        members = self._open_members()
+        others = [name for name in sorted(self._world.brokers) if name not in members]
+        self._cut([(member, other) for member in members for other in others], both=True)
+        isolated = self._world.coordinator.isolated
+        if self._rng.random() < 0.7:
+            self._tell(f"{members} cannot reach the coordinator")
+            for member in members:
+                isolated[member] = isolated.get(member, 0) + 1
+            self._schedule.after(self._outage_us(), self._reached_again, members)
+
+    def _reached_again(self, members: list[str]) -> None:
+        isolated = self._world.coordinator.isolated
+        for member in members:
+            isolated[member] = max(0, isolated.get(member, 0) - 1)
+
+    def inject_clock_jump(self) -> None:
+        """A wall clock is set."""
+        process: Any = self._victim().process
+        if process is not None:
+            jump_ms = self._rng.randint(-WALL_JUMP_MS_MAX, WALL_JUMP_MS_MAX)
+            self._tell(f"the wall clock of {process.name} jumps by {jump_ms} ms")
+            process.clock.jump(jump_ms)
+
+    def inject_starve(self) -> None:
+        """A process gets little of its processor: each of its steps takes long."""
+        process: Any = self._victim().process
+        if process is None:
+            return
+        process.clock.stalls_us_max = self._rng.choice((300, 1_000, 3_000))
+        self._tell(f"{process.name} is starved, up to {process.clock.stalls_us_max} us a step")
+        self._schedule.after(self._outage_us(), self._fed_again, process)
+
+    def _fed_again(self, process: Any) -> None:
+        process.clock.stalls_us_max = 0
+
+    def inject_disk_full(self) -> None:
+        """A disk has reached its reserve."""
+        broker: Any = self._victim()
+        self._tell(f"the disk of {broker.name} is full")
+        broker.full_until_us = self._schedule.now_us + self._outage_us()
+
+    def inject_compact(self) -> None:
+        """The coordinator forgets its history, under a watch that could not keep up."""
+        self.inject_isolate()
+        self._schedule.after(self._rng.randint(1_000, 100_000), self._compact)
+
+    def _compact(self) -> None:
+        self._tell("the coordinator's history is compacted")
+        self._world.coordinator.compact()
+
+    def inject_leases_end(self) -> None:
+        """All leases end at once, as after a stall of the coordinator."""
+        store = self._world.coordinator.store
+        self._tell("all leases end")
+        for lease in sorted(store.leases):
+            store.end_lease(lease)
+
+    def inject_older_copy(self) -> None:
+        """A disk is copied; after a later run the copy is put in its place. It must be refused."""
+        broker: Any = self._victim()
+        backup = broker.backup
+        if backup is None or backup[1].incarnation != broker.directory.incarnation or broker.run <= backup[1].run:
+            if broker.run:
+                self._tell(f"the disk of {broker.name} is copied")
+                broker.backup = (broker.disk.twin(), broker.directory.twin())
+            return
+        self.crash(broker)
+        if broker.process is None and not broker.replace_disk:
+            self._tell(f"{broker.name} gets its older copy")
+            broker.put_back(backup)
+
+    def inject_roll(self) -> None:
+        """A broker is stopped in order and started again."""
+        broker: Any = self._victim()
+        process: RuntimeProcess | None = broker.process
+        if process is None or process.frozen or not process.is_serving or self._healing:
+            return
+        self._tell(f"{broker.name} is stopped")
+        process.stop(lambda: self._stopped(broker, process, "in order"))
+        self._schedule.after(STOP_US_MAX, self._stopped, broker, process, "by force")
+
+    def _stopped(self, broker: RuntimeBroker, process: RuntimeProcess, how: str) -> None:
+        if broker.process is not process or not process.is_stopping:
+            return
+        self._tell(f"{broker.name} has stopped {how}")
+        network: Any = self._world.network
+        network.process_ended(process, silent=False)
+        process.end()
+        broker.refuses = True
+        broker.disk.crash(broker.disk.pending_count)
+        self._world.clients.process_ended(process, silent=False)
+        self._world.coordinator.certify(RunId(broker.member, broker.run))
+        self._schedule.after(self._rng.randint(5_000, 100_000), self._restart, broker)
