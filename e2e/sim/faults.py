@@ -41,6 +41,7 @@ RUNTIME_KINDS: tuple[str, ...] = (
     "compact",
     "leases_end",
     "older_copy",
+    "bit_flip",
     "roll",
 )
 """Those that only whole brokers can meet; methods of `e2e.sim.runtime_injector.RuntimeInjector`."""

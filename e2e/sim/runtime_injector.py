@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from seriatim_api.ids import RunId
+from seriatim_api.ids import PartitionId, RunId
+from seriatim_broker.core.chain import SegmentState
 
 from .injector import Injector
 from .runtime_brokers import RuntimeBroker, RuntimeProcess
+
+if TYPE_CHECKING:
+    from .world import World
 
 WALL_JUMP_MS_MAX = 10_000
 STOP_US_MAX = 4_000_000
@@ -17,6 +21,10 @@ STOP_US_MAX = 4_000_000
 
 class RuntimeInjector(Injector):
     """The faults of bare cores and, with `inject_...` below, those of `faults.RUNTIME_KINDS`."""
+
+    def __init__(self, world: World, left_out: frozenset[int] = frozenset()) -> None:
+        super().__init__(world, left_out)
+        self._flipped: set[tuple[PartitionId, int]] = set()
 
     def heal(self) -> None:
         """Undo everything; also what only whole brokers meet."""
@@ -103,6 +111,24 @@ class RuntimeInjector(Injector):
         if broker.process is None and not broker.replace_disk:
             self._tell(f"{broker.name} gets its older copy")
             broker.put_back(backup)
+
+    def inject_bit_flip(self) -> None:
+        """A bit of a sealed segment changes on one disk, while the other copy is whole and no disk is lost."""
+        partition = self._partition()
+        chain, _ = self._world.coordinator.records.chain(partition)
+        sealed = [s for s in chain.segments if s.state is SegmentState.SEALED and s.sealed_len] if chain else []
+        if not sealed or self._options.wipe_share:
+            return
+        segment = self._rng.choice(sealed)
+        if (partition, segment.no) in self._flipped:
+            return
+        self._flipped.add((partition, segment.no))
+        broker: Any = self._world.brokers[self._rng.choice(segment.members).broker]
+        batches = broker.disk.read(partition, segment.no, 0, segment.sealed_len, 1 << 30)
+        if batches:
+            base_index = self._rng.choice(batches).header.base_index
+            self._tell(f"a bit flips on {broker.name} at {segment.no}:{base_index}")
+            broker.disk.flip(partition, segment.no, base_index)
 
     def inject_roll(self) -> None:
         """A broker is stopped in order and started again."""

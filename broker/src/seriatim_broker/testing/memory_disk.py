@@ -177,7 +177,7 @@ class MemoryDisk:
         self.visible = DiskImage()
         self._pending: deque[tuple[int, tuple[Write, ...]]] = deque()
         self._ticket = 0
-        self._flipped: dict[tuple[PartitionId, int, int], Batch] = {}
+        self._flipped: set[tuple[PartitionId, int, int]] = set()
 
     @property
     def pending_count(self) -> int:
@@ -190,6 +190,8 @@ class MemoryDisk:
         kept = tuple(writes)
         for write in kept:
             self.visible.apply(write)
+            if self._flipped:
+                self._written_again(write)
         self._pending.append((self._ticket, kept))
         return self._ticket
 
@@ -207,15 +209,18 @@ class MemoryDisk:
         self._pending.clear()
         self.visible = self.durable.twin()
 
-    def flip(self, partition: PartitionId, batch: Batch) -> None:
-        """A bit of a stored batch changes; a reader finds its checksum wrong until the batch is written again."""
-        self._flipped[partition, batch.header.segment, batch.header.base_index] = batch
+    def flip(self, partition: PartitionId, segment_no: int, base_index: int) -> None:
+        """A bit of a stored batch changes; a reader finds its checksum wrong until it is written again."""
+        self._flipped.add((partition, segment_no, base_index))
 
     def is_flipped(self, partition: PartitionId, batch: Batch) -> bool:
         """Whether this copy of a batch is damaged."""
-        if not self._flipped:
-            return False
-        return self._flipped.get((partition, batch.header.segment, batch.header.base_index)) is batch
+        return (partition, batch.header.segment, batch.header.base_index) in self._flipped
+
+    def _written_again(self, write: Write) -> None:
+        if isinstance(write, PutBatch | Rewrite):
+            for batch in write.batches if isinstance(write, Rewrite) else (write.batch,):
+                self._flipped.discard((write.partition, batch.header.segment, batch.header.base_index))
 
     def twin(self) -> MemoryDisk:
         """A copy of what is durable, as one takes it for a backup."""
@@ -229,6 +234,7 @@ class MemoryDisk:
         self.durable = DiskImage()
         self.visible = DiskImage()
         self._pending.clear()
+        self._flipped.clear()
 
     def recover(self) -> list[RecoveredPartition]:
         """What a start finds: the durable image, as the storage adapter reports it."""

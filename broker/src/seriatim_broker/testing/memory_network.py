@@ -10,9 +10,11 @@ there again who knows nothing of it.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from random import Random
+from typing import NamedTuple
 
 from seriatim_broker.core.messages import DATA, Heartbeat, HeartbeatAnswer, Message
 from seriatim_broker.interfaces.link import PeerIdentity, PeerRefusedError, PeerSilentError
@@ -52,6 +54,14 @@ class _Attempt:
     is_over: bool = False
 
 
+class _Bundle(NamedTuple):
+    """What one turn sent on a lane."""
+
+    sent_us: int
+    arrival_us: int
+    messages: list[Message]
+
+
 class MemoryConnection:
     """One end of a connection; implements `interfaces.link.Connection`."""
 
@@ -63,7 +73,7 @@ class MemoryConnection:
         self.is_closed = False
         self.is_silent = False  # its process is gone, and nobody was told
         self.other: MemoryConnection = self
-        self.bundles: list[tuple[int, int, list[Message]] | None] = [None, None, None]
+        self.bundles: tuple[deque[_Bundle], ...] = (deque(), deque(), deque())  # on their way, by lane
         self.arrivals = [0, 0, 0]  # of what this end sent, by lane
         self.held: list[tuple[int, list[Message]]] = []
         self._network = network
@@ -182,16 +192,16 @@ class MemoryNetwork(Paths):
                 if (end.own.member.broker, end.peer.member.broker) == (source, target):
                     held, end.held = end.held, []
                     for lane, messages in held:
-                        self._arrive(end, lane, messages)
+                        self._hand_on(end, lane, messages)
 
     # ---- messages -----------------------------------------------------------------------------------
 
     def carry(self, end: MemoryConnection, lane: int, message: Message) -> None:
         """Put a message on its way; what one turn sends on a lane arrives together."""
         now = self._timers.now_us
-        bundle = end.bundles[lane]
-        if bundle is not None and bundle[0] == now and bundle[1] == end.arrivals[lane]:
-            bundle[2].append(message)
+        bundles = end.bundles[lane]
+        if bundles and bundles[-1].sent_us == now and bundles[-1].arrival_us == end.arrivals[lane]:
+            bundles[-1].messages.append(message)
             return
         arrivals = end.arrivals
         arrival = now + self.latency_us()
@@ -201,14 +211,13 @@ class MemoryNetwork(Paths):
         else:
             arrival = max(arrival, arrivals[lane])
         arrivals[lane] = arrival
-        messages = [message]
-        end.bundles[lane] = (now, arrival, messages)
-        self._timers.after(arrival - now, self._arrive, end, lane, messages)
+        bundles.append(_Bundle(now, arrival, [message]))
+        self._timers.after(arrival - now, self._arrive, end, lane)
 
-    def _arrive(self, end: MemoryConnection, lane: int, messages: list[Message]) -> None:
-        bundle = end.bundles[lane]
-        if bundle is not None and bundle[2] is messages:
-            end.bundles[lane] = None
+    def _arrive(self, end: MemoryConnection, lane: int) -> None:
+        self._hand_on(end, lane, end.bundles[lane].popleft().messages)
+
+    def _hand_on(self, end: MemoryConnection, lane: int, messages: list[Message]) -> None:
         source, target = end.own.member.broker, end.peer.member.broker
         if self.is_cut(source, target) or any(held == lane for held, _ in end.held):
             end.held.append((lane, messages))

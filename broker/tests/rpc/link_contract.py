@@ -1,0 +1,155 @@
+"""What every network between brokers must do for `runtime.links`: the same cases over gRPC and over the simulator's.
+
+A module that has a `peers` fixture takes up `CASES`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from random import Random
+from typing import Any, Protocol
+
+from seriatim_api.ids import MemberId
+from seriatim_broker.adapters.system_clock import SystemClock
+from seriatim_broker.core import messages as m
+from seriatim_broker.core.events import Event, LinkDown, LinkUp, Received
+from seriatim_broker.interfaces.link import Dialer, PeerIdentity
+from seriatim_broker.runtime.links import Links
+
+DEADLINE_S = 5.0
+
+
+class Peer:
+    """One broker's links, and the events they gave."""
+
+    def __init__(self, identity: PeerIdentity, dialer: Dialer, resolve: Callable[[str], str | None]) -> None:
+        self.identity = identity
+        self.dialer = dialer
+        self.events: list[Event] = []
+        self._arrived = asyncio.Event()
+        broker = identity.member.broker
+        self.links = Links(broker, dialer, resolve, self._take, self._take, SystemClock(), Random(1))
+
+    def _take(self, event: Event) -> None:
+        self.events.append(event)
+        self._arrived.set()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait for a state."""
+        async with asyncio.timeout(DEADLINE_S):
+            while not condition():
+                self._arrived.clear()
+                await self._arrived.wait()
+
+    def ups(self) -> list[LinkUp]:
+        """Links that came up."""
+        return [event for event in self.events if isinstance(event, LinkUp)]
+
+    def downs(self, *, refused: bool) -> list[LinkDown]:
+        """Links that went down."""
+        return [event for event in self.events if isinstance(event, LinkDown) and event.refused == refused]
+
+    def messages(self) -> list[m.Message]:
+        """What was received."""
+        return [event.message for event in self.events if isinstance(event, Received)]
+
+
+class Peers(Protocol):
+    """A network under test."""
+
+    async def start(self, name: str, run: int) -> Peer:
+        """A broker that listens."""
+
+    async def stop(self, peer: Peer) -> None:
+        """End it: its connections break, and its address refuses."""
+
+    def address(self, name: str) -> str:
+        """Where a broker is reached."""
+
+
+def identity(name: str, run: int) -> PeerIdentity:
+    """Who a broker of that name is."""
+    return PeerIdentity("c1", MemberId(name, f"{name}-disk"), run)
+
+
+async def test_messages_of_a_stream_arrive_in_order(peers: Peers) -> None:
+    a, b = await peers.start("a", 1), await peers.start("b", 4)
+    a.links.connect("b")
+    await a.until(lambda: bool(a.ups()))
+    await b.until(lambda: bool(b.ups()))
+    assert a.ups() == [LinkUp("b", b.identity.member, 4, 1)]
+    assert b.ups() == [LinkUp("a", a.identity.member, 1, 1)]
+    data = [m.Replicate(7, 1, bytes(16), at, ()) for at in range(50)]
+    beats = [m.Heartbeat(at) for at in range(50)]
+    for datum, beat in zip(data, beats, strict=True):
+        a.links.send("b", datum)
+        b.links.send("a", beat)
+    await b.until(lambda: len(b.messages()) == 50)
+    await a.until(lambda: len(a.messages()) == 50)
+    assert b.messages() == data
+    assert a.messages() == beats
+
+
+async def test_a_peer_that_ends_is_noticed_and_its_next_run_found(peers: Peers) -> None:
+    a, b = await peers.start("a", 1), await peers.start("b", 4)
+    a.links.connect("b")
+    await a.until(lambda: bool(a.ups()))
+    await peers.stop(b)
+    await a.until(lambda: bool(a.downs(refused=True)))
+    assert [down.session for down in a.downs(refused=False)] == [1]
+    again = await peers.start("b", 5)
+    await a.until(lambda: len(a.ups()) == 2)
+    assert a.ups()[1] == LinkUp("b", again.identity.member, 5, 2)
+
+
+async def test_a_dialer_that_ends_is_noticed_by_the_acceptor(peers: Peers) -> None:
+    a, b = await peers.start("a", 1), await peers.start("b", 4)
+    a.links.connect("b")
+    await b.until(lambda: bool(b.ups()))
+    await peers.stop(a)
+    await b.until(lambda: bool(b.downs(refused=False)))
+    assert not b.links.is_up("a")
+
+
+async def test_a_newer_connection_of_the_same_dialer_takes_the_place_of_the_older(peers: Peers) -> None:
+    a, b = await peers.start("a", 1), await peers.start("b", 4)
+    carried: list[asyncio.Task[str]] = []
+    for count in (1, 2):
+        connection = await a.dialer.dial(peers.address("b"), DEADLINE_S)
+        await connection.confirm()
+        carried.append(asyncio.create_task(connection.run(lambda _message: None)))
+        await b.until(lambda count=count: len(b.ups()) == count)  # type: ignore[misc]
+    assert [down.session for down in b.downs(refused=False)] == [1]
+    assert not carried[1].done()
+    await asyncio.wait_for(carried[0], DEADLINE_S)
+    carried[1].cancel()
+    await asyncio.gather(carried[1], return_exceptions=True)
+    await b.until(lambda: len(b.downs(refused=False)) == 2)  # a cancelled run closes its connection
+
+
+async def test_a_connection_that_was_not_confirmed_is_never_used(peers: Peers) -> None:
+    a, b = await peers.start("a", 1), await peers.start("b", 4)
+    connection = await a.dialer.dial(peers.address("b"), DEADLINE_S)
+    assert connection.peer == b.identity
+    await connection.abandon("changed our mind")
+    a.links.connect("b")
+    await b.until(lambda: bool(b.ups()))
+    assert len(b.ups()) == 1
+
+
+async def test_dials_that_cross_end_in_one_link(peers: Peers) -> None:
+    a, b = await peers.start("a", 1), await peers.start("b", 4)
+    a.links.connect("b")
+    b.links.connect("a")
+    await a.until(lambda: a.links.is_up("b"))
+    await b.until(lambda: b.links.is_up("a"))
+    marker = m.Heartbeat(77)
+    async with asyncio.timeout(DEADLINE_S):  # a crossing may break one link before both settle on the other
+        while marker not in b.messages():
+            a.links.send("b", marker)
+            await asyncio.sleep(0.02)
+
+
+CASES: dict[str, Any] = {name: case for name, case in list(globals().items()) if name.startswith("test_")}
+"""Every case, for a module to take up."""
