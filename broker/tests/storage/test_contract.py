@@ -18,7 +18,7 @@ _CRAMPED = RocksSettings(
     extent_copy_size_bytes_min=1,
     head_cache_size_bytes_max=1,
     group_size_bytes_max=1,
-    spare_extents=0,
+    extents=24,
     reserve_bytes_min=0,
 )
 """Extents of two or three batches, nothing read from memory, a flush for each submit."""

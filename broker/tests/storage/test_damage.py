@@ -17,7 +17,7 @@ from .build import SegmentBuilder, segment_record
 from .contract import put, read_all
 from .harness import MIB, RocksHarness
 
-_SETTINGS = RocksSettings(head_cache_size_bytes_max=1)
+_SETTINGS = RocksSettings(extents=2, head_cache_size_bytes_max=1)
 _BODY_BYTES = 40_000
 _BATCHES = 50
 

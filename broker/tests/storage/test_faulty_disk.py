@@ -100,7 +100,7 @@ async def test_nothing_is_durable_before_the_disk_has_synced(tmp_path: Path) -> 
         assert len(gaps) < 1000
 
 
-async def _flat_out(tmp_path: Path, settings: str, seconds: float) -> dict[str, Any]:
+async def _flat_out(tmp_path: Path, settings: str, seconds: float, *fault: str) -> dict[str, Any]:
     data, control = tmp_path / "data", tmp_path / "control"
     data.mkdir()
     async with _process(
@@ -108,6 +108,7 @@ async def _flat_out(tmp_path: Path, settings: str, seconds: float) -> dict[str, 
         str(_HERE / "flat_out_process.py"),
         str(data),
         str(seconds),
+        *fault,
         env=slowdisk.environment(slowdisk.build(tmp_path), data, "", control),
         stdin=asyncio.subprocess.PIPE,
     ) as process:
@@ -115,8 +116,7 @@ async def _flat_out(tmp_path: Path, settings: str, seconds: float) -> dict[str, 
         async with asyncio.timeout(seconds + 2 * _DEADLINE_S):
             while await process.stdout.readline() != b"ready\n":
                 assert not process.stdout.at_eof()
-            # Only now: making extents ahead stops the process for many syncs, which is another matter.
-            control.write_text(settings)
+            control.write_text(settings)  # only now: a start may wait for the disk
             output, _errors = await process.communicate(b"go\n")
         assert process.returncode == 0, output
         figures: dict[str, Any] = json.loads(output.decode().splitlines()[-1])
@@ -124,21 +124,33 @@ async def _flat_out(tmp_path: Path, settings: str, seconds: float) -> dict[str, 
 
 
 async def test_a_slow_disk_does_not_hold_up_the_loop_for_a_moment(tmp_path: Path) -> None:
-    figures = await _flat_out(tmp_path, "write_ms=25 sync_ms=10", 6.0)
-    _assert_never_held_up(figures)
+    _assert_never_held_up(await _flat_out(tmp_path, "write_ms=25 sync_ms=10", 6.0))
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(180)
 async def test_a_slow_disk_does_not_hold_up_the_loop_for_a_minute(tmp_path: Path) -> None:
     figures = await _flat_out(tmp_path, "write_ms=25 sync_ms=25", 60.0)
-    assert figures["refusals"] > 0, f"the disk was not slow enough to show anything: {figures}"
+    assert figures["emptied"] > 0, f"no extent was used again: {figures}"
     _assert_never_held_up(figures)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["wait_in_writes", "flush_in_writes", "make_a_family"])
+async def test_what_waits_for_the_disk_on_the_loop_is_seen(tmp_path: Path, fault: str) -> None:
+    figures = await _flat_out(tmp_path, "write_ms=25 sync_ms=25", 2.0, fault)
+    assert figures["pause_ms"] >= _PAUSE_MS_MAX, figures
+    assert (figures["write_ms"] >= _PAUSE_MS_MAX) == fault.endswith("in_writes"), figures
+
+
 def _assert_never_held_up(figures: dict[str, Any]) -> None:
-    # A busy or virtual machine stands still for a moment now and then; a disk that holds the loop up does it all the
-    # time. So the least good third of the windows is not looked at.
-    for name in ("writes_ms", "lags_ms"):
-        windows = sorted(figures[name])
-        assert windows[len(windows) * 2 // 3 - 1] < _PAUSE_MS_MAX, figures
+    """Neither a single write nor anything else held up the loop, over the whole run.
+
+    A disk operation takes at least as long as the bound here, and there are hundreds a second: what waits for one with
+    the interpreter lock, on whatever thread, is seen. Seen were 2 to 6 ms, also with three other processes on two
+    processors. `flat_out_process` tells what is left out and why: what the machine does, not the storage.
+    """
+    assert figures["refusals"] > 0, f"the disk was not slow enough to show anything: {figures}"
+    assert figures["reads"] > 0, figures
+    assert figures["write_ms"] < _PAUSE_MS_MAX, figures
+    assert figures["pause_ms"] < _PAUSE_MS_MAX, figures

@@ -5,20 +5,27 @@ from __future__ import annotations
 import asyncio
 import shutil
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from seriatim_api.ids import PartitionId
 from seriatim_broker.adapters.crc import crc32c
 from seriatim_broker.adapters.rocks import RocksSettings, RocksStorage
+from seriatim_broker.adapters.rocks import storage as storage_module
+from seriatim_broker.adapters.rocks.engine import Op, WriteRefusedError
+from seriatim_broker.adapters.rocks.extents import SegmentLog
 from seriatim_broker.adapters.rocks.reader import Stored, Stretch
-from seriatim_broker.core.log import DropPartition, DropSegment, PutSegment, Truncate, Write
+from seriatim_broker.adapters.rocks.settings import EXTENTS_MAX, EXTENTS_MIN
+from seriatim_broker.core.log import Batch, DropPartition, DropSegment, PutSegment, Rewrite, Truncate, Write
 
 from .build import SegmentBuilder, segment_record
 from .contract import put, read_all
 from .harness import MIB, RocksHarness
 
 _SETTINGS = RocksSettings(
+    extents=16,
     extent_size_bytes_max=8 * MIB,
     extent_memtable_size_bytes=2 * MIB,
     extent_copy_size_bytes_min=MIB,
@@ -59,7 +66,7 @@ async def test_extents_of_dropped_segments_go_at_once(harness: RocksHarness) -> 
     writes: list[Write] = [DropSegment(builder.partition, 1) for builder in builders]
     await put(harness, writes)
     await harness.storage.settle()
-    assert harness.storage.extent_count <= 1 + _SETTINGS.spare_extents
+    assert harness.storage.extent_count <= 1
     await harness.reopen(crash=False)
     assert _used_bytes(harness.directory) < 8 * MIB
     assert harness.recovered == {}
@@ -99,7 +106,7 @@ def _after_the_next_read(
     harness: RocksHarness, monkeypatch: pytest.MonkeyPatch, partition: int, writes: Sequence[Write]
 ) -> None:
     """Submit writes between the moment when a partition was read from the disk and the use of what was read."""
-    read_disk = harness.storage.read_disk
+    read_disk = harness.storage.reader.read_disk
     left = [writes]
 
     async def read_then_write(of: int, segment: int, stretches: Sequence[Stretch], max_bytes: int) -> list[Stored]:
@@ -108,7 +115,7 @@ def _after_the_next_read(
             harness.storage.submit(left.pop())
         return stored
 
-    monkeypatch.setattr(harness.storage, "read_disk", read_then_write)
+    monkeypatch.setattr(harness.storage.reader, "read_disk", read_then_write)
 
 
 async def test_what_is_dropped_between_reading_and_copying_stays_dropped(
@@ -122,6 +129,115 @@ async def test_what_is_dropped_between_reading_and_copying_stays_dropped(
     await harness.reopen(crash=True)
     assert sorted(harness.recovered) == [1]
     assert await read_all(harness, builders[0]) == builders[0].batches
+
+
+async def test_what_is_copied_can_be_read_before_the_copy_is_written(
+    harness: RocksHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    builders = await _fill(harness, 8, 24 * MIB, 50_000)
+    put_moved, write = harness.storage.put_moved, harness.storage._engine.write
+    refusals = 0
+    reads: list[asyncio.Task[list[Batch]]] = []
+
+    def refuse_at_first(ops: Iterable[Op]) -> int:
+        nonlocal refusals
+        if refusals:
+            refusals -= 1
+            raise WriteRefusedError("for this test")
+        return write(ops)
+
+    def move_and_read(of: int, segment: int, log: SegmentLog, place: int, stored: Sequence[Stored]) -> None:
+        nonlocal refusals
+        put_moved(of, segment, log, place, stored)
+        refusals = 5
+        first = stored[0].batch.header.base_index
+        reads.append(asyncio.create_task(harness.storage.read(PartitionId(of), segment, first, first + 3, MIB)))
+
+    monkeypatch.setattr(harness.storage, "put_moved", move_and_read)
+    monkeypatch.setattr(harness.storage._engine, "write", refuse_at_first)
+    await put(harness, [DropPartition(builder.partition) for builder in builders[2:]])
+    await harness.storage.settle()
+    assert reads
+    for found in await asyncio.gather(*reads):
+        assert len(found) == 3
+
+
+async def test_extents_are_used_again(tmp_path: Path) -> None:
+    harness = RocksHarness(tmp_path, replace(_SETTINGS, extents=4, extent_size_bytes_max=2 * MIB))
+    kept = SegmentBuilder(100)
+    await put(harness, [PutSegment(kept.partition, segment_record())])
+    begun = []
+    for turn in range(8):
+        builders = [SegmentBuilder(number, turn + 1, seed=number) for number in range(1, 5)]
+        for _ in range(12):
+            await put(harness, [builder.put(100_000) for builder in builders])
+        await put(harness, [kept.put(count=turn + 1)])
+        active = harness.storage._table.active
+        assert active is not None
+        begun.append(active.number)
+        await harness.reopen(crash=bool(turn % 2))
+        assert harness.storage._table.active is not None
+        assert harness.storage._table.active.number == active.number, "what comes next goes to the extent begun last"
+        await put(harness, [DropSegment(builder.partition, turn + 1) for builder in builders])
+        await harness.storage.settle()
+    assert max(begun) <= 4
+    assert begun != sorted(begun), "none was used twice"
+    assert harness.storage._engine.extents == [1, 2, 3, 4]
+    assert await read_all(harness, kept) == kept.batches
+    await harness.reopen(crash=True)
+    assert await read_all(harness, kept) == kept.batches
+    assert _used_bytes(harness.directory) < 10 * MIB
+    await harness.close()
+
+
+async def test_an_extent_goes_on_while_none_is_spare(tmp_path: Path) -> None:
+    harness = RocksHarness(tmp_path, replace(_SETTINGS, extents=2))
+    (kept,) = await _fill(harness, 1, 9 * MIB, 50_000)
+    assert harness.storage.extent_count == 2
+    other = SegmentBuilder(2)
+    await put(harness, [PutSegment(other.partition, segment_record())])
+    for _ in range(20):
+        await put(harness, [other.put(MIB)])
+    await put(harness, [DropPartition(other.partition)])  # now the last extent is sparse, but there is no other
+    await harness.storage.settle()
+    log = harness.storage._table.log(kept.partition, 1)
+    assert log is not None
+    in_the_last = [batch for batch in kept.batches if batch.header.base_index >= log.runs[-1].start]
+    await put(harness, [Rewrite(kept.partition, 1, tuple(in_the_last[:5])), kept.put()])
+    assert await read_all(harness, kept) == kept.batches
+    for crash in (True, False):
+        await harness.reopen(crash=crash)
+        assert await read_all(harness, kept) == kept.batches
+    await put(harness, [DropPartition(kept.partition)])
+    await harness.storage.settle()
+    assert _used_bytes(harness.directory) < 8 * MIB
+    await harness.close()
+
+
+async def test_the_extent_begun_last_is_known_when_the_clock_goes_back(
+    harness: RocksHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter(range(1_000_000, 0, -1000))
+    monkeypatch.setattr(storage_module, "_now_ms", lambda: next(clock))
+    builders = await _fill(harness, 1, 36 * MIB, 500_000)
+    active = harness.storage._table.active
+    assert active is not None
+    assert active.number == 5
+    await harness.reopen(crash=True)
+    assert harness.storage._table.active is not None
+    assert harness.storage._table.active.number == 5
+    assert await read_all(harness, builders[0]) == builders[0].batches
+
+
+@pytest.mark.parametrize("size_gib", [1, 20, 100, 1000, 16_000])
+def test_there_are_extents_for_the_whole_disk(size_gib: int) -> None:
+    size_bytes = size_gib << 30
+    settings = RocksSettings().for_disk(size_bytes)
+    assert settings.extents is not None
+    assert EXTENTS_MIN <= settings.extents <= EXTENTS_MAX
+    assert size_bytes < settings.extents * settings.extent_size_bytes_max < 1.3 * size_bytes
+    assert RocksSettings(extents=3).for_disk(size_bytes) == RocksSettings(extents=3)
+    assert RocksSettings().for_disk(0) == RocksSettings().for_disk(1 << 30)
 
 
 async def test_what_is_cut_between_reading_and_returning_is_not_returned(

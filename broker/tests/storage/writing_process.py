@@ -26,7 +26,9 @@ _TURNS_MAX = 1_000_000
 
 async def main(directory: Path) -> None:
     """Append to five partitions as fast as the disk takes it."""
-    settings = RocksSettings(extent_size_bytes_max=1 << 20, extent_memtable_size_bytes=1 << 20, reserve_bytes_min=0)
+    settings = RocksSettings(
+        extents=16, extent_size_bytes_max=1 << 20, extent_memtable_size_bytes=1 << 20, reserve_bytes_min=0
+    )
     storage = RocksStorage.open(directory, settings, crc32c)
     list(storage.recover())
     lengths: dict[int, list[int]] = {}

@@ -1,41 +1,43 @@
-"""The one place that knows rocksdict: opening, options, column families, writing, flushing, iterating.
+"""The one place that knows rocksdict: opening, column families, writing, flushing, iterating.
 
-What rocksdict does with the interpreter lock decides how it may be called (measured, rocksdict 0.3.29, RocksDB 10.4):
+What rocksdict does with the interpreter lock decides how it may be called (measured, rocksdict 0.3.29, RocksDB 10.4,
+on a disk that takes 25 ms for each write and sync):
 
-* `flush_wal`, `flush`, `compact_range` and `close` let go of it: they belong in a worker thread.
-* `write`, iterators and the making and dropping of column families keep it: whatever thread they run in, the event
-  loop stands still meanwhile. So `write` must never reach the disk. With `manual_wal_flush` it fills a buffer in
-  memory; and since RocksDB holds one mutex while it hands that buffer to the disk, `write` must never run beside
-  `flush_wal`. The writer takes care of that.
+    flush_wal, flush, compact_range           let go of it: they belong in a worker thread
+    create_column_family, drop_…, set_options keep it for 150 to 550 ms: manifest and options file are synced
+    opening, closing                          keep it for 100 ms and more: before the broker serves, and after
+    write                                     keeps it, and does not reach the disk (below)
+    get, iterators                            keep it for each block that must be read
 
-rocksdict has no setter for `manual_wal_flush`, nor for the level of RocksDB's own log file, which it writes to inside
-`write` whenever a memtable is full. Both come in through an options file that is made for the purpose, in RocksDB's
-format; whether they were taken is checked after opening.
+While it is kept the event loop stands still, whatever thread made the call: no heartbeat is answered. So:
+
+* All column families are made while the database is opened. An extent that is used up is emptied and used again, never
+  dropped: its column family is of the FIFO kind with automatic compaction off, and a compaction asked for by
+  `compact_range` then drops every file without reading it, in one durable step.
+  (So no tool that compacts may be let loose on the directory. What it drops is missed at the next start or read.)
+* `write` must never reach the disk. With `manual_wal_flush` it fills a buffer in memory; and since RocksDB holds one
+  mutex while it hands that buffer to the disk, `write` must never run beside `flush_wal`. The writer takes care of
+  that. What is left of the disk in `write` is the making of a new, empty log file when a memtable is full.
+* Reads run in worker threads, and hold up the loop for one block at a time. What begins and ends them takes RocksDB's
+  big mutex, and must not run beside the first half of `flush_wal` either. Otherwise (seen, 22 ms):
+    1. the flusher hands the buffer to the disk, under the mutex of the write-ahead log, without the interpreter lock;
+    2. a background thread, at the end of a flush, takes the big mutex, then waits for that of the log;
+    3. a reader waits for the big mutex, with the interpreter lock, and so does the loop.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
-import time
+import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
 import structlog
-from rocksdict import (
-    BlockBasedOptions,
-    Cache,
-    DBCompressionType,
-    DBRecoveryMode,
-    Options,
-    Rdict,
-    WriteBatch,
-    WriteOptions,
-)
+from rocksdict import CompactOptions, Rdict, WriteBatch, WriteOptions
 from seriatim_api.errors import CorruptionError, StorageError
 
+from . import options
 from .settings import RocksSettings
 
 _log = structlog.get_logger(__name__)
@@ -57,12 +59,7 @@ META: Final = "meta"
 INDEX: Final = "index"
 CURSOR: Final = "cursor"
 _EXTENT_PREFIX: Final = "extent-"
-
-_WAL_BUFFER_BYTES: Final = 8 << 20
-_BLOCK_BYTES: Final = 32 << 10
-_UNSETTABLE_OPTIONS: Final = ("manual_wal_flush=true", "info_log_level=ERROR_LEVEL")
-_INFO_LOG_BYTES_MAX: Final = 8 << 20
-_PAUSE_MS_MAX: Final = 20.0
+_KEY_MAX: Final = b"\xff" * 32
 
 
 class WriteRefusedError(Exception):
@@ -86,70 +83,51 @@ class Engine:
     def __init__(self, path: Path, settings: RocksSettings) -> None:
         """Open, or make, the database in `path`; replays what the last run left in its write-ahead log.
 
+        Extents 1 to `settings.extents` are there afterwards, and those above that were there before. Blocks.
+
         Raises:
             CorruptionError: A log or table is damaged. A record cut off at the end of the log is not damage.
             StorageError: It cannot be opened for another reason.
         """
-        self._settings = settings
-        self._cache = Cache(settings.block_cache_size_bytes)
+        assert settings.extents is not None
         self._write_options = WriteOptions()
         self._write_options.no_slowdown = True
         self._write_options.sync = False
+        self._not_beside_buffer = threading.Lock()
+        self._compact_options = CompactOptions()
+        self._compact_options.set_exclusive_manual_compaction(False)  # compactions of other families go on
         try:
-            self._db = self._open(path)
-            for name in (META, INDEX, CURSOR):
-                if name not in self._families:
-                    self._families[name] = self._db.create_column_family(name, self._meta_options())
-            self._check_options(path)
+            known = Rdict.list_cf(str(path), options.raw()) if (path / "CURRENT").exists() else []
+            names = {META, INDEX, CURSOR, *map(extent_name, range(1, settings.extents + 1)), *known} - {"default"}
+            extents = sorted(name for name in names if name.startswith(_EXTENT_PREFIX))
+            database, kinds = options.load(settings)
+            kind_of = {name: kinds[options.EXTENT if name in extents else options.SMALL] for name in sorted(names)}
+            self._db = Rdict(str(path), database, kind_of)
+            self._families: dict[str, Rdict] = {name: self._db.get_column_family(name) for name in names}
+            self._handles: dict[str, Family] = {name: self._db.get_column_family_handle(name) for name in names}
+            options.check(path, extents)
         except Exception as error:
             raise _opening_error(path, error) from error
-        self._handles: dict[str, Family] = {}
-
-    def _open(self, path: Path) -> Rdict:
-        names = Rdict.list_cf(str(path), Options(raw_mode=True)) if (path / "CURRENT").exists() else []
-        families = {
-            name: self._extent_options() if name.startswith(_EXTENT_PREFIX) else self._meta_options() for name in names
-        }
-        db = Rdict(str(path), self._database_options(), families or None)
-        self._families: dict[str, Rdict] = {name: db.get_column_family(name) for name in names if name != "default"}
-        return db
-
-    # ---- column families --------------------------------------------------------------------------------
+        self.extents = [int(name.removeprefix(_EXTENT_PREFIX)) for name in extents]
 
     def family(self, name: str) -> Family:
         """The handle of a column family, for writing."""
-        handle = self._handles.get(name)
-        if handle is None:
-            handle = self._handles[name] = self._db.get_column_family_handle(name)
-        return handle
+        return self._handles[name]
 
-    def extents(self) -> list[int]:
-        """Numbers of the extents that are there, ascending."""
-        found = (name for name in self._families if name.startswith(_EXTENT_PREFIX))
-        return sorted(int(name.removeprefix(_EXTENT_PREFIX)) for name in found)
+    # ---- extents ----------------------------------------------------------------------------------------
 
-    def make_extent(self, extent: int) -> None:
-        """Make an empty extent. Blocks for several fsyncs, with the interpreter lock held."""
-        name = extent_name(extent)
-        assert name not in self._families, name
-        begin = time.monotonic()
+    def empty_extent(self, extent: int) -> bool:
+        """Take everything out of an extent, durably; for a worker thread. Returns whether it is empty now.
+
+        Nobody may write to it meanwhile.
+        """
+        family = self._families[extent_name(extent)]
         try:
-            self._families[name] = self._db.create_column_family(name, self._extent_options())
+            family.compact_range(b"", _KEY_MAX, self._compact_options)
         except Exception as error:
-            die(f"extent {extent} cannot be made", error)
-        _tell_pause("extent made", extent, begin)
-
-    def drop_extent(self, extent: int) -> None:
-        """Drop an extent whole: its files go as soon as nobody reads them. Blocks for an fsync, with the lock held."""
-        name = extent_name(extent)
-        begin = time.monotonic()
-        self._handles.pop(name, None)
-        del self._families[name]
-        try:
-            self._db.drop_column_family(name)
-        except Exception as error:
-            die(f"extent {extent} cannot be dropped", error)
-        _tell_pause("extent dropped", extent, begin)
+            die(f"extent {extent} cannot be emptied", error)
+        with self.extent_cursor(extent) as cursor:
+            return next(cursor.forward(b""), None) is None
 
     def extent_size_bytes(self, extent: int) -> int:
         """What an extent takes, on disk and in memory; an estimate."""
@@ -183,12 +161,13 @@ class Engine:
             if "incomplete" in str(error).lower():
                 raise WriteRefusedError(str(error)) from error
             die("a write failed", error)
-        sequence: int = self._db.latest_sequence_number()
-        return sequence
+        return self.sequence()
 
     def flush_wal(self) -> None:
         """Write the log's buffer out and sync it; for a worker thread. An error ends the process."""
         try:
+            with self._not_beside_buffer:
+                self._db.flush_wal(False)
             self._db.flush_wal(True)
         except Exception as error:
             die("the write-ahead log cannot be flushed", error)
@@ -201,11 +180,12 @@ class Engine:
     # ---- reading ----------------------------------------------------------------------------------------
 
     def cursor(self, name: str, end: bytes | None = None) -> Cursor:
-        """A new iterator over a column family, as it is now, up to `end`."""
-        return Cursor(self._families[name].iter(), end)
+        """A new iterator over a column family, as it is now, up to `end`. To be closed."""
+        with self._not_beside_buffer:
+            return Cursor(self._families[name].iter(), end, self._not_beside_buffer)
 
     def extent_cursor(self, extent: int, end: bytes | None = None) -> Cursor:
-        """A new iterator over an extent.
+        """A new iterator over an extent. To be closed.
 
         Raises:
             CorruptionError: There is no such extent.
@@ -221,7 +201,8 @@ class Engine:
             CorruptionError: The block that holds it does not match its checksum.
         """
         try:
-            value: bytes | None = self._families[name].get(key)
+            with self._not_beside_buffer:
+                value: bytes | None = self._families[name].get(key)
         except Exception as error:
             raise reading_error(error) from error
         return value
@@ -239,59 +220,6 @@ class Engine:
         except Exception as error:
             die("the database cannot be closed", error)
 
-    # ---- options ----------------------------------------------------------------------------------------
-
-    def _database_options(self) -> Options:
-        settings = self._settings
-        options = _options_with_manual_wal()
-        options.create_if_missing(True)
-        options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
-        options.set_db_write_buffer_size(settings.memtables_size_bytes_max)
-        options.set_max_total_wal_size(settings.wal_size_bytes_max)
-        options.set_writable_file_max_buffer_size(_WAL_BUFFER_BYTES)
-        options.set_max_open_files(settings.open_files_max)
-        options.set_max_background_jobs(2)
-        options.set_avoid_unnecessary_blocking_io(True)
-        options.set_bytes_per_sync(1 << 20)
-        options.set_keep_log_file_num(4)
-        options.set_max_log_file_size(_INFO_LOG_BYTES_MAX)
-        options.set_stats_dump_period_sec(0)
-        options.set_stats_persist_period_sec(0)
-        return options
-
-    def _extent_options(self) -> Options:
-        options = self._family_options(self._settings.extent_memtable_size_bytes)
-        options.set_disable_auto_compactions(True)
-        options.set_compression_type(DBCompressionType.none())
-        return options
-
-    def _meta_options(self) -> Options:
-        trigger = self._settings.level0_files_compaction
-        options = self._family_options(self._settings.meta_memtable_size_bytes)
-        options.set_level_zero_file_num_compaction_trigger(trigger)
-        options.set_level_zero_slowdown_writes_trigger(trigger * 2)
-        options.set_level_zero_stop_writes_trigger(trigger * 3)
-        options.set_compression_type(DBCompressionType.lz4())
-        return options
-
-    def _family_options(self, memtable_size_bytes: int) -> Options:
-        table = BlockBasedOptions()
-        table.set_block_cache(self._cache)
-        table.set_block_size(_BLOCK_BYTES)
-        table.set_cache_index_and_filter_blocks(True)
-        options = Options(raw_mode=True)
-        options.set_block_based_table_factory(table)
-        options.set_write_buffer_size(memtable_size_bytes)
-        options.set_max_write_buffer_number(self._settings.memtables_count_max)
-        return options
-
-    def _check_options(self, path: Path) -> None:
-        newest = max(path.glob("OPTIONS-*"), key=lambda file: file.name)
-        text = newest.read_text()
-        for line in _UNSETTABLE_OPTIONS:
-            if line not in text:
-                raise StorageError(f"this rocksdict does not take {line}: writes would block on the disk")
-
 
 class Cursor:
     """An iterator whose end is never mistaken: after the last key its status is asked.
@@ -300,11 +228,19 @@ class Cursor:
     bytes and lets go of them (seen: an iterator that ends before its first key).
     """
 
-    __slots__ = ("_end", "_iter")
+    __slots__ = ("_end", "_iter", "_lock")
 
-    def __init__(self, iterator: Any, end: bytes | None) -> None:
+    def __init__(self, iterator: Any, end: bytes | None, lock: threading.Lock) -> None:
         self._iter = iterator
         self._end = end
+        self._lock = lock
+
+    def __enter__(self) -> Cursor:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        with self._lock:
+            self._iter = None
 
     def forward(self, key: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Keys and values from the first at or above `key`.
@@ -349,12 +285,6 @@ def reading_error(error: Exception) -> StorageError:
     return StorageError(f"the disk cannot be read: {error}")
 
 
-def _tell_pause(what: str, extent: int, begin: float) -> None:
-    pause_ms = round((time.monotonic() - begin) * 1000, 1)
-    log = _log.warning if pause_ms > _PAUSE_MS_MAX else _log.info
-    log(what, extent=extent, pause_ms=pause_ms)
-
-
 def _opening_error(path: Path, error: Exception) -> StorageError:
     if isinstance(error, StorageError):
         return error
@@ -369,19 +299,3 @@ def _opening_error(path: Path, error: Exception) -> StorageError:
 def _is_corruption(error: Exception) -> bool:
     text = str(error).lower()
     return "corrupt" in text or "checksum" in text or "no such file" in text
-
-
-def _options_with_manual_wal() -> Options:
-    directory = Path(tempfile.mkdtemp(prefix="seriatim-options-"))
-    try:
-        (directory / "OPTIONS-000001").write_text(
-            "[Version]\n  rocksdb_version=10.4.2\n  options_file_version=1.1\n"
-            "[DBOptions]\n"
-            + "".join(f"  {line}\n" for line in _UNSETTABLE_OPTIONS)
-            + '[CFOptions "default"]\n[TableOptions/BlockBasedTable "default"]\n'
-        )
-        (directory / "rocksdict-config.json").write_text('{"raw_mode": true}')
-        options, _families = Options.load_latest(str(directory))
-    finally:
-        shutil.rmtree(directory)
-    return options

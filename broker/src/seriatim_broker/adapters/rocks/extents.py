@@ -25,17 +25,19 @@ class Run(NamedTuple):
 class SegmentLog:
     """A segment's batches on this disk: where the next one goes, and the runs.
 
-    `version` grows when something is taken away or moved, so that a reader can tell that what it read is outdated.
-    `moved_ticket` is of the last write that moves batches: until it is through they are at neither place for a reader.
+    Readers compare: `cuts` grows when something is taken away, which outdates what was read meanwhile; `moves` when
+    something goes to another extent. `moved_ticket` is of the last write that moves batches: until that is written they
+    are at neither place for a reader.
     """
 
-    __slots__ = ("moved_ticket", "position", "runs", "tail", "version")
+    __slots__ = ("cuts", "moved_ticket", "moves", "position", "runs", "tail")
 
     def __init__(self) -> None:
         self.tail = 0
         self.position = 0
         self.runs: tuple[Run, ...] = ()
-        self.version = 0
+        self.cuts = 0
+        self.moves = 0
         self.moved_ticket = 0
 
     def run_at(self, index: int) -> int:
@@ -72,13 +74,16 @@ class Extent:
 
 
 class ExtentTable:
-    """All extents and all segments' logs."""
+    """All extents and all segments' logs.
+
+    `active` takes the next batches. It is the extent begun last, until another is begun: so what is left in older ones
+    of a segment that was dropped is never met by the same segment, should it be copied here again.
+    """
 
     def __init__(self) -> None:
         self.extents: dict[int, Extent] = {}
         self.active: Extent | None = None
         self.spares: list[int] = []
-        self.newest = 0
         self._partitions: dict[int, dict[int, SegmentLog]] = {}
 
     # ---- segments ---------------------------------------------------------------------------------------
@@ -109,7 +114,7 @@ class ExtentTable:
             del self._partitions[partition]
         for place, run in enumerate(log.runs):
             self._release(run, log.size_in(place))
-        log.version += 1
+        log.cuts += 1
         log.runs = ()
         return log
 
@@ -157,11 +162,11 @@ class ExtentTable:
             cut = log.end_of(len(kept) - 1)[1] - position
             self.extents[kept[-1].extent].live_bytes -= cut
         log.runs, log.tail, log.position = tuple(kept), length, position
-        log.version += 1
+        log.cuts += 1
         return gone, touched
 
     def move(self, log: SegmentLog, place: int, mid: int, mid_position: int, target: Extent) -> tuple[Run, Run | None]:
-        """Note that [start, mid) of a run was copied to another extent; returns the new run, and what is left."""
+        """Note that [start, mid) of a run is copied to another extent; returns the new run, and what is left."""
         run = log.runs[place]
         end, _end_position = log.end_of(place)
         size_bytes = mid_position - run.position
@@ -173,7 +178,7 @@ class ExtentTable:
         if left is None:
             source.runs -= 1
         log.runs = (*log.runs[:place], moved, *((left,) if left else ()), *log.runs[place + 1 :])
-        log.version += 1
+        log.moves += 1
         target.runs += 1
         target.size_bytes += size_bytes
         target.live_bytes += size_bytes
@@ -187,11 +192,20 @@ class ExtentTable:
 
     # ---- extents ----------------------------------------------------------------------------------------
 
-    def next_number(self) -> int:
-        """A number that no extent had since the start."""
-        self.newest += 1
-        return self.newest
+    def begin(self, now_ms: int) -> Extent:
+        """Have a spare extent take the next batches; so `opened_at_ms` grows, whatever the clock does."""
+        opened_at_ms = now_ms if self.active is None else max(now_ms, self.active.opened_at_ms + 1)
+        extent = self.active = Extent(self.spares.pop(0), opened_at_ms)
+        self.extents[extent.number] = extent
+        return extent
 
     def dead(self) -> list[int]:
         """Extents that hold nothing in use, and take no more."""
         return [e.number for e in self.extents.values() if e.runs == 0 and e is not self.active]
+
+    def retire(self, number: int) -> None:
+        """A dead extent was emptied, and is spare."""
+        extent = self.extents.pop(number)
+        assert extent.runs == 0, number
+        assert extent is not self.active, number
+        self.spares.append(number)

@@ -1,8 +1,9 @@
-"""Giving disk space back: dead extents are dropped whole, sparse ones are copied forward first.
+"""Giving disk space back: dead extents are emptied whole and are spare again, sparse ones are copied forward first.
 
-An extent goes only after the index entries that named it are gone durably. Copying takes one slice at a time, as an
-ordinary write behind everything submitted, and waits for it; a slice whose segment was cut or dropped meanwhile is
-thrown away. A crash between two slices leaves a run in two pieces, which is a legal state.
+An extent is emptied only after the index entries that named it are gone durably. Copying takes a slice of one segment
+at a time, as an ordinary write behind everything submitted, and waits whenever as much as a slice is on its way; a
+slice whose segment was cut or dropped meanwhile is thrown away. A crash between two slices leaves a run in two pieces,
+which is a legal state.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import structlog
 from seriatim_api.errors import SeriatimError
 
 from .extents import Extent, ExtentTable, SegmentLog
-from .reader import Stored, Stretch
+from .reader import Reader, Stored, Stretch
 from .settings import RocksSettings
 from .writer import Writer
 
@@ -28,18 +29,10 @@ class House(Protocol):
     """What housekeeping asks of the storage."""
 
     def rotate(self) -> None:
-        """End the active extent."""
+        """Begin another extent; one must be spare."""
 
-    def make_spare(self) -> None:
-        """Make one empty extent ahead."""
-
-    def drop_extent(self, number: int) -> None:
-        """Drop a dead extent and its record."""
-
-    async def read_disk(
-        self, partition: int, segment: int, stretches: Sequence[Stretch], max_bytes: int
-    ) -> list[Stored]:
-        """Read from the engine, in a worker thread."""
+    async def empty_extent(self, number: int) -> bool:
+        """Empty a dead extent, and drop its record; says whether it could be done."""
 
     def put_moved(self, partition: int, segment: int, log: SegmentLog, place: int, stored: Sequence[Stored]) -> None:
         """Put the first batches of a run again, in the active extent."""
@@ -48,15 +41,19 @@ class House(Protocol):
 class Housekeeper:
     """One task while there is something to do; owned by the storage, which awaits it when it closes."""
 
-    def __init__(self, house: House, table: ExtentTable, writer: Writer, settings: RocksSettings) -> None:
+    def __init__(
+        self, house: House, table: ExtentTable, writer: Writer, reader: Reader, settings: RocksSettings
+    ) -> None:
         self._house = house
         self._table = table
         self._writer = writer
+        self._reader = reader
         self._settings = settings
         self._task: asyncio.Task[None] | None = None
         self._again = False
         self._is_closed = False
         self._unreadable: set[int] = set()
+        self._moving_bytes = 0
 
     def wake(self) -> None:
         """Look soon: something was dropped, or an extent was begun."""
@@ -79,25 +76,23 @@ class Housekeeper:
     async def _run(self) -> None:
         while self._again and not self._is_closed:
             self._again = False
-            await self._drop_dead()
-            if not self._table.spares and self._settings.spare_extents:
-                self._house.make_spare()
-                self._again = True
+            await self._empty_dead()
             extent = self._sparse()
             if extent is not None:
                 await self._copy_forward(extent)
                 self._again = True
 
-    async def _drop_dead(self) -> None:
-        active = self._table.active
-        if active is not None and active.runs == 0 and active.size_bytes >= self._settings.extent_copy_size_bytes_min:
+    async def _empty_dead(self) -> None:
+        active, size_min = self._table.active, self._settings.extent_copy_size_bytes_min
+        if active is not None and active.runs == 0 and active.size_bytes >= size_min and self._table.spares:
             self._house.rotate()
         dead = self._table.dead()
-        if not dead:
-            return
-        await self._writer.drain()
+        if dead:
+            await self._writer.drain()
         for number in dead:  # an extent that takes no more cannot come to life again
-            self._house.drop_extent(number)
+            if not self._is_closed and await self._house.empty_extent(number):
+                self._unreadable.discard(number)
+                self._again = True  # what waited for a spare one need not wait any more
 
     def _sparse(self) -> Extent | None:
         settings = self._settings
@@ -105,6 +100,8 @@ class Housekeeper:
             if extent.runs == 0 or extent.number in self._unreadable:
                 continue
             if extent.size_bytes < settings.extent_copy_size_bytes_min:
+                continue
+            if extent is self._table.active and not self._table.spares:
                 continue
             if extent.is_sparse(settings.extent_live_percent_min):
                 return extent
@@ -114,6 +111,7 @@ class Housekeeper:
         if extent is self._table.active:
             self._house.rotate()
         _log.info("extent is copied forward", extent=extent.number, size=extent.size_bytes, live=extent.live_bytes)
+        await self._writer.drain()  # its last batches may not be written yet
         try:
             for partition, segment, log, _place in list(self._table.runs_in(extent.number)):
                 await self._copy_segment(partition, segment, log, extent.number)
@@ -127,14 +125,17 @@ class Housekeeper:
             place = next((at for at, run in enumerate(log.runs) if run.extent == extent), None)
             if place is None:
                 return
-            version = log.version
+            seen = log.cuts, log.moves
             stretch = Stretch(extent, log.runs[place].start, log.end_of(place)[0])
             try:
-                stored = await self._house.read_disk(partition, segment, [stretch], SLICE_BYTES_MAX)
+                stored = await self._reader.read_disk(partition, segment, [stretch], SLICE_BYTES_MAX)
             except SeriatimError:
-                if log.version == version:
+                if (log.cuts, log.moves) == seen:
                     raise
-                continue  # cut or dropped while it was read
-            if log.version == version:
+                continue  # cut, dropped or moved while it was read
+            if (log.cuts, log.moves) == seen:
                 self._house.put_moved(partition, segment, log, place, stored)
+                self._moving_bytes += sum(one.batch.size_bytes for one in stored)
+            if self._moving_bytes >= SLICE_BYTES_MAX:
                 await self._writer.drain()
+                self._moving_bytes = 0

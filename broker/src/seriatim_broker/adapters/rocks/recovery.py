@@ -30,16 +30,15 @@ _NO_LIMIT_BYTES = 1 << 62
 def recover_extents(engine: Engine, table: ExtentTable) -> None:
     """Take up the extents: those with a record are in use, the others are spare."""
     end = keys.extent_key(0xFFFFFFFF)
-    opened = {keys.split_extent_key(key): read_extent(value) for key, value in engine.cursor(INDEX, end).forward(b"")}
-    table.newest = max([*engine.extents(), *opened], default=0)
-    for number in engine.extents():
+    with engine.cursor(INDEX, end) as cursor:
+        opened = {keys.split_extent_key(key): read_extent(value) for key, value in cursor.forward(b"")}
+    for number in engine.extents:
         if number in opened:
             extent = table.extents[number] = Extent(number, opened[number])
             extent.size_bytes = engine.extent_size_bytes(number)
         else:
             table.spares.append(number)
-    if table.extents:
-        table.active = table.extents[max(table.extents)]
+    table.active = max(table.extents.values(), key=lambda extent: extent.opened_at_ms, default=None)
 
 
 class Recovery:
@@ -62,8 +61,9 @@ class Recovery:
 
     def _rows(self, family: str) -> Iterator[tuple[int, str, bytes, bytes]]:
         begin = keys.partition_range(1)[0]
-        for key, value in self._engine.cursor(family).forward(begin):
-            yield keys.partition_of(key), family, key, value
+        with self._engine.cursor(family) as cursor:
+            for key, value in cursor.forward(begin):
+                yield keys.partition_of(key), family, key, value
 
     def _partition(self, partition: PartitionId, rows: list[tuple[str, bytes, bytes]]) -> RecoveredPartition:
         records: dict[int, LocalSegment] = {}

@@ -4,6 +4,9 @@ The parts: `engine` (rocksdict), `writer` (groups and flushes), `extents` (where
 batches in memory), `copies` (tail copies), `reader`, `recovery`, `housekeeping`. Here is what ties them: each `Write`
 becomes operations of one group, and the tables in memory follow at once.
 
+Nothing here waits for the disk on the event loop, and nothing is called on any thread that waits for it with the
+interpreter lock (see `engine`), but for the blocks of a read.
+
 Lives on one event loop, that of the first `submit`.
 """
 
@@ -13,14 +16,12 @@ import asyncio
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import structlog
 from seriatim_api.batch import Checksum
-from seriatim_api.errors import DeadlineExceededError, StorageError
 from seriatim_api.ids import PartitionId
 
 from ...core.log import (
@@ -44,7 +45,7 @@ from .engine import CURSOR, DELETE, DELETE_RANGE, INDEX, META, PUT, Engine, exte
 from .extents import Extent, ExtentTable, SegmentLog
 from .head_cache import HeadCache
 from .housekeeping import Housekeeper
-from .reader import Stored, Stretch, plan, read_stretches, verify_link, verify_tail
+from .reader import Reader, Stored
 from .recovery import Recovery, recover_extents
 from .settings import RocksSettings
 from .watermark import Watermark
@@ -54,10 +55,6 @@ _log = structlog.get_logger(__name__)
 
 _DATABASE: Final = "log"
 _KEY_BYTES: Final = 16
-_READERS: Final = 2
-_READ_ATTEMPTS_MAX: Final = 8
-
-_Result = TypeVar("_Result")
 
 
 class RocksStorage:
@@ -66,7 +63,8 @@ class RocksStorage:
     def __init__(self, directory: Path, settings: RocksSettings, checksum: Checksum) -> None:
         """Use `open`."""
         self._directory = directory
-        self._settings = settings
+        disk = os.statvfs(directory)
+        settings = self._settings = settings.for_disk(disk.f_blocks * disk.f_frsize)
         self._checksum = checksum
         self._watermark = Watermark(directory, checksum)
         self._engine = Engine(directory / _DATABASE, settings)
@@ -75,8 +73,8 @@ class RocksStorage:
         self._head = HeadCache(settings.head_cache_size_bytes_max)
         self._writer = Writer(self._engine, settings, self._watermark)
         self._writer.on_flushed = self._flushed
-        self._housekeeper = Housekeeper(self, self._table, self._writer, settings)
-        self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="seriatim-read")
+        self.reader = Reader(self._engine, checksum, self._table, self._copies, self._head, self._writer, settings)
+        self._housekeeper = Housekeeper(self, self._table, self._writer, self.reader, settings)
         self._report: Callable[[int], None] = lambda _ticket: None
         self._on_closed: Callable[[], None] = lambda: None
         self._is_recovered = False
@@ -124,8 +122,6 @@ class RocksStorage:
         storage._watermark.check(sequence)
         storage._watermark.open(sequence)
         recover_extents(storage._engine, storage._table)
-        for _count in range(settings.spare_extents - len(storage._table.spares)):
-            storage.make_spare()
         return storage
 
     # ---- the interface ----------------------------------------------------------------------------------
@@ -144,11 +140,12 @@ class RocksStorage:
         """Take writes, to be made durable together and in order with earlier ones; returns their ticket."""
         assert self._is_recovered, "submit before recover came to its end"
         assert not self._is_closed, "submit after close"
-        group = self._writer.group()
-        size = group.size_bytes
-        for write in writes:
-            self._apply[type(write)](group, write)
-        return self._writer.commit(group, group.size_bytes - size)
+
+        def fill(group: Group) -> None:
+            for write in writes:
+                self._apply[type(write)](group, write)
+
+        return self._writer.submit(fill)
 
     def on_durable(self, report: Callable[[int], None]) -> None:
         """Name the function that is called on the event loop with the highest durable ticket."""
@@ -166,8 +163,8 @@ class RocksStorage:
 
     @property
     def extent_count(self) -> int:
-        """How many extents there are, spare ones too; for a metric."""
-        return len(self._table.extents) + len(self._table.spares)
+        """How many extents are in use; for a metric."""
+        return len(self._table.extents)
 
     def is_disk_full(self) -> bool:
         """Whether the disk's reserve is reached: new appends must be refused. Looked up once a second."""
@@ -194,20 +191,7 @@ class RocksStorage:
             CorruptionError: A body or the chain does not match its checksum.
             DeadlineExceededError: The disk did not answer in time.
         """
-        for _attempt in range(_READ_ATTEMPTS_MAX):
-            log = self._table.log(partition, segment_no)
-            if log is not None:
-                await self._writer.wait(log.moved_ticket)
-            version = log.version if log is not None else 0
-            try:
-                found = await self._read_once(partition, segment_no, from_index, until_index, max_bytes)
-            except StorageError:
-                if log is None or log.version == version:
-                    raise
-                continue  # cut, moved or dropped while it was read
-            if log is None or log.version == version:
-                return found
-        raise DeadlineExceededError(f"partition {partition} segment {segment_no} changes faster than it can be read")
+        return await self.reader.read(partition, segment_no, from_index, until_index, max_bytes)
 
     async def close(self) -> None:
         """Write and flush what was submitted, write all memtables out, and let go of the directory."""
@@ -217,7 +201,7 @@ class RocksStorage:
         await self._housekeeper.close()
         await self._writer.close()
         loop = asyncio.get_running_loop()
-        await loop.run_in_executor(None, self._readers.shutdown)
+        await loop.run_in_executor(None, self.reader.close)
         await loop.run_in_executor(None, self._engine.close)
         self._watermark.close()
         self._on_closed()
@@ -309,7 +293,10 @@ class RocksStorage:
         self._housekeeper.wake()
 
     def _rewrite(self, group: Group, write: Rewrite) -> None:
-        """Batches of the log again, in an extent that is none of those they are in: what is damaged stays behind."""
+        """Batches of the log again, in an extent that is none of those they are in: what is damaged stays behind.
+
+        Where none is spare they stay in theirs, and may have to be written again later.
+        """
         partition, segment = write.partition, write.segment_no
         log = self._table.log(partition, segment)
         assert log is not None, (partition, segment)
@@ -319,8 +306,9 @@ class RocksStorage:
             place = log.run_at(start)
             run, end = log.runs[place], log.end_of(place)[0]
             assert run.start == start, (run, start)
-            if self._table.active is not None and run.extent == self._table.active.number:
-                self.rotate()
+            active = self._table.active
+            if active is not None and run.extent == active.number and self._table.spares:
+                self._begin_extent(group)
             count = sum(1 for batch in batches if batch.header.base_index < end)
             of_run, batches = batches[:count], batches[count:]
             positions = accumulate((batch.size_bytes for batch in of_run), initial=run.position)
@@ -365,50 +353,43 @@ class RocksStorage:
     # ---- extents ----------------------------------------------------------------------------------------
 
     def _active(self, group: Group) -> Extent:
-        """The extent that takes the next batch; begins another where the last is full or old."""
-        active, settings = self._table.active, self._settings
-        now_ms = time.time_ns() // 1_000_000
-        if (
-            active is not None
-            and active.size_bytes < settings.extent_size_bytes_max
-            and now_ms - active.opened_at_ms < settings.extent_age_s_max * 1000
-        ):
+        """The extent that takes the next batch; begins another where the last is full or old, if one is spare."""
+        active, spares, settings = self._table.active, self._table.spares, self._settings
+        if active is None:
+            return self._begin_extent(group)
+        if not spares:
             return active
-        if not self._table.spares:
-            self.make_spare()
-        extent = Extent(self._table.spares.pop(0), now_ms)
-        self._table.extents[extent.number] = self._table.active = extent
-        self._put(group, INDEX, keys.extent_key(extent.number), codec.write_extent(now_ms))
+        is_full = active.size_bytes >= settings.extent_size_bytes_max
+        are_many_spare = len(spares) >= len(self._table.extents)
+        if is_full or (are_many_spare and _now_ms() - active.opened_at_ms >= settings.extent_age_s_max * 1000):
+            return self._begin_extent(group)
+        return active
+
+    def _begin_extent(self, group: Group) -> Extent:
+        extent = self._table.begin(_now_ms())
+        self._put(group, INDEX, keys.extent_key(extent.number), codec.write_extent(extent.opened_at_ms))
         self._housekeeper.wake()
         return extent
 
     def rotate(self) -> None:
-        """End the active extent: the next batch begins another."""
-        self._table.active = None
+        """Begin another extent; one must be spare."""
+        self._writer.submit(self._begin_extent)
 
-    def make_spare(self) -> None:
-        """Make one empty extent ahead."""
-        number = self._table.next_number()
-        self._engine.make_extent(number)
-        self._table.spares.append(number)
-
-    def drop_extent(self, number: int) -> None:
-        """Drop a dead extent, then its record: the other way round a crash would leave a spare with old batches."""
-        extent = self._table.extents.pop(number)
-        assert extent.runs == 0, number
-        self._engine.drop_extent(number)
-        group = self._writer.group()
-        size = group.size_bytes
+    async def empty_extent(self, number: int) -> bool:
+        """Empty a dead extent, then drop its record: the other way round a crash would leave a spare with batches."""
+        assert number in self._table.dead(), number
+        if not await asyncio.get_running_loop().run_in_executor(None, self._engine.empty_extent, number):
+            _log.error("extent cannot be emptied", extent=number)
+            return False
         key = keys.extent_key(number)
-        group.add((DELETE, self._engine.family(INDEX), key, None), len(key))
-        self._writer.commit(group, group.size_bytes - size)
+        self._writer.submit(lambda group: group.add((DELETE, self._engine.family(INDEX), key, None), len(key)))
+        self._table.retire(number)
+        _log.info("extent emptied", extent=number)
+        return True
 
     def put_moved(self, partition: int, segment: int, log: SegmentLog, place: int, stored: Sequence[Stored]) -> None:
         """Put the first batches of a run again, in the active extent."""
-        group = self._writer.group()
-        size = group.size_bytes
-        self._put_again(group, partition, segment, log, place, stored)
-        self._writer.commit(group, group.size_bytes - size)
+        self._writer.submit(lambda group: self._put_again(group, partition, segment, log, place, stored))
 
     def _put_again(
         self, group: Group, partition: int, segment: int, log: SegmentLog, place: int, stored: Sequence[Stored]
@@ -427,89 +408,6 @@ class RocksStorage:
                 key = keys.batch_key(partition, segment, run.start)
                 self._put(group, INDEX, key, codec.write_run(run.extent, run.position))
 
-    # ---- reading ----------------------------------------------------------------------------------------
 
-    async def _read_once(
-        self, partition: int, segment: int, from_index: int, until_index: int, max_bytes: int
-    ) -> list[Batch]:
-        log = self._table.log(partition, segment)
-        first = self._head.first_index(partition, segment)
-        found: list[Batch] = []
-        if log is not None and from_index < log.tail and (first is None or from_index < first):
-            stretches = plan(log, from_index, until_index if first is None else min(until_index, first))
-            stored = await self.read_disk(partition, segment, stretches, max_bytes)
-            found = [one.batch for one in stored]
-        index, left = _rest(found, from_index, max_bytes)
-        first = self._head.first_index(partition, segment)
-        if first is not None and first <= index < until_index and (left > 0 or not found):
-            _join(found, self._head.read(partition, segment, index, until_index, left), left)
-            index, left = _rest(found, from_index, max_bytes)
-        tail = log.tail if log is not None else 0
-        while tail <= index < until_index and (left > 0 or not found):
-            more = await self._read_copy(partition, segment, index, until_index, left)
-            _join(found, more, left)
-            if not more or found[-1] is not more[-1]:
-                break
-            index, left = _rest(found, from_index, max_bytes)
-        return found
-
-    async def _read_copy(
-        self, partition: int, segment: int, from_index: int, until_index: int, max_bytes: int
-    ) -> list[Batch]:
-        ref = self._copies.covering(partition, segment, from_index)
-        if ref is None:
-            return []
-        tail = ref.tail
-        if tail is None:
-            value = await self._in_thread(self._engine.get, META, ref.key)
-            if value is None:
-                return []  # dropped meanwhile
-            _partition, kind, number, rest = keys.split_meta_key(ref.key)
-            is_alone = kind == keys.TAIL
-            tail = codec.read_tail(value) if is_alone else codec.read_preparation(number, rest, value).tail
-            assert tail is not None
-            verify_tail(tail, self._checksum)
-        found: list[Batch] = []
-        size = 0
-        for batch in tail.batches:
-            if batch.header.end_index <= from_index or batch.header.base_index >= until_index:
-                continue
-            size += batch.size_bytes
-            if found and size > max_bytes:
-                break
-            found.append(batch)
-        return found
-
-    async def read_disk(
-        self, partition: int, segment: int, stretches: Sequence[Stretch], max_bytes: int
-    ) -> list[Stored]:
-        """Read from the engine, in a worker thread."""
-        return await self._in_thread(
-            read_stretches, self._engine, self._checksum, partition, segment, stretches, max_bytes
-        )
-
-    async def _in_thread(self, function: Callable[..., _Result], *args: Any) -> _Result:
-        seconds = self._settings.read_deadline_ms / 1000
-        try:
-            async with asyncio.timeout(seconds):
-                return await asyncio.get_running_loop().run_in_executor(self._readers, function, *args)
-        except TimeoutError as error:
-            raise DeadlineExceededError(f"the disk did not answer a read within {seconds} s") from error
-
-
-def _rest(found: list[Batch], from_index: int, max_bytes: int) -> tuple[int, int]:
-    """The index to go on from, and the bytes left."""
-    if not found:
-        return from_index, max_bytes
-    return found[-1].header.end_index, max_bytes - sum(batch.size_bytes for batch in found)
-
-
-def _join(found: list[Batch], more: list[Batch], left: int) -> None:
-    """Add batches of the next source as far as they fit, checking that they follow."""
-    for batch in more:
-        if found:
-            verify_link(found[-1], batch)
-            left -= batch.size_bytes
-            if left < 0:
-                return
-        found.append(batch)
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -85,18 +85,16 @@ class Writer:
         """Whether more than the limit of bytes is not durable yet."""
         return self.queued_bytes > self._settings.queued_size_bytes_max
 
-    def group(self) -> Group:
-        """The group that the next ticket's operations belong to."""
+    def submit(self, fill: Callable[[Group], object]) -> int:
+        """Have operations added to a group, as one ticket; returns the ticket."""
         if not self._groups or self._groups[-1].size_bytes >= self._settings.group_size_bytes_max:
             self._groups.append(Group())
-        return self._groups[-1]
-
-    def commit(self, group: Group, grown_bytes: int) -> int:
-        """The operations just added to `group` are one ticket's; returns it."""
-        assert group is self._groups[-1]
+        group = self._groups[-1]
+        size_bytes = group.size_bytes
+        fill(group)
         self.ticket += 1
         group.ticket = self.ticket
-        self.queued_bytes += grown_bytes
+        self.queued_bytes += group.size_bytes - size_bytes
         self._schedule()
         return self.ticket
 

@@ -1,0 +1,121 @@
+"""RocksDB's options, as the text of an options file in RocksDB's own format.
+
+rocksdict has setters for most options, but not for all that are needed here: `manual_wal_flush`, the level of RocksDB's
+own log file, `ttl`. What it does have is `Options.load_latest`. So everything comes in that way, and RocksDB itself
+refuses a name or a value that it does not know; what it took is checked in the file that it writes when it opens.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any, Final
+
+from rocksdict import Cache, Options
+from seriatim_api.errors import StorageError
+
+from .settings import RocksSettings
+
+EXTENT: Final = "extent"
+SMALL: Final = "small"
+
+_VITAL: Final = {
+    "DBOptions": ("manual_wal_flush=true", "info_log_level=ERROR_LEVEL"),
+    EXTENT: ("disable_auto_compactions=true",),
+}
+"""Without these a write waits for the disk, or an extent is emptied while it is in use."""
+
+# `write` fills RocksDB's buffer of the write-ahead log; a larger group than this would go to the disk inside `write`.
+_WAL_BUFFER_BYTES: Final = 8 << 20
+
+
+def load(settings: RocksSettings) -> tuple[Options, dict[str, Options]]:
+    """Options of the database, and of each kind of column family: `EXTENT` and `SMALL`."""
+    directory = Path(tempfile.mkdtemp(prefix="seriatim-options-"))
+    try:
+        (directory / "OPTIONS-000001").write_text(_text(settings))
+        (directory / "rocksdict-config.json").write_text('{"raw_mode": true}')
+        options, families = Options.load_latest(str(directory), cache=Cache(settings.block_cache_size_bytes))
+    finally:
+        shutil.rmtree(directory)
+    return options, families
+
+
+def raw() -> Options:
+    """Options for calls that open nothing."""
+    return Options(raw_mode=True)
+
+
+def check(path: Path, extents: list[str]) -> None:
+    """See that the database in `path`, which has just been opened, took what must not be otherwise.
+
+    Raises:
+        StorageError: It did not.
+    """
+    newest = max(path.glob("OPTIONS-*"), key=lambda file: file.name)
+    sections = {name: lines for name, _closed, lines in (part.partition("]") for part in newest.read_text().split("["))}
+    wanted = {"DBOptions": _VITAL["DBOptions"], **{f'CFOptions "{name}"': _VITAL[EXTENT] for name in extents}}
+    for section, lines in wanted.items():
+        for line in lines:
+            if f"\n  {line}\n" not in sections.get(section, ""):
+                raise StorageError(f"this rocksdict does not take {line} for {section}: the disk cannot be used safely")
+
+
+def _text(settings: RocksSettings) -> str:
+    trigger = settings.level0_files_compaction
+    database = {
+        "create_if_missing": True,
+        "create_missing_column_families": True,
+        "manual_wal_flush": True,
+        "info_log_level": "ERROR_LEVEL",  # RocksDB writes to it inside `write`, whenever a memtable is full
+        "wal_recovery_mode": "kTolerateCorruptedTailRecords",
+        "db_write_buffer_size": settings.memtables_size_bytes_max,
+        "max_total_wal_size": settings.wal_size_bytes_max,
+        "writable_file_max_buffer_size": _WAL_BUFFER_BYTES,
+        "max_open_files": settings.open_files_max,
+        "max_background_jobs": 2,
+        "avoid_unnecessary_blocking_io": True,
+        "bytes_per_sync": 1 << 20,
+        "keep_log_file_num": 4,
+        "max_log_file_size": 8 << 20,
+        "stats_dump_period_sec": 0,
+        "stats_persist_period_sec": 0,
+    }
+    every_family = {"max_write_buffer_number": settings.memtables_count_max}
+    extent = every_family | {
+        "write_buffer_size": settings.extent_memtable_size_bytes,
+        "compression": "kNoCompression",
+        # Never compacted by itself; when asked to, it drops all its files without a look inside (see `engine`).
+        "disable_auto_compactions": True,
+        "compaction_style": "kCompactionStyleFIFO",
+        "compaction_options_fifo": "{max_table_files_size=1;}",
+        "num_levels": 1,
+        "ttl": 0,  # with one, RocksDB wants every file of an extent kept open
+    }
+    small = every_family | {
+        "write_buffer_size": settings.meta_memtable_size_bytes,
+        "compression": "kLZ4Compression",
+        "level0_file_num_compaction_trigger": trigger,
+        "level0_slowdown_writes_trigger": trigger * 2,
+        "level0_stop_writes_trigger": trigger * 3,
+    }
+    table = {"block_size": 32 << 10, "cache_index_and_filter_blocks": True}
+    return "".join(
+        (
+            _section("Version", {"rocksdb_version": "10.4.2", "options_file_version": "1.1"}),
+            _section("DBOptions", database),
+            _family("default", {}, {}),
+            _family(EXTENT, extent, table),
+            _family(SMALL, small, table),
+        )
+    )
+
+
+def _family(name: str, options: dict[str, Any], table: dict[str, Any]) -> str:
+    return _section(f'CFOptions "{name}"', options) + _section(f'TableOptions/BlockBasedTable "{name}"', table)
+
+
+def _section(name: str, values: dict[str, Any]) -> str:
+    lines = (f"  {key}={str(value).lower() if value is True else value}\n" for key, value in values.items())
+    return f"[{name}]\n" + "".join(lines)
