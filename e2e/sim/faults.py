@@ -30,11 +30,11 @@ KINDS: tuple[str, ...] = (
     "client_break",
     "lonely",
     "consumer_crash",
+    "island",
 )
 """The faults that may be drawn; each is a method `inject_<kind>` of `e2e.sim.injector.Injector`."""
 
 RUNTIME_KINDS: tuple[str, ...] = (
-    "island",
     "clock_jump",
     "starve",
     "disk_full",
@@ -116,21 +116,21 @@ def draw_for_brokers(rng: random.Random, profile: str = "", batch_count: int = 0
     """A mix for a world of whole brokers: more traffic, and faults for as long as it lasts."""
     options = draw(rng, profile)
     batches = (batch_count or rng.choice(BATCHES_A_RUN)) // (options.producer_count * options.partition_count)
-    gap_us = rng.choice((2_000, 4_000, 8_000))
+    gap_us = rng.choice((2_000, 2_000, 4_000, 8_000))
     span_us = max(400_000, batches * gap_us)
     kinds = dict(options.kinds)
     if not profile or profile == "anything":
-        for kind in RUNTIME_KINDS:
+        for kind in ("island", *RUNTIME_KINDS):
             if rng.random() < 0.4:
                 kinds[kind] = rng.choice((1, 1, 2))
     return replace(
         options,
         kinds=kinds,
         batches_per_producer=max(1, batches),
-        window_batches=rng.choice((1, 3, 6, 10)),
+        window_batches=rng.choice((1, 4, 6, 10, 10)),
         send_gap_us=gap_us,
         fault_span_us=span_us,
-        fault_count=max(2, span_us // rng.choice((60_000, 120_000, 240_000))),
+        fault_count=max(2, span_us // rng.choice((40_000, 60_000, 120_000))),
         drain_us=30_000_000,
     )
 
@@ -199,7 +199,7 @@ def _switchers_race(rng: random.Random, options: Options) -> Options:
 
 def _anything(rng: random.Random) -> Options:
     kinds: dict[str, int] = {}
-    for kind in KINDS:
+    for kind in KINDS[:-1]:  # an island is drawn for whole brokers, or asked for
         if rng.random() < 0.55:
             kinds[kind] = rng.choice((1, 1, 2, 4))
     kinds.setdefault("crash", 1)
@@ -231,6 +231,18 @@ def _anything(rng: random.Random) -> Options:
     )
 
 
+def _islands(rng: random.Random, options: Options) -> Options:
+    """The members of the open segment are cut off together, again and again, and end sometimes."""
+    return replace(
+        options,
+        kinds={"island": 4, "crash": 2, "crash_group": 1},
+        fault_count=rng.choice((4, 8)),
+        certificate_never_share=0.0,
+        wipe_share=0.0,
+        batches_per_producer=12,
+    )
+
+
 @dataclass(frozen=True)
 class Profile:
     """A kind of mix, and how often it is drawn."""
@@ -245,4 +257,5 @@ PROFILES: dict[str, Profile] = {
     "switchers-race": Profile(_switchers_race, 2),
     "restarts": Profile(_restarts, 2),
     "lost-disks": Profile(_disks_are_lost, 1),
+    "islands": Profile(_islands, 0),
 }

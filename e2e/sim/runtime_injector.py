@@ -35,27 +35,6 @@ class RuntimeInjector(Injector):
                 broker.process.clock.stalls_us_max = 0
         super().heal()
 
-    def _open_members(self) -> list[str]:
-        chain, _ = self._world.coordinator.records.chain(self._partition())
-        return [member.broker for member in chain.open_segment.members] if chain is not None else []
-
-    def inject_island(self) -> None:
-        """The members of the open segment reach each other and their clients, and nobody else."""
-        members = self._open_members()
-        others = [name for name in sorted(self._world.brokers) if name not in members]
-        self._cut([(member, other) for member in members for other in others], both=True)
-        isolated = self._world.coordinator.isolated
-        if self._rng.random() < 0.7:
-            self._tell(f"{members} cannot reach the coordinator")
-            for member in members:
-                isolated[member] = isolated.get(member, 0) + 1
-            self._schedule.after(self._outage_us(), self._reached_again, members)
-
-    def _reached_again(self, members: list[str]) -> None:
-        isolated = self._world.coordinator.isolated
-        for member in members:
-            isolated[member] = max(0, isolated.get(member, 0) - 1)
-
     def inject_clock_jump(self) -> None:
         """A wall clock is set."""
         process: Any = self._victim().process

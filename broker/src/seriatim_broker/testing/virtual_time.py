@@ -155,7 +155,8 @@ class VirtualTime:
         self.call_count += 1
         loop = handle.loop
         if loop is None:
-            self.enter(None)
+            if self.current is not None:
+                self.enter(None)
             handle.call(*handle.arguments)
             return
         if loop.is_dead:
@@ -321,7 +322,8 @@ class ProcessLoop(asyncio.BaseEventLoop):
 
     def run_handle(self, handle: Handle) -> None:
         """Run one callback as this process."""
-        self._time.enter(self)
+        if self._time.current is not self:
+            self._time.enter(self)
         try:
             if handle.context is None:
                 handle.call(*handle.arguments)
