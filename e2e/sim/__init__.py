@@ -4,8 +4,8 @@ There are two floors, and whatever is not named here is common to both (virtual 
 plan of faults, the judge, the story):
 
     whole brokers   `runtime_world`     production core and runtime: driver, links, directory, lease, election, topics,
-                    `runtime_brokers`   healing, joining; each broker a process with an event loop and clocks of its own,
-                                        over the network and coordinator of `seriatim_broker.testing`
+                    `runtime_brokers`   healing, joining; each broker has an event loop and clocks of its own, and the
+                                        network and coordinator of `seriatim_broker.testing`
     bare cores      `world`, `brokers`  only the cores, whose effects are carried out at once; ten times as many worlds
                     `network`           in the same time, which is what rare interleavings of the protocol need, and a
                     `coordinator`       failing seed is a story of the protocol alone

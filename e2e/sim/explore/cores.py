@@ -120,6 +120,8 @@ def _value(value: Any, now_us: int, token: int) -> Hashable:
         return tuple([_value(item, now_us, token) for item in value])
     if isinstance(value, tuple) and value and isinstance(value[0], State):
         return tuple([_value(item, now_us, token) for item in value])
+    if isinstance(value, set):
+        return frozenset(value)
     if hasattr(value, "items"):
         return frozenset([(key, _value(item, now_us, token)) for key, item in value.items()])
     if hasattr(value, "error"):  # an effect that waits with an error, which is not compared by value

@@ -12,7 +12,7 @@ import pytest
 from e2e.sim.run import Task, find, run_seed, run_seeds, shrink
 from e2e.sim.runtime_mutations import RUNTIME_MUTATIONS
 
-SEED_COUNT = 120
+SEED_COUNT = 80
 SEEDS_A_MUTANT = 60
 REPOSITORY = Path(__file__).parents[3]
 
@@ -32,9 +32,9 @@ def test_seeds_keep_every_promise() -> None:
         assert len(broken) < 10, "\n".join(broken)
     assert not broken, "\n".join(broken)
     # About half of what was seen when this was written: a world in which little happens proves little.
-    assert accepted > 18_000
-    assert switches > 150
-    rare = {"opened over": 12, "settled": 12, "server taken": 20, "tail copied": 25, "copy listed": 6}
+    assert accepted > 12_000
+    assert switches > 90
+    rare = {"opened over": 8, "settled": 8, "server taken": 20, "tail copied": 20, "copy listed": 5}
     assert {name: states.get(name, 0) for name in rare if states.get(name, 0) < rare[name]} == {}
 
 
@@ -74,7 +74,7 @@ def test_a_failing_seed_is_shrunk() -> None:
     task = next(
         task
         for seed in range(SEEDS_A_MUTANT)
-        if (task := Task(seed, "brokers", "unknown-done", mutant.profile)).run().rule in mutant.breaks
+        if (task := Task(seed, "brokers", "unknown-done", mutant.profile, batch_count=60)).run().rule in mutant.breaks
     )
     failed = task.run()
     smaller, result = shrink(task, failed)
