@@ -116,9 +116,15 @@ class Snapshot:
         )
 
     def drained(self) -> bool:
-        """Whether the group has acknowledged everything that is committed, and its servers say so themselves."""
+        """Whether the group has acknowledged everything that is committed, and its servers say so themselves.
+
+        Only the server of the open segment knows where the partition ends: one of an earlier segment, whose group has
+        yet to cross, may answer with an end of 0.
+        """
+        heads = {chain.partition: chain.head.no for chain in self.chains}
         return bool(self.readers) and all(
-            reader.known and reader.position == reader.end_position for reader in self.readers
+            reader.known and reader.segment == heads.get(reader.partition) and reader.position == reader.end_position
+            for reader in self.readers
         )
 
 

@@ -232,8 +232,14 @@ class Load:
         for group in self.groups:
             observer = Observer(self._admin, self.topic, group)
             await observer.wait_until(
-                lambda now: now.settled() and now.drained(), f"{group} has read all of {self.topic}", DRAIN_DEADLINE_S
+                lambda now: now.settled() and now.drained() and self._reaches(now),
+                f"{group} has read all of {self.topic}",
+                DRAIN_DEADLINE_S,
             )
+
+    def _reaches(self, now: Snapshot) -> bool:
+        """Whether the ends that servers name are as far as what they have acknowledged."""
+        return sum(reader.end_position for reader in now.readers) >= self.counts.ok
 
     async def end(self) -> None:
         """Have the processes close their histories; the ones that do not are replaced."""

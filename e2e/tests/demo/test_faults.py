@@ -118,7 +118,9 @@ def test_a_cluster_with_an_unsettled_segment_is_not_settled() -> None:
 def test_drained_needs_the_servers_word() -> None:
     now = snapshot()
     assert not now.drained()
-    level = tuple(replace(reader, position=reader.end_position) for reader in now.readers)
+    behind = tuple(replace(reader, position=reader.end_position) for reader in now.readers)
+    assert not replace(now, readers=behind).drained(), "the group of partition 1 has yet to cross to segment 2"
+    level = (behind[0], replace(behind[1], segment=2))
     assert replace(now, readers=level).drained()
     assert not replace(now, readers=(replace(level[0], known=False), level[1])).drained()
 

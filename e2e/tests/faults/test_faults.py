@@ -16,7 +16,7 @@ from e2e.faults.network import ends_of
 from e2e.faults.run import chosen
 from e2e.faults.schedule import WORKLOADS
 from e2e.faults.settings import Settings, SettingsError
-from e2e.observe import ChainNow, SegmentNow, Snapshot
+from e2e.observe import ChainNow, ReaderNow, SegmentNow, Snapshot
 
 PAGE = Path(__file__).parents[3] / "docs" / "internals" / "faults.md"
 
@@ -108,6 +108,19 @@ def test_two_copies_are_two_members_that_may_serve_in_each_segment() -> None:
     assert lacking(segment(1, "UNSETTLED", both, both), whole) == "a segment is not settled"
     assert "accepts nothing" in lacking(segment(1, "SEALED", both, both))
     assert lacks_copies(Snapshot()) != "", "a cluster that nobody describes has no copies"
+
+
+def test_a_group_that_has_yet_to_cross_has_not_read_everything() -> None:
+    both = ("a", "b")
+    chain = ChainNow(0, 1, (segment(1, "SEALED", both, both), segment(2, "OPEN", both, both)))
+
+    def drained(no: int, position: int, end: int, *, known: bool = True) -> bool:
+        return Snapshot((chain,), (ReaderNow(0, no, "a", "c", position, end, known),)).drained()
+
+    assert drained(2, 30, 30)
+    assert not drained(2, 29, 30)
+    assert not drained(2, 30, 30, known=False)
+    assert not drained(1, 0, 0), "the server of an old segment does not know where the partition ends"
 
 
 def test_a_broker_that_ends_unasked_is_a_problem() -> None:
