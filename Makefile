@@ -69,5 +69,9 @@ sim: $(SYNCED) ## one simulated world of whole brokers: make sim SEED=7 STEPS=20
 sim-swarm: $(SYNCED) ## simulated worlds on all cores: make sim-swarm MINUTES=10 (FIRST=n: from that seed on)
 	$(BIN)/python -m e2e.sim --minutes $(or $(MINUTES),10) --first $(or $(FIRST),0)
 
+.PHONY: explore
+explore: $(SYNCED) ## a small world, all interleavings: make explore STATES=100000 (WORLD="--crashes 2": see python -m e2e.sim.explore -h)
+	$(BIN)/python -m e2e.sim.explore --states $(or $(STATES),100000) $(WORLD)
+
 clean: ## remove what was made here (not the environment)
 	rm -rf demo-out bench-out faults-out .local .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,177 @@
+"""Breadth-first search through the small world, and the story of what it finds."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, deque
+from dataclasses import dataclass, field
+
+from ..schedule import Violation
+from ..story import brief
+from .checks import Checks
+from .model import NAMES, Action, Draft, Limits, Model, State
+
+STATES_DEFAULT = 100_000
+
+
+@dataclass(slots=True)
+class Found:
+    """What a search saw."""
+
+    states: int = 0
+    transitions: int = 0
+    depth: int = 0
+    seconds: float = 0.0
+    exhausted: bool = False
+    seen: Counter[str] = field(default_factory=Counter)
+    core_count: int = 0
+    violation: str = ""
+    rule: str = ""
+    trace: list[str] = field(default_factory=list)
+
+
+def explore(limits: Limits, states_max: int = STATES_DEFAULT) -> Found:
+    """Visit states breadth first until there are no more, so many were found, or a promise is broken."""
+    found = Found()
+    began = time.perf_counter()
+    checks = Checks()
+    model = Model(limits, checks)
+    start = model.start()
+    checks.state(model, start)
+    known = {hash(start)}
+    parents: list[tuple[int, Action]] = [(-1, ())]
+    frontier: deque[tuple[State, int, int]] = deque([(start, 0, 0)])
+    found.exhausted = True
+    while frontier and not found.violation:
+        state, number, depth = frontier.popleft()
+        found.depth = depth
+        for action in model.actions(state):
+            found.transitions += 1
+            draft = Draft(state)
+            try:
+                model.take(draft, action)
+                after = draft.done()
+                key = hash(after)
+                if key in known:
+                    continue
+                checks.state(model, after)
+            except AssertionError as error:
+                found.violation, found.exhausted = str(error), False
+                found.rule = error.rule if isinstance(error, Violation) else "CORE"
+                parents.append((number, action))
+                break
+            finally:
+                found.seen.update(draft.seen)
+            known.add(key)
+            parents.append((number, action))
+            frontier.append((after, len(parents) - 1, depth + 1))
+        if len(known) >= states_max and frontier and not found.violation:
+            found.exhausted = False
+            break
+    found.states = len(known)
+    found.core_count = len(model.cores)
+    found.seconds = time.perf_counter() - began
+    if found.violation:
+        found.trace = story(limits, path(parents))
+    return found
+
+
+def path(parents: list[tuple[int, Action]]) -> list[Action]:
+    """The actions that lead to the newest state."""
+    actions: list[Action] = []
+    number = len(parents) - 1
+    while number > 0:
+        number, action = parents[number]
+        actions.append(action)
+    return actions[::-1]
+
+
+def story(limits: Limits, actions: list[Action]) -> list[str]:
+    """The steps of a path, numbered, with what arrives in each."""
+    checks = Checks()
+    model = Model(limits, checks)
+    state = model.start()
+    lines = []
+    for number, action in enumerate(actions, 1):
+        lines.append(f"{number:3}  {describe(model, state, action)}")
+        draft = Draft(state)
+        try:
+            model.take(draft, action)
+            checks.state(model, draft.done())
+        except AssertionError as error:
+            lines.append(f"     {error}")
+            break
+        state = draft.done()
+    return lines
+
+
+def describe(model: Model, state: State, action: Action) -> str:
+    """An action in words."""
+    kind, *rest = action
+    if kind == "deliver":
+        source, target, lane = rest
+        message = dict(state.lanes)[source, target, lane][0]
+        return f"{NAMES[source]} → {NAMES[target]}: {brief(model.messages.values[message])}"
+    if kind in ("append", "reply", "ended"):
+        stream = next(s for s in state.streams if s.number == rest[0])
+        name = NAMES[stream.broker]
+        if kind == "append":
+            return f"producer → {name}: {brief(model.messages.values[stream.out[0]])}"
+        if kind == "reply":
+            return f"{name} → producer: {brief(model.replies.values[stream.back[0]])}"
+        return f"the producer's stream to {name} ends"
+    if kind == "late":
+        return f"carried out late: {brief(model.messages.values[state.late[rest[0]]])}"
+    if kind == "producer timer":
+        return "the producer's timer fires"
+    name = NAMES[rest[0]]
+    if kind in ("answer", "untold"):
+        request = brief(model.messages.values[state.requests[rest[0]][0]])
+        told = "" if len(rest) == 1 else f": {rest[1]}"
+        return (
+            f"coordinator answers {name}{told}: {request}" if kind == "answer" else f"{name} is not told of {request}"
+        )
+    if kind == "ask":
+        return f"the producer asks {name}: {brief(model.questions.values[state.asks])}"
+    if kind == "timer":
+        core = model.cores.values[state.cores[rest[0]]]
+        return f"{name}: the timer '{core.outbox.timers[0].kind}' fires"
+    words = {
+        "sync": "what was written is durable",
+        "complain": "hears a complaint about the open segment",
+        "restart": "starts again",
+    }
+    if kind in words:
+        return f"{name} {words[kind]}" if kind != "sync" else f"{name}: {words[kind]}"
+    if kind == "crash":
+        return f"{name} crashes, and keeps {rest[1]} of {len(state.pending[rest[0]])} pending writes"
+    if kind == "notice":
+        return f"{name} notices that {NAMES[rest[1]]} is gone" if len(rest) == 2 else f"all notice that {name} is gone"
+    assert kind == "connect", action
+    return f"{name} is linked with {', '.join(NAMES[other] for other in rest[1:])}"
+
+
+RARE = (
+    "switched", "opened over", "settled", "tail copied", "restarted", "transaction without answer",
+    "transaction carried out late",
+)  # fmt: skip
+
+
+def report(found: Found) -> str:
+    """The numbers of a search."""
+    end = "the frontier was exhausted" if found.exhausted else "bound reached: not exhausted"
+    if found.violation:
+        end = "a violation ended it"
+    lines = [
+        f"states {found.states:,}, transitions {found.transitions:,}, depth {found.depth}",
+        (
+            f"{found.seconds:.1f} s, {found.states / max(found.seconds, 1e-9):,.0f} states/s, "
+            f"{found.core_count:,} different broker states; {end}"
+        ),
+        "transitions with: " + ", ".join(f"{name} {found.seen[name]:,}" for name in RARE),
+    ]
+    other = sorted(set(found.seen) - set(RARE))
+    lines.append("also seen: " + ", ".join(f"{name} {found.seen[name]:,}" for name in other))
+    if found.violation:
+        lines += [f"VIOLATION {found.violation}", f"a shortest trace, {len(found.trace)} lines:", *found.trace]
+    return "\n".join(lines)
