@@ -168,6 +168,11 @@ class Judge:
             if old.state is SegmentState.UNSETTLED and certificate is not None and self._runs(certificate):
                 self.fail("CERT", f"{old.no} was opened over with the certificate of {certificate}, which runs")
 
+    def certified(self, who: str, run: RunId) -> None:
+        """CERT: whoever writes that a run has ended, it has."""
+        if self._runs(run):
+            self.fail("CERT", f"{who} certifies the death of {run}, which runs")
+
     def _runs(self, run: RunId) -> bool:
         """Whether this run has not ended, whatever anybody wrote down."""
         broker = self._brokers[run.member.broker]

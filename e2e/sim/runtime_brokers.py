@@ -108,6 +108,7 @@ class RuntimeProcess:
         self.frozen = False
         self.is_stopping = False
         self._has_joined = False
+        self._run_before = broker.run
         self._world = world
         self._schedule = world.schedule
         rng = world.schedule.rng
@@ -129,7 +130,7 @@ class RuntimeProcess:
     @property
     def run(self) -> int:
         """The run that it is; 0 until it has begun one."""
-        return self.broker.run if self._has_joined else 0
+        return self.broker.run if self._has_joined or self.broker.run != self._run_before else 0
 
     @property
     def is_serving(self) -> bool:

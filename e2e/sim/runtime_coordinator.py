@@ -5,12 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from seriatim_api.ids import MemberId, PartitionId, RunId
+from seriatim_api.v1 import records_pb2
 from seriatim_broker.core.chain import Chain
 from seriatim_broker.core.events import CursorRecord
 from seriatim_broker.interfaces.coordinator import Compare, Operation, Put, TxnResult
 from seriatim_broker.local.certificates import CertificateWriter
 from seriatim_broker.runtime.keys import Keys, partition_of
-from seriatim_broker.runtime.records import cursor_from_value, page_numbers, parse_chain, parse_record
+from seriatim_broker.runtime.records import (
+    cursor_from_value,
+    member_from_record,
+    page_numbers,
+    parse_chain,
+    parse_record,
+)
 from seriatim_broker.testing.simulated_coordinator import CoordinatorFaults, CoordinatorServer
 from seriatim_broker.testing.virtual_time import ProcessClock, ProcessLoop
 
@@ -91,6 +98,9 @@ class RuntimeCoordinator(CoordinatorServer):
                 self._chain_written(client, operation, compares, result.revision)
             elif operation.key.startswith("/seriatim/sim/cursors/"):
                 self._cursor_written(client, operation)
+            elif operation.key.startswith(self.keys.certificates):
+                record = records_pb2.DeathCertificate.FromString(operation.value)
+                self._judge.certified(client, RunId(member_from_record(record.member), record.run))
 
     def _chain_written(self, client: str, put: Put, compares: Sequence[Compare], revision: int) -> None:
         partition = partition_of(put.key)

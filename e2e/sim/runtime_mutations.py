@@ -132,7 +132,7 @@ RUNTIME_MUTATIONS: dict[str, Mutation] = {
         "a start certifies the runs before it, not its own",
         _own_run_is_certified,
         _LOSS,
-        "islands",
+        "groups-die",
         world="brokers",
     ),
     "conflict-done": Mutation(

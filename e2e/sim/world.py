@@ -70,7 +70,7 @@ class Result:
     segment_count: int = 0
     switch_count: int = 0
     fault_count: int = 0
-    cpu_s: float = 0.0
+    cpu_s: float = field(default=0.0, compare=False)
     accepted_count: int = 0
     outcomes: dict[str, int] = field(default_factory=dict)
     states: list[str] = field(default_factory=list)
