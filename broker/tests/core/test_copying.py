@@ -25,8 +25,10 @@ from .support import (
     checksum_of,
     filled,
     first_chain,
+    opened_slave,
     prepared,
     recovered,
+    replicate,
     sealed_chain,
     segment_of,
 )
@@ -225,3 +227,13 @@ def test_who_lacks_the_tail_asks_its_copies_when_the_server_is_gone() -> None:
     bench.link(M20)
     bench.read_chain(chain_of(eligible=(M00,), tail_from=1))
     assert asked(bench)[0] == M20
+
+
+def test_a_member_that_learns_of_the_seal_before_its_own_flush_is_listed_after_it() -> None:
+    bench = opened_slave()
+    replicate(bench, BATCHES)
+    bench.read_chain(chain_of(eligible=(M00,)))
+    assert not bench.sent(msg.EligibleRequest)
+    bench.persist()
+    bench.wait(SECOND, (M00,))
+    assert bench.sent(msg.EligibleRequest, M00)

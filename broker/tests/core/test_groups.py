@@ -385,3 +385,5 @@ def test_behind_an_unsettled_segment_nothing_is_delivered_before_the_tables_are_
     bench.wait(SECOND, (M10,))
     assert [(skip.from_index, skip.to_index) for skip in bench.delivered(fx.Skip)] == [(0, 1)]
     assert [b.header.base_index for event in bench.delivered(fx.Batches) for b in event.batches] == [1, 2]
+    left = (1 << 20) - sum(batch.size_bytes for batch in batches[1:])
+    assert bench.core.outbox.credits[STREAM] == left, "nobody gives back the credit of what is only skipped"

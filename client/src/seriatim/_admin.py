@@ -272,6 +272,7 @@ def _group_partition_of(row: broker_pb2.GroupPartition) -> GroupPartition:
         standby_consumers=tuple(row.standby_consumers),
         group_epoch=row.group_epoch,
         error=f"[{row.error.number}] {row.error.message}" if row.HasField("error") else None,
+        end_is_at_least=row.end_is_at_least,
     )
 
 

@@ -202,7 +202,11 @@ class TopicDescription:
 
 @dataclass(frozen=True, slots=True)
 class GroupPartition:
-    """Where a consumer group stands on a partition. `lag` is in messages, None if it is not known."""
+    """Where a consumer group stands on a partition. `lag` is in messages, None if it is not known.
+
+    Whoever serves an older segment may not know how long the open one is: the end and the lag are then the least that
+    they can be (`end_is_at_least`).
+    """
 
     partition: int
     partition_id: int
@@ -216,6 +220,7 @@ class GroupPartition:
     standby_consumers: tuple[str, ...]
     group_epoch: int
     error: str | None
+    end_is_at_least: bool = False
 
     @property
     def lag(self) -> int | None:

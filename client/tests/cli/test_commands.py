@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -10,10 +11,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from seriatim import history
 from seriatim.cli import _connect, main
-from seriatim.cli._ports import DamageRow, Note, SendResult
+from seriatim.cli._ports import DamageRow, GroupRow, Note, SendResult
 from seriatim.cli.consume import describe_note
+from seriatim.cli.group import render
 from seriatim_api.ids import make_offset
 
 from .memory import SEGMENT, MemoryCluster
@@ -174,6 +177,14 @@ def test_groups_are_described(run: Run, cluster: MemoryCluster) -> None:
     lines = run("group", "describe", "t", "g")[1].splitlines()
     assert lines[1].split() == ["0", "3:3", "2", "g0-0", "c1", "c2"]
     assert lines[-1].split() == ["all", "7"]
+
+
+def test_a_lag_that_is_only_a_bound_says_so() -> None:
+    rows = [GroupRow(0, None, 7, "g0-0", "", (), lag_is_at_least=True), GroupRow(1, None, 5, "g0-0", "", ())]
+    console = Console(width=100, record=True, file=io.StringIO())
+    console.print(render(rows))
+    cells = [line.split() for line in console.export_text().splitlines()]
+    assert [cells[1][2], cells[2][2], cells[-1][1]] == ["7+", "5", "12+"]
 
 
 def test_a_run_is_declared_dead_only_when_confirmed(run: Run, cluster: MemoryCluster) -> None:

@@ -1256,6 +1256,7 @@ class GroupPartition(_message.Message):
     STANDBY_CONSUMERS_FIELD_NUMBER: _builtins.int
     GROUP_EPOCH_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
+    END_IS_AT_LEAST_FIELD_NUMBER: _builtins.int
     partition: _builtins.int
     partition_id: _builtins.int
     has_cursor: _builtins.bool
@@ -1268,6 +1269,8 @@ class GroupPartition(_message.Message):
     server_broker: _builtins.str
     active_consumer: _builtins.str
     group_epoch: _builtins.int
+    end_is_at_least: _builtins.bool
+    """whoever serves the group has not the open segment: the end lies there or behind"""
     @_builtins.property
     def standby_consumers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
@@ -1289,10 +1292,11 @@ class GroupPartition(_message.Message):
         standby_consumers: _abc.Iterable[_builtins.str] | None = ...,
         group_epoch: _builtins.int = ...,
         error: _common_pb2.Error | None = ...,
+        end_is_at_least: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acked_index", b"acked_index", "active_consumer", b"active_consumer", "end_position", b"end_position", "error", b"error", "group_epoch", b"group_epoch", "has_cursor", b"has_cursor", "partition", b"partition", "partition_id", b"partition_id", "position", b"position", "segment", b"segment", "server_broker", b"server_broker", "standby_consumers", b"standby_consumers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acked_index", b"acked_index", "active_consumer", b"active_consumer", "end_is_at_least", b"end_is_at_least", "end_position", b"end_position", "error", b"error", "group_epoch", b"group_epoch", "has_cursor", b"has_cursor", "partition", b"partition", "partition_id", b"partition_id", "position", b"position", "segment", b"segment", "server_broker", b"server_broker", "standby_consumers", b"standby_consumers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -87,8 +87,10 @@ def _go_on(outbox: Outbox, partition: Partition, no: int) -> None:
         outbox.note("copy differs", partition.id, segment=no)
         log.start_over(outbox, _table_at_open(partition, segment))
     if log.is_whole and partition.chosen_preparation(segment) is not None:
-        if log.durable < log.tail:
-            return  # not on the disk yet: `on_stored` goes on
+        if log.durable < log.tail:  # appended before the seal was known, and not on the disk yet
+            copying.wake_us = outbox.now.mono_us + outbox.config.retry_us
+            outbox.wake(copying.wake_us, "copy", partition.id, no)
+            return
         _be_listed(outbox, partition, chain, segment, copying)
     else:
         _ask(outbox, partition, segment, log, copying)

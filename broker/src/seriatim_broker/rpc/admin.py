@@ -262,7 +262,9 @@ class AdminServicer(broker_pb2_grpc.AdminServicer):
         row.segment = reply.segment_no
         row.acked_index = reply.acked
         row.position = reply.position or 0
-        row.end_position = reply.end_position or 0
+        row.end_is_at_least = reply.end_position is None
+        known_end = chain.open_segment.base if reply.end_position is None else reply.end_position
+        row.end_position = max(row.position, known_end or 0)
         row.group_epoch = reply.group_epoch
         row.active_consumer = reply.active
         row.standby_consumers[:] = reply.standbys

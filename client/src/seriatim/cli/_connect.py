@@ -369,4 +369,5 @@ def _group_row(row: seriatim.GroupPartition) -> GroupRow:
         active=row.active_consumer,
         standbys=row.standby_consumers,
         problem=row.error or "",
+        lag_is_at_least=row.end_is_at_least,
     )

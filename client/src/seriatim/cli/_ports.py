@@ -170,6 +170,7 @@ class GroupRow:
     Attributes:
         next_offset: The first offset not acknowledged; None if the group has no cursor there.
         lag: Messages behind the end; None if nobody knows.
+        lag_is_at_least: The server does not know the end of the open segment: there may be more.
         problem: Why the server's part is missing; empty if it is not.
     """
 
@@ -180,6 +181,7 @@ class GroupRow:
     active: str
     standbys: tuple[str, ...]
     problem: str = ""
+    lag_is_at_least: bool = False
 
 
 @dataclass(frozen=True, slots=True)

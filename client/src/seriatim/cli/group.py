@@ -46,7 +46,8 @@ def render(rows: list[GroupRow]) -> Table:
 
     table = Table(box=None, pad_edge=False, show_footer=True)
     lags = [row.lag for row in rows if row.lag is not None]
-    footer = f"{sum(lags):,}{'+' * (len(lags) < len(rows))}"
+    is_at_least = len(lags) < len(rows) or any(row.lag_is_at_least for row in rows)
+    footer = f"{sum(lags):,}{'+' * is_at_least}"
     table.add_column("partition", justify="right", footer="all")
     table.add_column("next", justify="right")
     table.add_column("lag", justify="right", footer=footer)
@@ -57,7 +58,7 @@ def render(rows: list[GroupRow]) -> Table:
         table.add_row(
             str(row.partition),
             "-" if row.next_offset is None else format_offset(row.next_offset),
-            "?" if row.lag is None else f"{row.lag:,}",
+            "?" if row.lag is None else f"{row.lag:,}{'+' * row.lag_is_at_least}",
             row.server or "-",
             row.active or (f"({row.problem})" if row.problem else "-"),
             ", ".join(row.standbys) or "-",

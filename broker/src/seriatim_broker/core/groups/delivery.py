@@ -107,7 +107,6 @@ def deliver_held_back(outbox: Outbox, partition: Partition, head: GroupHead) -> 
             run.append(batch)
     _deliver_run(outbox, head, consumer, run)
     head.seen = max(head.seen, head.delivered)
-    outbox.credits[consumer.stream] = outbox.credits.get(consumer.stream, 0) - sum(b.size_bytes for b in batches)
     pump_group(outbox, partition, head)
 
 
@@ -127,3 +126,5 @@ def _deliver_run(outbox: Outbox, head: GroupHead, consumer: Consumer, run: list[
     batches = Batches(head.segment_no, tuple(run), start, head.repeated_below, attempt, head.server_epoch)
     tell(outbox, consumer, batches)
     head.delivered = end
+    # Of what was skipped the consumer hears nothing to give back: only what is sent takes of its credit.
+    outbox.credits[consumer.stream] = outbox.credits.get(consumer.stream, 0) - sum(batch.size_bytes for batch in run)
