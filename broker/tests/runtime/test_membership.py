@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from typing import Any, cast
 
 import pytest
-from seriatim_api.errors import ForeignDiskError, NewerFormatError
+from seriatim_api.errors import CoordinatorUnavailableError, ForeignDiskError, NewerFormatError
 from seriatim_api.ids import MemberId, RunId
 from seriatim_api.v1 import records_pb2
 from seriatim_broker.adapters.system_clock import SystemClock
@@ -45,6 +46,25 @@ class FakeDisk:
     def raise_run(self) -> int:
         self.run += 1
         return self.run
+
+
+class Stuttering:
+    """A coordinator that carries out each first call of a kind for a key, and whose answer to it is lost."""
+
+    def __init__(self, inner: Coordinator) -> None:
+        self._inner = inner
+        self._called: set[str] = set()
+
+    def __getattr__(self, name: str) -> Any:
+        async def call(*arguments: Any, **options: Any) -> Any:
+            answer = await getattr(self._inner, name)(*arguments, **options)
+            what = f"{name} {arguments}"
+            if what not in self._called:
+                self._called.add(what)
+                raise CoordinatorUnavailableError("no answer")
+            return answer
+
+        return call
 
 
 async def joined(coordinator: Coordinator, disk: FakeDisk, *, slot: int = 0) -> tuple[Identity, KnownDisk | None]:
@@ -201,6 +221,15 @@ async def test_fields_of_a_newer_version_survive_a_write_of_what_a_peer_told(coo
     assert item.mod_revision > put.revision
     assert unknown in item.value
     await work.close()
+
+
+async def test_joining_waits_for_a_coordinator_that_does_not_answer_and_takes_its_lost_answers(
+    coordinator: Coordinator,
+) -> None:
+    disk = FakeDisk(MemberId("g0-0", "disk"))
+    for run in (1, 2):
+        identity, _ = await joined(cast("Coordinator", Stuttering(coordinator)), disk)
+        assert identity.run == disk.run == run
 
 
 async def test_an_answer_that_does_not_come_is_unknown(coordinator: Coordinator) -> None:

@@ -13,12 +13,13 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import structlog
 from seriatim_api.errors import (
+    CoordinatorUnavailableError,
     ForeignDiskError,
     LostDiskError,
     NewerFormatError,
@@ -39,7 +40,10 @@ ISSUER_LATER_RUN = "later-run"
 CERTIFIED_RUNS_MAX = 1000
 """Earlier runs that are certified at a start; older ones were certified by those."""
 
+RETRY_S = 0.2
+
 _log = structlog.get_logger(__name__)
+_T = TypeVar("_T")
 
 
 class Disk(Protocol):
@@ -120,12 +124,12 @@ async def join(
     Raises:
         StorageError: The disk cannot be used; subclass and text say why, and what to do.
         PreconditionError: Somebody else is registered in this slot right now; start again.
-        CoordinatorUnavailableError, TimeoutError: No answer within the deadline.
+        TimeoutError: No answer within the deadline.
     """
     async with asyncio.timeout(deadline_s):
-        cluster_id = await _read_or_write_cluster(coordinator, keys)
+        cluster_id = await _insist(lambda: _read_or_write_cluster(coordinator, keys))
         key = keys.member(place.broker)
-        item = await coordinator.get(key)
+        item = await _insist(lambda: coordinator.get(key))
         record = records_pb2.MemberRecord.FromString(item.value) if item else None
         known = KnownDisk(record.member.incarnation, record.run) if record else None
         disk = open_disk(cluster_id, known, place.replace_disk)
@@ -134,7 +138,7 @@ async def join(
                 f"the cluster does not know {place.broker}, but the directory has had {disk.run} runs. Remedy: if the "
                 "coordinator lost its data, restore it; else start with the coordinator that the directory belongs to"
             )
-        lost = await coordinator.get(keys.lost_disk(disk.member))
+        lost = await _insist(lambda: coordinator.get(keys.lost_disk(disk.member)))
         if lost is not None:
             raise LostDiskError(
                 f"the disk {disk.member} was declared lost, and its segments gaps: it must not come back. Remedy: "
@@ -142,17 +146,29 @@ async def join(
                 member=str(disk.member),
             )
         run = disk.raise_run()
-        await _register(coordinator, key, item, _make_record(record, disk.member, place, run, boot_id))
-        await _certify_earlier_runs(coordinator, keys, RunId(disk.member, run))
+        mine = _make_record(record, disk.member, place, run, boot_id)
+        await _insist(lambda: _register(coordinator, key, item, mine))
+        await _insist(lambda: _certify_earlier_runs(coordinator, keys, RunId(disk.member, run)))
         if record is not None and record.member.incarnation != disk.member.incarnation:
             # who started with the explicit word vouches that the old process is gone
             old = RunId(member_from_record(record.member), record.run)
-            await certify_death(coordinator, keys, old, "replaced", "its slot was given to another disk")
+            evidence = "its slot was given to another disk"
+            await _insist(lambda: certify_death(coordinator, keys, old, "replaced", evidence))
     identity = Identity(cluster_id, disk.member, place.group, place.slot, run, disk.suspect_before_run)
     _log.info(
         "joined", cluster=place.cluster, member=str(identity.member), run=run, suspect_before=disk.suspect_before_run
     )
     return identity
+
+
+async def _insist(ask: Callable[[], Awaitable[_T]]) -> _T:
+    """Ask until the coordinator answers; the caller's deadline ends it. What is asked may be done twice."""
+    while True:
+        try:
+            return await ask()
+        except CoordinatorUnavailableError as exc:
+            _log.info("coordinator_awaited", error=str(exc))
+        await asyncio.sleep(RETRY_S)
 
 
 async def mark_clean(coordinator: Coordinator, keys: Keys, run: RunId) -> None:
