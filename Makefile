@@ -70,7 +70,7 @@ sim-swarm: $(SYNCED) ## simulated worlds on all cores: make sim-swarm MINUTES=10
 	$(BIN)/python -m e2e.sim --minutes $(or $(MINUTES),10) --first $(or $(FIRST),0)
 
 .PHONY: explore
-explore: $(SYNCED) ## a small world, all interleavings: make explore STATES=100000 (WORLD="--crashes 2": see python -m e2e.sim.explore -h)
+explore: $(SYNCED) ## a small world, all interleavings: make explore STATES=100000 (WORLD="--crashes 2": one of one's own)
 	$(BIN)/python -m e2e.sim.explore --states $(or $(STATES),100000) $(WORLD)
 
 clean: ## remove what was made here (not the environment)

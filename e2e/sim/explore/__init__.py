@@ -6,10 +6,11 @@ state; states that are the same are visited once. So a violation is printed with
 
 An action is one of: the first message of a lane of a link arrives (control and data lanes apart, each first in first
 out); a disk makes its pending writes durable and says so; the coordinator carries out and answers the oldest request of
-a broker, or a write's outcome is not told and the write is carried out later or never; the earliest timer of a broker
-or of the producer fires; somebody complains to a broker about the open segment; a broker crashes and keeps a prefix of
-its pending writes; one starts again; a live end notices that its peer has crashed; a link comes up; the producer's
-batch arrives, a reply of it arrives, its stream ends, its question reaches one of the brokers.
+a broker, or a write's outcome is not told and the write is carried out later or never (so it is with a write of a
+broker that crashes meanwhile); the earliest timer of a broker or of the producer fires; somebody complains to a broker
+about the open segment; a broker crashes and keeps a prefix of its pending writes; one starts again; a live end notices
+that its peer has crashed; a link comes up; the producer's batch arrives, a reply of it arrives, its stream ends, its
+question reaches one of the brokers.
 
 How it is quick: a broker's step depends on its core and the event alone, so cores, disks, messages and chains are
 numbered by value, a state is a tuple of numbers, and a step that was taken once is looked up from then on.
@@ -41,6 +42,13 @@ A death certificate is written at the moment in which somebody asks for it and i
 there earlier cannot be told apart. Both answers are explored once the run has ended.
 
 *Links* between live brokers do not break, and what a crashed broker sent arrives until the other end notices.
+
+*News that is none.* A chain record that its receiver knows already arrives at once, for it changes nothing and nobody
+answers it. Loses that it arrives behind a newer one, and is answered with that (`old_news` explores it).
+
+*Narrow worlds* (`__main__.WORLDS`) go deep and lose what their limits forbid: in most, a write is durable at once, and
+only some brokers crash or hear complaints. With the default of `apart`, all notice a crash together, and a broker that
+starts is linked with all others at once.
 
 *States* are remembered by a 64-bit hash: with a million states, the chance that one was missed is below 10^-7.
 """

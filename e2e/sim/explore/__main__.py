@@ -1,4 +1,4 @@
-"""`python -m e2e.sim.explore`."""
+"""`python -m e2e.sim.explore`: narrow worlds that go deep, then the whole small world; or one world of one's own."""
 
 from __future__ import annotations
 
@@ -7,25 +7,60 @@ import dataclasses
 import sys
 
 from ..mutations import MUTATIONS, OVERLAPPING, applied
-from .model import Limits
-from .search import STATES_DEFAULT, explore, report
+from .search import RARE, STATES_DEFAULT, explore, report
+from .state import Limits
+
+_CALM = Limits(messages=3, crashes=0, restarts=0, timeouts=0, complaints=0, timers=0, questions=0)
+_NARROW = dataclasses.replace(_CALM, messages=1, quick_disks=1, hearers="B1")
+
+WORLDS = {
+    "calm": (0.01, _CALM),
+    "complaint": (0.19, dataclasses.replace(_NARROW, timeouts=1, complaints=1, questions=1)),
+    "restart": (0.15, dataclasses.replace(_NARROW, crashes=1, restarts=1, victims="A1")),
+    "group dies": (
+        0.5,
+        dataclasses.replace(_NARROW, messages=0, crashes=2, restarts=1, complaints=1, victims="A1,A2"),
+    ),
+    "everything": (0.15, Limits(messages=3, crashes=2, restarts=1, timeouts=1, complaints=1, timers=1)),
+}
+"""By name: the share of the states, and what may happen."""
 
 
 def main() -> int:
     """Explore, print, and fail if a promise was broken."""
     parser = argparse.ArgumentParser(description="All interleavings of a small world, breadth first.")
-    parser.add_argument("--states", type=int, default=STATES_DEFAULT, help="stop when so many were found")
+    parser.add_argument("--states", type=int, default=STATES_DEFAULT, help="stop when so many were found, in all")
     parser.add_argument("--mutation", choices=sorted({**MUTATIONS, **OVERLAPPING}), help="remove this rule first")
+    parser.add_argument("--world", choices=sorted(WORLDS), help="only this one")
+    limits = parser.add_argument_group("a world of one's own, instead of those by name")
     for field in dataclasses.fields(Limits):
-        parser.add_argument(f"--{field.name.replace('_', '-')}", type=type(field.default), default=field.default)
+        limits.add_argument(f"--{field.name.replace('_', '-')}", type=type(field.default), help=f"({field.default})")
     arguments = parser.parse_args()
-    limits = Limits(**{field.name: getattr(arguments, field.name) for field in dataclasses.fields(Limits)})
-    print(limits)
+    given = {field.name: getattr(arguments, field.name) for field in dataclasses.fields(Limits)}
+    own = {name: value for name, value in given.items() if value is not None}
+    if own:
+        worlds = {"own": (1.0, Limits(**own))}
+    elif arguments.world:
+        worlds = {arguments.world: (1.0, WORLDS[arguments.world][1])}
+    else:
+        worlds = WORLDS
     mutation = {**MUTATIONS, **OVERLAPPING}[arguments.mutation] if arguments.mutation else None
-    with applied(mutation):
-        found = explore(limits, arguments.states)
-    print(report(found))
-    return 1 if found.violation else 0
+    reached: set[str] = set()
+    states, exhausted = 0, 0
+    for name, (share, world) in worlds.items():
+        print(f"--- {name}: {world}")
+        with applied(mutation):
+            found = explore(world, round(arguments.states * share))
+        print(report(found), flush=True)
+        if found.violation:
+            return 1
+        states += found.states
+        exhausted += found.exhausted
+        reached |= {situation for situation in RARE if found.seen[situation]}
+    missed = [situation for situation in RARE if situation not in reached]
+    print(f"--- {states:,} states in {len(worlds)} worlds, {exhausted} of them exhausted; no violation")
+    print(f"reached: {', '.join(sorted(reached)) or 'nothing rare'}; not reached: {', '.join(missed) or 'none'}")
+    return 0
 
 
 if __name__ == "__main__":

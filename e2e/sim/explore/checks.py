@@ -16,10 +16,11 @@ from seriatim_broker.testing.memory_disk import DiskImage, MemoryDisk
 
 from ..checkers import Judge, holds
 from ..schedule import Schedule, Violation
-from .model import NAMES, PARTITION, Promise
+from .state import NAMES, PARTITION, Promise
 
 if TYPE_CHECKING:
-    from .model import Draft, Model, State
+    from .state import Draft, State
+    from .steps import Steps
 
 
 class _Standing:
@@ -49,7 +50,7 @@ class Checks:
         self._orders: dict[tuple[Any, ...], str] = {}
         self._held: dict[tuple[int, Promise], bool] = {}
 
-    def _judge(self, model: Model, draft: Draft) -> Judge:
+    def _judge(self, model: Steps, draft: Draft) -> Judge:
         brokers: dict[str, Any] = {}
         for broker, name in enumerate(NAMES):
             image = model.images.values[draft.images[broker]]
@@ -71,7 +72,7 @@ class Checks:
     # ---- steps --------------------------------------------------------------------------------------
 
     def chain_written(
-        self, model: Model, draft: Draft, broker: int, before: Chain | None, after: Chain, certificate: RunId | None
+        self, model: Steps, draft: Draft, broker: int, before: Chain | None, after: Chain, certificate: RunId | None
     ) -> None:
         """I5, I6, I7, I12, tables and copies of one transition."""
         judge = self._judge(model, draft)
@@ -82,7 +83,7 @@ class Checks:
         if after.partition != PARTITION:
             judge.fail("I7", f"another partition: {after}")
 
-    def accepted(self, model: Model, draft: Draft, broker: int, sent: Any, effect: AppendAccepted) -> None:
+    def accepted(self, model: Steps, draft: Draft, broker: int, sent: Any, effect: AppendAccepted) -> None:
         """I1, I6, I12 at the acknowledgement."""
         judge = self._judge(model, draft)
         judge.accepted(NAMES[broker], PARTITION, [sent.batch_id], effect.offset)
@@ -90,7 +91,7 @@ class Checks:
         draft.promises |= {Promise(segment, base, base + 1, sent.batch_id)}
         draft.seen.add("acknowledged")
 
-    def refused(self, model: Model, draft: Draft, broker: int, sent: Any, effect: AppendRefused) -> None:
+    def refused(self, model: Steps, draft: Draft, broker: int, sent: Any, effect: AppendRefused) -> None:
         """I10: what was refused as not stored stands nowhere. GAP: a producer that keeps the rules is not stuck."""
         judge = self._judge(model, draft)
         for request, segment, base in draft.places:
@@ -102,7 +103,7 @@ class Checks:
 
     # ---- states -------------------------------------------------------------------------------------
 
-    def state(self, model: Model, state: State) -> None:
+    def state(self, model: Steps, state: State) -> None:
         """I1, I5, I6 and the order of what is sealed, in one state."""
         chain: Chain = model.chains.values[state.chain]
         for first in range(len(NAMES)):
@@ -112,7 +113,7 @@ class Checks:
             self._kept(model, state, chain, promise)
         self._in_order(model, state, chain)
 
-    def _kept(self, model: Model, state: State, chain: Chain, promise: Promise) -> None:
+    def _kept(self, model: Steps, state: State, chain: Chain, promise: Promise) -> None:
         segment = chain.segment(promise.segment)
         what = f"{promise.batch_id}, acknowledged at {promise.segment}:{promise.base},"
         if segment is None:
@@ -134,7 +135,7 @@ class Checks:
         if disks < 2:
             raise Violation("I1" if not disks else "I12", f"{what} is on {disks} disks")
 
-    def _compare(self, model: Model, first: int, second: int) -> None:
+    def _compare(self, model: Steps, first: int, second: int) -> None:
         """I5: at one place of a segment there is one batch."""
         key = (min(first, second), max(first, second))
         problem = self._agree.get(key)
@@ -149,7 +150,7 @@ class Checks:
         if problem:
             raise Violation("I5", problem)
 
-    def _in_order(self, model: Model, state: State, chain: Chain) -> None:
+    def _in_order(self, model: Steps, state: State, chain: Chain) -> None:
         """What is sealed with nothing unsettled before it: each message once, in the order of sending."""
         key = (state.chain, state.images)
         problem = self._orders.get(key)
@@ -158,7 +159,7 @@ class Checks:
         if problem:
             raise Violation("I2", problem)
 
-    def _order(self, model: Model, state: State, chain: Chain) -> str:
+    def _order(self, model: Steps, state: State, chain: Chain) -> str:
         placed: dict[tuple[int, int], Batch] = {}
         for image in state.images:
             placed.update({(no, base): batch for no, base, batch in batches_of(model.images.values[image])})

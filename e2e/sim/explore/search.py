@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from ..schedule import Violation
 from ..story import brief
 from .checks import Checks
-from .model import NAMES, Action, Draft, Limits, Model, State
+from .model import Model
+from .state import NAMES, Action, Draft, Limits, State
 
 STATES_DEFAULT = 100_000
 

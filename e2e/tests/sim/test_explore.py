@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from e2e.sim.explore.model import Limits
 from e2e.sim.explore.search import Found, explore, report
+from e2e.sim.explore.state import Limits
 from e2e.sim.mutations import MUTATIONS, applied
 
 TALK = Limits(
@@ -36,7 +36,7 @@ def _explored(limits: Limits, states_max: int, rule: str = "") -> Found:
         ("fence-freezes-commit", TALK, 1_000, 11),
         ("unknown-outcome", TALK, 1_500, 11),
         ("table", RESTART, 2_000, 10),
-        ("unbroken", RESTART, 8_000, 15),
+        ("unbroken", RESTART, 4_000, 15),
     ],
 )
 def test_a_rule_that_is_taken_away_is_missed(rule: str, limits: Limits, states_max: int, steps: int) -> None:
@@ -68,6 +68,14 @@ def test_a_world_without_misfortune_is_exhausted() -> None:
     assert found.exhausted
     assert found.seen["told ok"] > 0
     assert "the frontier was exhausted" in report(found)
+
+
+def test_a_restart_of_the_first_master_is_explored_to_the_end() -> None:
+    found = _explored(RESTART, 20_000)
+    assert not found.violation, report(found)
+    assert found.exhausted, report(found)
+    for situation in ("restarted", "switched", "tail copied"):
+        assert found.seen[situation] > 0, report(found)
 
 
 def test_the_same_exploration_twice_is_the_same() -> None:
