@@ -498,7 +498,7 @@ class FakeBroker(broker_pb2_grpc.RoutingServicer, broker_pb2_grpc.AdminServicer)
     async def GetTopic(self, request: broker_pb2.GetTopicRequest, context: Any) -> broker_pb2.GetTopicResponse:  # noqa: N802
         record = self.cluster.topics.get(request.topic)
         if record is None:
-            await _abort(context, errors.UnknownTopicError(f"no topic {request.topic}"))
+            await abort(context, errors.UnknownTopicError(f"no topic {request.topic}"))
         assert record is not None
         brokers = self.cluster.brokers
         return broker_pb2.GetTopicResponse(
@@ -536,7 +536,7 @@ class FakeBroker(broker_pb2_grpc.RoutingServicer, broker_pb2_grpc.AdminServicer)
 
     async def CreateTopic(self, request: broker_pb2.CreateTopicRequest, context: Any) -> records_pb2.TopicRecord:  # noqa: N802
         if request.name in self.cluster.topics:
-            await _abort(context, errors.TopicExistsError("there already"))
+            await abort(context, errors.TopicExistsError("there already"))
         return self.cluster.create_topic(request.name, request.partition_count, flush=request.settings.flush)
 
     async def ListTopics(self, request: broker_pb2.ListTopicsRequest, _context: Any) -> broker_pb2.ListTopicsResponse:  # noqa: N802
@@ -544,7 +544,7 @@ class FakeBroker(broker_pb2_grpc.RoutingServicer, broker_pb2_grpc.AdminServicer)
         return broker_pb2.ListTopicsResponse(topics=[self.cluster.topics[name] for name in names])
 
 
-async def _abort(context: Any, error: errors.SeriatimError) -> None:
+async def abort(context: Any, error: errors.SeriatimError) -> None:
     code, text, metadata = to_status(error)
     await context.abort(code, text, metadata)
 

@@ -28,7 +28,7 @@ COMMANDS = [
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(silence, "NOTICE_S", 0.05)
+    monkeypatch.setattr(silence, "NOTICE_S", 0)
     monkeypatch.setattr(_client, "TOPIC_DEADLINE_S", 0.3)
     monkeypatch.setattr(_admin, "DEADLINE_S", 0.3)
 
@@ -51,15 +51,18 @@ def ended(*words: str) -> int:
 def test_it_is_said_and_then_is_the_error(words: tuple[str, ...], capfd: pytest.CaptureFixture[str]) -> None:
     assert ended(*words) == 1
     out, err = capfd.readouterr()
-    why = f"no broker answers at {NOBODY}: Connection refused"
     assert out == ""
-    assert err.splitlines()[:2] == [f"# {why}; still trying", f"error 600: {why}"]
-    assert "--bootstrap" in err.splitlines()[2]
+    note, error, remedy = err.splitlines()
+    assert note.startswith(f"# no broker answers at {NOBODY}: ")
+    assert note.endswith("; still trying")
+    assert error.startswith(f"error 600: no broker answers at {NOBODY}: ")
+    assert "--bootstrap" in remedy
     assert not logging.getLogger("seriatim").handlers
 
 
 def test_programs_get_it_as_json(capfd: pytest.CaptureFixture[str]) -> None:
     assert ended("--output", "json", "topic", "list") == 1
     note, error = map(json.loads, capfd.readouterr().err.splitlines())
-    assert note == {"note": "warning", "text": f"no broker answers at {NOBODY}: Connection refused; still trying"}
+    assert note["note"] == "warning"
+    assert note["text"].startswith(f"no broker answers at {NOBODY}: ")
     assert error["error"]["class"] == "UnavailableError"

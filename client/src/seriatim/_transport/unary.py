@@ -134,8 +134,8 @@ class Caller:
                         answer = await self._ask(call, address, attempt_s)
                     except _NoAnswerError as exc:
                         if call.once and exc.may_be_taken:
-                            text = f"{address} did not answer {call.method} within {call.timeout_s:g} s: it may be done"
-                            raise DeadlineExceededError(text) from exc
+                            late = f"{address} did not answer {call.method} within {call.timeout_s:g} s"
+                            raise DeadlineExceededError(f"{late}; it may have been done") from exc
                     except SeriatimError as exc:
                         if not _another_may_answer(exc) or (call.once and isinstance(exc, DeadlineExceededError)):
                             raise
