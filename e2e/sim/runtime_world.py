@@ -85,9 +85,7 @@ class RuntimeWorld(World):
         if isinstance(error, OldDiskError):
             broker.take_back()  # the operator brings the right disk
         elif isinstance(error, ForeignDiskError):
-            # It took an empty directory and ended before it was registered; the remedy is to empty it again.
-            broker.directory.wipe(self._incarnation())
-            broker.replace_disk = True
+            broker.replace_disk = True  # it took an empty directory and ended before it was registered: say so again
         self.schedule.after(START_AGAIN_US, self._start_again, broker)
 
     def _start_again(self, broker: RuntimeBroker) -> None:

@@ -86,9 +86,22 @@ class _Disk:
         assert self.directory.passport is not None
         return self.directory.passport.suspect_before_run
 
+    @property
+    def has_data(self) -> bool:
+        """Whether anything was ever stored on it."""
+        return self.directory.has_data
+
     def raise_run(self) -> int:
         """Begin a run."""
         return self.directory.raise_run()
+
+
+def _is_new(directory: DataDirectory, slot: KnownMember | None) -> bool:
+    """Whether it is empty, or was taken by a start that ended before the slot was registered to it."""
+    if directory.passport is None:
+        return True
+    is_other = slot is None or slot.incarnation != directory.passport.incarnation
+    return is_other and not directory.has_data
 
 
 class Broker:
@@ -156,8 +169,9 @@ class Broker:
     def _open_disk(self, cluster_id: str, known: KnownDisk | None, may_replace: bool) -> _Disk:
         directory = open_directory(self.settings.data, self.settings.broker, cluster_id, crc32c)
         self._directory = directory
-        if directory.passport is not None or not may_replace:
-            judge(directory.passport, KnownMember(known.incarnation, known.run) if known else None)
+        slot = KnownMember(known.incarnation, known.run) if known else None
+        if not (may_replace and _is_new(directory, slot)):
+            judge(directory.passport, slot)
         if directory.passport is None:
             directory.create(cluster_id, self.settings.broker)
         return _Disk(directory)

@@ -42,6 +42,11 @@ class FakeDisk:
     member: MemberId
     run: int = 0
     suspect_before_run: int = 0
+    ended_early: bool = False
+
+    @property
+    def has_data(self) -> bool:
+        return self.run > 0 and not self.ended_early
 
     def raise_run(self) -> int:
         self.run += 1
@@ -221,6 +226,13 @@ async def test_fields_of_a_newer_version_survive_a_write_of_what_a_peer_told(coo
     assert item.mod_revision > put.revision
     assert unknown in item.value
     await work.close()
+
+
+async def test_a_start_that_ended_before_it_was_registered_is_no_foreign_disk(coordinator: Coordinator) -> None:
+    await joined(coordinator, FakeDisk(MemberId("g0-0", "first")), slot=0)
+    new = FakeDisk(MemberId("g0-1", "new"), run=1, ended_early=True)
+    identity, _ = await joined(coordinator, new, slot=1)
+    assert identity.run == 2
 
 
 async def test_joining_waits_for_a_coordinator_that_does_not_answer_and_takes_its_lost_answers(

@@ -91,6 +91,11 @@ class DataDirectory:
         self._checksum = checksum
         self.machine_went_down = passport is not None and not passport.clean_shutdown and passport.boot_id != boot_id()
 
+    @property
+    def has_data(self) -> bool:
+        """Whether a broker ever opened its storage here."""
+        return bool(_strays(self.path))
+
     def create(self, cluster_id: str, broker: str) -> Passport:
         """Make this empty directory a new incarnation, durably. Blocks."""
         assert self.passport is None, "the directory has a passport"
@@ -266,7 +271,7 @@ def _read(path: Path, checksum: Checksum) -> Passport | None:
     try:
         data = (path / _FILE).read_bytes()
     except FileNotFoundError:
-        strays = sorted(file.name for file in path.iterdir() if file.name not in (_LOCK, _TEMPORARY, "lost+found"))
+        strays = _strays(path)
         if strays:
             raise CorruptionError(
                 f"{path} has no passport, but is not empty ({', '.join(strays[:3])}). {_COPY_REMEDY}"
@@ -275,6 +280,12 @@ def _read(path: Path, checksum: Checksum) -> Passport | None:
     except OSError as error:
         raise StorageError(f"the passport in {path} cannot be read: {error}") from error
     return _parse(path, data, checksum)
+
+
+def _strays(path: Path) -> list[str]:
+    """What lies in the directory beside the passport and its lock."""
+    known = (_FILE, _TEMPORARY, _LOCK, "lost+found")
+    return sorted(file.name for file in path.iterdir() if file.name not in known)
 
 
 def _parse(path: Path, data: bytes, checksum: Checksum) -> Passport:

@@ -61,6 +61,10 @@ class Disk(Protocol):
     def suspect_before_run(self) -> int:
         """The run that followed when the machine went down last with a run that had not ended in order; or 0."""
 
+    @property
+    def has_data(self) -> bool:
+        """Whether a broker ever opened its storage there."""
+
     def raise_run(self) -> int:
         """Begin a run: write the next number durably, without the clean mark; returns it."""
 
@@ -133,7 +137,7 @@ async def join(
         record = records_pb2.MemberRecord.FromString(item.value) if item else None
         known = KnownDisk(record.member.incarnation, record.run) if record else None
         disk = open_disk(cluster_id, known, place.replace_disk)
-        if record is None and disk.run > 0:
+        if record is None and disk.has_data:
             raise ForeignDiskError(
                 f"the cluster does not know {place.broker}, but the directory has had {disk.run} runs. Remedy: if the "
                 "coordinator lost its data, restore it; else start with the coordinator that the directory belongs to"

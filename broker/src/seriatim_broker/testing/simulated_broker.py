@@ -81,6 +81,7 @@ class SimulatedBroker:
         identity = await join(
             machine.coordinator, self._keys, self.place, directory.open, boot, deadline_s=JOIN_DEADLINE_S
         )
+        directory.has_data = True
         core = self._make_core(identity, list(machine.storage.recover()))
         peer = PeerIdentity(identity.cluster_id, identity.member, identity.run)
         ground = Ground(

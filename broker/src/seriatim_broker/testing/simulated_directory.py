@@ -24,6 +24,7 @@ class SimulatedDirectory:
         next_incarnation: What it becomes when a process takes it.
         boot: The boot of the machine that the last run began under.
         clean: Whether the last run ended in order.
+        has_data: Whether a run got so far as to open its storage.
     """
 
     broker: str
@@ -34,6 +35,7 @@ class SimulatedDirectory:
     clean: bool = True
     suspect_before_run: int = 0
     boot_now: int = 0
+    has_data: bool = False
 
     @property
     def member(self) -> MemberId:
@@ -46,7 +48,9 @@ class SimulatedDirectory:
         Raises:
             WipedDiskError, ForeignDiskError, OldDiskError: As the real one.
         """
-        if (self.incarnation or not may_replace) and known is not None:
+        is_other = known is not None and self.incarnation != known.incarnation
+        is_new = not self.incarnation or (is_other and not self.has_data)
+        if not (may_replace and is_new) and known is not None:
             if not self.incarnation:
                 raise WipedDiskError("the directory is empty", expected=known.incarnation)
             if self.incarnation != known.incarnation:
@@ -74,3 +78,4 @@ class SimulatedDirectory:
         self.incarnation, self.next_incarnation = "", next_incarnation
         self.run = self.suspect_before_run = 0
         self.clean = True
+        self.has_data = False
