@@ -120,7 +120,6 @@ class Client:
         finally:
             if self._links is not None:
                 await self._links.close()
-            self._caller.close()
             await self._channels.close()
 
     def producer(self, topic: str, **options: Unpack[ProducerOptions]) -> Opening[Producer]:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 from seriatim import Client
+from seriatim._consuming import streams
 from seriatim._transport import silence
 from seriatim_api import errors
 from seriatim_api.v1 import broker_pb2
@@ -42,7 +43,7 @@ async def test_it_is_said_once_with_every_address_and_why(caplog: pytest.LogCapt
     found.goes_on("h2:1", "Connection refused")
     assert found.error(["h1:1", "h2:1"]).message == "no broker answers at h1:1, h2:1: Connection refused"
     found.begins(["h1:1", "h2:1"])
-    assert found._timer is None
+    assert found.is_feared
     found.ends("h2:1")
     found.begins(["h1:1", "h2:1"])
     await until(lambda: len(notices(caplog)) == 3)
@@ -96,7 +97,7 @@ async def test_one_that_answers_is_enough(caplog: pytest.LogCaptureFixture, monk
             for _ in range(5):
                 await (await producer.send(b"a"))
                 await client._caller.routing("GetTopic", broker_pb2.GetTopicRequest(topic="t"), 1.0)
-            assert client._caller._silence._timer is None  # nothing is about to be said either
+            assert not client._channels.silence.is_feared  # nothing is about to be said either
         assert notices(caplog) == []
 
 
@@ -106,9 +107,30 @@ async def test_a_complaint_that_a_broker_thinks_about_is_no_silence(caplog: pyte
         async with Client.connect(cluster.brokers[0].address) as client:
             complaint = broker_pb2.ResolveProducerRequest(partition_id=1, known_epoch=1, failed_segment=1)
             await client._caller.routing("ResolveProducer", complaint, 2.0, is_complaint=True)
-            assert client._caller._silence._timer is None
+            assert not client._channels.silence.is_feared
         assert cluster.complaints == [1]
         assert notices(caplog) == []
+
+
+@pytest.mark.parametrize("reads", [False, True])
+async def test_what_comes_over_a_stream_ends_the_silence(monkeypatch: pytest.MonkeyPatch, reads: bool) -> None:
+    monkeypatch.setattr(silence, "NOTICE_S", 60)
+    monkeypatch.setattr(streams, "SILENCE_S", 60)  # else a question would
+    async with running() as cluster:
+        cluster.create_topic("t")
+        address = cluster.brokers[0].address
+        async with Client.connect(address) as client, client.producer("t") as producer:
+            await (await producer.send(b"a"))
+            if reads:
+                async with client.consumer("t", "g") as consumer:
+                    assert len(await consumer.fetch(1, 10)) == 1
+                    client._channels.silence.begins([address])
+                    await consumer.ack_all()  # and the broker confirms it
+                    await until(lambda: not client._channels.silence.is_feared)
+            else:
+                client._channels.silence.begins([address])
+                await (await producer.send(b"b"))
+                assert not client._channels.silence.is_feared
 
 
 async def test_what_may_have_been_done_is_not_asked_of_another(mute: str) -> None:
@@ -146,6 +168,7 @@ def test_a_program_without_logging_has_it_on_stderr() -> None:
     program = """
 import asyncio
 from seriatim import Client, _admin
+from seriatim._consuming import streams
 from seriatim._transport import silence
 
 silence.NOTICE_S, _admin.DEADLINE_S = 0, 0.3

@@ -203,9 +203,11 @@ class AppendLink:
         return write_append_frame(rows)
 
     async def _read(self, call: Any) -> None:
-        loop = asyncio.get_running_loop()
+        loop, silence = asyncio.get_running_loop(), self._links.channels.silence
         while (data := await call.read()) is not grpc.aio.EOF:
             self._heard_at = loop.time()
+            if silence.is_feared:
+                silence.ends(self.address)
             for reply in broker_pb2.AppendReplies.FromString(data).replies:
                 key = (reply.partition_id, reply.producer, reply.base_sequence, reply.run)
                 self._unanswered_bytes -= self._unanswered.pop(key, 0)

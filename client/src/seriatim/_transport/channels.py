@@ -8,6 +8,8 @@ from typing import Any, Final, Literal
 import grpc
 import grpc.aio
 
+from seriatim._transport.silence import Silence
+
 Purpose = Literal["append", "consume", "ask"]
 
 MESSAGE_SIZE_BYTES_MAX: Final = 32 << 20
@@ -32,9 +34,10 @@ _OPTIONS: Final = (
 
 
 class Channels:
-    """Opens channels on demand and closes them all at the end."""
+    """Opens channels on demand and closes them all at the end; what comes over any of them ends the silence."""
 
     def __init__(self) -> None:
+        self.silence = Silence()
         self._channels: dict[tuple[str, Purpose], Any] = {}
         self._warm: dict[str, None] = {}
         self._closing: set[asyncio.Task[None]] = set()
@@ -62,6 +65,7 @@ class Channels:
 
     async def close(self) -> None:
         """Close all; calls under way are cancelled."""
+        self.silence.stop()
         channels = list(self._channels.values())
         self._channels.clear()
         await asyncio.gather(*(channel.close(None) for channel in channels), *self._closing)

@@ -147,9 +147,11 @@ class ConsumeLink:
             self._written.set()
 
     async def _read(self, call: Any) -> None:
-        loop = asyncio.get_running_loop()
+        loop, silence = asyncio.get_running_loop(), self._channels.silence
         while (data := await call.read()) is not grpc.aio.EOF:
             self.heard_at = loop.time()
+            if silence.is_feared:
+                silence.ends(self.address)
             frame = read_delivery_frame(data)
             at = 0
             for raw in frame.events:

@@ -35,6 +35,11 @@ class Silence:
         self._timer: asyncio.TimerHandle | None = None
         self._is_told = False
 
+    @property
+    def is_feared(self) -> bool:
+        """Whether it has begun, or was told: somebody waits for a sign of life."""
+        return self._timer is not None or self._is_told
+
     def begins(self, addresses: Iterable[str]) -> None:
         """One of these is asked and ought to answer at once, or did not answer in its time."""
         if self._timer is None and not self._is_told:
@@ -46,7 +51,7 @@ class Silence:
         self._reasons[address] = reason
 
     def ends(self, address: str) -> None:
-        """A broker answered."""
+        """A broker answered, or said anything on a stream: it may be busy, but it is there."""
         self.stop()
         self._reasons.clear()
         if self._is_told:

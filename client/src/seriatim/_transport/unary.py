@@ -21,7 +21,6 @@ from seriatim_api.status import METADATA_KEY, from_status
 from seriatim_api.v1 import broker_pb2_grpc
 
 from seriatim._transport.channels import Channels
-from seriatim._transport.silence import Silence
 
 ATTEMPT_DEADLINE_S: Final = 1.0
 """For one broker's answer, where another may be asked; a frozen one costs that much."""
@@ -82,16 +81,12 @@ class Caller:
         self._addresses: dict[str, None] = dict.fromkeys(bootstrap)
         self._good: str | None = None
         self._room = asyncio.Semaphore(ASKED_AT_ONCE_MAX)
-        self._silence = Silence()
+        self._silence = channels.silence
         assert self._addresses
 
     def learn(self, addresses: Iterable[str]) -> None:
         """Addresses that a broker named."""
         self._addresses.update(dict.fromkeys(address for address in addresses if address))
-
-    def close(self) -> None:
-        """No more questions come."""
-        self._silence.stop()
 
     async def routing(
         self,
