@@ -10,19 +10,37 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
-from seriatim import Admin, Chain, Client, GroupDescription, Route, TopicDescription, TopicSettings
+from seriatim import Admin, Chain, Client, Damage, GroupDescription, Route, TopicDescription, TopicSettings
 from seriatim_api.errors import DeadlineExceededError, SeriatimError, TopicExistsError, UnavailableError
 
 LOOK_S: Final = 2.0
 """For one broker's description; it may have to ask others, of which one is silent."""
 
+SCRUB_S: Final = 30.0
+"""For a broker to read all that it holds: a few megabytes here."""
+
 CHANGE_S: Final = 10.0
 """For what changes the cluster: asked once, for the answer may be lost and the change made."""
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Scrubbed:
+    """What a scrub of one broker read, and what was damaged."""
+
+    segments: int
+    damages: tuple[Damage, ...]
+
+
+async def _scrub(admin: Admin, broker: str) -> Scrubbed:
+    steps = [step async for step in admin.scrub(broker)]
+    damages = tuple(damage for step in steps for damage in step.damages)
+    return Scrubbed(sum(step.read_segments for step in steps), damages)
 
 
 class Admins:
@@ -79,6 +97,14 @@ class Admins:
         """
         return await self._within(CHANGE_S, self._admins[0].switch_partition(partition_id))
 
+    async def scrub(self, broker: str) -> Scrubbed:
+        """Have a broker read all that it holds; asked of whichever broker answers, and again if it does not end.
+
+        Raises:
+            SeriatimError: Nobody read all of it in time.
+        """
+        return await self._look(lambda admin: _scrub(admin, broker), SCRUB_S)
+
     async def create_topic(self, name: str, partition_count: int, settings: TopicSettings) -> None:
         """Make a topic, asking one broker after another: one that made it and did not answer is found out."""
         error: SeriatimError = UnavailableError("there is no broker")
@@ -93,11 +119,11 @@ class Admins:
                 return
         raise error
 
-    async def _look(self, ask: Callable[[Admin], Awaitable[T]]) -> T:
+    async def _look(self, ask: Callable[[Admin], Awaitable[T]], deadline_s: float = LOOK_S) -> T:
         error: SeriatimError = UnavailableError("there is no broker")
         for admin in list(self._admins):
             try:
-                answer = await self._within(LOOK_S, ask(admin))
+                answer = await self._within(deadline_s, ask(admin))
             except SeriatimError as exc:
                 error = exc
                 self._admins.remove(admin)  # to the end: asked last from now on

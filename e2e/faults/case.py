@@ -29,14 +29,9 @@ from e2e.faults.fault import Fault, NotStruckError, Scene, injected
 from e2e.faults.load import LATE_GROUP, Clients, Load, break_connections
 from e2e.faults.report import CaseResult, judge
 from e2e.faults.schedule import Case
-from e2e.observe import OPEN, Snapshot
 from e2e.workers import WorkerError
 
-TWO_COPIES_DEADLINE_S: Final = 60.0
-"""From the heal until every segment has two copies that may serve. Restarted brokers need some seconds here."""
-
 HEALTHY_DEADLINE_S: Final = 60.0
-MEMBER_COUNT: Final = 2
 
 _EXPECTED: Final = (SeriatimError, NotStruckError, WorkerError, TimeoutError, OSError)
 """What a case may fail with; anything else is a mistake of the suite, and ends the run."""
@@ -53,19 +48,6 @@ class Outcome:
 
     result: CaseResult
     healthy: bool
-
-
-def lacks_copies(snapshot: Snapshot) -> str:
-    """What does not have two copies, for people; empty if everything has."""
-    for chain in snapshot.chains:
-        if chain.head.state != OPEN:
-            return f"partition {chain.partition} accepts nothing"
-        for segment in chain.segments:
-            if len(set(segment.members)) < MEMBER_COUNT:
-                return f"segment {segment.no} of partition {chain.partition} has the members {segment.members} only"
-            if len(set(segment.eligible)) < MEMBER_COUNT:
-                return f"segment {segment.no} of partition {chain.partition} can be served by {segment.eligible} only"
-    return "" if snapshot.settled() else "a segment is not settled"
 
 
 async def unhealthy(cluster: LocalCluster) -> str:
@@ -159,7 +141,7 @@ async def _strike(fault: Fault, scene: Scene, history: HistoryWriter, measured: 
             history.fault(fault.name, "; ".join(scene.notes) or "?", phase="heal")
 
 
-async def _recover(_fault: Fault, scene: Scene, _history: HistoryWriter, measured: dict[str, float]) -> None:
+async def _recover(fault: Fault, scene: Scene, _history: HistoryWriter, measured: dict[str, float]) -> None:
     """Messages flow, and everything has two copies again."""
     load = scene.load
     if "healed at" not in measured:
@@ -170,8 +152,9 @@ async def _recover(_fault: Fault, scene: Scene, _history: HistoryWriter, measure
     gap_s = load.acks.worst_gap_s(range(load.workload.partitions), measured["struck at"], time.monotonic())
     if gap_s is not None:
         measured["gap"] = gap_s
-    await _two_copies(scene)
+    await scene.has_two_copies()
     measured["two copies"] = time.monotonic() - measured["healed at"]
+    await fault.confirm(scene)
 
 
 async def _drain(_fault: Fault, scene: Scene, _history: HistoryWriter, measured: dict[str, float]) -> None:
@@ -185,21 +168,6 @@ def _judge(directory: Path) -> Report:
     report = check(sorted(directory.glob("*.jsonl")))
     (directory / "judgement.txt").write_text(render(report) + "\n")
     return report
-
-
-async def _two_copies(scene: Scene) -> None:
-    missing = ""
-
-    def whole(snapshot: Snapshot) -> bool:
-        nonlocal missing
-        missing = lacks_copies(snapshot)
-        return not missing
-
-    await scene.cluster.wait_ready(deadline_s=TWO_COPIES_DEADLINE_S)
-    try:
-        await scene.load.observer.wait_until(whole, "everything has two copies again", TWO_COPIES_DEADLINE_S)
-    except DeadlineExceededError as error:
-        raise DeadlineExceededError(f"{error}: {missing}") from error
 
 
 @contextlib.asynccontextmanager

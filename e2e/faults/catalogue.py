@@ -9,7 +9,8 @@ from typing import Final
 from e2e.faults import clusters, shims
 from e2e.faults.clocks import ClockJump
 from e2e.faults.coordinator import CompactedWatch, OneOfThree
-from e2e.faults.disks import BitFlip, FailingDisk, FullDisk, OldCopy, PowerCut, SlowDisk, WipedDisk
+from e2e.faults.damage import BitFlip
+from e2e.faults.disks import FailingDisk, FullDisk, OldCopy, PowerCut, SlowDisk, WipedDisk
 from e2e.faults.fault import Fault
 from e2e.faults.network import all_cuts
 from e2e.faults.processes import (
@@ -73,6 +74,7 @@ def all_faults() -> list[Fault]:
         PowerCut("master"),
         BitFlip("log"),
         BitFlip("table"),
+        BitFlip("table", by="scrub"),
         WipedDisk("master"),
         WipedDisk("slave"),
         OldCopy("master"),

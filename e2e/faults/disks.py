@@ -1,4 +1,5 @@
-"""Faults of disks: slow, full, failing, losing what was not flushed, damaged, emptied, replaced by an older copy.
+"""Faults of disks: slow, full, failing, losing what was not flushed, emptied, replaced by an older copy. (Damaged ones
+are in `damage`.)
 
 Slow, full and failing disks are made by `tools/slowdisk` below one broker's process. A power cut is `kill -9` of both
 members at once, after which their files are cut to what was flushed of them (`tools/lossydisk`): the page cache, which
@@ -13,17 +14,12 @@ import shutil
 from pathlib import Path
 from typing import ClassVar, Final, Literal
 
-from seriatim_api.errors import SeriatimError
-
-from e2e.faults.client import marker_of
 from e2e.faults.fault import ENDED_DEADLINE_S, Fault, NotStruckError, Scene
-from e2e.faults.load import LATE_GROUP
 from e2e.faults.processes import BrokerRole, brokers_of
 from e2e.observe import SegmentNow
 
 REPORT_DEADLINE_S: Final = 30.0
 FILL_DEADLINE_S: Final = 60.0
-DAMAGE_WORDS: Final = ("what was read from the disk is not what was written", "checksum", "Corruption", "damaged")
 RESERVE_BYTES: Final = 2 << 30
 """What brokers keep free of new messages, at least."""
 
@@ -217,98 +213,6 @@ async def _bring_to(scene: Scene, group: str) -> SegmentNow:
     raise NotStruckError(f"the partition does not come to {group}")
 
 
-class BitFlip(Fault):
-    """One bit of a stored file is another while its broker is stopped.
-
-    Nothing wrong may be delivered, and the damage must be reported: at the start, or when it is read. Repair from the
-    other copy is not there yet, so the bit is put back at the end.
-    """
-
-    workloads = ("ordered", "keys")
-    ends: ClassVar[bool] = True
-
-    def __init__(self, where: Literal["log", "table"]) -> None:
-        self.name = f"bit flip in a {where}"
-        self._where = where
-        self._struck = ""
-        self._flipped: tuple[Path, int, int] | None = None
-
-    async def inject(self, scene: Scene) -> None:
-        """Stop a member that holds a part of the topic, flip a bit there, start it, and read all that there is."""
-        head = await scene.head()
-        self._struck = head.members[0]
-        await scene.load.goes_on(200)
-        if self._where == "table":
-            await scene.cluster.stop_gracefully(self._struck)  # memtables become tables
-        else:
-            await scene.cluster.kill(self._struck)
-        await scene.moved_past(head)
-        data = scene.cluster.data_directory(self._struck)
-        path, at = await asyncio.to_thread(self._choose, scene, data)
-        bit = 1 << scene.dice.randrange(8)
-        _flip(path, at, bit)
-        self._flipped = (path, at, bit)
-        scene.note(f"{self._struck}: bit {bit:#04x} of byte {at:,} of {path.stat().st_size:,} in {path.name}")
-        since = scene.log_size(self._struck)
-        await scene.cluster.start_again(self._struck)
-        try:
-            await scene.cluster.wait_ready(self._struck)
-        except SeriatimError:
-            text = scene.log_since(self._struck, since)
-            if not any(word in text for word in DAMAGE_WORDS):
-                raise NotStruckError(f"{self._struck} refused to start and did not say why: {text[-500:]}") from None
-            scene.note("refused to start, and said why")
-            return
-        await self._read_it(scene, since)
-
-    async def _read_it(self, scene: Scene, since: int) -> None:
-        """A reader from the earliest offset, and the damaged member as the only one of its group that can serve."""
-        group = scene.cluster.plan.broker(self._struck).group
-        other = next(
-            broker.name
-            for broker in scene.cluster.plan.brokers
-            if broker.group == group and broker.name != self._struck
-        )
-        await scene.cluster.kill(other)
-        try:
-            scene.load.tell_reader(LATE_GROUP)
-            found = await scene.says(self._struck, ["log_read_failed", *DAMAGE_WORDS], since, REPORT_DEADLINE_S)
-            scene.note(f"reported: {found}")
-        finally:
-            await scene.cluster.start_again(other)
-
-    def _choose(self, scene: Scene, data: Path) -> tuple[Path, int]:
-        """A byte of a message of this case."""
-        pattern, marker = ("*.sst" if self._where == "table" else "*.log"), marker_of(scene.load.topic)
-        found: list[tuple[Path, int]] = []
-        for path in sorted(data.rglob(pattern)):
-            content, at = path.read_bytes(), -1
-            while (at := content.find(marker, at + 1)) >= 0:
-                found.append((path, at))
-        if not found:
-            raise NotStruckError(f"{data} has no message of {scene.load.topic} in any {pattern}")
-        return scene.dice.choice(found)
-
-    async def heal(self, scene: Scene) -> None:
-        """Put the bit back."""
-        if self._flipped is None:
-            await scene.cluster.start_again(self._struck)
-            return
-        await scene.cluster.kill(self._struck)
-        path, at, bit = self._flipped
-        if path.exists():
-            _flip(path, at, bit)
-        await scene.cluster.start_again(self._struck)
-
-
-def _flip(path: Path, at: int, bit: int) -> None:
-    with path.open("r+b") as file:
-        file.seek(at)
-        (byte,) = file.read(1)
-        file.seek(at)
-        file.write(bytes([byte ^ bit]))
-
-
 class WipedDisk(Fault):
     """A member's directory is emptied: it is refused, until `--replace-disk` says in so many words that the slot gets a
     new disk, which is then filled from the other copies."""
@@ -328,17 +232,13 @@ class WipedDisk(Fault):
         self._struck = brokers_of(head, self._role)[0]
         await scene.cluster.kill(self._struck)
         await scene.moved_past(head)
-        data = scene.cluster.data_directory(self._struck)
-        await asyncio.to_thread(shutil.rmtree, data)
-        data.mkdir(mode=0o700)
+        await wipe(scene, self._struck)
         await _refused(scene, self._struck, ["703", "the directory is empty"])
 
     async def heal(self, scene: Scene) -> None:
         """Give the slot a new disk."""
         if self._struck and scene.cluster.pid(self._struck) is None:
-            scene.programs.once[self._struck] = ("--replace-disk",)
-            await scene.cluster.start_again(self._struck)
-            await scene.cluster.wait_ready(self._struck)
+            await start_with_new_disk(scene, self._struck)
 
 
 class OldCopy(Fault):
@@ -389,3 +289,18 @@ async def _refused(scene: Scene, broker: str, words: list[str]) -> None:
     if not all(word in text for word in words):
         raise NotStruckError(f"{broker} ended within {ENDED_DEADLINE_S:g} s, and did not say {words}: {text[-500:]}")
     scene.note(f"{broker} was refused")
+
+
+async def wipe(scene: Scene, broker: str) -> None:
+    """Empty the directory of a broker that does not run."""
+    data = scene.cluster.data_directory(broker)
+    await asyncio.to_thread(shutil.rmtree, data)
+    data.mkdir(mode=0o700)
+
+
+async def start_with_new_disk(scene: Scene, *brokers: str) -> None:
+    """Start brokers whose directories are empty, as an operator does whose disks are lost for good."""
+    for broker in brokers:
+        scene.programs.once[broker] = ("--replace-disk",)
+    await scene.cluster.start_again(*brokers)
+    await scene.cluster.wait_ready(*brokers)

@@ -23,14 +23,31 @@ from e2e.faults.admins import Admins
 from e2e.faults.clusters import FaultPrograms, Kind, Running
 from e2e.faults.load import PROGRESS_DEADLINE_S, Load
 from e2e.faults.shims import Shims
-from e2e.observe import OPEN, SegmentNow
+from e2e.observe import OPEN, SegmentNow, Snapshot
 
 POLL_S: Final = 0.05
 ENDED_DEADLINE_S: Final = 20.0
+TWO_COPIES_DEADLINE_S: Final = 60.0
+"""From the heal until every segment has two copies that may serve. Restarted brokers need some seconds here."""
+
+MEMBER_COUNT: Final = 2
 
 
 class NotStruckError(AssertionError):
     """The fault was done, and what it must cause was not seen: the case shows nothing, or a promise is broken."""
+
+
+def lacks_copies(snapshot: Snapshot) -> str:
+    """What does not have two copies, for people; empty if everything has."""
+    for chain in snapshot.chains:
+        if chain.head.state != OPEN:
+            return f"partition {chain.partition} accepts nothing"
+        for segment in chain.segments:
+            if len(set(segment.members)) < MEMBER_COUNT:
+                return f"segment {segment.no} of partition {chain.partition} has the members {segment.members} only"
+            if len(set(segment.eligible)) < MEMBER_COUNT:
+                return f"segment {segment.no} of partition {chain.partition} can be served by {segment.eligible} only"
+    return "" if snapshot.settled() else "a segment is not settled"
 
 
 @dataclass(slots=True)
@@ -94,6 +111,25 @@ class Scene:
         except DeadlineExceededError as error:
             raise NotStruckError(str(error)) from error
         return snapshot.chains[0].head
+
+    async def has_two_copies(self) -> None:
+        """Wait until every broker is ready and every segment of the topic has two copies.
+
+        Raises:
+            DeadlineExceededError: One lacks a copy.
+        """
+        missing = ""
+
+        def whole(snapshot: Snapshot) -> bool:
+            nonlocal missing
+            missing = lacks_copies(snapshot)
+            return not missing
+
+        await self.cluster.wait_ready(deadline_s=TWO_COPIES_DEADLINE_S)
+        try:
+            await self.load.observer.wait_until(whole, "everything has two copies again", TWO_COPIES_DEADLINE_S)
+        except DeadlineExceededError as error:
+            raise DeadlineExceededError(f"{error}: {missing}") from error
 
     async def ended(self, broker: str) -> None:
         """Wait until a broker's process has ended.
@@ -180,6 +216,13 @@ class Fault(ABC):
     @abstractmethod
     async def heal(self, scene: Scene) -> None:
         """Mend it; also after an `inject` that failed half-way."""
+
+    async def confirm(self, scene: Scene) -> None:  # noqa: B027 - most faults promise nothing more
+        """See, once everything has two copies again, what else the fault promises of the time after it.
+
+        Raises:
+            NotStruckError: It is not so.
+        """
 
 
 @asynccontextmanager

@@ -8,10 +8,10 @@ from typing import cast
 import pytest
 from seriatim_broker.local import FaultRecord
 
-from e2e.faults.case import ended_by_themselves, lacks_copies
+from e2e.faults.case import ended_by_themselves
 from e2e.faults.catalogue import QUICK, all_faults, by_name
 from e2e.faults.client import marker_of, number_of, value_of
-from e2e.faults.fault import Fault, NotStruckError, Scene, injected
+from e2e.faults.fault import Fault, NotStruckError, Scene, injected, lacks_copies
 from e2e.faults.network import ends_of
 from e2e.faults.run import chosen
 from e2e.faults.schedule import WORKLOADS

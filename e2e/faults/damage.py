@@ -1,0 +1,213 @@
+"""Bits that turn over on a disk: the damage must be found, reported, and repaired from the other copy; nobody puts the
+bit back.
+
+In a table it is found by a read, be it a reader's or a scrub's, and the broker writes the segment anew from the other
+member. In the write-ahead log it is found at the start, which is refused, for a log that is cut at its damage may lack
+what was acknowledged: the operator gives the slot a new, empty disk, and what it held is copied again. A start reads
+some places of tables, too, and is refused likewise if the damage is there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+from typing import ClassVar, Final, Literal
+
+from seriatim import Damage
+from seriatim_api.errors import PreconditionError
+
+from e2e.faults.client import marker_of
+from e2e.faults.disks import start_with_new_disk, wipe
+from e2e.faults.fault import Fault, NotStruckError, Scene
+from e2e.faults.load import LATE_GROUP, PROGRESS_DEADLINE_S
+from e2e.observe import Observer, Snapshot
+
+HEAL_AFTER_S: Final = 15
+"""For the controller to copy what a lost disk held: above what a restart takes here, so that only a loss has it act."""
+
+FOUND_DEADLINE_S: Final = 30.0
+REPAIRED_DEADLINE_S: Final = 30.0
+DAMAGE_WORDS: Final = ("what was read from the disk is not what was written", "checksum", "Corruption", "damaged")
+READ_FAILED: Final = "log_read_failed"
+REPAIRED: Final = "copy_repaired"
+DIFFERS: Final = "copy_differs"
+
+MESSAGES_BEFORE: Final = 200
+"""Acknowledged before the flip: there must be something to hit."""
+
+
+class BitFlip(Fault):
+    """One bit of a stored message is another one while its broker is stopped.
+
+    Args:
+        where: `log`: in the write-ahead log, which is found at the start; `table`: in a table.
+        by: Who comes upon a damaged table, unless the start reads just that place: a group that reads from the
+            beginning, with this member as the only one that can serve it, or a scrub.
+    """
+
+    workloads = ("ordered", "keys")
+    own_cluster: ClassVar[bool] = True
+    options: ClassVar[tuple[str, ...]] = ("--set", f"heal_after_s={HEAL_AFTER_S}")
+    ends: ClassVar[bool] = True
+
+    def __init__(self, where: Literal["log", "table"], by: Literal["reader", "scrub"] = "reader") -> None:
+        self.name = f"bit flip in a {where}" + (" found by scrub" if by == "scrub" else "")
+        self._where = where
+        self._by = by
+        self._struck = ""
+        self._since = 0
+        self._refused = False
+
+    async def inject(self, scene: Scene) -> None:
+        """Stop a member that holds a part of the topic, flip a bit there, start it, and see the damage found."""
+        head = await scene.head()
+        self._struck = head.members[0]
+        await scene.load.goes_on(MESSAGES_BEFORE)
+        if self._where == "table":
+            await scene.cluster.stop_gracefully(self._struck)  # memtables become tables
+        else:
+            await scene.cluster.kill(self._struck)
+        await scene.moved_past(head)
+        await _flip_a_message(scene, self._struck, "*.sst" if self._where == "table" else "*.log")
+        self._since = scene.log_size(self._struck)
+        await scene.cluster.start_again(self._struck)
+        self._refused = await self._is_refused(scene)
+        if self._refused:
+            return
+        await scene.has_two_copies()  # so that it may serve what it holds
+        if self._by == "reader":
+            await self._found_by_reader(scene)
+        else:
+            await self._found_by_scrub(scene)
+
+    async def _is_refused(self, scene: Scene) -> bool:
+        """Whether the start came upon the damage, and said so."""
+        try:
+            await scene.cluster.wait_ready(self._struck)
+        except PreconditionError:
+            text = scene.log_since(self._struck, self._since)
+            if not any(word in text for word in DAMAGE_WORDS):
+                raise NotStruckError(f"{self._struck} refused to start and did not say why: {text[-500:]}") from None
+            scene.note("refused to start, and said why")
+            return True
+        return False
+
+    async def _found_by_reader(self, scene: Scene) -> None:
+        """It is read while nobody else can serve it; the repair waits for the other member."""
+        await scene.cluster.kill(self._other(scene))
+        try:
+            scene.load.tell_reader(LATE_GROUP)
+            found = await scene.says(self._struck, [READ_FAILED], self._since, FOUND_DEADLINE_S)
+        finally:
+            await scene.cluster.start_again(self._other(scene))
+        scene.note(f"reported: {found}")
+        await self._is_repaired(scene)
+
+    async def _found_by_scrub(self, scene: Scene) -> None:
+        """It is read on request and repaired; then a group reads it while nobody else can serve it."""
+        found = await scene.admin.scrub(self._struck)
+        if not found.damages:
+            raise NotStruckError(f"a scrub read {found.segments} segments of {self._struck} and found no damage")
+        scene.note(f"reported: {found.damages[0].reason}")
+        await self._is_repaired(scene)
+        other = self._other(scene)
+        await scene.cluster.kill(other)
+        try:
+            scene.load.tell_reader(LATE_GROUP)
+            await _read_past(scene, found.damages)
+        finally:
+            await scene.cluster.start_again(other)
+        scene.note("a group read it from the repaired copy alone")
+
+    async def _is_repaired(self, scene: Scene) -> None:
+        words = [REPAIRED, DIFFERS]
+        if await scene.says(self._struck, words, self._since, REPAIRED_DEADLINE_S) == DIFFERS:
+            raise NotStruckError(f"{self._struck} wrote the segment anew, and it is not what was sealed")
+        scene.note("repaired")
+
+    def _other(self, scene: Scene) -> str:
+        group = scene.cluster.plan.broker(self._struck).group
+        names = [broker.name for broker in scene.cluster.plan.brokers if broker.group == group]
+        return next(name for name in names if name != self._struck)
+
+    async def heal(self, scene: Scene) -> None:
+        """The bit stays as it is: who was refused gets a new, empty disk, as its operator is told; else only processes
+        are started."""
+        if not self._struck:
+            return
+        if self._refused:
+            await wipe(scene, self._struck)
+            await start_with_new_disk(scene, self._struck)
+        else:
+            await scene.cluster.start_again(self._struck)
+
+    async def confirm(self, scene: Scene) -> None:
+        """Scrubs find nothing anywhere: a new disk's share may be on other brokers now."""
+        brokers = scene.cluster.broker_names if self._refused else (self._struck,)
+        found = [await scene.admin.scrub(broker) for broker in brokers]
+        damages = [damage for scrubbed in found for damage in scrubbed.damages]
+        segments = sum(scrubbed.segments for scrubbed in found)
+        if damages:
+            raise NotStruckError(f"{damages[0].broker} is still damaged: {damages[0].reason}")
+        if not segments:
+            raise NotStruckError(f"nothing was scrubbed: {', '.join(brokers)} hold nothing")
+        scene.note(f"a scrub of {', '.join(brokers)} read {segments} segments: all well")
+
+
+async def _read_past(scene: Scene, damages: Sequence[Damage]) -> None:
+    """Wait until the late group is past the segments that were damaged."""
+    topic = await scene.admin.describe_topic(scene.load.topic)
+    numbers = {chain.partition_id: chain.partition for chain in topic.chains}
+    wanted = {numbers[damage.partition_id]: damage.segment for damage in damages if damage.partition_id in numbers}
+
+    def past(now: Snapshot) -> bool:
+        return bool(now.readers) and all(
+            reader.segment > wanted[reader.partition] for reader in now.readers if reader.partition in wanted
+        )
+
+    observer = Observer(scene.admin, scene.load.topic, LATE_GROUP)
+    await observer.wait_until(past, f"{LATE_GROUP} has read what was damaged", PROGRESS_DEADLINE_S)
+
+
+async def _flip_a_message(scene: Scene, broker: str, pattern: str) -> None:
+    """Turn over one bit of a message of this case in the files of a broker that does not run."""
+    data = scene.cluster.data_directory(broker)
+    path, at = await asyncio.to_thread(choose_byte, data, pattern, marker_of(scene.load.topic), scene.dice)
+    bit = 1 << scene.dice.randrange(8)
+    flip(path, at, bit)
+    scene.note(f"{broker}: bit {bit:#04x} of byte {at:,} of {path.stat().st_size:,} in {path.name}")
+
+
+def choose_byte(data: Path, pattern: str, marker: bytes, dice: Random) -> tuple[Path, int]:
+    """A byte of a message in the first half of those that a file has: the end of a log may not have been durable, and
+    what is damaged there is dropped like a torn record.
+
+    Args:
+        data: Where to look, below.
+        pattern: Of the files' names.
+        marker: What the messages contain.
+        dice: To choose with.
+
+    Raises:
+        NotStruckError: There is none.
+    """
+    found: list[tuple[Path, int]] = []
+    for path in sorted(data.rglob(pattern)):
+        content, at, places = path.read_bytes(), -1, []
+        while (at := content.find(marker, at + 1)) >= 0:
+            places.append((path, at))
+        found += places[: (len(places) + 1) // 2]
+    if not found:
+        raise NotStruckError(f"{data} has no message with {marker!r} in any {pattern}")
+    return dice.choice(found)
+
+
+def flip(path: Path, at: int, bit: int) -> None:
+    """Turn over the bits of the mask `bit` in one byte of a file."""
+    with path.open("r+b") as file:
+        file.seek(at)
+        (byte,) = file.read(1)
+        file.seek(at)
+        file.write(bytes([byte ^ bit]))
