@@ -105,6 +105,14 @@ class Admins:
         """
         return await self._look(lambda admin: _scrub(admin, broker), SCRUB_S)
 
+    async def declare_gap(self, topic: str, partition: int, segment: int, issuer: str) -> None:
+        """As `Admin.declare_gap`, from the first broker that takes it: to declare it twice does no harm.
+
+        Raises:
+            SeriatimError: Nobody takes it.
+        """
+        await self._look(lambda admin: admin.declare_gap(topic, partition, segment, issuer), CHANGE_S)
+
     async def create_topic(self, name: str, partition_count: int, settings: TopicSettings) -> None:
         """Make a topic, asking one broker after another: one that made it and did not answer is found out."""
         error: SeriatimError = UnavailableError("there is no broker")

@@ -104,7 +104,9 @@ async def run_case(case: Case, fault: Fault, running: Running, clients: Clients,
             for group in load.groups:
                 history.end(group, topic=load.topic, drained="drained" in measured)
     report = await asyncio.to_thread(_judge, directory)
-    fields: dict[str, Any] = judge(report, producer_killed=fault.name == "kill producer")
+    fields: dict[str, Any] = judge(
+        report, producer_killed=fault.name == "kill producer", declares_gaps=fault.declares_gaps
+    )
     problems += fields.pop("problems")
     wrong = await unhealthy(running.cluster)
     if wrong:

@@ -12,6 +12,7 @@ from e2e.faults.coordinator import CompactedWatch, OneOfThree
 from e2e.faults.damage import BitFlip
 from e2e.faults.disks import FailingDisk, FullDisk, OldCopy, PowerCut, SlowDisk, WipedDisk
 from e2e.faults.fault import Fault
+from e2e.faults.loss import BothDisksLost
 from e2e.faults.network import all_cuts
 from e2e.faults.processes import (
     FreezeBrokers,
@@ -77,6 +78,7 @@ def all_faults() -> list[Fault]:
         BitFlip("table", by="scrub"),
         WipedDisk("master"),
         WipedDisk("slave"),
+        BothDisksLost(),
         OldCopy("master"),
         OldCopy("slave"),
         ClockJump(HOUR_S, "master"),

@@ -5,7 +5,7 @@ than a case. Commands come as lines, `{"do": "begin", "case": 3, ...}`; each cas
 history. What it says names the case, so that nothing is taken for the answer of another:
 
     producer    begin → `sending 3`, `progress` ten times a second, stop → `settled 3`, end → `ended 3`
-    reader      begin → `joined 3 GROUP`, `progress`, end → `ended 3`; several groups of one case may begin
+    reader      begin → `joined 3 GROUP`, `read`, `gap`, end → `ended 3`; several groups of one case may begin
 
 Every message is a number, and the history is written by the client library's own recorder.
 """
@@ -20,9 +20,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from seriatim import AckLevel, Client, Consumer, Delivery, Producer, SendError
+from seriatim import AckLevel, Client, Consumer, Delivery, Gap, Producer, SendError
 from seriatim.history import HistoryWriter
 from seriatim_api.errors import SeriatimError
+from seriatim_api.ids import split_offset
 
 from e2e.workers import Parent
 
@@ -79,7 +80,7 @@ class Sending:
         self._case = begin["case"]
         self._ack_level = AckLevel.REPLICATED_FLUSHED if begin["flush"] else AckLevel.REPLICATED
         self._sending = True
-        self._acks: list[tuple[int, float]] = []
+        self._acks: list[tuple[int, float, int]] = []  # partition, when, segment
         self._outstanding = 0
         self._changed = asyncio.Event()
         self._counts = {"ok": 0, "failed": 0, "unknown": 0}
@@ -141,7 +142,7 @@ class Sending:
             self._counts["unknown" if "Unknown" in type(error).__name__ else "failed"] += 1
         else:
             self._counts["ok"] += 1
-            self._acks.append((receipt.partition, time.monotonic()))
+            self._acks.append((receipt.partition, time.monotonic(), split_offset(receipt.offset)[0]))
             if receipt.partition == 0 and receipt.timestamp_ms:
                 self._clock_shift_ms = receipt.timestamp_ms - time.time_ns() // 1_000_000
         self._outstanding -= 1
@@ -180,7 +181,9 @@ class Reading:
         group, credit = self._begin["group"], self._begin["credit_bytes"]
         async with _client(self._begin, self._begin["name"]) as (client, _history):
             consumer = await _opened(
-                lambda: client.consumer(self._begin["topic"], group, name=self._begin["name"], credit_bytes=credit)
+                lambda: client.consumer(
+                    self._begin["topic"], group, name=self._begin["name"], on_gap=self._tell_gap, credit_bytes=credit
+                )
             )
             reading = asyncio.create_task(self._read(consumer), name="reading")
             ending = asyncio.create_task(self._over.wait(), name="end")
@@ -191,6 +194,10 @@ class Reading:
             reading.cancel()
             await asyncio.gather(reading, ending, return_exceptions=True)
         self._parent.say(f"ended {self._case}")
+
+    def _tell_gap(self, gap: Gap) -> None:
+        segment, _index = split_offset(gap.offset)
+        self._parent.say("gap", case=self._case, group=self._begin["group"], partition=gap.partition, segment=segment)
 
     async def _read(self, consumer: Consumer) -> None:
         joined = False

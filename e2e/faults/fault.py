@@ -21,7 +21,7 @@ from seriatim_broker.local import LocalCluster
 
 from e2e.faults.admins import Admins
 from e2e.faults.clusters import FaultPrograms, Kind, Running
-from e2e.faults.load import PROGRESS_DEADLINE_S, Load
+from e2e.faults.load import LOST, PROGRESS_DEADLINE_S, Load
 from e2e.faults.shims import Shims
 from e2e.observe import OPEN, SegmentNow, Snapshot
 
@@ -38,11 +38,13 @@ class NotStruckError(AssertionError):
 
 
 def lacks_copies(snapshot: Snapshot) -> str:
-    """What does not have two copies, for people; empty if everything has."""
+    """What does not have two copies, for people; empty if everything has. Of what is declared lost there is none."""
     for chain in snapshot.chains:
         if chain.head.state != OPEN:
             return f"partition {chain.partition} accepts nothing"
         for segment in chain.segments:
+            if segment.state == LOST:
+                continue
             if len(set(segment.members)) < MEMBER_COUNT:
                 return f"segment {segment.no} of partition {chain.partition} has the members {segment.members} only"
             if len(set(segment.eligible)) < MEMBER_COUNT:
@@ -184,6 +186,7 @@ class Fault(ABC):
         accepts: Whether partitions must accept messages while it lasts (within a deadline), as promised when one
             group, the coordinator or a client is lost.
         ends: Whether a broker may end by itself; otherwise one that does fails the case.
+        declares_gaps: Whether something is given up for good, by a declared gap; otherwise readers are told of none.
         options: Of the brokers of its own cluster.
         small_disks: The brokers of its own cluster whose data is on small file systems.
     """
@@ -196,6 +199,7 @@ class Fault(ABC):
     needs_root: ClassVar[bool] = False
     accepts: bool = True
     ends: ClassVar[bool] = False
+    declares_gaps: ClassVar[bool] = False
     options: ClassVar[tuple[str, ...]] = ()
     small_disks: ClassVar[tuple[str, ...]] = ()
 

@@ -10,7 +10,8 @@ import asyncio
 import os
 import random
 import signal
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Set
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,9 @@ from e2e.observe import Observer, Snapshot
 from e2e.workers import Worker, start_worker
 
 Role = Literal["producer", "reader"]
+
+LOST: Final = "LOST"
+"""The state of a segment that was declared a gap."""
 
 GROUP: Final = "readers"
 LATE_GROUP: Final = "late"
@@ -128,6 +132,7 @@ class Load:
         self.acks = AckTimes()
         self.clock_shifts_ms: list[int] = []
         self.groups: list[str] = []
+        self.gaps: set[tuple[str, int, int]] = set()  # of which group was told what: partition, segment
         self._clients = clients
         self._admin = admin
         self._bootstrap = bootstrap
@@ -136,6 +141,7 @@ class Load:
         self._reader_count = 0
         self._ended_counts = Counts()  # of producer processes that were killed
         self._producer_counts: dict[str, int] = {}
+        self._acked_in: Counter[tuple[int, int]] = Counter()  # by partition and segment
         self._delivered: dict[str, int] = {}
         self._delivered_before: dict[str, int] = {}
         self._changed = asyncio.Condition()
@@ -238,8 +244,15 @@ class Load:
             )
 
     def _reaches(self, now: Snapshot) -> bool:
-        """Whether the ends that servers name are as far as what they have acknowledged."""
-        return sum(reader.end_position for reader in now.readers) >= self.counts.ok
+        """Whether the ends that servers name are as far as what they have acknowledged. What was declared lost before
+        its length was known has no positions."""
+        lost = sum(
+            self._acked_in[chain.partition, segment.no]
+            for chain in now.chains
+            for segment in chain.segments
+            if segment.state == LOST and not segment.length
+        )
+        return sum(reader.end_position for reader in now.readers) >= self.counts.ok - lost
 
     async def end(self) -> None:
         """Have the processes close their histories; the ones that do not are replaced."""
@@ -303,6 +316,14 @@ class Load:
         wanted = self.counts.ok + count
         await self._until(lambda: self.counts.ok >= wanted, f"{count} more messages are acknowledged")
 
+    async def told_of(self, gaps: Set[tuple[str, int, int]]) -> None:
+        """Wait until readers were told of these gaps: group, partition, segment.
+
+        Raises:
+            DeadlineExceededError: They were not.
+        """
+        await self._until(lambda: gaps <= self.gaps, f"readers are told of the gaps {sorted(gaps)}")
+
     async def _until(self, holds: Callable[[], bool], what: str) -> None:
         try:
             async with asyncio.timeout(PROGRESS_DEADLINE_S), self._changed:
@@ -314,12 +335,15 @@ class Load:
         if line.get("case") != self._case:
             return
         if role == "producer" and line["k"] == "progress":
-            for partition, at in line["acks"]:
+            for partition, at, segment in line["acks"]:
                 self.acks.add(partition, at)
+                self._acked_in[partition, segment] += 1
             self._producer_counts = {name: line[name] for name in ("ok", "failed", "unknown")}
             self.clock_shifts_ms.append(line["clock_shift_ms"])
         elif role == "reader" and line["k"] == "read":
             self._delivered[line["group"]] = line["delivered"]
+        elif role == "reader" and line["k"] == "gap":
+            self.gaps.add((line["group"], line["partition"], line["segment"]))
         task = asyncio.ensure_future(self._notify())
         self._notifying.add(task)
         task.add_done_callback(self._notifying.discard)

@@ -28,6 +28,7 @@ class CaseResult:
         sent, acknowledged, failed, delivered: Messages, from the histories.
         lost, repeated, reordered: Messages; repeated means: not flagged.
         other: Other findings of the checker.
+        given_up: Messages that lie in a declared gap and did not come to a group, summed over the groups.
         unknown_share: Of the messages sent; those that a killed producer left without outcome do not count.
         gap_s: The longest time in which a partition acknowledged nothing, from the blow to the end; None: not measured.
         two_copies_s: From the heal until everything had two copies again; None: it did not, or was not waited for.
@@ -49,6 +50,7 @@ class CaseResult:
     repeated: int = 0
     reordered: int = 0
     other: int = 0
+    given_up: int = 0
     unknown_share: float = 0.0
     gap_s: float | None = None
     two_copies_s: float | None = None
@@ -62,13 +64,14 @@ class CaseResult:
         return not self.problems
 
 
-def judge(report: Report, *, producer_killed: bool) -> dict[str, object]:
+def judge(report: Report, *, producer_killed: bool, declares_gaps: bool = False) -> dict[str, object]:
     """The fields of a result that the histories give, with the problems in them.
 
     Args:
         report: Of the checker.
         producer_killed: Whether a producer's process was killed: what it had sent last has no outcome, and nobody was
             left to be told one.
+        declares_gaps: Whether gaps were declared; if not, none excuses anything.
     """
     counts = report.counts
     other = sum(counts[kind] for kind in OTHER_KINDS)
@@ -77,6 +80,8 @@ def judge(report: Report, *, producer_killed: bool) -> dict[str, object]:
     problems = [f"{counts[kind]:,} {kind}" for kind in ("lost", "repeated", "reordered", *OTHER_KINDS) if counts[kind]]
     if share > UNKNOWN_SHARE_MAX:
         problems.append(f"{share:.2%} of the outcomes are unknown")
+    if counts["gaps"] and not declares_gaps:
+        problems.append(f"readers were told of {counts['gaps']} gaps, and nobody declared one")
     if not counts["ok"]:
         problems.append("nothing was acknowledged")
     if not counts["delivered"]:
@@ -90,6 +95,7 @@ def judge(report: Report, *, producer_killed: bool) -> dict[str, object]:
         "repeated": counts["repeated"],
         "reordered": counts["reordered"],
         "other": other,
+        "given_up": counts["in_gaps"],
         "unknown_share": share,
         "problems": tuple(problems),
     }

@@ -12,6 +12,7 @@ from e2e.faults.case import ended_by_themselves
 from e2e.faults.catalogue import QUICK, all_faults, by_name
 from e2e.faults.client import marker_of, number_of, value_of
 from e2e.faults.fault import Fault, NotStruckError, Scene, injected, lacks_copies
+from e2e.faults.loss import lost_with
 from e2e.faults.network import ends_of
 from e2e.faults.run import chosen
 from e2e.faults.schedule import WORKLOADS
@@ -107,7 +108,22 @@ def test_two_copies_are_two_members_that_may_serve_in_each_segment() -> None:
     assert "has the members" in lacking(segment(1, "SEALED", ("a",), ("a",)), whole)
     assert lacking(segment(1, "UNSETTLED", both, both), whole) == "a segment is not settled"
     assert "accepts nothing" in lacking(segment(1, "SEALED", both, both))
+    assert lacking(segment(1, "LOST", ("a",), ()), whole) == "", "of what is declared lost there is no copy"
     assert lacks_copies(Snapshot()) != "", "a cluster that nobody describes has no copies"
+
+
+def test_lost_with_both_disks_is_what_nobody_else_has() -> None:
+    both, others = ("g0-1", "g0-0"), ("g1-0", "g1-1")
+    segments = (
+        segment(1, "SEALED", both, both),
+        segment(2, "SEALED", others, others),
+        segment(3, "SEALED", ("g0-0", "g1-0"), others),
+        segment(4, "LOST", both, ()),
+        segment(5, "UNSETTLED", both, both),
+        segment(6, "OPEN", both, both),
+    )
+    now = Snapshot((ChainNow(0, 1, (segment(1, "OPEN", others, others),)), ChainNow(1, 1, segments)))
+    assert lost_with(now, ("g0-0", "g0-1")) == {(1, 1): "SEALED", (1, 5): "UNSETTLED"}
 
 
 def test_a_group_that_has_yet_to_cross_has_not_read_everything() -> None:

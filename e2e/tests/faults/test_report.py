@@ -17,8 +17,11 @@ GOOD = CaseResult(
 )  # fmt: skip
 
 
-def history(outcomes: dict[int, str], delivered: list[int], *, closed: bool = True) -> Report:
-    """The judgement of a history in which these messages were sent, settled so (empty: not at all), and delivered."""
+def history(
+    outcomes: dict[int, str], delivered: list[int], *, closed: bool = True, gap: tuple[int, int] | None = None
+) -> Report:
+    """The judgement of a history in which these messages were sent, settled so (empty: not at all), and delivered, and
+    the reader was told that those of `gap` are gone."""
     clock = iter(range(1, 1_000_000))
     events: list[dict[str, object]] = []
     sender, reader = (MemoryHistory(name, lambda: float(next(clock))) for name in ("sender", "reader"))
@@ -26,6 +29,8 @@ def history(outcomes: dict[int, str], delivered: list[int], *, closed: bool = Tr
         sender.send(number, producer="p", topic="t", partition=0, sequence=number)
         if outcome:
             sender.outcome(number, outcome, offset=number if outcome == "ok" else None)  # type: ignore[arg-type]
+    if gap is not None:
+        reader.gap(topic="t", partition=0, first=gap[0], end=gap[1], why="declared lost", group="g")
     for number in delivered:
         reader.deliver(number, group="g", consumer="c", topic="t", partition=0, offset=number)
     reader.end("g", topic="t")
@@ -64,6 +69,15 @@ def test_a_clean_history_has_no_problem() -> None:
 def test_a_broken_promise_is_a_problem(delivered: list[int], word: str) -> None:
     found = problems(history(ok(100), delivered))
     assert any(problem.endswith(word) for problem in found), found
+
+
+def test_a_gap_excuses_what_lies_in_it_where_one_was_declared() -> None:
+    told = history(ok(100), list(range(40, 100)), gap=(0, 40))
+    assert judge(told, producer_killed=False, declares_gaps=True)["problems"] == ()
+    assert judge(told, producer_killed=False, declares_gaps=True)["given_up"] == 40
+    assert problems(told) == ("readers were told of 1 gaps, and nobody declared one",)
+    more = history(ok(100), list(range(41, 100)), gap=(0, 40))
+    assert judge(more, producer_killed=False, declares_gaps=True)["problems"] == ("1 lost",)
 
 
 def test_too_many_unknown_outcomes_are_a_problem() -> None:

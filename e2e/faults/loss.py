@@ -1,0 +1,118 @@
+"""Both disks of a group are lost for good: the one thing that the copies do not survive, and what a person says then.
+
+The partition goes on elsewhere; groups wait at the segment that nobody can give back, until its gap is declared. Then
+they are told of it and read on, and nothing is missing but what lay there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import ClassVar, Final
+
+from seriatim_api.errors import DeadlineExceededError, PreconditionError, UnavailableError
+
+from e2e.faults.disks import start_with_new_disk, wipe
+from e2e.faults.fault import POLL_S, Fault, NotStruckError, Scene
+from e2e.faults.load import GROUP, LATE_GROUP, LOST, PROGRESS_DEADLINE_S
+from e2e.observe import OPEN, UNSETTLED, Observer, Snapshot
+
+ISSUER: Final = "fault suite"
+DECLARE_DEADLINE_S: Final = 30.0
+"""For a declaration to be taken: whoever is asked must have heard that the old disks' runs have ended."""
+
+
+def lost_with(snapshot: Snapshot, brokers: tuple[str, ...]) -> dict[tuple[int, int], str]:
+    """The state of each segment, by partition and number, that has no member but these brokers and is not open."""
+    return {
+        (chain.partition, segment.no): segment.state
+        for chain in snapshot.chains
+        for segment in chain.segments
+        if segment.state not in (OPEN, LOST) and set(segment.members) <= set(brokers)
+    }
+
+
+class BothDisksLost(Fault):
+    """Both members of a group are killed and their directories emptied; their slots get new disks, and what they held
+    is declared a gap, before or after that."""
+
+    name = "both disks lost"
+    own_cluster: ClassVar[bool] = True
+    options: ClassVar[tuple[str, ...]] = ("--set", "heal_after_s=2")
+    declares_gaps: ClassVar[bool] = True
+    workloads = ("ordered", "keys", "slow", "late")
+
+    def __init__(self) -> None:
+        self._struck: tuple[str, ...] = ()
+        self._lost: dict[tuple[int, int], str] = {}
+
+    async def inject(self, scene: Scene) -> None:
+        """Kill both, empty their directories, and see every partition move away."""
+        head = await scene.head()
+        self._struck = head.members
+        await scene.cluster.kill(*self._struck)
+        for broker in self._struck:
+            await wipe(scene, broker)
+        moved = await scene.load.observer.wait_until(
+            lambda now: all(
+                chain.head.state == OPEN and not set(chain.head.members) & set(self._struck) for chain in now.chains
+            ),
+            f"nothing is open on {head.group}",
+            PROGRESS_DEADLINE_S,
+        )
+        self._lost = lost_with(moved, self._struck)
+        if not self._lost:
+            raise NotStruckError(f"no segment was on {head.group} alone")
+        scene.note(f"lost {', '.join(self._struck)}, and with them {self._told(self._lost)}")
+
+    @staticmethod
+    def _told(lost: dict[tuple[int, int], str]) -> str:
+        return ", ".join(f"segment {no} of partition {partition} ({state})" for (partition, no), state in lost.items())
+
+    async def hold(self, scene: Scene) -> None:
+        """Messages are accepted; readers wait where order bids them, and are told of no gap."""
+        await super().hold(scene)
+        now = await Observer(scene.admin, scene.load.topic, GROUP).look()
+        waiting = {partition: no for (partition, no), state in self._lost.items() if state == UNSETTLED}
+        passed = [reader for reader in now.readers if reader.segment > waiting.get(reader.partition, reader.segment)]
+        if passed or scene.load.gaps:
+            raise NotStruckError(f"readers did not wait: {passed}, told of {sorted(scene.load.gaps)}")
+
+    async def heal(self, scene: Scene) -> None:
+        """Declare the gaps and give the slots new disks, in either order; then every group is told."""
+        if not self._struck:
+            return
+        declared_first = scene.dice.random() < 0.5
+        scene.note(f"declared {'before' if declared_first else 'after'} the slots had new disks")
+        if declared_first:
+            await self._declare(scene)
+        await start_with_new_disk(scene, *self._struck)
+        if not declared_first:
+            await self._declare(scene)
+        await scene.load.told_of({(GROUP, *where) for where, state in self._lost.items() if state == UNSETTLED})
+        if LATE_GROUP not in scene.load.groups:
+            await scene.load.begin_reader(LATE_GROUP)
+
+    async def _declare(self, scene: Scene) -> None:
+        """As an operator does; refused until whoever is asked has heard that the old disks are gone."""
+        until = time.monotonic() + DECLARE_DEADLINE_S
+        for partition, no in self._lost:
+            while True:
+                try:
+                    await scene.admin.declare_gap(scene.load.topic, partition, no, ISSUER)
+                    break
+                except (PreconditionError, UnavailableError, DeadlineExceededError) as error:
+                    if time.monotonic() > until:
+                        raise NotStruckError(f"no gap could be declared: {error}") from error
+                await asyncio.sleep(POLL_S)
+
+    async def confirm(self, scene: Scene) -> None:
+        """A group that begins afterwards is told of all that is lost, and nobody of anything else."""
+        await scene.load.told_of({(LATE_GROUP, *where) for where in self._lost})
+        unsaid = sorted(gap for gap in scene.load.gaps if gap[1:] not in self._lost)
+        if unsaid:
+            raise NotStruckError(f"readers were told of gaps that nobody declared: {unsaid}")
+        now = await scene.load.observer.look()
+        states = {(chain.partition, segment.no): segment.state for chain in now.chains for segment in chain.segments}
+        if any(states.get(where) != LOST for where in self._lost):
+            raise NotStruckError(f"the chains do not say what was declared: {states}")
