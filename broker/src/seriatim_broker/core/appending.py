@@ -74,11 +74,10 @@ def release(outbox: Outbox, log: SegmentLog) -> None:
     """Answer what is safe enough by now."""
     if not log.waiting:
         return
-    received = min((follower.received for follower in log.followers), default=log.tail)
     durable = min((follower.durable for follower in log.followers), default=log.durable)
     safe = {
         AckLevel.MASTER_FLUSHED: log.durable,
-        AckLevel.REPLICATED: max(min(log.tail, received), log.commit),
+        AckLevel.REPLICATED: log.commit,  # with the promise: whoever answers a fence must have it
         AckLevel.REPLICATED_FLUSHED: min(log.commit, log.durable, durable),
     }
     if log.record.fenced:  # a fence freezes every promise
