@@ -82,7 +82,7 @@ class _Disk:
 
     @property
     def suspect_before_run(self) -> int:
-        """The run that followed when the machine went down last."""
+        """The run that followed the last one that did not end in order."""
         assert self.directory.passport is not None
         return self.directory.passport.suspect_before_run
 

@@ -185,6 +185,19 @@ def test_a_suspect_stays_one_in_later_runs() -> None:
         assert answer_of(bench).length == length
 
 
+def test_a_suspect_that_lost_all_of_a_segment_gives_no_length() -> None:
+    """That the segment was opened here was not flushed either; of what it prepared since, it knows all."""
+    for prepared_in, flush, length in ((1, False, None), (1, True, 0), (2, False, 0)):
+        preparation = replace(prepared(1, (M00, M01), run=prepared_in), flush=flush)
+        found = RecoveredPartition(P, (), (preparation,))
+        asked, learned = (Bench(M01, 3, (found,), suspect_before_run=2) for _ in range(2))
+        learned.read_chain(first_chain(flush=flush))
+        for bench in (asked, learned):
+            fence(bench)
+            bench.persist()
+            assert answer_of(bench).length == length
+
+
 def test_a_suspect_is_trusted_where_the_topic_flushes() -> None:
     bench = _restarted(M01, suspect=True)
     fence(bench)

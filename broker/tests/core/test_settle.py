@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from seriatim_broker.core import effects as fx
 from seriatim_broker.core import messages as msg
-from seriatim_broker.core.chain import SegmentState, remove_eligible
+from seriatim_broker.core.chain import Seal, SegmentState, remove_eligible, settle
 from seriatim_broker.core.log import PutSegment, PutTailCopy, RecoveredPartition, TailCopy, Truncate
 
 from .support import (
@@ -137,6 +137,23 @@ def test_a_suspect_with_a_shorter_tail_leaves_it_to_the_other() -> None:
     shorter.wait(SECOND, (M10, M11))
     assert not shorter.sent(msg.StoreTail)
     assert not shorter.all(fx.WriteChain)
+
+
+def test_a_suspect_that_leaves_it_to_the_other_asks_whether_that_one_has_settled() -> None:
+    """The other may have had no answer to its transaction, and then tells nobody."""
+    shorter = returned(flush=False, suspect=True)
+    shorter.persist()
+    shorter.link(M00)
+    shorter.read_chain(CHAIN)
+    shorter.clear()
+    shorter.wait(SECOND, (M00, M10, M11))
+    assert not shorter.all(fx.ReadChain), "nobody to leave it to is there"
+    shorter.hear(M00, msg.SuspectTail(P, 1, 4))
+    shorter.wait(SECOND, (M00, M10, M11))
+    assert shorter.all(fx.ReadChain)
+    seal = Seal(4, 0, M00, (M00,), None, ())
+    shorter.read_chain(settle(CHAIN, 1, seal))
+    assert shorter.sent(msg.CopyRequest, M00)
 
 
 def test_of_equal_tails_one_settles() -> None:

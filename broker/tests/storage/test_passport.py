@@ -119,31 +119,40 @@ def test_a_write_that_did_not_finish_leaves_the_old_passport(tmp_path: Path) -> 
     directory.release()
 
 
-def test_a_machine_that_went_down_is_told_from_a_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_did_not_end_in_order_makes_those_before_the_next_one_suspect(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether it was its process or its machine: what it had not flushed was in its memory."""
     _made(tmp_path)
     first = _open(tmp_path)
-    assert not first.machine_went_down
+    assert not first.ended_badly
     first.raise_run()
+    first.mark_clean()
     first.release()
+    in_good_order = _open(tmp_path)
+    assert not in_good_order.ended_badly
+    in_good_order.raise_run()
+    assert in_good_order.passport is not None
+    assert in_good_order.passport.suspect_before_run == 0
+    in_good_order.release()
     process_died = _open(tmp_path)
-    assert not process_died.machine_went_down
+    assert process_died.ended_badly
+    run = process_died.raise_run()
+    process_died.mark_clean()
     process_died.release()
-    monkeypatch.setattr(module, "boot_id", lambda: "another boot")
-    rebooted = _open(tmp_path)
-    assert rebooted.machine_went_down
-    run = rebooted.raise_run()
-    rebooted.release()
     restarted = _open(tmp_path)
-    assert not restarted.machine_went_down
+    assert not restarted.ended_badly
     assert restarted.raise_run() == run + 1
     assert restarted.passport is not None
-    assert restarted.passport.suspect_before_run == run, "what the machine took with it is still missing"
-    restarted.mark_clean()
+    assert restarted.passport.suspect_before_run == run, "what the process took with it is still missing"
     restarted.release()
-    monkeypatch.setattr(module, "boot_id", lambda: "a third boot")
-    in_good_order = _open(tmp_path)
-    assert not in_good_order.machine_went_down
-    in_good_order.release()
+    monkeypatch.setattr(module, "boot_id", lambda: "another boot")
+    rebooted = _open(tmp_path)
+    assert rebooted.ended_badly
+    assert rebooted.raise_run() == run + 2
+    assert rebooted.passport is not None
+    assert rebooted.passport.suspect_before_run == run + 2
+    rebooted.release()
 
 
 def test_a_disk_is_judged_by_what_the_cluster_knows(tmp_path: Path) -> None:

@@ -50,8 +50,9 @@ class Passport:
     """Whose disk this is.
 
     `run` counts the starts. `boot_id` is the machine's at the last start, `clean_shutdown` whether the last run ended
-    in good order: together they tell a machine that went down from a process that did. `suspect_before_run` is the run
-    that followed when the machine went down last (0: never did): what earlier runs wrote without a flush may be gone.
+    in good order. `suspect_before_run` is the run that followed the last one that did not (0: all did): what earlier
+    runs took without a flush may be gone. A process that is killed loses it as a machine does that goes down: until
+    the flush it waits in the process's own memory (`rocks.writer`), not in the kernel's.
     """
 
     cluster_id: str
@@ -80,7 +81,8 @@ class KnownMember:
 class DataDirectory:
     """A data directory that this process holds the lock of.
 
-    `passport` is None in an empty directory. `machine_went_down` speaks of the run before this one.
+    `passport` is None in an empty directory. `ended_badly` speaks of the run before this one: its process or its
+    machine went down, and what it had not flushed with it.
     """
 
     def __init__(self, path: Path, lock: int, passport: Passport | None, checksum: Checksum) -> None:
@@ -89,7 +91,7 @@ class DataDirectory:
         self.passport = passport
         self._lock = lock
         self._checksum = checksum
-        self.machine_went_down = passport is not None and not passport.clean_shutdown and passport.boot_id != boot_id()
+        self.ended_badly = passport is not None and not passport.clean_shutdown
 
     @property
     def has_data(self) -> bool:
@@ -107,7 +109,7 @@ class DataDirectory:
         """Begin a run: its number, and that it did not end yet, are durable when this returns. Blocks."""
         assert self.passport is not None, "no passport yet"
         run = self.passport.run + 1
-        before = run if self.machine_went_down else self.passport.suspect_before_run
+        before = run if self.ended_badly else self.passport.suspect_before_run
         self._write(replace(self.passport, run=run, boot_id=boot_id(), clean_shutdown=False, suspect_before_run=before))
         return run
 

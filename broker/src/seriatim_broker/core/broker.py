@@ -84,7 +84,7 @@ class BrokerCore(State):
         nonce: 12 random bytes of this run, for ids.
         checksum: CRC-32C.
         recovered: What the disk holds.
-        suspect_before_run: The run that followed when the machine went down last, without a clean shutdown; or 0.
+        suspect_before_run: The run that followed the last one that did not end in order; or 0.
     """
 
     __slots__ = ("early", "outbox", "partitions", "ready")
@@ -100,6 +100,7 @@ class BrokerCore(State):
         suspect_before_run: int = 0,
     ) -> None:
         self.outbox = Outbox(config, member, run, nonce, checksum)
+        self.outbox.suspect_before_run = suspect_before_run
         self.partitions: Partitions = {}
         self.ready = False
         self.early: list[Event] = []  # what came before the start was durable

@@ -11,7 +11,7 @@ from seriatim_api.ids import MemberId, PartitionId
 from . import preparing, right, switch
 from .chain import SegmentState
 from .effects import Send
-from .log import LocalSegment, PutSegment
+from .log import LocalSegment, Preparation, PutSegment
 from .messages import ChainUpdate, FenceAnswer, FenceRequest
 from .outbox import Outbox
 from .partition import Partition
@@ -55,11 +55,17 @@ def on_fence(outbox: Outbox, partition: Partition, sender: MemberId, message: Fe
             fenced=True,
         )
         log = SegmentLog(partition.id, record, preparation.table)
+        log.suspect = is_suspect(outbox, preparation, record)
         partition.logs[log.no] = log
         outbox.write(PutSegment(partition.id, record))
     answer = fence_and_answer(outbox, partition, log, message)
     outbox.when_durable(Send(sender.broker, answer))
     note_fenced(outbox, partition)
+
+
+def is_suspect(outbox: Outbox, chosen: Preparation | None, record: LocalSegment) -> bool:
+    """Whether a log that is not here may have been, and was lost unflushed, with the word that it was opened."""
+    return not record.flush and (chosen.run if chosen is not None else 0) < outbox.suspect_before_run
 
 
 def fence_and_answer(outbox: Outbox, partition: Partition, log: SegmentLog, message: FenceRequest) -> FenceAnswer:

@@ -92,6 +92,7 @@ def _empty_log(outbox: Outbox, partition: Partition, chain: Chain, segment: Segm
         segment.no, segment.attempt, segment.members, chain.flush, segment.incomplete_table, fenced=fenced
     )
     log = SegmentLog(partition.id, record, chosen.table if chosen is not None else ())
+    log.suspect = fencing.is_suspect(outbox, chosen, record)
     partition.logs[segment.no] = log
     outbox.write(PutSegment(partition.id, record))
     return log

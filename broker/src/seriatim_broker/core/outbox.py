@@ -115,6 +115,7 @@ class Outbox(State):
         "shared",
         "started_us",
         "streams",
+        "suspect_before_run",
         "timers",
         "token",
         "tokens",
@@ -150,6 +151,7 @@ class Outbox(State):
         self.runs: dict[MemberId, int] = {}  # as last registered
         self.ended: dict[MemberId, int] = {}  # newest run whose death certificate was seen
         self.started_us = 0
+        self.suspect_before_run = 0  # what earlier runs wrote without a flush may be gone
         self.credits: dict[int, int] = {}  # consumers' stream -> bytes that may still be delivered
         self.streams: dict[int, dict[int, PartitionId]] = {}  # consumers' stream -> subscription -> partition
         self.tokens = 0  # given out in this run

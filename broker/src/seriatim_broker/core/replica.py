@@ -90,7 +90,7 @@ class SegmentLog(State):
     def recovered(cls, partition: PartitionId, found: RecoveredSegment, table: Table, suspect: bool) -> SegmentLog:
         """The log as a start found it; `table` is the one that the segment was opened with.
 
-        `suspect`: the machine went down, so what was not flushed before it was committed may be missing here.
+        `suspect`: an earlier run ended badly, so what was not flushed before it was committed may be missing here.
         """
         log = cls(partition, found.record, (*table, *found.windows))  # written with its batches: the newer windows
         log.suspect = suspect and not found.record.flush and found.record.sealed_len is None

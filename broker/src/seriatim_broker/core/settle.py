@@ -4,7 +4,7 @@ A trusted member fences itself; its length follows as in a switch (an unbroken m
 lies above the commit it knew may be on its disk alone, so it is copied to another disk first. Then one transaction.
 Nothing that a producer says can settle a segment: consumers may have been given more than the producer knows.
 
-A suspect (its machine went down, and the topic does not flush before commit) waits for a member that is none. If all
+A suspect (its run ended badly, and the topic does not flush before commit) waits for a member that is none. If all
 members are back, fenced, and suspects, the longest of their tails is the best there is: they tell one another, whoever
 has it settles, and an event says so, for messages that were acknowledged may be missing.
 """
@@ -114,6 +114,8 @@ def _go_on(outbox: Outbox, partition: Partition, no: int, settlement: Settlement
     if chain is None or segment is None or not settlement.fenced or settlement.writing:
         return
     if not _may_speak(outbox, partition, no, settlement):
+        if settlement.suspects and settlement.wake_us <= outbox.now.mono_us:
+            _pause(outbox, partition, no, settlement)  # another one settles, and its word may not come: look again
         return
     tail = _tail(partition, no)
     if tail.batches and not settlement.stored:
@@ -166,9 +168,11 @@ def _pause(outbox: Outbox, partition: Partition, no: int, settlement: Settlement
 
 
 def on_timer(outbox: Outbox, partition: Partition, no: int) -> None:
-    """Try again."""
+    """Try again; who leaves it to another suspect asks whether that one has settled."""
     settlement = partition.settling.get(no)
     if settlement is not None and outbox.now.mono_us >= settlement.wake_us:
+        if not _may_speak(outbox, partition, no, settlement):
+            partition.read_chain(outbox)
         _go_on(outbox, partition, no, settlement)
 
 

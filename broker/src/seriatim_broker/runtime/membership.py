@@ -59,7 +59,7 @@ class Disk(Protocol):
 
     @property
     def suspect_before_run(self) -> int:
-        """The run that followed when the machine went down last with a run that had not ended in order; or 0."""
+        """The run that followed the last one that did not end in order; or 0."""
 
     @property
     def has_data(self) -> bool:

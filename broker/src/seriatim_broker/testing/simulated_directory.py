@@ -22,7 +22,7 @@ class SimulatedDirectory:
         broker: Whose slot it is.
         incarnation: Empty while the directory is.
         next_incarnation: What it becomes when a process takes it.
-        boot: The boot of the machine that the last run began under.
+        boot_now: The machine's boot.
         clean: Whether the last run ended in order.
         has_data: Whether a run got so far as to open its storage.
     """
@@ -31,7 +31,6 @@ class SimulatedDirectory:
     next_incarnation: str
     incarnation: str = ""
     run: int = 0
-    boot: int = 0
     clean: bool = True
     suspect_before_run: int = 0
     boot_now: int = 0
@@ -64,9 +63,9 @@ class SimulatedDirectory:
     def raise_run(self) -> int:
         """Begin a run."""
         self.run += 1
-        if not self.clean and self.boot != self.boot_now:
+        if not self.clean:
             self.suspect_before_run = self.run
-        self.boot, self.clean = self.boot_now, False
+        self.clean = False
         return self.run
 
     def twin(self) -> SimulatedDirectory:
