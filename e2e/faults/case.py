@@ -82,7 +82,7 @@ async def run_case(case: Case, fault: Fault, running: Running, clients: Clients,
         quick: Whether to be short.
     """
     began = time.monotonic()
-    result = CaseResult(case.number, case.fault, case.workload.name, case.repetition, seed)
+    result = CaseResult(case.number, case.fault, case.workload.name, case.repetition, seed, network=running.place)
     problems: list[str] = []
     deeds_before = len(running.cluster.faults)
     wrong = await unhealthy(running.cluster)

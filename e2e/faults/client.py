@@ -1,8 +1,8 @@
 """A client process of the fault suite: a producer, or the readers of consumer groups, as its parent tells it.
 
-`python -m e2e.faults.client producer|reader`. It serves one case after another, because starting a process costs more
-than a case. Commands come as lines, `{"do": "begin", "case": 3, ...}`; each case has its own client, connections and
-history. What it says names the case, so that nothing is taken for the answer of another:
+`python -m e2e.faults.client producer|reader [--namespace NAME]`. It serves one case after another, because starting a
+process costs more than a case. Commands come as lines, `{"do": "begin", "case": 3, ...}`; each case has its own client,
+connections and history. What it says names the case, so that nothing is taken for the answer of another:
 
     producer    begin → `sending 3`, `progress` ten times a second, stop → `settled 3`, end → `ended 3`
     reader      begin → `joined 3 GROUP`, `read`, `gap`, end → `ended 3`; several groups of one case may begin
@@ -25,6 +25,7 @@ from seriatim.history import HistoryWriter
 from seriatim_api.errors import SeriatimError
 from seriatim_api.ids import split_offset
 
+from e2e.faults import namespaces
 from e2e.workers import Parent
 
 TICK_S: Final = 0.005
@@ -258,7 +259,11 @@ def main() -> None:
     """The program."""
     parser = argparse.ArgumentParser(prog="python -m e2e.faults.client", description=__doc__)
     parser.add_argument("role", choices=("producer", "reader"))
-    asyncio.run(_main(parser.parse_args().role))
+    parser.add_argument("--namespace", help="the network namespace to live in; default: where it was started")
+    options = parser.parse_args()
+    if options.namespace is not None:
+        namespaces.enter(options.namespace)
+    asyncio.run(_main(options.role))
 
 
 if __name__ == "__main__":

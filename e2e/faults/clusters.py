@@ -1,4 +1,5 @@
-"""The clusters that cases run on: three groups of two behind the proxy, every broker with its shims below it.
+"""The clusters that cases run on: three groups of two, behind the proxy or on a network of namespaces, every broker
+with its shims below it.
 
 A cluster is kept from case to case, for starting one costs more than most faults; a fault that destroys a disk gets one
 of its own, and a cluster that was not healthy after a case is thrown away.
@@ -21,13 +22,17 @@ from seriatim_broker.local import BrokerPlan, ClusterPlan, LocalCluster, Seriati
 from seriatim_broker.local.programs import find_etcd
 
 from e2e.faults import trio
+from e2e.faults.namespaces import Namespaces
 from e2e.faults.shims import Shims
 
 Kind = Literal["embedded", "etcd", "etcd of three"]
+Place = Literal["proxy", "namespaces"]
+"""How processes are linked: through the local cluster's proxy, or by cables between network namespaces."""
 
 GROUP_COUNT: Final = 3
 MEMBER_COUNT: Final = 2
 CLUSTER_NAME: Final = "faults"
+BROKERS: Final = tuple(f"g{group}-{slot}" for group in range(GROUP_COUNT) for slot in range(MEMBER_COUNT))
 SMALL_DISK_MIB: Final = 2_560
 """Of a disk that is to become full: more than the brokers' reserve (2 GiB), and sparse, so it costs next to nothing."""
 
@@ -88,6 +93,7 @@ class Running:
         programs: For options of single starts.
         shims: Below the brokers.
         small_disks: The brokers whose data directories are small file systems of their own.
+        place: How its processes are linked.
     """
 
     kind: Kind
@@ -95,6 +101,7 @@ class Running:
     programs: FaultPrograms
     shims: Shims
     small_disks: tuple[str, ...] = ()
+    place: Place = "proxy"
 
     async def stop(self, *, keep: bool) -> None:
         """End it; `keep` its logs and data for whoever looks into a failure."""
@@ -108,7 +115,12 @@ class Running:
 
 
 async def start(
-    directory: Path, kind: Kind, *, options: Sequence[str] = (), small_disks: tuple[str, ...] = ()
+    directory: Path,
+    kind: Kind,
+    *,
+    options: Sequence[str] = (),
+    small_disks: tuple[str, ...] = (),
+    network: Namespaces | None = None,
 ) -> Running:
     """A cluster in an empty directory, ready.
 
@@ -117,6 +129,7 @@ async def start(
         kind: Of coordinator.
         options: Of every broker, as on its command line.
         small_disks: Put the data of these brokers on small file systems of their own; needs root.
+        network: Where the processes live; None: on loopback addresses, behind the proxy.
 
     Raises:
         SeriatimError, OSError: It does not start; nothing is left running.
@@ -132,8 +145,10 @@ async def start(
         name=CLUSTER_NAME,
         coordinator="embedded" if kind == "embedded" else "etcd",
         programs=programs,
+        network=network,
     )
-    running = Running(kind, cluster, programs, shims, small_disks)
+    place: Place = "proxy" if network is None else "namespaces"
+    running = Running(kind, cluster, programs, shims, small_disks, place)
     try:
         for broker in small_disks:
             await asyncio.to_thread(_mount, directory, broker)

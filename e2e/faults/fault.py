@@ -186,6 +186,7 @@ class Fault(ABC):
         accepts: Whether partitions must accept messages while it lasts (within a deadline), as promised when one
             group, the coordinator or a client is lost.
         ends: Whether a broker may end by itself; otherwise one that does fails the case.
+        cuts: Whether it is about links: then it is done to a network of namespaces, where that can be made.
         declares_gaps: Whether something is given up for good, by a declared gap; otherwise readers are told of none.
         options: Of the brokers of its own cluster.
         small_disks: The brokers of its own cluster whose data is on small file systems.
@@ -199,6 +200,7 @@ class Fault(ABC):
     needs_root: ClassVar[bool] = False
     accepts: bool = True
     ends: ClassVar[bool] = False
+    cuts: ClassVar[bool] = False
     declares_gaps: ClassVar[bool] = False
     options: ClassVar[tuple[str, ...]] = ()
     small_disks: ClassVar[tuple[str, ...]] = ()

@@ -24,6 +24,7 @@ from seriatim_broker.local import LocalCluster
 
 from e2e.demo.gaps import AckTimes
 from e2e.faults.admins import Admins
+from e2e.faults.namespaces import Namespaces
 from e2e.faults.schedule import Workload
 from e2e.observe import Observer, Snapshot
 from e2e.workers import Worker, start_worker
@@ -57,10 +58,12 @@ class Clients:
 
     Args:
         log: Where their stderr goes.
+        network: Where they live; None: where this process does.
     """
 
-    def __init__(self, log: Path) -> None:
+    def __init__(self, log: Path, network: Namespaces | None = None) -> None:
         self._log = log
+        self._network = network
         self._stacks: dict[Role, AsyncExitStack] = {}
         self._workers: dict[Role, Worker] = {}
         self.on_line: Callable[[Role, dict[str, Any]], None] = lambda _role, _line: None
@@ -81,9 +84,10 @@ class Clients:
         if before is not None:
             await before.aclose()
         stack = AsyncExitStack()
+        place = () if self._network is None else ("--namespace", self._network.namespace(role))
         self._workers[role] = await stack.enter_async_context(
             start_worker(
-                role, "e2e.faults.client", [role], log=self._log, on_line=lambda line: self.on_line(role, line)
+                role, "e2e.faults.client", [role, *place], log=self._log, on_line=lambda line: self.on_line(role, line)
             )
         )
         self._stacks[role] = stack

@@ -1,12 +1,13 @@
-"""Partitions of links, both ways and one way, through the local cluster's proxy.
+"""Partitions of links, both ways and one way: connections stay open and hear nothing.
 
-The proxy holds each direction of each link on its own, as a cut cable does: connections stay open and hear nothing. It
-needs no root; what it cannot do is drop single packets, or reorder them.
+On a network of namespaces (`namespaces`) it is packets that are dropped, so one way of a connection that is cut takes
+the acknowledgements of the other way along. The local cluster's proxy, which needs no root, holds the bytes of each
+direction of each connection.
 """
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import ClassVar, Final, Literal
 
 from e2e.faults.fault import Fault, Scene
 from e2e.observe import SegmentNow
@@ -36,6 +37,8 @@ class Cut(Fault):
         right: The other end.
         one_way: Only what `left` says to `right` is lost.
     """
+
+    cuts: ClassVar[bool] = True
 
     def __init__(self, left: End, right: End, *, one_way: bool = False) -> None:
         self.name = f"cut {left}{'>' if one_way else '-'}{right}"

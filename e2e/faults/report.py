@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Final
@@ -35,6 +36,7 @@ class CaseResult:
         duration_s: Of the whole case.
         problems: Why it fails; empty: it does not.
         notes: What was done and seen.
+        network: How its processes were linked.
     """
 
     number: int
@@ -57,6 +59,7 @@ class CaseResult:
     duration_s: float = 0.0
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    network: str = "proxy"
 
     @property
     def ok(self) -> bool:
@@ -155,6 +158,7 @@ class RunResult:
         duration_s: From the first process to the last.
         results: Of each case.
         left_out: Faults that this machine cannot do, with the reason.
+        no_namespaces: Why faults of links went through the proxy; empty: they did not have to.
     """
 
     seed: int
@@ -162,6 +166,7 @@ class RunResult:
     duration_s: float
     results: tuple[CaseResult, ...]
     left_out: dict[str, str] = field(default_factory=dict)
+    no_namespaces: str = ""
 
     @property
     def ok(self) -> bool:
@@ -188,15 +193,25 @@ def to_json(run: RunResult) -> str:
         "quick": run.quick,
         "duration_s": round(run.duration_s, 1),
         "left_out": run.left_out,
+        "networks": _networks(run.results),
+        "no_namespaces": run.no_namespaces,
         "faults": [asdict(row) for row in rows(run.results)],
         "cases": [{"ok": result.ok, **asdict(result)} for result in run.results],
     }
     return json.dumps(document, indent=1, allow_nan=False) + "\n"
 
 
+def _networks(results: Sequence[CaseResult]) -> dict[str, int]:
+    """How many cases ran on which kind of network."""
+    return dict(Counter(result.network for result in results))
+
+
 def print_run(console: Console, run: RunResult) -> None:
     """The table, what failed, and one line at the end."""
     console.print(_table(rows(run.results)))
+    used = ", ".join(f"{count} cases by {name}" for name, count in _networks(run.results).items())
+    why = f" (no namespaces: {run.no_namespaces})" if run.no_namespaces else ""
+    console.print(f"linked: {used}{why}", highlight=False, markup=False)
     for fault, reason in run.left_out.items():
         console.print(f"left out: {fault}: {reason}", highlight=False, markup=False)
     for result in run.results:

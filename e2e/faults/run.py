@@ -6,17 +6,19 @@ import asyncio
 import shutil
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Final
 
 from seriatim_api.errors import SeriatimError
 
-from e2e.faults import clusters
+from e2e.faults import clusters, namespaces
 from e2e.faults.case import Outcome, run_case
 from e2e.faults.catalogue import QUICK, all_faults, by_name, missing
-from e2e.faults.clusters import Kind, Running
+from e2e.faults.clusters import BROKERS, Kind, Place, Running
 from e2e.faults.fault import Fault
 from e2e.faults.load import Clients
+from e2e.faults.namespaces import Namespaces
 from e2e.faults.report import CaseResult, RunResult
 from e2e.faults.schedule import Case, Planned, plan
 from e2e.faults.settings import Settings, SettingsError
@@ -27,7 +29,19 @@ FAILED_CASES_KEPT: Final = 20
 Progress = Callable[[str], None]
 
 
-def chosen(settings: Settings) -> tuple[list[Planned], dict[str, str]]:
+def place_of(fault: Fault, settings: Settings, no_namespaces: str) -> Place:
+    """How the processes are linked when this fault is done to them.
+
+    Args:
+        fault: Which.
+        settings: Of the run.
+        no_namespaces: Why there can be none here; empty: there can.
+    """
+    wanted = settings.network == "namespaces" or (settings.network == "auto" and fault.cuts)
+    return "namespaces" if wanted and not no_namespaces else "proxy"
+
+
+def chosen(settings: Settings, no_namespaces: str = "") -> tuple[list[Planned], dict[str, str]]:
     """The faults of a run, and those that this machine cannot do, with the reason.
 
     Raises:
@@ -41,7 +55,11 @@ def chosen(settings: Settings) -> tuple[list[Planned], dict[str, str]]:
     elif settings.quick:
         faults = [next(fault for fault in faults if fault.name == name) for name in QUICK]
     left_out = {fault.name: reason for fault in faults if (reason := missing(fault))}
-    possible = [Planned(fault.name, fault.workloads) for fault in faults if fault.name not in left_out]
+    possible = [
+        Planned(fault.name, fault.workloads, place_of(fault, settings, no_namespaces))
+        for fault in faults
+        if fault.name not in left_out
+    ]
     return possible, left_out
 
 
@@ -75,6 +93,9 @@ class Suite:
         self._settings = settings
         self._say = on_progress
         self._running: Running | None = None
+        self._network: Namespaces | None = None
+        self._clients: dict[Place, Clients] = {}
+        self._stack = AsyncExitStack()
         self._cluster_count = 0
         self._kept = 0
 
@@ -84,36 +105,39 @@ class Suite:
         Raises:
             SettingsError: There is nothing to run.
         """
-        faults, left_out = chosen(self._settings)
+        no_namespaces = "" if self._settings.network == "proxy" else await asyncio.to_thread(namespaces.missing)
+        if no_namespaces and self._settings.network == "namespaces":
+            raise SettingsError(f"there can be no network namespaces here: {no_namespaces}")
+        faults, left_out = chosen(self._settings, no_namespaces)
         if not faults:
             raise SettingsError(f"nothing can be run here: {left_out}")
-        out = self._settings.out
         began = time.monotonic()
         results: list[CaseResult] = []
         makers = by_name()
-        async with Clients(out / "clients.log") as clients:
+        async with self._stack:
             try:
                 for case in cases(self._settings, faults, time.monotonic):
                     fault = makers[case.fault]()
-                    results.append(await self._one(case, fault, clients))
+                    results.append(await self._one(case, fault, place_of(fault, self._settings, no_namespaces)))
                     self._tell(results[-1])
             finally:
                 await self._stop(keep=False)
-        return RunResult(self._settings.seed, self._settings.quick, time.monotonic() - began, tuple(results), left_out)
+        seed, quick, took_s = self._settings.seed, self._settings.quick, time.monotonic() - began
+        return RunResult(seed, quick, took_s, tuple(results), left_out, no_namespaces)
 
-    async def _one(self, case: Case, fault: Fault, clients: Clients) -> CaseResult:
+    async def _one(self, case: Case, fault: Fault, place: Place) -> CaseResult:
         directory = self._settings.out / f"case-{case.number}"
         directory.mkdir()
         try:
-            running = await self._cluster(fault)
+            running = await self._cluster(fault, place)
         except (SeriatimError, OSError) as error:
             return CaseResult(
-                case.number, case.fault, case.workload.name, case.repetition, self._settings.seed,
+                case.number, case.fault, case.workload.name, case.repetition, self._settings.seed, network=place,
                 problems=(f"no cluster: {error}",),
             )  # fmt: skip
-        self._say(f"case {case.number}: {case.fault}, load {case.workload.name} …")
+        self._say(f"case {case.number}: {case.fault}, load {case.workload.name}, {place} …")
         seed, quick = self._settings.seed, self._settings.quick
-        outcome = await run_case(case, fault, running, clients, directory, seed=seed, quick=quick)
+        outcome = await run_case(case, fault, running, self._clients[place], directory, seed=seed, quick=quick)
         await self._clear_up(outcome, fault, directory, running)
         return outcome.result
 
@@ -129,19 +153,37 @@ class Suite:
         if fault.own_cluster or not outcome.healthy:
             await self._stop(keep=keep)
 
-    async def _cluster(self, fault: Fault) -> Running:
+    async def _cluster(self, fault: Fault, place: Place) -> Running:
         """A cluster for this fault: the one that runs, if it will do."""
         kind: Kind = fault.kind
-        if self._running is not None and (fault.own_cluster or self._running.kind != kind):
+        if self._running is not None and (
+            fault.own_cluster or (self._running.kind, self._running.place) != (kind, place)
+        ):
             await self._stop(keep=False)
         if self._running is None:
+            network = await self._settle_in(place)
             self._cluster_count += 1
             directory = self._settings.out / f"cluster-{self._cluster_count}"
-            self._say(f"starting a cluster ({kind}) …")
+            self._say(f"starting a cluster ({kind}, {place}) …")
             self._running = await clusters.start(
-                directory, kind, options=fault.options if fault.own_cluster else (), small_disks=fault.small_disks
+                directory,
+                kind,
+                options=fault.options if fault.own_cluster else (),
+                small_disks=fault.small_disks,
+                network=network,
             )
         return self._running
+
+    async def _settle_in(self, place: Place) -> Namespaces | None:
+        """Have a network, if it needs one, and clients there: made once, removed at the end of the run."""
+        if place == "namespaces" and self._network is None:
+            self._network = await Namespaces.create(BROKERS)
+            self._stack.push_async_callback(self._network.remove)
+        network = self._network if place == "namespaces" else None
+        if place not in self._clients:
+            clients = Clients(self._settings.out / f"clients-{place}.log", network)
+            self._clients[place] = await self._stack.enter_async_context(clients)
+        return network
 
     async def _stop(self, *, keep: bool) -> None:
         running, self._running = self._running, None

@@ -57,10 +57,12 @@ class Planned:
     Attributes:
         name: Of the fault.
         workloads: Names of loads that go with it; empty: all.
+        place: Faults that need the same kind of cluster come after each other, in turn.
     """
 
     name: str
     workloads: tuple[str, ...] = ()
+    place: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +105,8 @@ def plan(seed: int, faults: Sequence[Planned], *, shuffled: bool = True) -> Iter
         order = list(faults)
         if shuffled:
             random.Random(f"{seed}/{repetition}").shuffle(order)
+        # To start a cluster takes longer than most faults; each round begins where the one before ended.
+        order.sort(key=lambda fault: fault.place, reverse=repetition % 2 == 1)
         for fault in order:
             number += 1
             yield case(seed, fault, repetition, number)

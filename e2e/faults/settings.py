@@ -1,4 +1,5 @@
-"""What the fault suite is told from outside, through its environment: QUICK, MINUTES, SEED, ONLY, OUT, KEEP."""
+"""What the fault suite is told from outside, through its environment: QUICK, MINUTES, SEED, ONLY, OUT, KEEP,
+NETWORK."""
 
 from __future__ import annotations
 
@@ -6,7 +7,9 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal, get_args
+
+NetworkChoice = Literal["auto", "namespaces", "proxy"]
 
 SEED_MAX: Final = 999_999
 """For a seed that nobody chose: few digits, because people type it again."""
@@ -26,6 +29,8 @@ class Settings:
         seed: Of the schedule.
         only: Words that a fault's name must contain, any of them; empty: all faults.
         keep: Whether cases that went well leave their histories and logs, too.
+        network: How processes are linked. `auto`: by namespaces for faults of links, where they can be made, else
+            through the proxy.
         out: Where the report and what failed cases left goes.
     """
 
@@ -35,13 +40,14 @@ class Settings:
     only: tuple[str, ...]
     out: Path
     keep: bool = False
+    network: NetworkChoice = "auto"
 
 
 def read_settings(environment: Mapping[str, str]) -> Settings:
     """The settings that the environment asks for.
 
     Raises:
-        SettingsError: SEED or MINUTES is no number.
+        SettingsError: SEED or MINUTES is no number, or NETWORK no way of linking.
     """
     minutes_text, seed_text = environment.get("MINUTES", ""), environment.get("SEED", "")
     try:
@@ -54,6 +60,9 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
         seed = int(seed_text) if seed_text else random.SystemRandom().randint(1, SEED_MAX)
     except ValueError:
         raise SettingsError(f"SEED is a whole number, not {seed_text!r}") from None
+    network = next((name for name in get_args(NetworkChoice) if name == (environment.get("NETWORK") or "auto")), None)
+    if network is None:
+        raise SettingsError(f"NETWORK is one of {', '.join(get_args(NetworkChoice))}, not {environment['NETWORK']!r}")
     return Settings(
         quick=_is_on(environment.get("QUICK", "")),
         minutes=minutes,
@@ -61,6 +70,7 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
         only=tuple(part.strip() for part in environment.get("ONLY", "").split(",") if part.strip()),
         out=Path(environment.get("OUT") or "faults-out"),
         keep=_is_on(environment.get("KEEP", "")),
+        network=network,
     )
 
 

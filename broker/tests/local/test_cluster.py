@@ -6,7 +6,7 @@ import asyncio
 import json
 import os
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from seriatim_api.errors import BadRequestError, PreconditionError
 from seriatim_api.ids import MemberId, RunId
 from seriatim_api.v1 import records_pb2
 from seriatim_broker.adapters.etcd import EtcdConfig, EtcdCoordinator
-from seriatim_broker.local import LocalCluster
+from seriatim_broker.local import Hosts, LocalCluster
 from seriatim_broker.local.certificates import certificate_key
 from seriatim_broker.local.ports import PortRange
 from seriatim_broker.local.procfs import ProcessIdentity, identify, state_of
@@ -189,6 +189,46 @@ async def test_without_the_proxy_brokers_are_reached_directly_and_cuts_are_refus
         assert await say(cluster.bootstrap[1], "hello") == "g0-1 1 hello"
         with pytest.raises(PreconditionError, match="proxy"):
             await cluster.cut("g0-0", "g0-1")
+
+
+class RecordedNetwork:
+    """Loopback addresses of its own, and a list of what was asked of it."""
+
+    hosts = Hosts("127.0.3.1", ("127.0.3.2", "127.0.3.3"))
+
+    def __init__(self) -> None:
+        self.deeds: list[tuple[object, ...]] = []
+
+    def command(self, process: str, argv: Sequence[str]) -> Sequence[str]:
+        self.deeds.append(("run", process))
+        return ["env", f"MACHINE={process}", *argv]
+
+    async def cut(self, paths: Iterable[tuple[str, str]], mode: str) -> None:
+        self.deeds.append(("cut", *paths, mode))
+
+    async def heal(self, paths: Iterable[tuple[str, str]]) -> None:
+        self.deeds.append(("heal", *paths))
+
+
+async def test_on_a_network_of_its_own_processes_and_cuts_are_left_to_that(tmp_path: Path) -> None:
+    network = RecordedNetwork()
+    async with LocalCluster(tmp_path, groups=1, network=network, programs=FakePrograms()) as cluster:
+        assert cluster.bootstrap[0].startswith("127.0.3.2:")
+        assert await say(cluster.bootstrap[1], "hello") == "g0-1 1 hello"
+        assert network.deeds == [("run", "coordinator"), ("run", "g0-0"), ("run", "g0-1")]
+        await cluster.restart("g0-1")
+        await cluster.wait_ready("g0-1")
+        await cluster.cut("g0-0", "g0-1", one_way=True)
+        assert next(broker.cuts for broker in (await cluster.status()).brokers) == (">g0-1",)
+        await cluster.heal("g0-0", "g0-1")
+        await cluster.cut("g0-0", "coordinator", reset=True)
+    assert network.deeds[3:] == [
+        ("run", "g0-1"),
+        ("cut", ("g0-0", "g0-1"), "silent"),
+        ("heal", ("g0-0", "g0-1")),
+        ("cut", ("coordinator", "g0-0"), ("g0-0", "coordinator"), "reset"),
+        ("heal", ("coordinator", "g0-0"), ("g0-0", "coordinator")),
+    ]
 
 
 async def test_a_broker_that_does_not_start_says_why_and_leaves_nothing_behind(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from seriatim_api.errors import BadRequestError, IllegalNameError
 from seriatim_broker.local.names import paths, victims
-from seriatim_broker.local.plan import PORT_COUNT, Address, ClusterPlan, make_plan
+from seriatim_broker.local.plan import PORT_COUNT, Address, ClusterPlan, Hosts, make_plan
 
 
 def plan(groups: int = 3, members: int = 2, *, proxy: bool = True) -> ClusterPlan:
@@ -39,6 +39,20 @@ def test_without_the_proxy_everybody_is_reached_directly() -> None:
     assert found.links == ()
     assert dict(found.broker("g0-0").peers)["g0-1"] == found.broker("g0-1").listen == found.broker("g0-1").advertised
     assert found.broker("g0-0").coordinator == found.coordinator
+
+
+def test_hosts_of_another_network_take_the_place_of_the_loopback_addresses() -> None:
+    hosts = Hosts("10.0.0.1", tuple(f"10.0.0.{2 + number}" for number in range(4)))
+    found = make_plan(name="c", group_count=2, member_count=2, base_port=7000, proxy=False, hosts=hosts)
+    assert {address.host for address in found.listen_addresses} == {hosts.coordinator, *hosts.brokers}
+    assert found.bootstrap == tuple(f"{host}:7000" for host in hosts.brokers)
+    assert found.broker("g0-0").peers[2] == ("g1-1", Address("10.0.0.5", 7000))
+    assert found.broker("g1-1").coordinator == Address("10.0.0.1", 7001)
+
+
+def test_who_talks_to_whom_does_not_depend_on_the_proxy() -> None:
+    assert plan(proxy=False).pairs == plan().pairs
+    assert set(plan().pairs) == {(link.source, link.destination) for link in plan().links}
 
 
 def test_victims_are_brokers_groups_or_the_coordinator() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -14,7 +15,7 @@ from e2e.faults.client import marker_of, number_of, value_of
 from e2e.faults.fault import Fault, NotStruckError, Scene, injected, lacks_copies
 from e2e.faults.loss import lost_with
 from e2e.faults.network import ends_of
-from e2e.faults.run import chosen
+from e2e.faults.run import chosen, place_of
 from e2e.faults.schedule import WORKLOADS
 from e2e.faults.settings import Settings, SettingsError
 from e2e.observe import ChainNow, ReaderNow, SegmentNow, Snapshot
@@ -52,6 +53,15 @@ def test_what_is_chosen() -> None:
     assert choice(only=("kill both", "freeze both")) == ["kill both", "freeze both"]
     with pytest.raises(SettingsError):
         choice(only=("no such fault",))
+
+
+def test_links_are_cut_in_namespaces_where_there_can_be_some() -> None:
+    cut, kill = (by_name()[name]() for name in ("cut master-slave", "kill master"))
+    auto = Settings(quick=False, minutes=None, seed=1, only=(), out=Path("out"))
+    assert (place_of(cut, auto, ""), place_of(kill, auto, "")) == ("namespaces", "proxy")
+    assert place_of(cut, auto, "not root") == "proxy"
+    assert place_of(cut, replace(auto, network="proxy"), "") == "proxy"
+    assert place_of(kill, replace(auto, network="namespaces"), "") == "namespaces"
 
 
 class Recorded(Fault):

@@ -121,13 +121,22 @@ def test_the_last_line_can_be_added_up() -> None:
 
 
 def test_json_and_table_say_what_failed_and_what_was_left_out() -> None:
-    run = run_of(GOOD, replace(GOOD, number=2, fault="cut master-slave", lost=3, problems=("3 lost",)))
+    cut = replace(GOOD, number=2, fault="cut master-slave", lost=3, problems=("3 lost",), network="namespaces")
+    run = replace(run_of(GOOD, cut), no_namespaces="not root")
     document = json.loads(to_json(run))
     assert (document["ok"], document["seed"], len(document["cases"])) == (False, 7, 2)
     assert document["faults"][1]["lost"] == 3
     assert document["cases"][1]["problems"] == ["3 lost"]
+    assert document["networks"] == {"proxy": 1, "namespaces": 1}
     console = Console(record=True, width=160)
     print_run(console, run)
     text = console.export_text()
-    for words in ("cut master-slave", "left out: full disk: not root", "FAILED case 2", "SEED=7", "4.0 s"):
+    for words in (
+        "cut master-slave",
+        "left out: full disk: not root",
+        "FAILED case 2",
+        "SEED=7",
+        "4.0 s",
+        "no namespaces: not root",
+    ):
         assert words in text

@@ -30,6 +30,12 @@ def test_each_round_has_each_fault_once_and_in_another_order() -> None:
     assert len({tuple(found.fault for found in each) for each in rounds}) > 1
 
 
+def test_faults_that_need_the_same_cluster_come_after_each_other() -> None:
+    mixed = [Planned(f"{place}-{number}", (), place) for number in range(5) for place in ("proxy", "namespaces")]
+    order = [found.fault.split("-")[0] for found in islice(plan(7, mixed), 30)]
+    assert order == ["namespaces"] * 5 + ["proxy"] * 10 + ["namespaces"] * 10 + ["proxy"] * 5
+
+
 def test_a_fault_replayed_alone_gets_the_same_load_and_the_same_dice() -> None:
     whole = [found for found in first(7, 30) if found.fault == "kill"]
     alone = list(islice(plan(7, FAULTS[:1]), 10))
@@ -68,9 +74,13 @@ def test_settings_are_read_from_the_environment() -> None:
     assert found == Settings(quick=True, minutes=2.5, seed=5, only=("kill", "cut"), out=Path("/tmp/x"))
     assert read_settings({}).seed > 0
     assert not read_settings({"QUICK": "0"}).quick
+    assert read_settings({"NETWORK": ""}).network == "auto"
+    assert read_settings({"NETWORK": "proxy"}).network == "proxy"
 
 
-@pytest.mark.parametrize("environment", [{"SEED": "x"}, {"MINUTES": "x"}, {"MINUTES": "0"}, {"MINUTES": "inf"}])
+@pytest.mark.parametrize(
+    "environment", [{"SEED": "x"}, {"MINUTES": "x"}, {"MINUTES": "0"}, {"MINUTES": "inf"}, {"NETWORK": "vlan"}]
+)
 def test_settings_that_mean_nothing_are_refused(environment: dict[str, str]) -> None:
     with pytest.raises(SettingsError):
         read_settings(environment)

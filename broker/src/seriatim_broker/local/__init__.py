@@ -22,7 +22,9 @@ __all__ = [
     "ClusterStatus",
     "FaultKind",
     "FaultRecord",
+    "Hosts",
     "LocalCluster",
+    "Network",
     "Programs",
     "SeriatimPrograms",
 ]
@@ -34,7 +36,9 @@ _HOMES = {
     "ClusterStatus": "cluster",
     "FaultKind": "faults",
     "FaultRecord": "faults",
+    "Hosts": "plan",
     "LocalCluster": "cluster",
+    "Network": "network",
     "Programs": "programs",
     "SeriatimPrograms": "programs",
 }

@@ -24,7 +24,8 @@ from seriatim_broker.local import health, names
 from seriatim_broker.local.certificates import CertificateWriter
 from seriatim_broker.local.faults import FaultKind, FaultListener, FaultRecord, Phase
 from seriatim_broker.local.names import Path as LinkPath
-from seriatim_broker.local.plan import COORDINATOR, ClusterPlan, make_plan
+from seriatim_broker.local.network import Network
+from seriatim_broker.local.plan import COORDINATOR, LOOPBACK, ClusterPlan, make_plan
 from seriatim_broker.local.ports import PortRange, first_taken
 from seriatim_broker.local.process import ManagedProcess
 from seriatim_broker.local.procfs import ProcessState, boot_id, identify
@@ -108,6 +109,8 @@ class LocalCluster:
         groups: Broker groups.
         members: Members of each.
         proxy: Whether links go through the forwarding proxy; without it there are no cuts, and no cost.
+        network: In place of the proxy and of loopback addresses: where the processes run, and what cuts their links.
+            The caller removes it when the cluster has stopped.
         coordinator: The embedded coordinator as a process, or a real etcd.
         name: The cluster's name.
         base_port: The first of its ports; None takes the one used before in the directory, or finds one.
@@ -124,6 +127,7 @@ class LocalCluster:
         groups: int = 3,
         members: int = 2,
         proxy: bool = True,
+        network: Network | None = None,
         coordinator: CoordinatorKind = "embedded",
         name: str = "local",
         base_port: int | None = None,
@@ -135,7 +139,8 @@ class LocalCluster:
         self.directory = Path(directory).resolve()
         self._shape = (groups, members)
         self._name = name
-        self._proxied = proxy
+        self._proxied = proxy and network is None
+        self._network = network
         self._base_port = base_port
         self._coordinator_kind: CoordinatorKind = coordinator
         self._programs = programs or SeriatimPrograms(coordinator, tuple(broker_options))
@@ -228,7 +233,7 @@ class LocalCluster:
                 await self._stop()
 
     async def _stop(self) -> None:
-        if self._proxy is not None and self._cuts and not self._proxy.process.ended:
+        if self._cuts and not (self._proxy is not None and self._proxy.process.ended):
             try:
                 await self.heal()
             except SeriatimError as error:
@@ -276,8 +281,10 @@ class LocalCluster:
                 member_count=self._shape[1],
                 base_port=ports.base,
                 proxy=self._proxied,
+                hosts=LOOPBACK if self._network is None else self._network.hosts,
             )
-            taken = first_taken(plan.listen_addresses)
+            # The addresses of another network cannot be bound from here, and nobody else has them.
+            taken = first_taken(plan.listen_addresses) if self._network is None else None
             if taken is None:
                 return ports, plan
             ports.release()
@@ -312,6 +319,8 @@ class LocalCluster:
             if name == COORDINATOR
             else self._programs.broker(self.plan, self.plan.broker(name), data)
         )
+        if self._network is not None:
+            argv = self._network.command(name, argv)
         self._processes[name] = ManagedProcess(
             name, argv, log_path=self.log_file(name), environment=self._environment, on_end=self._ended
         )
@@ -476,28 +485,30 @@ class LocalCluster:
         Connections stay open and hear nothing, as behind a cut cable; with `reset` they are broken instead.
 
         Raises:
-            PreconditionError: The cluster runs without the proxy.
+            PreconditionError: The cluster runs without the proxy, and on no network of its own.
         """
-        proxy = self._proxy_for_cuts()
+        links = self._links_to_cut()
         found = names.paths(self.plan, source, destination, one_way=one_way)
         mode: CutMode = "reset" if reset else "silent"
         record = self._record("cut", _link_name(source, destination, one_way), "inject", details=mode)
-        await proxy.cut(found, mode)
+        await links.cut(found, mode)
         self._cuts |= set(found)
         return (record,)
 
     async def heal(self, source: str | None = None, destination: str | None = None) -> tuple[FaultRecord, ...]:
         """End the cuts between two ends, in both directions; between one end and all others; or all there are."""
-        proxy = self._proxy_for_cuts()
+        links = self._links_to_cut()
         found = set(names.paths(self.plan, source or names.ALL, destination or names.ALL, one_way=False)) & self._cuts
         if not found:
             return ()
         record = self._record("cut", _link_name(source or names.ALL, destination or names.ALL, False), "heal")
-        await proxy.heal(sorted(found))
+        await links.heal(sorted(found))
         self._cuts -= found
         return (record,)
 
-    def _proxy_for_cuts(self) -> ProxyProcess:
+    def _links_to_cut(self) -> ProxyProcess | Network:
+        if self._network is not None:
+            return self._network
         if self._proxy is None:
             raise PreconditionError("this cluster runs without the proxy, so nothing can be cut: start it with --proxy")
         return self._proxy

@@ -47,7 +47,7 @@ def paths(plan: ClusterPlan, source: str, destination: str, *, one_way: bool) ->
     if left != right:
         left, right = (left - right, right) if left - right else (left, right)
         right -= left
-    known = {(link.source, link.destination) for link in plan.links}
+    known = set(plan.pairs)
     found = {(a, b) for a in left for b in right if (a, b) in known or (b, a) in known}
     if not found:
         raise BadRequestError(f"there is no link between {source} and {destination}", source=source, to=destination)

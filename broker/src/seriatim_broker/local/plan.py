@@ -1,7 +1,8 @@
 """Who is in a local cluster, and which address each of them has: decided once, from a handful of numbers.
 
-Pure: binding ports, starting processes and keeping the plan in a file are left to others. Every broker has a loopback
-address of its own, so that logs, routes and captures tell them apart; the coordinator lives on 127.0.0.1.
+Pure: binding ports, starting processes and keeping the plan in a file are left to others. Every broker has an address
+of its own, so that logs, routes and captures tell them apart: on the loopback interface, where the coordinator lives on
+127.0.0.1, unless the cluster runs on a network of its own.
 
 The ports of one address, counted from the cluster's base port:
 
@@ -50,6 +51,22 @@ class Address:
         """The address that `str` printed."""
         host, _, port = text.rpartition(":")
         return cls(host, int(port))
+
+
+@dataclass(frozen=True, slots=True)
+class Hosts:
+    """The IPv4 address of each process's machine.
+
+    Attributes:
+        brokers: In their order; more than there are brokers do no harm.
+    """
+
+    coordinator: str
+    brokers: tuple[str, ...]
+
+
+LOOPBACK: Final = Hosts("127.0.0.1", tuple(f"127.0.0.{2 + number}" for number in range(MEMBER_COUNT_MAX)))
+"""All on one machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +133,15 @@ class ClusterPlan:
         return tuple(dict.fromkeys(broker.group for broker in self.brokers))
 
     @property
+    def pairs(self) -> tuple[tuple[str, str], ...]:
+        """Who connects to whom."""
+        found = [(CLIENTS, broker.name) for broker in self.brokers]
+        for broker in self.brokers:
+            found.append((broker.name, COORDINATOR))
+            found += [(broker.name, peer) for peer, _ in broker.peers]
+        return tuple(found)
+
+    @property
     def bootstrap(self) -> tuple[str, ...]:
         """Where clients begin, `host:port`: any one of them is enough."""
         return tuple(str(broker.advertised) for broker in self.brokers)
@@ -129,7 +155,9 @@ class ClusterPlan:
         return tuple(sorted({*own, *(link.listen for link in self.links)}))
 
 
-def make_plan(*, name: str, group_count: int, member_count: int, base_port: int, proxy: bool) -> ClusterPlan:
+def make_plan(
+    *, name: str, group_count: int, member_count: int, base_port: int, proxy: bool, hosts: Hosts = LOOPBACK
+) -> ClusterPlan:
     """Lay out a cluster of `group_count` groups (`g0`, `g1`, ...) with `member_count` members each.
 
     Raises:
@@ -145,27 +173,27 @@ def make_plan(*, name: str, group_count: int, member_count: int, base_port: int,
     if not 1024 <= base_port <= 65535 - PORT_COUNT:
         raise BadRequestError(f"the base port is from 1024 to {65535 - PORT_COUNT}, not {base_port}")
     names = [(f"g{group}-{slot}", f"g{group}", slot) for group in range(group_count) for slot in range(member_count)]
-    hosts = [f"127.0.0.{2 + number}" for number in range(count)]
+    assert len(hosts.brokers) >= count
 
     def listens(number: int) -> Address:
-        return Address(hosts[number], base_port + (_LISTEN if proxy else 0))
+        return Address(hosts.brokers[number], base_port + (_LISTEN if proxy else 0))
 
     def reaches(source: int, host: str, direct: Address) -> Address:
         return Address(host, base_port + _LINKS + source) if proxy else direct
 
-    coordinator = Address("127.0.0.1", base_port + _LISTEN)
+    coordinator = Address(hosts.coordinator, base_port + _LISTEN)
     brokers = tuple(
         BrokerPlan(
             name=broker,
             group=group,
             slot=slot,
             number=number,
-            advertised=Address(hosts[number], base_port),
+            advertised=Address(hosts.brokers[number], base_port),
             listen=listens(number),
-            admin=Address(hosts[number], base_port + _ADMIN),
+            admin=Address(hosts.brokers[number], base_port + _ADMIN),
             coordinator=reaches(number, coordinator.host, coordinator),
             peers=tuple(
-                (names[other][0], reaches(number, hosts[other], listens(other)))
+                (names[other][0], reaches(number, hosts.brokers[other], listens(other)))
                 for other in range(count)
                 if other != number
             ),

@@ -1,0 +1,343 @@
+"""A network of kernel namespaces: each broker, the coordinator and each client process on a machine of its own, as it
+were, with one cable to one bridge.
+
+Cuts are made of packets, not of bytes in a proxy: a sender gets a permanent neighbour entry for the receiver with a MAC
+address that nobody has, and its frames to it, acknowledgements of TCP included, go nowhere and nobody is told. Needs
+root, `ip` and `ss`. All names carry the run's own token; `remove` takes everything away again, and what a killed run
+left behind is removed by the next one.
+
+    sr<token>        the bridge, with the address that this process has
+    sr<token>v<n>    the bridge's end of a cable; the other end is `eth0` in its namespace
+    sr<token>-<who>  a namespace
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import re
+import shutil
+import socket
+import subprocess
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+from seriatim_api.errors import PreconditionError
+from seriatim_broker.local import Hosts
+
+BROKER_COUNT_MAX: Final = 60
+CLIENTS: Final = ("producer", "reader")
+"""The client processes; together they are the end `clients` of a cut."""
+
+_SUBNET: Final = "10.213"
+_SUBNETS: Final = range(1, 255)
+_NOBODY: Final = "02:00:00:00:00:01"
+"""A MAC address of the locally administered kind, which no cable here has."""
+
+_NAMESPACES: Final = Path("/run/netns")
+_CLONE_NEWNET: Final = 0x40000000
+_COMMAND_DEADLINE_S: Final = 30
+_COUNT_MAX: Final = 256
+"""Networks of one process whose names differ; the names of interfaces have 15 characters at most."""
+
+LinkPath = tuple[str, str]
+Command = list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """One namespace: its name, the bridge's end of its cable, and its address."""
+
+    namespace: str
+    cable: str
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Names and addresses of one network. Pure.
+
+    Attributes:
+        token: The run's own; hexadecimal.
+        subnet: The third number of its addresses.
+        machines: By process.
+    """
+
+    token: str
+    subnet: int
+    machines: dict[str, Machine]
+
+    @property
+    def bridge(self) -> str:
+        """The bridge's name."""
+        return f"sr{self.token}"
+
+    @property
+    def here(self) -> str:
+        """The address of this process."""
+        return f"{_SUBNET}.{self.subnet}.254"
+
+    @property
+    def hosts(self) -> Hosts:
+        """The machines of the cluster."""
+        brokers = [name for name in self.machines if name not in (*CLIENTS, "coordinator")]
+        return Hosts(self.machines["coordinator"].address, tuple(self.machines[name].address for name in brokers))
+
+    def ends(self, name: str) -> list[Machine]:
+        """The machines that an end of a cut means."""
+        return [self.machines[one] for one in (CLIENTS if name == "clients" else (name,))]
+
+    def make(self) -> list[Command]:
+        """What makes the network, in this order; no word is seen by a shell."""
+        commands = [
+            ["ip", "link", "add", "name", self.bridge, "type", "bridge"],
+            ["ip", "addr", "add", f"{self.here}/24", "dev", self.bridge],
+            ["ip", "link", "set", self.bridge, "up"],
+        ]
+        for one in self.machines.values():
+            inside = ["ip", "-n", one.namespace]
+            commands += [
+                ["ip", "netns", "add", one.namespace],
+                [
+                    "ip",
+                    "link",
+                    "add",
+                    "name",
+                    one.cable,
+                    "type",
+                    "veth",
+                    "peer",
+                    "name",
+                    "eth0",
+                    "netns",
+                    one.namespace,
+                ],
+                ["ip", "link", "set", one.cable, "master", self.bridge, "up"],
+                [*inside, "addr", "add", f"{one.address}/24", "dev", "eth0"],
+                [*inside, "link", "set", "lo", "up"],
+                [*inside, "link", "set", "eth0", "up"],
+            ]
+        return commands
+
+    def remove(self) -> list[Command]:
+        """What removes it, also if it was made half-way: each one may fail."""
+        commands: list[Command] = []
+        for one in self.machines.values():  # the cables first: processes that still end may hold their namespaces
+            commands += [["ip", "link", "del", one.cable], ["ip", "netns", "del", one.namespace]]
+        return [*commands, ["ip", "link", "del", self.bridge]]
+
+    def silence(self, paths: Iterable[LinkPath]) -> list[Command]:
+        """What has the packets of these directions go nowhere."""
+        return [
+            ["ip", "-n", source.namespace, "neigh", "replace", to.address, "lladdr", _NOBODY, "dev", "eth0",
+             "nud", "permanent"]
+            for source, to in self._directions(paths)
+        ]  # fmt: skip
+
+    def restore(self, paths: Iterable[LinkPath]) -> list[Command]:
+        """What has them arrive again."""
+        return [
+            ["ip", "-n", source.namespace, "neigh", "del", to.address, "dev", "eth0"]
+            for source, to in self._directions(paths)
+        ]
+
+    def reset(self, paths: Iterable[LinkPath]) -> list[Command]:
+        """What breaks the connections of these pairs that there are; one end of each is enough."""
+        pairs = sorted({(min(path), max(path)) for path in paths})
+        peers: dict[str, list[str]] = {}
+        for source, to in self._directions(pairs):
+            peers.setdefault(source.namespace, []).append(to.address)
+        return [
+            ["ip", "netns", "exec", namespace, "ss", "-4", "-t", "-K", " or ".join(f"dst {peer}" for peer in found)]
+            for namespace, found in peers.items()
+        ]
+
+    def _directions(self, paths: Iterable[LinkPath]) -> list[tuple[Machine, Machine]]:
+        return [(source, to) for a, b in paths for source in self.ends(a) for to in self.ends(b)]
+
+
+def lay_out(token: str, subnet: int, brokers: Sequence[str]) -> Layout:
+    """A network for these brokers, the coordinator and the clients."""
+    assert len(brokers) <= BROKER_COUNT_MAX
+    numbers = {"coordinator": 1, **{name: 2 + number for number, name in enumerate(brokers)}}
+    numbers |= {name: 200 + number for number, name in enumerate(CLIENTS)}
+    machines = {
+        name: Machine(f"sr{token}-{name}", f"sr{token}v{number}", f"{_SUBNET}.{subnet}.{number}")
+        for name, number in numbers.items()
+    }
+    return Layout(token, subnet, machines)
+
+
+def token_of(pid: int, count: int) -> str:
+    """Of the `count`th network of a process: eight characters, so that names of cables stay below 16."""
+    assert pid < 1 << 24
+    return f"{pid:06x}{count % _COUNT_MAX:02x}"
+
+
+def leftovers(names: Iterable[str], is_alive: Callable[[int], bool]) -> list[str]:
+    """Those among names of interfaces or namespaces that are ours, and whose process has ended."""
+    found = []
+    for name in names:
+        match = re.fullmatch(r"sr([0-9a-f]{6})[0-9a-f]{2}(v\d+|-[\w-]+)?", name)
+        if match is not None and not is_alive(int(match[1], 16)):
+            found.append(name)
+    return found
+
+
+def missing() -> str:
+    """What this machine lacks for such a network; empty if nothing."""
+    if os.geteuid() != 0:
+        return "not root"
+    for program in ("ip", "ss"):
+        if shutil.which(program) is None:
+            return f"no {program}"
+    name = f"sr{token_of(os.getpid(), _COUNT_MAX - 1)}-trial"
+    try:
+        _run(["ip", "netns", "add", name])
+        _run(["ip", "netns", "del", name])
+    except PreconditionError as error:
+        return str(error)
+    return ""
+
+
+def enter(namespace: str) -> None:
+    """Have this process live in a namespace from now on: before it has other threads, which would stay behind."""
+    with (_NAMESPACES / namespace).open() as file:
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.setns(file.fileno(), _CLONE_NEWNET) != 0:
+            raise OSError(ctypes.get_errno(), f"setns to {namespace}: {os.strerror(ctypes.get_errno())}")
+
+
+class Namespaces:
+    """Such a network, made and not yet removed; a `seriatim_broker.local.Network`. Make it with `create`."""
+
+    _count = 0
+
+    def __init__(self, layout: Layout, reservation: socket.socket) -> None:
+        self.layout = layout
+        self._reservation = reservation
+        self._silent: set[LinkPath] = set()
+
+    @classmethod
+    async def create(cls, brokers: Sequence[str]) -> Namespaces:
+        """Make one for these brokers, the coordinator and the clients.
+
+        Raises:
+            PreconditionError: It cannot be made; nothing is left of it.
+        """
+        await asyncio.to_thread(_sweep)
+        subnet, reservation = await asyncio.to_thread(_reserve)
+        network = cls(lay_out(token_of(os.getpid(), cls._count), subnet, brokers), reservation)
+        cls._count += 1
+        try:
+            await _run_all(network.layout.make())
+        except BaseException:
+            await network.remove()
+            raise
+        return network
+
+    @property
+    def hosts(self) -> Hosts:
+        """As the cluster's plan wants them."""
+        return self.layout.hosts
+
+    def namespace(self, client: Literal["producer", "reader"]) -> str:
+        """Where a client's process belongs."""
+        return self.layout.machines[client].namespace
+
+    def command(self, process: str, argv: Sequence[str]) -> Sequence[str]:
+        """`ip netns exec`, which becomes the program."""
+        return ["ip", "netns", "exec", self.layout.machines[process].namespace, *argv]
+
+    async def cut(self, paths: Iterable[LinkPath], mode: Literal["silent", "reset"]) -> None:
+        """Drop what is sent that way from now on; or break the connections, and let new ones be made.
+
+        Raises:
+            PreconditionError: It does not work; nothing is cut.
+        """
+        found = list(paths)
+        if mode == "reset":
+            await _run_all(self.layout.reset(found))
+            return
+        try:
+            await _run_all(self.layout.silence(found))
+        except PreconditionError:
+            await asyncio.to_thread(_try_all, self.layout.restore(found))
+            raise
+        self._silent |= set(found)
+
+    async def heal(self, paths: Iterable[LinkPath]) -> None:
+        """Let packets through again; TCP sends what was lost."""
+        found = self._silent & set(paths)
+        await _run_all(self.layout.restore(sorted(found)))
+        self._silent -= found
+
+    async def remove(self) -> None:
+        """Take everything away, whatever is there of it."""
+        await asyncio.shield(asyncio.to_thread(_try_all, self.layout.remove()))
+        self._reservation.close()
+
+
+def _run(command: Sequence[str]) -> str:
+    try:
+        done = subprocess.run(
+            command, check=False, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=_COMMAND_DEADLINE_S
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise PreconditionError(f"{' '.join(command)}: {error}") from error
+    if done.returncode != 0:
+        raise PreconditionError(f"{' '.join(command)}: {done.stderr.strip()}")
+    return done.stdout
+
+
+def _do_all(commands: Sequence[Command]) -> None:
+    for command in commands:
+        _run(command)
+
+
+def _try_all(commands: Sequence[Command]) -> None:
+    for command in commands:
+        try:
+            _run(command)
+        except PreconditionError:  # it is not there, as a rule
+            continue
+
+
+async def _run_all(commands: Sequence[Command]) -> None:
+    await asyncio.to_thread(_do_all, commands)
+
+
+def _words(text: str) -> list[str]:
+    """The first word of each line."""
+    return [line.split()[0] for line in text.splitlines() if line.split()]
+
+
+def _sweep() -> None:
+    """Remove what runs that were killed left behind."""
+    interfaces = [line.split(":")[1].strip().split("@")[0] for line in _run(["ip", "-o", "link"]).splitlines()]
+    gone = leftovers(interfaces, _is_alive)
+    _try_all([["ip", "link", "del", name] for name in gone])
+    _try_all([["ip", "netns", "del", name] for name in leftovers(_words(_run(["ip", "netns", "list"])), _is_alive)])
+
+
+def _is_alive(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
+
+
+def _reserve() -> tuple[int, socket.socket]:
+    """A subnet that nobody here uses, reserved by a socket's name, which no crash leaves behind."""
+    used = _run(["ip", "-o", "-4", "addr"])
+    for subnet in _SUBNETS:
+        if f" {_SUBNET}.{subnet}." in used:
+            continue
+        reservation = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        try:
+            reservation.bind(f"\0seriatim-faults-network-{subnet}")
+        except OSError:
+            reservation.close()
+            continue
+        return subnet, reservation
+    raise PreconditionError(f"all subnets of {_SUBNET} are in use")
