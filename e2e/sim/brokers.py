@@ -61,16 +61,30 @@ class Broker:
         self.refuses = True  # a connection to it is refused while no process is there, not just lost
         self.suspect_before_run = 0
         self.slow_until_us = 0
+        self._lost_memory = False
 
     @property
     def real_disk(self) -> MemoryDisk:
         """What the judge looks at."""
         return self.disk
 
+    def ended_badly(self, *, machine: bool) -> None:
+        """The run was ended by a fault; what it had not flushed may be gone, and the next run knows that."""
+        self._lost_memory = True
+
+    def another_disk(self, incarnation: str) -> None:
+        """The slot has an empty disk now: another member, which has run never."""
+        self.disk.wipe()
+        self.member = MemberId(self.name, incarnation)
+        self.run = self.suspect_before_run = 0
+        self._lost_memory = False
+
     def start(self, world: Surroundings) -> Process:
         """Start the next run on this disk."""
         assert self.process is None
         self.run += 1
+        if self._lost_memory:
+            self.suspect_before_run, self._lost_memory = self.run, False
         self.process = Process(world, self)
         self.process.start()
         world.coordinator.tell_certificates(self.name)

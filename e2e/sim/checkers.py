@@ -12,14 +12,15 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from seriatim_api.errors import BatchMismatchError, SequenceGapError, SequenceTooOldError, SeriatimError
-from seriatim_api.ids import MemberId, PartitionId, RunId, format_offset, split_offset
+from seriatim_api.ids import MemberId, PartitionId, RunId, format_offset, make_offset, split_offset
 from seriatim_broker.core import chain as chains
 from seriatim_broker.core.chain import Chain, Segment, SegmentState
 from seriatim_broker.core.effects import Note
-from seriatim_broker.core.events import CursorRecord
+from seriatim_broker.core.events import AckLevel, CursorRecord
 from seriatim_broker.core.log import Batch, PutBatch, PutPreparation, PutSegment, PutTailCopy, Write
 from seriatim_broker.testing.memory_disk import DiskImage
 
+from .losses import Losses, own_tail
 from .schedule import Schedule, Violation
 
 if TYPE_CHECKING:
@@ -31,12 +32,13 @@ _SETTLED = (SegmentState.SEALED, SegmentState.LOST)
 class Fate:
     """What is known of one message."""
 
-    __slots__ = ("acked_us", "offset", "outcome", "partition", "producer", "sent_us")
+    __slots__ = ("acked_us", "level", "offset", "outcome", "partition", "producer", "sent_us")
 
-    def __init__(self, partition: PartitionId, producer: bytes, sent_us: int) -> None:
+    def __init__(self, partition: PartitionId, producer: bytes, sent_us: int, level: int) -> None:
         self.partition = partition
         self.producer = producer
         self.sent_us = sent_us
+        self.level = level
         self.acked_us: int | None = None
         self.offset: int | None = None
         self.outcome = ""
@@ -45,13 +47,14 @@ class Fate:
 class GroupView:
     """What a consumer group has seen and acknowledged of one partition."""
 
-    __slots__ = ("acked", "confirmed", "drained_below", "firsts", "seen")
+    __slots__ = ("acked", "confirmed", "drained_below", "first_at", "firsts", "seen")
 
     def __init__(self) -> None:
         self.drained_below = 0  # segments below this number are settled, and all of them is acknowledged
         self.confirmed: dict[tuple[int, int], int] = {}  # (group epoch, segment) -> confirmed below this index
         self.firsts: list[tuple[int, int]] = []  # (offset, message)
         self.seen: set[int] = set()
+        self.first_at: dict[int, int] = {}  # message -> the offset at which it was first given to the group
         self.acked: dict[int, int] = {}  # segment -> index below which the application acknowledged
 
 
@@ -62,9 +65,23 @@ def messages_of(batch: Batch) -> list[int]:
 
 
 class Judge:
-    """See the module."""
+    """See the module.
 
-    def __init__(self, schedule: Schedule, brokers: dict[str, Broker]) -> None:
+    Args:
+        schedule: The time, and the story.
+        brokers: All slots.
+        flush: Whether the topic flushes before it commits.
+        levels: The ack levels that producers ask for.
+    """
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        brokers: dict[str, Broker],
+        *,
+        flush: bool = True,
+        levels: tuple[int, ...] = (int(AckLevel.REPLICATED_FLUSHED),),
+    ) -> None:
         self.fates: dict[int, Fate] = {}
         self.placed: dict[tuple[PartitionId, int, int], Batch] = {}
         self.sealed: dict[tuple[PartitionId, int], tuple[int, int | None]] = {}
@@ -75,7 +92,11 @@ class Judge:
         self.accepted_count = 0
         self._schedule = schedule
         self._brokers = brokers
+        self.losses = Losses(brokers, watches_memory=not flush)
+        self._flush = flush
+        self._may_miss = min(levels) < AckLevel.REPLICATED  # a producer's acknowledged batches may be gone
         self._promised: dict[tuple[PartitionId, int], int] = {}
+        self._flushed: dict[tuple[PartitionId, int], int] = {}  # promised, to be on disks
         self._servers: dict[tuple[PartitionId, int], int] = {}
         self._appended: dict[int, Batch] = {}
         self._replay_lengths: dict[PartitionId, tuple[tuple[int, int], int]] = {}
@@ -92,6 +113,7 @@ class Judge:
 
     def writes(self, who: str, writes: tuple[Write, ...]) -> None:
         """I5: at one place of a segment there is one batch, on whatever disk; a seal is known only from the chain."""
+        self.losses.wrote(who, writes)
         for write in writes:
             if isinstance(write, PutBatch):
                 self._place(who, write.partition, write.batch)
@@ -121,6 +143,13 @@ class Judge:
         for broker in self._brokers.values():
             yield broker.member, broker.real_disk.durable
         yield from self.graveyard
+
+    def _two_hold(self, batch: Batch, why: str) -> None:
+        """I12 for what consumers get and segments are sealed with: two disks, or what the topic takes for them."""
+        if self._flush:
+            self._two_copies("I12", batch, why)
+        elif not self.losses.was_held_by_two(batch):
+            self.fail("I12", f"{why}: {batch.header.segment}:{batch.header.base_index} was never in two memories")
 
     def _two_copies(self, rule: str, batch: Batch, why: str) -> None:
         """Fail if fewer than two disks hold a batch, in their log or as a tail copy."""
@@ -179,7 +208,7 @@ class Judge:
         return broker.process is not None and (broker.member, broker.process.run) == (run.member, run.run)
 
     def _suspects(self, segment: Segment) -> bool:
-        return any(self._brokers[member.broker].suspect_before_run for member in segment.members)
+        return not self._flush and any(self._brokers[member.broker].suspect_before_run for member in segment.members)
 
     def _segment_changed(self, chain: Chain, old: Segment, new: Segment) -> None:
         self._note_change(old, new)
@@ -225,12 +254,12 @@ class Judge:
         what = f"segment {segment.no} of partition {partition} is sealed at {length}"
         promised = self._promised.get((partition, segment.no), 0)
         if length < promised:
-            self.fail("I6", f"{what}, and all below {promised} was acknowledged or delivered")
+            self._forgive(partition, segment.no, length, promised, what)
         self.sealed[partition, segment.no] = (length, segment.sealed_checksum)
         if segment.sealed_checksum != self._checksum_at(partition, segment.no, length):
             self.fail("I5", f"{what}, with a checksum that is not that of the log")
         for batch in self.batches(partition, segment.no, length):
-            self._two_copies("I12", batch, what)
+            self._two_hold(batch, what)
         kept = old.state is SegmentState.UNSETTLED and segment.server == old.server  # it copies what it lacks
         if not kept and not self._is_whole(partition, segment, segment.server):
             self.fail("I14", f"{what}, and its server {segment.server} does not hold it")
@@ -238,6 +267,32 @@ class Judge:
             assert segment.tail_from is not None
             if not self._has_tail(partition, segment, member):
                 self.fail("COPY", f"{what}: {member} is listed for its tail and has none")
+
+    def _forgive(self, partition: PartitionId, no: int, length: int, promised: int, what: str) -> None:
+        """I6, unless nobody is left who has more: then what was promised above the length is gone for ever."""
+        place = (partition, no)
+        if self._flush:
+            self.fail("I6", f"{what}, and all below {promised} was acknowledged or delivered")
+        if length < self._flushed.get(place, 0):
+            self.fail("I6", f"{what}, and all below {self._flushed[place]} was acknowledged, flushed")
+        left = min(self.losses.longest(place), promised)
+        if length < left:
+            self.fail("I6", f"{what}; all below {promised} was acknowledged or delivered, and {left} of it is left")
+        self.seen_states.add("promised and gone")
+        self.losses.cut[place] = length
+        self._forget_deliveries(partition, no, length)
+
+    def _forget_deliveries(self, partition: PartitionId, no: int, length: int) -> None:
+        """What groups were given at and above a length is gone; they may be given it again, where it is resent to."""
+        for (_, of), view in self.groups.items():
+            if of != partition:
+                continue
+            first, behind = make_offset(no, length), make_offset(no + 1, 0)
+            for offset, message in view.firsts:
+                if first <= offset < behind:
+                    view.seen.discard(message)
+                    view.first_at.pop(message, None)
+            view.firsts = [pair for pair in view.firsts if not first <= pair[0] < behind]
 
     def _opened(self, chain: Chain) -> None:
         segment = chain.open_segment
@@ -317,20 +372,40 @@ class Judge:
 
     # ---- producers ----------------------------------------------------------------------------------
 
-    def sent(self, message: int, partition: PartitionId, producer: bytes) -> None:
-        """The application handed a message over."""
-        self.fates[message] = Fate(partition, producer, self._schedule.now_us)
+    def sent(
+        self, message: int, partition: PartitionId, producer: bytes, level: int = AckLevel.REPLICATED_FLUSHED
+    ) -> None:
+        """The application handed a message over, and asked for an ack level."""
+        self.fates[message] = Fate(partition, producer, self._schedule.now_us, level)
 
-    def accepted(self, who: str, partition: PartitionId, messages: list[int], offset: int) -> None:
-        """A broker says that a batch stands at `offset`: two disks have it, and the segment was not sealed below."""
+    def accepted(
+        self,
+        who: str,
+        partition: PartitionId,
+        messages: list[int],
+        offset: int,
+        level: int = AckLevel.REPLICATED_FLUSHED,
+    ) -> None:
+        """A broker says that a batch stands at `offset`, and the level what that promises.
+
+        With a promise the segment is not sealed below; flushed, two disks have it, else two members.
+        """
         segment_no, index = split_offset(offset)
         batch = self.placed.get((partition, segment_no, index))
         what = f"{who} acknowledges {messages} at {format_offset(offset)}"
         self.accepted_count += 1
         if batch is None or messages_of(batch) != messages:
             self.fail("I1", f"{what}, where there is {batch and messages_of(batch)}")
+        if level < AckLevel.REPLICATED:
+            return
         self._promise(what, partition, segment_no, batch.header.end_index, "I6")
-        self._two_copies("I12", batch, what)
+        is_late = not self._flush and (partition, segment_no) in self.sealed  # of a resend: what was sealed is kept
+        if level == AckLevel.REPLICATED_FLUSHED and not is_late:
+            self._two_copies("I12", batch, what)
+            place = (partition, segment_no)
+            self._flushed[place] = max(self._flushed.get(place, 0), batch.header.end_index)
+        else:
+            self._two_hold(batch, what)
 
     def appended(self, request: int, batch: Batch) -> None:
         """A master gave the batch of a request its place."""
@@ -339,7 +414,7 @@ class Judge:
     def denied(self, who: str, request: int, error: SeriatimError) -> None:
         """I10: an attempt that is answered as not stored stands nowhere, now or later. GAP: none breaks a sequence."""
         if isinstance(error, SequenceGapError | SequenceTooOldError | BatchMismatchError):
-            self.fail("GAP", f"{who} refuses a producer that keeps the rules: {error}")
+            self._broken_sequence(who, error)
         batch = self._appended.get(request)
         if batch is None or not error.outcome_known:
             return
@@ -351,6 +426,12 @@ class Judge:
             self.fail("I10", f"{what}, and the segment's length is not decided")
         if header.base_index < sealed[0]:
             self.fail("I10", f"{what}, and the segment is sealed at {sealed[0]}")
+
+    def _broken_sequence(self, who: str, error: SeriatimError) -> None:
+        """GAP, unless the broker cannot know the producer's last batch: it was acknowledged, and is gone."""
+        if not (self._may_miss or self.losses.has_any) or not isinstance(error, SequenceGapError):
+            self.fail("GAP", f"{who} refuses a producer that keeps the rules: {error}")
+        self.seen_states.add("a gap told to a producer")
 
     def _promise(self, what: str, partition: PartitionId, segment_no: int, end: int, rule: str) -> None:
         sealed = self.sealed.get((partition, segment_no))
@@ -386,7 +467,7 @@ class Judge:
             if known is None or known.header.checksum != header.checksum:
                 self.fail("I5", f"{what}, which is not what was written there")
             self._promise(what, partition, header.segment, header.end_index, "I6")
-            self._two_copies("I12", batch, what)
+            self._two_hold(batch, what)
 
     def view(self, group: str, partition: PartitionId) -> GroupView:
         """What a group has seen."""
@@ -423,6 +504,7 @@ class Judge:
                 self.fail("I3", f"{what}, and of segment {segment.no} it acknowledged {view.acked.get(segment.no, 0)}")
             view.drained_below = segment.no + 1
         view.seen.add(message)
+        view.first_at[message] = offset
         view.firsts.append((offset, message))
 
     def confirmed(self, group: str, partition: PartitionId, group_epoch: int, segment_no: int, index: int) -> None:
@@ -479,11 +561,14 @@ class Judge:
                 self.fail("I8", f"{what}, and of {segment.no} it acknowledged {view.acked.get(segment.no, 0)}")
 
     def _is_drained(self, view: GroupView, partition: PartitionId, segment: Segment) -> bool:
-        """Whether all but repeats at the end of the segment is acknowledged."""
+        """Whether all of the segment is acknowledged, but for what stands earlier already and was given from there."""
         assert segment.sealed_len is not None
         acked = view.acked.get(segment.no, 0)
         for batch in self.batches(partition, segment.no, segment.sealed_len):
-            if batch.header.end_index > acked and not set(messages_of(batch)) <= view.seen:
+            if batch.header.end_index <= acked:
+                continue
+            here = make_offset(segment.no, batch.header.base_index)
+            if any(view.first_at.get(message, here) >= here for message in messages_of(batch)):
                 return False
         return True
 
@@ -527,7 +612,7 @@ class Judge:
         for message, fate in self.fates.items():
             if fate.partition != partition:
                 continue
-            if fate.outcome == "ok" and message not in standing:
+            if fate.outcome == "ok" and message not in standing and not self._may_be_gone(fate):
                 self.fail("I1", f"{message} was acknowledged at {fate.offset} and is lost")
             if fate.outcome == "failed" and message in standing:
                 self.fail("I10", f"{message} failed, and stands at {format_offset(standing[message])}")
@@ -538,6 +623,14 @@ class Judge:
                 at = next((i for i, pair in enumerate(order) if i >= len(firsts) or firsts[i] != pair), len(order))
                 self.fail("I2", f"{group} differs from the replay at {at}: {firsts[at : at + 3]}, {order[at : at + 3]}")
 
+    def _may_be_gone(self, fate: Fate) -> bool:
+        """Whether an acknowledged message may be missing: its level promised less, or what it promised was lost."""
+        if fate.level < AckLevel.REPLICATED:
+            return True
+        assert fate.offset is not None
+        no, index = split_offset(fate.offset)
+        return self.losses.covers((fate.partition, no), index)
+
     def _check_producer_order(self, order: list[tuple[int, int]]) -> None:
         """Ids of one producer's messages grow in the order of sending."""
         last: dict[bytes, int] = {}
@@ -546,13 +639,6 @@ class Judge:
             if last.get(producer, -1) > message:
                 self.fail("I2", f"{message} stands behind {last[producer]} of the same producer")
             last[producer] = message
-
-
-def own_tail(image: DiskImage, partition: PartitionId, segment_no: int) -> int:
-    """How far a disk's own log of a segment goes."""
-    found = image.partitions.get(partition)
-    segment = found.segments.get(segment_no) if found is not None else None
-    return segment.tail if segment is not None else 0
 
 
 def holds(image: DiskImage, partition: PartitionId, segment_no: int, base: int, end: int) -> bool:

@@ -13,7 +13,7 @@ from seriatim._core import producer as core
 from seriatim_api.batch import make_header, parse_header
 from seriatim_api.ids import PartitionId
 from seriatim_broker.core import effects as fx
-from seriatim_broker.core.events import AckLevel, Append, ConsumerGone, Event, ResolveConsumer, ResolveProducer
+from seriatim_broker.core.events import Append, ConsumerGone, Event, ResolveConsumer, ResolveProducer
 
 from .faults import Options
 from .schedule import Schedule
@@ -86,6 +86,11 @@ class Clients:
         """A number that was not used before."""
         self._serial += 1
         return self._serial
+
+    def draw_level(self) -> int:
+        """The ack level that a new producer asks for."""
+        levels = self.options.levels
+        return levels[0] if len(levels) == 1 else self.schedule.rng.choice(levels)
 
     # ---- streams ------------------------------------------------------------------------------------
 
@@ -243,14 +248,24 @@ class _Once:
 class SimProducer:
     """A process that sends batches to one partition through the client's ordering core."""
 
-    def __init__(self, clients: Clients, partition: PartitionId, name: str, config: core.ProducerConfig) -> None:
+    def __init__(
+        self,
+        clients: Clients,
+        partition: PartitionId,
+        name: str,
+        config: core.ProducerConfig,
+        left: int | None = None,
+    ) -> None:
         self.name = name
         self.partition = partition
         self.producer = clients.schedule.rng.randbytes(16)
-        self.left = clients.options.batches_per_producer
+        self.config = config
+        self.left = clients.options.batches_per_producer if left is None else left
+        self.alive = True
         self.is_asking = False
         self._clients = clients
         self._schedule = clients.schedule
+        self.level = clients.draw_level()
         self._core = core.PartitionProducer(config)
         self._bodies: dict[int, bytes] = {}
         self._messages: dict[int, list[int]] = {}
@@ -267,12 +282,20 @@ class SimProducer:
         """Batches that are not sent, or have no outcome yet."""
         return self.left + len(self._messages)
 
+    def crash(self) -> None:
+        """End without a word: its streams break, and its application is told nothing more."""
+        self.alive = False
+        for stream in list(self._streams.values()):
+            self._clients.break_stream(stream)
+        self._streams.clear()
+        self._messages.clear()
+
     def start(self) -> None:
         """Begin to send."""
         self._schedule.after(self._schedule.rng.randint(0, 20_000), self._send_next)
 
     def _send_next(self) -> None:
-        if self.left == 0:
+        if self.left == 0 or not self.alive:
             return
         if self._core.unsettled_count < 2 * self._clients.options.window_batches:
             self.left -= 1
@@ -282,7 +305,7 @@ class SimProducer:
             self._messages[batch_id] = messages
             self._bodies[batch_id] = batch_id.to_bytes(8, "big")
             for message in messages:
-                self._clients.judge.sent(message, self.partition, self.producer)
+                self._clients.judge.sent(message, self.partition, self.producer, self.level)
             self._tell(f"application sends {messages}")
             self._step(core.Enqueue(batch_id, count, 8))
         gap = self._clients.options.send_gap_us
@@ -292,6 +315,8 @@ class SimProducer:
         self._schedule.tell(self.name, text)
 
     def _step(self, event: core.Event) -> None:
+        if not self.alive:
+            return
         effects = self._core.step(event, self._schedule.now_us, self._schedule.rng.random())
         self._schedule.mark(self.name, f"{type(event).__name__} {len(effects)}")
         if self._schedule.trace and not isinstance(event, core.Timer):
@@ -369,15 +394,14 @@ class SimProducer:
         def answered(answer: Any) -> None:
             if isinstance(answer, tuple):
                 who, accepted = answer
-                self._clients.judge.accepted(who, self.partition, messages, accepted.offset)
+                self._clients.judge.accepted(who, self.partition, messages, accepted.offset, self.level)
             else:
                 self._replied(effect, answer)
 
         request = self._clients.ask(stream, answered)
-        level = int(AckLevel.REPLICATED_FLUSHED)
         self._clients.send(
             stream,
-            Append(request, self.partition, parse_header(header), body, effect.run, effect.starts_run, level),
+            Append(request, self.partition, parse_header(header), body, effect.run, effect.starts_run, self.level),
         )
 
     def _came_back(self, what: Any) -> None:

@@ -11,6 +11,8 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from seriatim_broker.core.events import AckLevel
+
 KINDS: tuple[str, ...] = (
     "crash",
     "crash_group",
@@ -47,15 +49,23 @@ RUNTIME_KINDS: tuple[str, ...] = (
 """Those that only whole brokers can meet; methods of `e2e.sim.runtime_injector.RuntimeInjector`."""
 
 
+MORE_KINDS: tuple[str, ...] = ("producer_crash", "lose_group")
+"""Those that a world meets only if it has something more than an ordinary one (`with_something_more`)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
     """The mix of one run.
 
     `kinds` maps a fault to its weight; `fault_count` faults happen at random times of the first `fault_span_us`, after
-    which everything heals and the run must drain within `drain_us`.
+    which everything heals and the run must drain within `drain_us`. `flush`: whether the topic flushes before it
+    commits. `levels`: the ack levels that producers ask for, one each. `disk_loss_max`: how many disks may be lost one
+    at a time, the next one when all that the last one held has two copies again. `may_lose_groups`: also both disks of
+    a group at once, for good; then somebody declares a gap.
     """
 
     group_count: int = 2
+    member_count: int = 2
     partition_count: int = 1
     producer_count: int = 2
     batches_per_producer: int = 6
@@ -90,6 +100,15 @@ class Options:
     ack_lag: int = 2
     delivery_timeout_ms: int = 60_000
 
+    flush: bool = True
+    levels: tuple[int, ...] = (int(AckLevel.REPLICATED_FLUSHED),)
+    disk_loss_max: int = 1
+    may_lose_groups: bool = False
+
+
+WITH_PROMISE = (int(AckLevel.REPLICATED), int(AckLevel.REPLICATED_FLUSHED))
+"""The ack levels that carry the promise; the second alone outlives the memory of all members."""
+
 
 def draw_latency_us(rng: random.Random, options: Options) -> int:
     """How long something takes from one process to another."""
@@ -98,13 +117,21 @@ def draw_latency_us(rng: random.Random, options: Options) -> int:
     return rng.randint(options.latency_us_min, options.latency_us_max)
 
 
-def draw(rng: random.Random, profile: str = "") -> Options:
+MORE_SHARE = 0.2
+"""Of the seeds without a profile, so many have something more than an ordinary world."""
+
+
+def draw(rng: random.Random, profile: str = "", more: random.Random | None = None) -> Options:
     """A mix for one seed: half of them of everything, the others made for what is rare otherwise.
 
-    With `profile` (a name of `PROFILES`) it is of that kind.
+    With `profile` (a name of `PROFILES`) it is of that kind. `more` is the chance by which a world of no profile gets
+    something more: one of its own, so that the others are what they would be without it.
     """
     chosen = profile or rng.choices(list(PROFILES), [profile.weight for profile in PROFILES.values()])[0]
-    return PROFILES[chosen].draw(rng, _anything(rng))
+    options = PROFILES[chosen].draw(rng, _anything(rng))
+    if profile or more is None or more.random() >= MORE_SHARE:
+        return options
+    return PROFILES[more.choice(MORE)].draw(more, options)
 
 
 BATCHES_A_RUN = (40, 150, 400, 800)
@@ -112,9 +139,11 @@ BATCHES_A_RUN = (40, 150, 400, 800)
 what builds up."""
 
 
-def draw_for_brokers(rng: random.Random, profile: str = "", batch_count: int = 0) -> Options:
+def draw_for_brokers(
+    rng: random.Random, profile: str = "", batch_count: int = 0, more: random.Random | None = None
+) -> Options:
     """A mix for a world of whole brokers: more traffic, and faults for as long as it lasts."""
-    options = draw(rng, profile)
+    options = draw(rng, profile, more)
     batches = (batch_count or rng.choice(BATCHES_A_RUN)) // (options.producer_count * options.partition_count)
     gap_us = rng.choice((2_000, 2_000, 4_000, 8_000))
     span_us = max(400_000, batches * gap_us)
@@ -243,6 +272,59 @@ def _islands(rng: random.Random, options: Options) -> Options:
     )
 
 
+# ---- worlds that have something more than an ordinary one -----------------------------------------------
+
+
+def _weak_levels(rng: random.Random, options: Options) -> Options:
+    """Producers end and are replaced, and each asks for another ack level, most of them for less than the promise."""
+    return replace(
+        options,
+        kinds={**options.kinds, "producer_crash": 3, "crash": 3, "complaint": 1},
+        fault_count=options.fault_count + rng.choice((2, 4)),
+        levels=tuple(int(level) for level in AckLevel),
+        producer_count=max(2, options.producer_count),
+        restart_us_max=rng.choice((15_000, 150_000)),
+        send_gap_us=rng.choice((2_000, 10_000)),
+        batches_per_producer=12,
+    )
+
+
+def _three_members(rng: random.Random, options: Options) -> Options:
+    """Groups have a master and two slaves."""
+    return replace(options, member_count=3, fault_count=options.fault_count + rng.choice((0, 2)))
+
+
+def _suspects(rng: random.Random, options: Options) -> Options:
+    """The topic does not flush before it commits: what a member held in memory is gone when it ends badly."""
+    return replace(
+        options,
+        flush=False,
+        kinds={"crash": 3, "crash_group": 4, "crash_torn": 1, "cut": 1, "slow_disk": 2, "plan": 1, "consumer_crash": 1},
+        fault_count=rng.choice((2, 4, 6)),
+        machine_share=rng.choice((0.3, 0.7, 1.0)),
+        certificate_never_share=rng.choice((0.0, 0.3)),
+        restart_us_max=rng.choice((20_000, 150_000, 600_000)),
+        send_gap_us=rng.choice((2_000, 5_000)),
+        sync_us_min=rng.choice((100, 10_000)),
+        sync_us_max=rng.choice((10_000, 30_000)),
+        batches_per_producer=16,
+        wipe_share=0.0,
+        levels=rng.choice((WITH_PROMISE, WITH_PROMISE[:1], WITH_PROMISE[1:])),
+    )
+
+
+def _impatient(rng: random.Random, options: Options) -> Options:
+    """Producers give up soon: brokers are away, or refuse, for longer than a send may take."""
+    return replace(
+        options,
+        kinds={"client_break": 3, "crash": 2, "crash_group": 1, "cut": 1, "isolate": 1, "complaint": 2},
+        fault_count=rng.choice((6, 9)),
+        delivery_timeout_ms=rng.choice((60, 150, 400)),
+        send_gap_us=rng.choice((3_000, 10_000)),
+        batches_per_producer=16,
+    )
+
+
 @dataclass(frozen=True)
 class Profile:
     """A kind of mix, and how often it is drawn."""
@@ -258,4 +340,11 @@ PROFILES: dict[str, Profile] = {
     "restarts": Profile(_restarts, 2),
     "lost-disks": Profile(_disks_are_lost, 1),
     "islands": Profile(_islands, 0),
+    "impatient": Profile(_impatient, 0),
+    "suspects": Profile(_suspects, 0),
+    "producers-crash": Profile(_weak_levels, 0),
+    "three-members": Profile(_three_members, 0),
 }
+
+MORE: tuple[str, ...] = ("suspects", "producers-crash", "three-members")
+"""Profiles that may be drawn on top of another one; see `draw`."""

@@ -11,7 +11,7 @@ from seriatim_api.ids import PartitionId, RunId
 from seriatim_broker.core import events as ev
 
 from .brokers import Broker
-from .faults import KINDS, RUNTIME_KINDS
+from .faults import KINDS, MORE_KINDS, RUNTIME_KINDS
 
 if TYPE_CHECKING:
     from .world import World
@@ -44,7 +44,8 @@ class Injector:
 
     def plan(self) -> None:
         """Schedule the faults."""
-        kinds = [kind for kind in (*KINDS, *RUNTIME_KINDS) for _ in range(self._options.kinds.get(kind, 0))]
+        weights = self._options.kinds
+        kinds = [kind for kind in (*KINDS, *RUNTIME_KINDS, *MORE_KINDS) for _ in range(weights.get(kind, 0))]
         now = self._schedule.now_us
         for number in range(self._options.fault_count):
             kind = self._rng.choice(kinds)
@@ -162,6 +163,7 @@ class Injector:
         process.end()
         broker.refuses = not machine
         broker.disk.crash(kept)
+        broker.ended_badly(machine=machine)
         self._world.clients.process_ended(process, silent=machine)
         if self._rng.random() >= self._options.certificate_never_share:
             self._schedule.after(
@@ -375,7 +377,11 @@ class Injector:
         until = process.to_mono(self._schedule.now_us + self._rng.randint(50_000, 400_000))
         self._schedule.after(self._rng.randint(0, 3_000), process.deliver, make(request, until))
 
-    # ---- consumers ----------------------------------------------------------------------------------
+    # ---- producers and consumers --------------------------------------------------------------------
+
+    def inject_producer_crash(self) -> None:
+        """A producer ends with batches under way, and another one sends the rest."""
+        self._world.crash_producer()
 
     def inject_consumer_crash(self) -> None:
         """A consumer ends without a word, and another of its group takes over."""

@@ -76,6 +76,11 @@ class RuntimeBroker:
         """What the judge looks at: the newest disk, also while an older copy is in its place."""
         return self.put_away[0] if self.put_away is not None else self.disk
 
+    def ended_badly(self, *, machine: bool) -> None:
+        """The run was ended by a fault: its directory is not marked clean, and perhaps the machine boots anew."""
+        if machine:
+            self.directory.boot_now += 1
+
     def put_back(self, backup: tuple[MemoryDisk, SimulatedDirectory]) -> None:
         """An older copy takes the place of the disk, which is put away."""
         assert self.process is None

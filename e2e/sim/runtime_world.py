@@ -48,7 +48,7 @@ class RuntimeWorld(World):
     coordinator: RuntimeCoordinator
 
     def _draw(self, profile: str, batch_count: int) -> Options:
-        return draw_for_brokers(self.schedule.rng, profile, batch_count)
+        return draw_for_brokers(self.schedule.rng, profile, batch_count, self._more())
 
     def _make_broker(self, name: str, group: str) -> Any:
         return RuntimeBroker(name, group, self._incarnation())
@@ -107,7 +107,7 @@ class RuntimeWorld(World):
     # ---- the topic ----------------------------------------------------------------------------------
 
     def _create(self) -> None:
-        settings = records_pb2.TopicSettings(flush=True, chain_width=self.options.group_count)
+        settings = records_pb2.TopicSettings(flush=self.options.flush, chain_width=self.options.group_count)
         asking: list[asyncio.Task[Any]] = []
 
         async def create(process: RuntimeProcess) -> None:

@@ -6,6 +6,7 @@ the judge looks on throughout and compares everything at the end.
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,12 +19,13 @@ from seriatim_broker.core.controller import plan_heals
 from seriatim_broker.core.events import CreatePartition, DirectoryChanged
 
 from .brokers import Broker
-from .checkers import Judge, own_tail
+from .checkers import Judge
 from .clients import Clients, SimProducer
 from .consumers import SimConsumer
 from .coordinator import SimCoordinator
 from .faults import Options, draw
 from .injector import Injector
+from .losses import own_tail
 from .network import Network
 from .schedule import Schedule, Violation
 
@@ -102,11 +104,11 @@ class World:
         self.core_kind = core_kind
         self.brokers: dict[str, Broker] = {}
         for group in range(self.options.group_count):
-            for slot in range(2):
+            for slot in range(self.options.member_count):
                 name = f"g{group}-{slot}"
                 self.brokers[name] = self._make_broker(name, f"g{group}")
         self.partitions = [PartitionId(number + 1) for number in range(self.options.partition_count)]
-        self.judge = Judge(self.schedule, self.brokers)
+        self.judge = Judge(self.schedule, self.brokers, flush=self.options.flush, levels=self.options.levels)
         self.network = self._make_network()
         self.coordinator = self._make_coordinator()
         self.clients = Clients(self.schedule, self.options, self.brokers, self.network, self.judge)
@@ -117,7 +119,11 @@ class World:
         self._lost_disks = 0
 
     def _draw(self, profile: str, _batch_count: int) -> Options:
-        return draw(self.schedule.rng, profile)
+        return draw(self.schedule.rng, profile, self._more())
+
+    def _more(self) -> random.Random:
+        """The chance by which the world gets something more than an ordinary one, apart from all other chance."""
+        return random.Random(f"more {self.seed}")
 
     def _make_broker(self, name: str, group: str) -> Any:
         return Broker(name, group, self._incarnation())
@@ -160,9 +166,7 @@ class World:
         self._lost_disks += 1
         self.past_runs.extend(RunId(broker.member, run) for run in range(1, broker.run + 1))
         self.judge.graveyard.append((broker.member, broker.disk.durable.twin()))
-        broker.disk.wipe()
-        broker.member = type(broker.member)(broker.name, self._incarnation())
-        broker.run = 0
+        broker.another_disk(self._incarnation())
         self.schedule.tell("FAULT", f"{broker.name} has lost its disk and is {broker.member} now")
         for other in self.brokers.values():
             if other.process is not None:
@@ -249,7 +253,7 @@ class World:
             assert process is not None
             order = tuple(self.schedule.rng.sample(groups, len(groups)))
             request = self.clients.ask(None, _ignore)
-            process.deliver(CreatePartition(request, partition, "topic", partition - 1, True, order))
+            process.deliver(CreatePartition(request, partition, "topic", partition - 1, self.options.flush, order))
         while any(self.coordinator.records.chain(partition)[0] is None for partition in self.partitions):
             self._run_until(self.schedule.now_us + 2_000)
             if self.schedule.now_us > CREATE_US_MAX:
@@ -279,6 +283,21 @@ class World:
             consumer = SimConsumer(self.clients, self.judge, partition, group, f"{group}.{number}")
             self.consumers.append(consumer)
             consumer.start()
+
+    def crash_producer(self) -> None:
+        """One producer ends; nobody will know what became of its batches, and a new one sends those after them."""
+        running = [producer for producer in self.producers if not producer.is_done]
+        if not running:
+            return
+        victim = self.schedule.rng.choice(running)
+        self.schedule.tell("FAULT", f"{victim.name} ends")
+        victim.crash()
+        successor = SimProducer(
+            self.clients, victim.partition, f"p{victim.partition}.{self.clients.number()}", victim.config, victim.left
+        )
+        victim.left = 0
+        self.producers.append(successor)
+        self.schedule.after(self.schedule.rng.randint(1_000, 100_000), successor.start)
 
     def crash_consumer(self) -> None:
         """One consumer ends, mostly an active one; another comes for it, sooner or later."""
@@ -340,6 +359,8 @@ class World:
             if broker.member != member or broker.process is None:
                 return False
             tails.add(own_tail(broker.disk.durable, chain.partition, segment.no))
+        if not self.options.flush:
+            tails.add(self.judge.losses.longest((chain.partition, segment.no)))  # what waits in memory will come
         return len(tails) == 1
 
     def _has_two_copies(self, chain: Chain) -> bool:

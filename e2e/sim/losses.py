@@ -1,0 +1,103 @@
+"""What may be missing: what was in memories that ended, and what lay in a gap that somebody declared.
+
+An ordinary world forgives nothing. In one whose topic does not flush before it commits, a message that was acknowledged
+may be gone if no member kept it, neither in a process that still runs nor on a disk; in one whose disks can be lost two
+at a time, what lay in a segment that was declared lost. The judge asks here, and forgives exactly that.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from seriatim_api.ids import PartitionId
+from seriatim_broker.core.log import Batch, PutBatch, PutPreparation, PutTailCopy, Truncate, Write
+from seriatim_broker.testing.memory_disk import DiskImage
+
+if TYPE_CHECKING:
+    from .brokers import Broker
+
+Place = tuple[PartitionId, int]
+"""A partition, and the number of a segment of it."""
+
+
+class Losses:
+    """See the module.
+
+    Args:
+        brokers: All slots.
+        watches_memory: Whether it matters what is in a process and not on its disk yet.
+
+    Attributes:
+        cut: Places where something was promised and is gone, with the index from which on it is.
+        declared: Segments that somebody declared lost.
+    """
+
+    def __init__(self, brokers: dict[str, Broker], *, watches_memory: bool) -> None:
+        self.cut: dict[Place, int] = {}
+        self.declared: set[Place] = set()
+        self._brokers = brokers
+        self._watches_memory = watches_memory
+        self._holders: dict[tuple[PartitionId, int, int], set[str]] = {}
+        self._memories: dict[str, tuple[Any, dict[Place, int]]] = {}
+
+    @property
+    def has_any(self) -> bool:
+        """Whether something that was promised is gone."""
+        return bool(self.cut or self.declared)
+
+    def covers(self, place: Place, index: int) -> bool:
+        """Whether what stood there is known to be gone."""
+        return place in self.declared or index >= self.cut.get(place, index + 1)
+
+    # ---- memories -----------------------------------------------------------------------------------
+
+    def wrote(self, who: str, writes: tuple[Write, ...]) -> None:
+        """A process has this in memory, and on its disk at some later time."""
+        if not self._watches_memory:
+            return
+        tails = self._memory(who)
+        for write in writes:
+            if isinstance(write, PutBatch):
+                header = write.batch.header
+                tails[write.partition, header.segment] = header.end_index
+                self._held(who, write.batch)
+            elif isinstance(write, Truncate):
+                tails[write.partition, write.segment_no] = write.length
+            else:
+                copied = write.tail if isinstance(write, PutTailCopy) else None
+                copied = write.preparation.tail if isinstance(write, PutPreparation) else copied
+                for batch in copied.batches if copied is not None else ():
+                    self._held(who, batch)
+
+    def _held(self, who: str, batch: Batch) -> None:
+        header = batch.header
+        place = (PartitionId(header.partition), header.segment, header.base_index)
+        self._holders.setdefault(place, set()).add(who)
+
+    def _memory(self, name: str) -> dict[Place, int]:
+        """What the process that runs now has written of each segment, as far as it has written anything."""
+        process = self._brokers[name].process
+        known = self._memories.get(name)
+        if known is None or known[0] is not process:
+            known = self._memories[name] = (process, {})
+        return known[1]
+
+    def was_held_by_two(self, batch: Batch) -> bool:
+        """Whether two members had a batch at some time, in memory at least."""
+        header = batch.header
+        return len(self._holders.get((PartitionId(header.partition), header.segment, header.base_index), ())) >= 2
+
+    def longest(self, place: Place) -> int:
+        """How much of a segment is left: the longest log on any present disk, or in a process that runs."""
+        return max(self._tail(broker, place) for broker in self._brokers.values())
+
+    def _tail(self, broker: Broker, place: Place) -> int:
+        durable = own_tail(broker.real_disk.durable, *place)
+        return self._memory(broker.name).get(place, durable) if broker.process is not None else durable
+
+
+def own_tail(image: DiskImage, partition: PartitionId, segment_no: int) -> int:
+    """How far a disk's own log of a segment goes."""
+    found = image.partitions.get(partition)
+    segment = found.segments.get(segment_no) if found is not None else None
+    return segment.tail if segment is not None else 0
