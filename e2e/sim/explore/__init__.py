@@ -51,4 +51,22 @@ only some brokers crash or hear complaints. With the default of `apart`, all not
 starts is linked with all others at once.
 
 *States* are remembered by a 64-bit hash: with a million states, the chance that one was missed is below 10^-7.
+
+How there are fewer states, and what it loses: nothing
+-------------------------------------------------------
+
+`reductions` takes out of each state what can never matter again, so that states which differ in nothing else are one.
+It rests on what the cores do, and each rule says on what: an id of a switch, of an attempt or of a request is never
+used again, and a log that was fenced or sealed never takes batches again, so *answers that nobody waits for* change
+nothing whenever they arrive; the revision only grows, so *a lost race* stays lost; if *no timer* may fire any more,
+clocks stand still and what is set for later is never looked at; *a producer that was told of everything*, or to whom
+nothing can happen any more, sends nothing more. No order of actions is left out, so a trace is a shortest one.
+
+A rule that was wrong would show: the tests explore worlds with and without the rules, reduce what was reached without
+them, and compare: the same states, the same outcomes in which nothing more can happen, the same mutants found.
+
+What was tried and left out: choosing one broker's actions where all others may wait (a persistent set, found by
+exploring the others without it). It was chosen in half of the states, and saved 3 % of those of `complaint` at
+three times the work: brokers are too many steps away from being out of each other's reach, and before they are, all
+orders have been taken. Ids in order of appearance would save 2 %.
 """

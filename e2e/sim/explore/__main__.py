@@ -7,6 +7,7 @@ import dataclasses
 import sys
 
 from ..mutations import MUTATIONS, OVERLAPPING, applied
+from .mutants import table
 from .search import RARE, STATES_DEFAULT, explore, report
 from .state import Limits
 
@@ -31,11 +32,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="All interleavings of a small world, breadth first.")
     parser.add_argument("--states", type=int, default=STATES_DEFAULT, help="stop when so many were found, in all")
     parser.add_argument("--mutation", choices=sorted({**MUTATIONS, **OVERLAPPING}), help="remove this rule first")
+    parser.add_argument(
+        "--mutants", action="store_true", help="remove one rule after the other: which are missed how soon"
+    )
     parser.add_argument("--world", choices=sorted(WORLDS), help="only this one")
     limits = parser.add_argument_group("a world of one's own, instead of those by name")
     for field in dataclasses.fields(Limits):
         limits.add_argument(f"--{field.name.replace('_', '-')}", type=type(field.default), help=f"({field.default})")
     arguments = parser.parse_args()
+    if arguments.mutants:
+        lines = table()
+        print("\n".join(lines))
+        return int(any(line.split()[1] == "-" for line in lines[1:-1]))
     given = {field.name: getattr(arguments, field.name) for field in dataclasses.fields(Limits)}
     own = {name: value for name, value in given.items() if value is not None}
     if own:

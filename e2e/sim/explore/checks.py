@@ -94,9 +94,9 @@ class Checks:
     def refused(self, model: Steps, draft: Draft, broker: int, sent: Any, effect: AppendRefused) -> None:
         """I10: what was refused as not stored stands nowhere. GAP: a producer that keeps the rules is not stuck."""
         judge = self._judge(model, draft)
-        for request, segment, base in draft.places:
-            if request == effect.request:
-                batch = judge.placed.get((PARTITION, segment, base))
+        for place in draft.places:
+            if place.request == effect.request:
+                batch = judge.placed.get((PARTITION, place.segment, place.base))
                 if batch is not None and batch.body == sent.batch_id.to_bytes(8, "big"):
                     judge.appended(effect.request, batch)
         judge.denied(NAMES[broker], effect.request, effect.error)

@@ -68,6 +68,29 @@ class QuietOutbox(Outbox):
             heapq.heappush(self.timers, timer)
 
 
+class FrozenOutbox(QuietOutbox):
+    """When no timer will fire any more: what is set for later is not even written down."""
+
+    __slots__ = ()
+
+    @classmethod
+    def freeze_timers(cls, outbox: Outbox) -> None:
+        """Make an outbox one of this kind; all that is due was done at the end of its last step."""
+        outbox.timers.clear()
+        outbox.polls.clear()
+        outbox.__class__ = cls
+
+    def wake(self, at_us: int, kind: str, partition: PartitionId | None = None, detail: str | int = 0) -> None:
+        """Only what is due at once, and so fires in this step."""
+        if at_us <= self.now.mono_us:
+            super().wake(at_us, kind, partition, detail)
+
+    def poll(self, after_us: int, kind: str, partition: PartitionId, detail: str | int = 0) -> None:
+        """As `wake`."""
+        if after_us <= 0:
+            super().poll(after_us, kind, partition, detail)
+
+
 class QuietCore(BrokerCore):
     """The core over a `QuietOutbox`; nothing else is changed."""
 

@@ -15,6 +15,7 @@ from seriatim_broker.testing.memory_disk import DiskImage, MemoryDisk
 from ..brokers import checksum
 from ..schedule import Violation
 from .cores import FAR_US, QuietCore, core_key
+from .reductions import Reductions
 from .state import (
     DOWN,
     GROUPS,
@@ -26,6 +27,7 @@ from .state import (
     Action,
     Budget,
     Draft,
+    Limits,
     State,
     session_of,
 )
@@ -34,6 +36,12 @@ from .steps import Steps
 
 class Model(Steps):
     """All actions. Those that need no more than a step of one core are in `Steps`."""
+
+    def __init__(self, limits: Limits, judge: Any) -> None:
+        super().__init__(limits, judge)
+        self._reductions = Reductions(self, limits)
+        self.reducing = False
+        self._link_actions: dict[tuple[Any, ...], list[Action]] = {}
 
     # ---- the beginning ------------------------------------------------------------------------------
 
@@ -74,7 +82,8 @@ class Model(Steps):
             if not message:
                 draft = Draft(self._ask(draft))
         draft.budget = draft.budget._replace(timers=limits.timers, questions=limits.questions)
-        return draft.done()
+        self.reducing = bool(limits.reduced)
+        return self.reduced(draft.done()) if self.reducing else draft.done()
 
     def _ask(self, draft: Draft) -> State:
         """The producer learns where the master is before the exploration begins."""
@@ -108,6 +117,7 @@ class Model(Steps):
     def actions(self, state: State) -> Iterator[Action]:
         """All that may happen next."""
         budget = state.budget
+        yield from self._links(state)
         for broker, core in enumerate(state.cores):
             if core == DOWN:
                 if budget.restarts:
@@ -125,7 +135,6 @@ class Model(Steps):
             if budget.crashes and NAMES[broker] in self._victims:
                 for kept in range(len(state.pending[broker]) + 1):
                     yield ("crash", broker, kept)
-            yield from self._links(state, broker)
             if state.asks and budget.questions:
                 question = self.questions.values[state.asks]
                 if question.avoid_address != NAMES[broker]:
@@ -143,11 +152,21 @@ class Model(Steps):
                 yield ("reply", stream.number)
             if not alive:
                 yield ("ended", stream.number)
-        wake_us = self.producers.values[state.producer][0].wake_at_us
-        if budget.timers and wake_us is not None and wake_us < FAR_US:
-            yield ("producer timer",)
+        if budget.timers and self.producers.values[state.producer] is not None:
+            wake_us = self.producers.values[state.producer][0].wake_at_us
+            if wake_us is not None and wake_us < FAR_US:
+                yield ("producer timer",)
 
-    def _links(self, state: State, broker: int) -> Iterator[Action]:
+    def _links(self, state: State) -> list[Action]:
+        """What may happen to links: it is seen in their ends."""
+        key = (state.ends, *[core == DOWN for core in state.cores])
+        known = self._link_actions.get(key)
+        if known is None:
+            up = [broker for broker, core in enumerate(state.cores) if core != DOWN]
+            known = self._link_actions[key] = [action for broker in up for action in self._links_of(state, broker)]
+        return known
+
+    def _links_of(self, state: State, broker: int) -> Iterator[Action]:
         """What may happen to the links of a broker that is up."""
         others = [peer for peer in range(len(NAMES)) if peer != broker and state.cores[peer] != DOWN]
         if self.limits.apart:
@@ -181,8 +200,18 @@ class Model(Steps):
     def take(self, draft: Draft, action: Action) -> None:
         """Carry out one action, and what changes nothing behind it."""
         getattr(self, "_do_" + action[0].replace(" ", "_"))(draft, *action[1:])
+        if self.reducing:
+            self._reductions.forget(draft)
         if not self.limits.old_news:
             self._drop_old_news(draft)
+
+    def reduced(self, state: State) -> State:
+        """The state that stands for this one if states are reduced."""
+        draft = Draft(state)
+        self._reductions.forget(draft, everywhere=True)
+        if not self.limits.old_news:
+            self._drop_old_news(draft)
+        return draft.done()
 
     def _drop_old_news(self, draft: Draft) -> None:
         """Let chain records arrive whose receivers know them already."""
@@ -239,10 +268,13 @@ class Model(Steps):
         writes = [r for r in draft.requests[broker] if isinstance(self.messages.values[r], fx.WriteChain)]
         draft.late = tuple(sorted((*draft.late, *writes)))
         draft.requests[broker] = ()
-        draft.ends[broker] = [0] * len(NAMES)
+        for peer in range(len(NAMES)):
+            draft.set_end(broker, peer, 0)
         for lane in [lane for lane in draft.lanes if lane[1] == broker]:
             del draft.lanes[lane]
         draft.streams = tuple(s._replace(out=()) if s.broker == broker else s for s in draft.streams)
+        if self.limits.reduced:  # it answers nobody
+            draft.places = frozenset(place for place in draft.places if place.broker != broker)
         if draft.asked == broker:
             draft.asked = DOWN
             self._produce(draft, ("resolved", None), producing.Resolved(None))
@@ -256,7 +288,8 @@ class Model(Steps):
                 self._notice(draft, broker, peer)
 
     def _notice(self, draft: Draft, broker: int, peer: int) -> None:
-        session, draft.ends[broker][peer] = draft.ends[broker][peer], 0
+        session = draft.ends[broker][peer]
+        draft.set_end(broker, peer, 0)
         for lane in (0, 1):
             draft.lanes.pop((peer, broker, lane), None)
         self._step(draft, broker, ("down", peer, session), ev.LinkDown(NAMES[peer], session, True))
@@ -268,7 +301,7 @@ class Model(Steps):
     def _connect(self, draft: Draft, first: int, second: int) -> None:
         session = session_of(draft.runs[first], draft.runs[second])
         for broker, peer in ((first, second), (second, first)):
-            draft.ends[broker][peer] = session
+            draft.set_end(broker, peer, session)
             for lane in (0, 1):
                 draft.lanes.pop((broker, peer, lane), None)
         for broker, peer in ((first, second), (second, first)):

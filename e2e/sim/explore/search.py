@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 import time
+from array import array
 from collections import Counter, deque
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from seriatim_broker.core.chain import Chain
+from seriatim_broker.testing.memory_disk import DiskImage
 
 from ..schedule import Violation
 from ..story import brief
-from .checks import Checks
+from .checks import Checks, batches_of
 from .model import Model
 from .state import NAMES, Action, Draft, Limits, State
 
 STATES_DEFAULT = 100_000
+
+
+class Outcome(NamedTuple):
+    """What a world came to, without what is only counted or named."""
+
+    chain: tuple[Any, ...]
+    disks: tuple[Any, ...]
+    promises: tuple[Any, ...]
 
 
 @dataclass(slots=True)
@@ -27,65 +40,111 @@ class Found:
     exhausted: bool = False
     seen: Counter[str] = field(default_factory=Counter)
     core_count: int = 0
+    ends: set[Outcome] = field(default_factory=set)
     violation: str = ""
     rule: str = ""
     trace: list[str] = field(default_factory=list)
+
+
+class _Search:
+    """One exploration: what is known, and how it was reached."""
+
+    def __init__(self, limits: Limits, found: Found) -> None:
+        self.checks = Checks()
+        self.model = Model(limits, self.checks)
+        self.found = found
+        start = self.model.start()
+        self.checks.state(self.model, start)
+        self.known = {hash(start)}
+        self.parents = array("l", [-1])
+        self.actions: list[Action] = [()]
+        self.frontier: deque[tuple[State, int, int]] = deque([(start, 0, 0)])
+        self._action_numbers: dict[Action, Action] = {}
+
+    def expand(self, state: State, number: int, depth: int) -> None:
+        """Take all actions of a state."""
+        actions = list(self.model.actions(state))
+        if not actions:
+            self.found.ends.add(outcome(self.model, state))
+            return
+        for action in actions:
+            self._take(state, number, depth, action)
+            if self.found.violation:
+                return
+
+    def _take(self, state: State, number: int, depth: int, action: Action) -> None:
+        """One action; a state that was not known before is looked at, and waits for its turn."""
+        found = self.found
+        found.transitions += 1
+        draft = Draft(state)
+        try:
+            self.model.take(draft, action)
+            after = draft.done()
+            key = hash(after)
+            if key in self.known:
+                return
+            self.checks.state(self.model, after)
+        except AssertionError as error:
+            found.violation, found.exhausted = str(error), False
+            found.rule = error.rule if isinstance(error, Violation) else "CORE"
+        else:
+            self.known.add(key)
+            self.frontier.append((after, len(self.actions), depth + 1))
+        finally:
+            found.seen.update(draft.seen)
+        self.parents.append(number)
+        self.actions.append(self._action_numbers.setdefault(action, action))
+
+    def path(self) -> list[Action]:
+        """The actions that lead to the newest state."""
+        actions: list[Action] = []
+        number = len(self.actions) - 1
+        while number > 0:
+            actions.append(self.actions[number])
+            number = self.parents[number]
+        return actions[::-1]
 
 
 def explore(limits: Limits, states_max: int = STATES_DEFAULT) -> Found:
     """Visit states breadth first until there are no more, so many were found, or a promise is broken."""
     found = Found()
     began, cpu_began = time.perf_counter(), time.process_time()
-    checks = Checks()
-    model = Model(limits, checks)
-    start = model.start()
-    checks.state(model, start)
-    known = {hash(start)}
-    parents: list[tuple[int, Action]] = [(-1, ())]
-    frontier: deque[tuple[State, int, int]] = deque([(start, 0, 0)])
+    search = _Search(limits, found)
     found.exhausted = True
-    while frontier and not found.violation:
-        state, number, depth = frontier.popleft()
-        found.depth = depth
-        for action in model.actions(state):
-            found.transitions += 1
-            draft = Draft(state)
-            try:
-                model.take(draft, action)
-                after = draft.done()
-                key = hash(after)
-                if key in known:
-                    continue
-                checks.state(model, after)
-            except AssertionError as error:
-                found.violation, found.exhausted = str(error), False
-                found.rule = error.rule if isinstance(error, Violation) else "CORE"
-                parents.append((number, action))
-                break
-            finally:
-                found.seen.update(draft.seen)
-            known.add(key)
-            parents.append((number, action))
-            frontier.append((after, len(parents) - 1, depth + 1))
-        if len(known) >= states_max and frontier and not found.violation:
+    while search.frontier and not found.violation:
+        state, number, found.depth = search.frontier.popleft()
+        search.expand(state, number, found.depth)
+        if len(search.known) >= states_max and search.frontier and not found.violation:
             found.exhausted = False
             break
-    found.states = len(known)
-    found.core_count = len(model.cores)
+    found.states = len(search.known)
+    found.core_count = len(search.model.cores)
     found.seconds, found.cpu_s = time.perf_counter() - began, time.process_time() - cpu_began
     if found.violation:
-        found.trace = story(limits, path(parents))
+        found.trace = story(limits, search.path())
     return found
 
 
-def path(parents: list[tuple[int, Action]]) -> list[Action]:
-    """The actions that lead to the newest state."""
-    actions: list[Action] = []
-    number = len(parents) - 1
-    while number > 0:
-        number, action = parents[number]
-        actions.append(action)
-    return actions[::-1]
+def outcome(model: Model, state: State) -> Outcome:
+    """What is left when nothing more can happen: the record, what the disks hold of it, what was promised."""
+    return Outcome(
+        describe_chain(model.chains.values[state.chain]),
+        tuple(describe_disk(model.images.values[image]) for image in state.images),
+        tuple(sorted(state.promises)),
+    )
+
+
+def describe_chain(chain: Chain) -> tuple[Any, ...]:
+    """Its segments, without ids."""
+    return tuple(
+        (s.no, s.group, s.state.value, s.sealed_len, s.tail_from, len(s.tail_copies), s.incomplete_table)
+        for s in chain.segments
+    )
+
+
+def describe_disk(image: DiskImage) -> tuple[Any, ...]:
+    """Which batch is where, in logs and tail copies."""
+    return tuple(sorted({(no, base, batch.body) for no, base, batch in batches_of(image)}))
 
 
 def story(limits: Limits, actions: list[Action]) -> list[str]:
@@ -165,7 +224,10 @@ def report(found: Found) -> str:
     if found.violation:
         end = "a violation ended it"
     lines = [
-        f"states {found.states:,}, transitions {found.transitions:,}, depth {found.depth}",
+        (
+            f"states {found.states:,}, transitions {found.transitions:,}, depth {found.depth}, "
+            f"{len(found.ends):,} outcomes in which nothing more can happen"
+        ),
         (
             f"{found.seconds:.1f} s ({found.cpu_s:.1f} s of a core), "
             f"{found.states / max(found.seconds, 1e-9):,.0f} states/s, "

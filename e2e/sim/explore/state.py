@@ -25,8 +25,10 @@ class Limits:
     """How large the world is: what may happen, and how often at most.
 
     With `old_news`, a chain record that its receiver knows already may arrive late.
-    With `quick_disks`, what is written is durable at once. With `apart`, the ends of a link notice a crash one by one,
-    and the links of a broker that starts come up one by one. `victims` may crash, `hearers` may be complained to.
+    With `reduced`, states that differ only in what can never matter again are one (`reductions`).
+    With `quick_disks`, what is written is durable at once, except on the disks of `slow_disks`.
+    With `apart`, the ends of a link notice a crash one by one, and links of a broker that starts come up one by one.
+    `victims` may crash, `hearers` may be complained to.
     """
 
     messages: int = 2
@@ -38,8 +40,10 @@ class Limits:
     timers: int = 1
     questions: int = 2
     quick_disks: int = 0
+    slow_disks: str = ""
     old_news: int = 0
     apart: int = 0
+    reduced: int = 1
     victims: str = ",".join(NAMES)
     hearers: str = ",".join(NAMES)
 
@@ -62,6 +66,15 @@ class Promise(NamedTuple):
     base: int
     end: int
     batch_id: int
+
+
+class Place(NamedTuple):
+    """Where a broker put an attempt that it has not answered."""
+
+    request: int
+    segment: int
+    base: int
+    broker: int
 
 
 class Stream(NamedTuple):
@@ -93,7 +106,7 @@ class State(NamedTuple):
     opened: int  # streams so far
     asks: int  # number of the question that nobody was asked yet, 0 for none
     asked: int  # the broker that was asked, or DOWN
-    places: frozenset[tuple[int, int, int]]  # of each attempt: request, segment, base index
+    places: frozenset[Place]
     promises: frozenset[Promise]
     budget: Budget
 
@@ -104,37 +117,40 @@ Action = tuple[Any, ...]
 class Draft:
     """A state in the making."""
 
-    def __init__(self, state: State) -> None:
-        for name, value in zip(State._fields, state, strict=True):
-            if name != "lanes":
-                setattr(self, name, list(value) if name in _LISTS else value)  # type: ignore[call-overload]
-        self.lanes = dict(state.lanes)
-        self.ends = [list(ends) for ends in state.ends]
-        self.seen: set[str] = set()
+    __slots__ = (*State._fields, "before", "seen")
 
-    cores: list[int]
-    runs: list[int]
-    images: list[int]
-    pending: list[tuple[int, ...]]
-    ends: list[list[int]]
-    lanes: dict[tuple[int, int, int], tuple[int, ...]]
-    requests: list[tuple[int, ...]]
-    late: tuple[int, ...]
-    chain: int
-    revision: int
-    certificates: frozenset[tuple[int, int]]
-    producer: int
-    streams: tuple[Stream, ...]
-    opened: int
-    asks: int
-    asked: int
-    places: frozenset[tuple[int, int, int]]
-    promises: frozenset[Promise]
-    budget: Budget
+    def __init__(self, state: State) -> None:
+        self.before = state
+        self.cores = list(state.cores)
+        self.runs = list(state.runs)
+        self.images = list(state.images)
+        self.pending = list(state.pending)
+        self.ends = state.ends
+        self.lanes = dict(state.lanes)
+        self.requests = list(state.requests)
+        self.late = state.late
+        self.chain = state.chain
+        self.revision = state.revision
+        self.certificates = state.certificates
+        self.producer = state.producer
+        self.streams = state.streams
+        self.opened = state.opened
+        self.asks = state.asks
+        self.asked = state.asked
+        self.places = state.places
+        self.promises = state.promises
+        self.budget = state.budget
+        self.seen: set[str] = set()
 
     def spend(self, what: str) -> None:
         """One less of it may happen from now on."""
         self.budget = self.budget._replace(**{what: getattr(self.budget, what) - 1})
+
+    def set_end(self, broker: int, peer: int, session: int) -> None:
+        """What a broker knows of its link to another."""
+        ends = self.ends[broker]
+        changed = (*ends[:peer], session, *ends[peer + 1 :])
+        self.ends = (*self.ends[:broker], changed, *self.ends[broker + 1 :])
 
     def done(self) -> State:
         """The state."""
@@ -143,8 +159,8 @@ class Draft:
             tuple(self.runs),
             tuple(self.images),
             tuple(self.pending),
-            tuple(tuple(ends) for ends in self.ends),
-            tuple(sorted(item for item in self.lanes.items() if item[1])),
+            self.ends,
+            tuple(sorted([item for item in self.lanes.items() if item[1]])),
             tuple(self.requests),
             self.late,
             self.chain,
@@ -159,9 +175,6 @@ class Draft:
             self.promises,
             self.budget,
         )
-
-
-_LISTS = ("cores", "runs", "images", "pending", "requests")
 
 
 def session_of(first_run: int, second_run: int) -> int:

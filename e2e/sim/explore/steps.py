@@ -19,7 +19,7 @@ from seriatim_broker.testing.memory_disk import DiskImage
 
 from ..schedule import Violation
 from .cores import Numbers, core_key
-from .state import DOWN, NAMES, PARTITION, PRODUCER, QUESTION, WALL_MS, Draft, Limits, Stream
+from .state import DOWN, NAMES, PARTITION, PRODUCER, QUESTION, WALL_MS, Draft, Limits, Place, Stream
 
 _DATA = frozenset(DATA)
 _BEATS = (Heartbeat, HeartbeatAnswer)
@@ -33,6 +33,8 @@ class Steps:
         self.judge = judge
         self._victims = limits.victims.split(",")
         self._hearers = limits.hearers.split(",")
+        slow = limits.slow_disks.split(",")
+        self._quick = [bool(limits.quick_disks) and name not in slow for name in NAMES]
         self.members = [MemberId(name, f"disk-{name}") for name in NAMES]
         self.cores = Numbers()
         self.images = Numbers()
@@ -76,18 +78,24 @@ class Steps:
         draft.streams = tuple(new if s.number == old.number else s for s in draft.streams)
 
     def _produce(self, draft: Draft, key: tuple[Any, ...], event: producing.Event) -> None:
-        key = (draft.producer, *key)
-        known = self._produced.get(key)
+        if self.producers.values[draft.producer] is None:
+            return  # nothing matters to it any more
+        draft.producer, effects = self.produced_by(draft.producer, key, event)
+        for effect in effects:
+            self._carry_out_for_producer(draft, effect)
+
+    def produced_by(self, number: int, key: tuple[Any, ...], event: producing.Event) -> tuple[int, tuple[Any, ...]]:
+        """What an event would make of a producer, and the effects."""
+        full = (number, *key)
+        known = self._produced.get(full)
         if known is None:
-            before, now_us = self.producers.values[draft.producer]
+            before, now_us = self.producers.values[number]
             core = before.copy()
             if isinstance(event, producing.Timer):
                 now_us = max(now_us, core.wake_at_us or 0)
             effects = core.step(event, now_us)
-            known = self._produced[key] = (self.producers.of((core, now_us), (core.freeze(), now_us)), tuple(effects))
-        draft.producer = known[0]
-        for effect in known[1]:
-            self._carry_out_for_producer(draft, effect)
+            known = self._produced[full] = (self.producers.of((core, now_us), (core.freeze(), now_us)), tuple(effects))
+        return known
 
     def _carry_out_for_producer(self, draft: Draft, effect: producing.Effect) -> None:
         if isinstance(effect, producing.OpenStream):
@@ -185,12 +193,13 @@ class Steps:
             elif kind == "request":
                 draft.requests[broker] = (*draft.requests[broker], effect[1])
             elif kind == "place":
-                draft.places |= {effect[1:]}
+                _, request, segment, base = effect
+                draft.places |= {Place(request, segment, base, broker)}
             elif kind == "note":
                 draft.seen.add(effect[1])
             else:
                 self._answer_client(draft, broker, effect[1])
-        if self.limits.quick_disks and draft.pending[broker]:
+        if draft.pending[broker] and self._quick[broker]:
             self._do_sync(draft, broker)
 
     def _answer_client(self, draft: Draft, broker: int, effect: Any) -> None:
@@ -210,6 +219,8 @@ class Steps:
             reply = producing.Replied(
                 sent.producer_epoch, sent.base_sequence, sent.run, error=error, route=_route(effect.route)
             )
+        if draft.places and self.limits.reduced:  # it answers once
+            draft.places = frozenset(place for place in draft.places if place.request != effect.request)
         stream = next((s for s in draft.streams if s.number == sent.stream), None)
         if stream is not None and stream.run == draft.runs[broker]:
             self._replace(draft, stream, stream._replace(back=(*stream.back, self.replies.of(reply))))

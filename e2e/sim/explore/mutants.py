@@ -1,0 +1,73 @@
+"""Which rules of the protocol this floor misses when they are taken away: for each mutant a narrow world, and a trace.
+
+The worlds are as narrow as the story of the rule allows, so that the shortest trace in them is found in seconds. Rules
+about consumers, serving, copies of lost disks and producers' runs cannot be missed here: that is not explored.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ..mutations import MUTATIONS, OVERLAPPING, applied
+from .search import Found, explore
+from .state import Limits
+
+QUIET = Limits(
+    messages=1, crashes=0, restarts=0, timeouts=0, complaints=0, timers=0, questions=0, quick_disks=1, hearers="B1"
+)
+"""One message, disks that are durable at once, and no misfortune."""
+
+SLOW_DISKS = replace(QUIET, quick_disks=0, complaints=1)
+"""Somebody complains to the other group, and writes take their time."""
+
+TALK = replace(QUIET, timeouts=1, complaints=1, questions=1)
+"""A complaint on the other side, nobody crashes, and the outcome of one transaction is not told."""
+
+RESTART = replace(QUIET, crashes=1, restarts=1, victims="A1")
+"""The first master crashes and starts again."""
+
+LOST_WRITE = replace(QUIET, crashes=1, victims="A1", slow_disks="A1")
+"""The first master crashes before its write is durable: what its slave has is the only copy."""
+
+RACE = replace(QUIET, crashes=1, complaints=1, victims="A1")
+"""Two switches at once: of the slave whose master crashed, and of one in the other group that heard a complaint."""
+
+GROUP_DIES = replace(QUIET, messages=0, crashes=2, restarts=1, complaints=1, victims="A1,A2")
+"""Both members crash, so that nobody of the open segment answers; one comes back."""
+
+MUTANTS: dict[str, tuple[Limits, int]] = {
+    "every-member": (LOST_WRITE, 1_000),
+    "slave-flushes": (SLOW_DISKS, 1_000),
+    "failed-early": (SLOW_DISKS, 1_000),
+    "tail-copy": (LOST_WRITE, 2_000),
+    "table": (RESTART, 4_000),
+    "known-commit": (RESTART, 4_000),
+    "tail-first": (TALK, 5_000),
+    "fence-freezes-commit": (TALK, 5_000),
+    "unknown-outcome": (TALK, 5_000),
+    "certificate": (GROUP_DIES, 20_000),
+    "attempt-id": (RACE, 20_000),
+    "start-fence": (RESTART, 20_000),
+    "unbroken": (RESTART, 20_000),
+    "own-commit": (RESTART, 20_000),
+}
+"""By name: the world in which it is missed, and a number of states that is enough."""
+
+
+def hunt(name: str) -> Found:
+    """Explore the world of a mutant until the missing rule shows."""
+    limits, states_max = MUTANTS[name]
+    with applied({**MUTATIONS, **OVERLAPPING}[name]):
+        return explore(limits, states_max)
+
+
+def table() -> list[str]:
+    """One line for each mutant: which promise breaks, after how many steps, how many states that took."""
+    lines = [f"{'rule':22} {'broken':6} {'steps':>5} {'states':>8} {'core s':>7}"]
+    for name in MUTANTS:
+        found = hunt(name)
+        steps = str(found.depth + 1) if found.violation else "-"
+        lines.append(f"{name:22} {found.rule or '-':6} {steps:>5} {found.states:8,} {found.cpu_s:7.1f}")
+    others = [name for name in MUTATIONS if name not in MUTANTS]
+    lines.append(f"not looked for here: {', '.join(others)}")
+    return lines
