@@ -211,6 +211,12 @@ def test_gap_is_told_and_the_segment_may_end_anywhere() -> None:
     assert core.step(SegmentEnded(1, 1, 50, 2, "b:1"), 0)[-1] == OpenStream("b:1")
 
 
+def test_a_gap_of_a_later_segment_says_that_the_group_has_left_this_one() -> None:
+    core = active()
+    assert core.step(GapDeclared(1, 2, 0, "lost"), 0) == [GapFound(2, 0, "lost")]
+    assert core.step(SegmentEnded(1, 2, 0, 3, "b:1"), 0)[-1] == OpenStream("b:1")
+
+
 def test_a_gap_of_an_earlier_segment_excuses_nothing_in_this_one() -> None:
     core = active()
     assert core.step(GapDeclared(1, 0, 0, "lost"), 0) == [GapFound(0, 0, "lost")]

@@ -30,7 +30,7 @@ def learn(outbox: Outbox, partition: Partition, chain: Chain, revision: int = 0)
         _agree(outbox, partition, chain, segment)
     _decide_preparations(outbox, partition, chain)
     right.on_learned(outbox, partition, known, chain)
-    serving.on_learned(outbox, partition, chain)
+    serving.on_learned(outbox, partition, known, chain)
     tables.on_learned(outbox, partition, chain)
     if partition.switch is not None:
         partition.switch.on_learned(outbox, partition, chain)

@@ -19,7 +19,8 @@ from .producers import Table, merge
 from .state import drop, put
 
 KnownTables = Mapping[int, Table]
-"""Segment number -> the merged table of all segments before it; kept only for segments with an incomplete one."""
+"""Segment number -> the merged table of all segments before it; kept only for segments with an incomplete one, and for
+lost ones, which have none of their own."""
 
 
 class TableWait(NamedTuple):
@@ -85,7 +86,7 @@ def on_answer(outbox: Outbox, partition: Partition, message: TableAnswer) -> Non
     """A server told the table as of the end of its segment."""
     if message.table is not None:
         segment = partition.chain.segment(message.segment_no + 1) if partition.chain is not None else None
-        if segment is not None and segment.incomplete_table:
+        if segment is not None and (segment.incomplete_table or segment.state is SegmentState.LOST):
             partition.before_tables = put(partition.before_tables, segment.no, message.table)
     if partition.switch is not None:
         partition.switch.on_table(outbox, partition, message.segment_no, message.table)

@@ -332,7 +332,9 @@ class PartitionConsumer(State):
     def _gap_declared(self, event: GapDeclared, effects: list[Effect]) -> None:
         if self._is_heard(event.subscription):
             here = event.segment == self.segment
-            self._gap = self._gap or here  # of an earlier one, this segment is whole
+            # Of an earlier one, this segment is whole. Of a later one, the group has left this one, and the word of its
+            # end was lost: the server had no answer when it moved the cursor, and found it moved.
+            self._gap = self._gap or event.segment >= self.segment
             delivered_below = self.next_index if here else 0
             effects.append(GapFound(event.segment, max(event.from_index, delivered_below), event.reason))
 

@@ -162,7 +162,7 @@ def _begin(outbox: Outbox, partition: Partition, head: GroupHead, segment: Segme
 # ---- the record changes ---------------------------------------------------------------------------------
 
 
-def on_learned(outbox: Outbox, partition: Partition, chain: Chain) -> None:
+def on_learned(outbox: Outbox, partition: Partition, known: Chain | None, chain: Chain) -> None:
     """The record changed: the right may be gone, the segment sealed, a silent member no longer eligible."""
     for head in list(partition.groups.values()):
         if head.phase is Phase.LOADING:
@@ -173,6 +173,7 @@ def on_learned(outbox: Outbox, partition: Partition, chain: Chain) -> None:
         if segment is None or segment.server != outbox.member or segment.server_epoch != head.server_epoch:
             _revoke(outbox, partition, head, segment)
             continue
+        subscribing.tell_new_gaps(outbox, partition, head, known)
         _expect_only_eligible(outbox, partition, head, segment)
         if head.phase is Phase.SERVING and set(segment.eligible) - set(head.eligible):
             cursors.sync(outbox, partition, head)  # a new one must have the newest record

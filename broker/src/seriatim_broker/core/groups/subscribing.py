@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from seriatim_api import errors
 
-from ..chain import SegmentState
+from ..chain import Chain, SegmentState
 from ..effects import Gap, Joined, Revoked
 from ..events import ConsumerJoin
 from ..outbox import Outbox
@@ -46,21 +46,31 @@ def activate(outbox: Outbox, partition: Partition, head: GroupHead, consumer: Co
     if head.seen > head.acked:
         head.attempt += 1
     tell(outbox, consumer, _joined(head, active=True))
-    _tell_gaps(outbox, partition, head, consumer)
+    for no in _lost_before(partition.chain, head):
+        tell(outbox, consumer, Gap(no, 0, "declared lost"))
     delivery.pump_group(outbox, partition, head)
 
 
-def _tell_gaps(outbox: Outbox, partition: Partition, head: GroupHead, consumer: Consumer) -> None:
-    """Lost segments just before the group's first message here: who served them is not there to say so."""
-    if partition.chain is None or head.acked:
+def tell_new_gaps(outbox: Outbox, partition: Partition, head: GroupHead, known: Chain | None) -> None:
+    """The cursor was read before the record that says which segments it has passed over."""
+    if head.active is None:
         return
+    told = _lost_before(known, head)
+    for no in _lost_before(partition.chain, head):
+        if no not in told:
+            tell(outbox, head.active, Gap(no, 0, "declared lost"))
+
+
+def _lost_before(chain: Chain | None, head: GroupHead) -> list[int]:
+    """Lost segments just before the group's first message here: who served them is not there to say so."""
     lost: list[int] = []
+    if chain is None or head.acked:
+        return lost
     no = head.segment_no - 1
-    while (segment := partition.chain.segment(no)) is not None and segment.state is SegmentState.LOST:
+    while (segment := chain.segment(no)) is not None and segment.state is SegmentState.LOST:
         lost.append(no)
         no -= 1
-    for no in reversed(lost):
-        tell(outbox, consumer, Gap(no, 0, "declared lost"))
+    return lost[::-1]
 
 
 def stand_by(outbox: Outbox, head: GroupHead, consumer: Consumer) -> None:
