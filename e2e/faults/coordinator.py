@@ -16,7 +16,8 @@ from seriatim_api.errors import SeriatimError
 from e2e.faults import trio
 from e2e.faults.clusters import Kind
 from e2e.faults.fault import POLL_S, Fault, NotStruckError, Scene
-from e2e.faults.network import CLIENT_SAFE
+from e2e.faults.load import PROGRESS_DEADLINE_S
+from e2e.faults.schedule import CLIENT_SAFE
 
 CALL_DEADLINE_S: Final = 10.0
 LEARN_DEADLINE_S: Final = 30.0
@@ -127,12 +128,17 @@ class OneOfThree(Fault):
         os.kill(self._pid, signal.SIGKILL if self._how == "kill" else signal.SIGSTOP)
 
     async def hold(self, scene: Scene) -> None:
-        """The coordinator still takes writes: a partition can move."""
+        """The coordinator still takes writes: a partition can move. The first plans may be dropped, while a leader is
+        elected: asked again, as an operator would."""
         head = await scene.head()
-        chain = await scene.admin.describe_chain(scene.load.topic, 0)
-        with contextlib.suppress(SeriatimError):  # the answer may be late; the move is what counts
-            await scene.admin.switch_partition(chain.partition_id)
-        await scene.moved_past(head)
+        partition = (await scene.admin.describe_chain(scene.load.topic, 0)).partition_id
+        until = time.monotonic() + PROGRESS_DEADLINE_S
+        while (await scene.head()).no == head.no:
+            if time.monotonic() > until:
+                raise NotStruckError(f"no partition could be moved within {PROGRESS_DEADLINE_S:g} s")
+            with contextlib.suppress(SeriatimError):  # the answer may be late; the move is what counts
+                await scene.admin.switch_partition(partition)
+            await asyncio.sleep(POLL_S)
         await super().hold(scene)
 
     async def heal(self, scene: Scene) -> None:

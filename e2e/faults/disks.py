@@ -9,10 +9,14 @@ a kill leaves, is gone.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import shutil
+import time
 from pathlib import Path
 from typing import ClassVar, Final, Literal
+
+from seriatim_api.errors import SeriatimError
 
 from e2e.faults.fault import ENDED_DEADLINE_S, Fault, NotStruckError, Scene
 from e2e.faults.processes import BrokerRole, brokers_of
@@ -20,6 +24,8 @@ from e2e.observe import SegmentNow
 
 REPORT_DEADLINE_S: Final = 30.0
 FILL_DEADLINE_S: Final = 60.0
+BRING_DEADLINE_S: Final = 30.0
+BRING_PAUSE_S: Final = 0.2
 RESERVE_BYTES: Final = 2 << 30
 """What brokers keep free of new messages, at least."""
 
@@ -202,15 +208,17 @@ def _fill(ballast: Path, *, leave: int) -> None:
 
 
 async def _bring_to(scene: Scene, group: str) -> SegmentNow:
-    """Switch the first partition until that group has it."""
-    head = await scene.head()
-    for _ in range(2 * len(scene.cluster.plan.groups)):
-        if head.group == group:
-            return head
-        chain = await scene.admin.describe_chain(scene.load.topic, 0)
-        await scene.admin.switch_partition(chain.partition_id)
-        head = await scene.moved_past(head)
-    raise NotStruckError(f"the partition does not come to {group}")
+    """Switch the first partition until that group has it. A group whose members have had nothing to say to each other
+    yet is passed over at first: whoever switches takes those that it knows to be whole."""
+    partition = (await scene.admin.describe_chain(scene.load.topic, 0)).partition_id
+    until = time.monotonic() + BRING_DEADLINE_S
+    while (head := await scene.head()).group != group:
+        if time.monotonic() > until:
+            raise NotStruckError(f"the partition does not come to {group} within {BRING_DEADLINE_S:g} s")
+        with contextlib.suppress(SeriatimError):  # it may have moved by itself
+            await scene.admin.switch_partition(partition)
+        await asyncio.sleep(BRING_PAUSE_S)
+    return head
 
 
 class WipedDisk(Fault):

@@ -10,12 +10,10 @@ from __future__ import annotations
 from typing import ClassVar, Final, Literal
 
 from e2e.faults.fault import Fault, Scene
+from e2e.faults.schedule import CLIENT_SAFE
 from e2e.observe import SegmentNow
 
 End = Literal["master", "slave", "coordinator", "clients", "others", "all"]
-
-CLIENT_SAFE: Final = ("ordered", "keys", "slow", "late")
-"""Loads that do not work the clients' links themselves."""
 
 
 def ends_of(head: SegmentNow, end: End, groups: tuple[str, ...]) -> tuple[str, ...]:

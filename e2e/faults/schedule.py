@@ -49,6 +49,9 @@ WORKLOADS: Final = (
     Workload("late", partitions=2, is_late=True),
 )
 
+CLIENT_SAFE: Final = tuple(load.name for load in WORKLOADS if not load.resets)
+"""Loads that do not work the clients' links themselves."""
+
 
 @dataclass(frozen=True, slots=True)
 class Planned:
