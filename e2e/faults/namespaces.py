@@ -194,13 +194,30 @@ def missing() -> str:
     for program in ("ip", "ss"):
         if shutil.which(program) is None:
             return f"no {program}"
-    name = f"sr{token_of(os.getpid(), _COUNT_MAX - 1)}-trial"
+    trial = lay_out(token_of(os.getpid(), _COUNT_MAX - 1), 0, ())
     try:
-        _run(["ip", "netns", "add", name])
-        _run(["ip", "netns", "del", name])
+        _do_all([command for command in trial.make() if "addr" not in command])
     except PreconditionError as error:
         return str(error)
-    return ""
+    finally:
+        _try_all(trial.remove())
+    return "" if _can_break_connections() else "ss -K breaks no connection (CONFIG_INET_DIAG_DESTROY)"
+
+
+def _can_break_connections() -> bool:
+    """Whether the kernel lets `ss` do that, tried on a connection of this process to itself."""
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listening,
+        socket.create_connection(listening.getsockname()) as peer,
+    ):
+        try:
+            _run(["ss", "-4", "-t", "-K", f"sport = :{peer.getsockname()[1]}"])
+            peer.send(b"x")
+        except PreconditionError:
+            return False
+        except ConnectionError:
+            return True
+    return False
 
 
 def enter(namespace: str) -> None:

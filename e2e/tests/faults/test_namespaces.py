@@ -230,3 +230,13 @@ def test_without_root_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(shutil, "which", lambda name: None if name == "ss" else f"/sbin/{name}")
     assert namespaces.missing() == "no ss"
+
+
+@needs_namespaces
+def test_what_the_kernel_cannot_do_is_found_out_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(namespaces, "_can_break_connections", lambda: False)
+    assert "INET_DIAG_DESTROY" in namespaces.missing()
+    whole = Layout.make
+    monkeypatch.setattr(Layout, "make", lambda self: [*whole(self), ["ip", "no-such-object"]])
+    assert "no-such-object" in namespaces.missing()
+    assert traces(f"sr{token_of(os.getpid(), 255)}") == []
