@@ -20,13 +20,14 @@ from seriatim_broker.core.events import AckLevel, CursorRecord
 from seriatim_broker.core.log import Batch, PutBatch, PutPreparation, PutSegment, PutTailCopy, Write
 from seriatim_broker.testing.memory_disk import DiskImage
 
-from .losses import Losses, own_tail
+from .losses import Losses, Place, own_tail
 from .schedule import Schedule, Violation
 
 if TYPE_CHECKING:
     from .brokers import Broker
 
 _SETTLED = (SegmentState.SEALED, SegmentState.LOST)
+_NO_BATCH = (0, -1)
 
 
 class Fate:
@@ -87,6 +88,7 @@ class Judge:
         self.sealed: dict[tuple[PartitionId, int], tuple[int, int | None]] = {}
         self.history: dict[PartitionId, list[Chain]] = {}
         self.groups: dict[tuple[str, PartitionId], GroupView] = {}
+        self.gaps_asked: set[Place] = set()
         self.graveyard: list[tuple[MemberId, DiskImage]] = []
         self.seen_states: set[str] = set()
         self.accepted_count = 0
@@ -95,11 +97,15 @@ class Judge:
         self.losses = Losses(brokers, watches_memory=not flush)
         self._flush = flush
         self._may_miss = min(levels) < AckLevel.REPLICATED  # a producer's acknowledged batches may be gone
+        self._cursors: dict[tuple[str, PartitionId], int] = {}
+        self._passed: dict[Place, frozenset[str]] = {}  # a lost segment: groups that had left it before
+        self._lost_repeats: dict[PartitionId, set[int]] = {}  # skipped, and given to nobody from their first place
+        self._told: set[tuple[str, PartitionId, int]] = set()
         self._promised: dict[tuple[PartitionId, int], int] = {}
         self._flushed: dict[tuple[PartitionId, int], int] = {}  # promised, to be on disks
         self._servers: dict[tuple[PartitionId, int], int] = {}
         self._appended: dict[int, Batch] = {}
-        self._replay_lengths: dict[PartitionId, tuple[tuple[int, int], int]] = {}
+        self._replay_lengths: dict[PartitionId, tuple[tuple[int, int, int], int]] = {}
 
     def fail(self, rule: str, text: str) -> NoReturn:
         """Report a broken promise."""
@@ -233,6 +239,8 @@ class Judge:
             self.fail("I14", f"{what}: the server changed from {old.server} to {new.server} without a new epoch")
         if old.state is not SegmentState.SEALED and new.state is SegmentState.SEALED:
             self._sealed(chain, old, new)
+        if old.state is not SegmentState.LOST and new.state is SegmentState.LOST:
+            self._declared_lost(chain.partition, old)
 
     def _note_change(self, old: Segment, new: Segment) -> None:
         """Count what is rare."""
@@ -267,6 +275,21 @@ class Judge:
             assert segment.tail_from is not None
             if not self._has_tail(partition, segment, member):
                 self.fail("COPY", f"{what}: {member} is listed for its tail and has none")
+
+    def _declared_lost(self, partition: PartitionId, old: Segment) -> None:
+        """I1: only what is lost, and what a person said is; who had not read all of it must be told."""
+        place = (partition, old.no)
+        what = f"segment {old.no} of partition {partition} was declared lost"
+        if place not in self.gaps_asked:
+            self.fail("I1", f"{what}, and nobody asked for that")
+        for member in old.members:
+            if self._brokers[member.broker].member == member:
+                self.fail("I1", f"{what}, and {member} is there")
+        self.seen_states.add("declared lost" if old.state is SegmentState.SEALED else "declared lost unsettled")
+        self.losses.declared.add(place)
+        passed = {group for (group, of), no in self._cursors.items() if of == partition and no > old.no}
+        self._passed[place] = frozenset(passed)
+        self._forget_deliveries(partition, old.no, 0)
 
     def _forgive(self, partition: PartitionId, no: int, length: int, promised: int, what: str) -> None:
         """I6, unless nobody is left who has more: then what was promised above the length is gone for ever."""
@@ -315,22 +338,27 @@ class Judge:
         """A table that is not marked incomplete knows the last batch of each producer."""
         if not chain.settled_before(chain.open_segment.no):
             self.fail("TABLE", f"segment {chain.open_segment.no} begins unmarked behind an unsettled one")
-        expected: dict[bytes, tuple[int, int]] = {}
-        for _, batch in self._log_of(chain, chain.open_segment.no):
-            header = batch.header
-            rank = (header.producer_epoch, header.last_sequence)
-            expected[header.producer] = max(expected.get(header.producer, (0, -1)), rank)
         found = {producer: (window[-1].epoch, window[-1].last_sequence) for producer, window in table}
-        if found != expected:
-            self.fail("TABLE", f"segment {chain.open_segment.no} begins with {found}, the log says {expected}")
+        expected = self._last_batches(chain, with_lost=False)
+        if found == expected:
+            return
+        at_most = self._last_batches(chain, with_lost=True)  # a table may be older than the gap
+        for producer in {**found, **at_most}:
+            rank = found.get(producer, _NO_BATCH)
+            if not expected.get(producer, _NO_BATCH) <= rank <= at_most.get(producer, _NO_BATCH):
+                self.fail("TABLE", f"segment {chain.open_segment.no} begins with {found}, the log says {expected}")
 
-    def _log_of(self, chain: Chain, before_no: int) -> list[tuple[int, Batch]]:
-        log: list[tuple[int, Batch]] = []
-        for segment in chain.segments:
-            if segment.no < before_no and segment.sealed_len is not None:
-                found = self.batches(chain.partition, segment.no, segment.sealed_len)
-                log.extend((segment.no, batch) for batch in found)
-        return log
+    def _last_batches(self, chain: Chain, *, with_lost: bool) -> dict[bytes, tuple[int, int]]:
+        """For each producer the epoch and the last sequence of its last batch before the open segment."""
+        last: dict[bytes, tuple[int, int]] = {}
+        for segment in chain.segments[:-1]:
+            if segment.sealed_len is None or (segment.state is SegmentState.LOST and not with_lost):
+                continue
+            for batch in self.batches(chain.partition, segment.no, segment.sealed_len):
+                header = batch.header
+                rank = (header.producer_epoch, header.last_sequence)
+                last[header.producer] = max(last.get(header.producer, _NO_BATCH), rank)
+        return last
 
     def batches(self, partition: PartitionId, segment_no: int, length: int) -> list[Batch]:
         """The batches of a segment below a length, as they were placed."""
@@ -528,9 +556,32 @@ class Judge:
                 self.fail("I5", f"{group} is to skip {segment_no}:{index}, where no batch begins")
             self.seen_states.add("skipped a repeat")
             missing = [message for message in messages_of(batch) if message not in view.seen]
-            if missing:
+            if missing and self._stood_in_a_gap(partition, missing):
+                self.seen_states.add("a repeat of what is lost")
+                self._lost_repeats.setdefault(partition, set()).update(missing)
+            elif missing:
                 self.fail("I1", f"{group} is to skip {segment_no}:{index} and was never given {missing}")
             index = batch.header.end_index
+
+    def _stood_in_a_gap(self, partition: PartitionId, messages: list[int]) -> bool:
+        """Whether the first place of these messages was declared lost.
+
+        The tables of later segments may name them still, for a table travels with the switch; then the repeat, though
+        it stands in a segment that is there, is passed over by every group alike.
+        """
+        lost = [no for of, no in self.losses.declared if of == partition]
+        stood: set[int] = set()
+        for of, no, index in self.placed:
+            if of == partition and no in lost:
+                stood.update(messages_of(self.placed[of, no, index]))
+        return stood.issuperset(messages)
+
+    def gap_told(self, group: str, partition: PartitionId, segment_no: int) -> None:
+        """A consumer of the group is told that it cannot be given a segment, or the rest of it."""
+        if (partition, segment_no) not in self.losses.declared:
+            self.fail("I1", f"{group} is told that segment {segment_no} of partition {partition} is lost")
+        self.seen_states.add("told of a gap")
+        self._told.add((group, partition, segment_no))
 
     def acknowledged(self, group: str, partition: PartitionId, offset: int) -> None:
         """The application of a group acknowledges everything up to and including `offset`."""
@@ -543,6 +594,7 @@ class Judge:
     ) -> None:
         """I8 and I11: a cursor goes forward, over settled segments that the group has drained."""
         self._schedule.tell("coord", f"cursor of {group} by {who}: {new}")
+        self._cursors[group, partition] = new.segment_no
         if old is None:
             return
         what = f"the cursor of {group} goes from segment {old.segment_no} to {new.segment_no}"
@@ -557,7 +609,11 @@ class Judge:
                 continue
             if segment.state not in _SETTLED or segment.sealed_len is None:
                 self.fail("I8", f"{what}, and segment {segment.no} is not settled")
-            if segment.state is SegmentState.SEALED and not self._is_drained(view, partition, segment):
+            if segment.state is SegmentState.LOST:
+                drained = (partition, segment.no) in self.sealed and self._is_drained(view, partition, segment)
+                if not drained and new.group_epoch == old.group_epoch:
+                    self.fail("I8", f"{what} in one group epoch, and {segment.no} was lost before it was read")
+            elif not self._is_drained(view, partition, segment):
                 self.fail("I8", f"{what}, and of {segment.no} it acknowledged {view.acked.get(segment.no, 0)}")
 
     def _is_drained(self, view: GroupView, partition: PartitionId, segment: Segment) -> bool:
@@ -577,7 +633,7 @@ class Judge:
     def replay(self, chain: Chain, open_length: int) -> list[tuple[int, int]]:
         """Every message once, in the one order: (offset, message), computed from the chain and what was written."""
         order: list[tuple[int, int]] = []
-        seen: set[int] = set()
+        seen: set[int] = set(self._lost_repeats.get(chain.partition, ()))
         for segment in chain.segments:
             length = open_length if segment.state is SegmentState.OPEN else segment.sealed_len
             if segment.state is SegmentState.LOST:
@@ -592,7 +648,7 @@ class Judge:
 
     def replay_length(self, chain: Chain, open_length: int) -> int:
         """How many messages `replay` would give; remembered, for it is asked again and again while nothing changes."""
-        key = (chain.epoch, open_length)
+        key = (chain.epoch, open_length, len(self._lost_repeats.get(chain.partition, ())))
         known = self._replay_lengths.get(chain.partition)
         if known is None or known[0] != key:
             known = self._replay_lengths[chain.partition] = (key, len(self.replay(chain, open_length)))
@@ -612,16 +668,28 @@ class Judge:
         for message, fate in self.fates.items():
             if fate.partition != partition:
                 continue
-            if fate.outcome == "ok" and message not in standing and not self._may_be_gone(fate):
+            is_gone = fate.outcome == "ok" and message not in standing
+            if is_gone and message not in self._lost_repeats.get(partition, ()) and not self._may_be_gone(fate):
                 self.fail("I1", f"{message} was acknowledged at {fate.offset} and is lost")
             if fate.outcome == "failed" and message in standing:
                 self.fail("I10", f"{message} failed, and stands at {format_offset(standing[message])}")
         self._check_producer_order(order)
+        for group, no in self.untold(partition, groups):
+            self.fail("I1", f"segment {no} was declared lost, and {group} was never told")
         for group in groups:
             firsts = self.view(group, partition).firsts
             if firsts != order:
                 at = next((i for i, pair in enumerate(order) if i >= len(firsts) or firsts[i] != pair), len(order))
                 self.fail("I2", f"{group} differs from the replay at {at}: {firsts[at : at + 3]}, {order[at : at + 3]}")
+
+    def untold(self, partition: PartitionId, groups: list[str]) -> list[tuple[str, int]]:
+        """Groups that had not left a segment when it was declared lost, and have not been told of it."""
+        return [
+            (group, no)
+            for (of, no), passed in self._passed.items()
+            for group in groups
+            if of == partition and group not in passed and (group, partition, no) not in self._told
+        ]
 
     def _may_be_gone(self, fate: Fate) -> bool:
         """Whether an acknowledged message may be missing: its level promised less, or what it promised was lost."""

@@ -104,6 +104,8 @@ class SimConsumer:
         elif isinstance(effect, ct.Passed):
             self._judge.skipped(self.group, self.partition, effect.segment, effect.from_index, effect.to_index)
             self._done_later(effect.to_index)
+        elif isinstance(effect, ct.GapFound):
+            self._judge.gap_told(self.group, self.partition, effect.segment)
         elif isinstance(effect, ct.AckedDurably):
             epoch = self._group_epoch
             self._judge.confirmed(self.group, self.partition, epoch, effect.segment, effect.index)

@@ -61,7 +61,8 @@ class Options:
     which everything heals and the run must drain within `drain_us`. `flush`: whether the topic flushes before it
     commits. `levels`: the ack levels that producers ask for, one each. `disk_loss_max`: how many disks may be lost one
     at a time, the next one when all that the last one held has two copies again. `may_lose_groups`: also both disks of
-    a group at once, for good; then somebody declares a gap.
+    a group at once, for good; then somebody declares a gap. `record_segments_max`: how many segments a chain's record
+    holds before older ones go to pages, where that is not what it is in production (whole brokers only).
     """
 
     group_count: int = 2
@@ -104,6 +105,7 @@ class Options:
     levels: tuple[int, ...] = (int(AckLevel.REPLICATED_FLUSHED),)
     disk_loss_max: int = 1
     may_lose_groups: bool = False
+    record_segments_max: int = 0
 
 
 WITH_PROMISE = (int(AckLevel.REPLICATED), int(AckLevel.REPLICATED_FLUSHED))
@@ -159,7 +161,8 @@ def draw_for_brokers(
         window_batches=rng.choice((1, 4, 6, 10, 10)),
         send_gap_us=gap_us,
         fault_span_us=span_us,
-        fault_count=max(2, span_us // rng.choice((40_000, 60_000, 120_000))),
+        fault_count=max(2, span_us // rng.choice((40_000, 60_000, 120_000)))
+        * (3 if options.record_segments_max else 1),
         drain_us=30_000_000,
     )
 
@@ -289,6 +292,38 @@ def _weak_levels(rng: random.Random, options: Options) -> Options:
     )
 
 
+def _gaps(rng: random.Random, options: Options) -> Options:
+    """Disks are lost one after another, each when the last loss is repaired, and once all disks of a group."""
+    return replace(
+        options,
+        kinds={"lose_group": 3, "crash": 4, "consumer_crash": 1, "complaint": 1, "plan": 1, "cut": 1},
+        fault_count=rng.choice((4, 6, 9)),
+        fault_span_us=rng.choice((1_200_000, 2_400_000)),
+        wipe_share=rng.choice((0.0, 0.3, 0.6)),
+        disk_loss_max=rng.choice((2, 4)),
+        may_lose_groups=True,
+        restart_us_max=rng.choice((50_000, 300_000)),
+        certificate_never_share=rng.choice((0.0, 0.3)),
+        send_gap_us=rng.choice((10_000, 40_000)),
+        batches_per_producer=rng.choice((12, 24)),
+        late_group=True,
+    )
+
+
+def _long_chains(rng: random.Random, options: Options) -> Options:
+    """One switch after another, and records that hold few segments: most of a chain lies in pages."""
+    return replace(
+        options,
+        kinds={"plan": 8, "crash": 2, "crash_group": 1, "isolate": 1, "complaint": 2, "consumer_crash": 1},
+        fault_count=20,
+        certificate_never_share=0.0,
+        restart_us_max=rng.choice((50_000, 150_000)),
+        outage_us_max=100_000,
+        wipe_share=rng.choice((0.0, 0.1)),
+        record_segments_max=rng.choice((2, 4)),
+    )
+
+
 def _three_members(rng: random.Random, options: Options) -> Options:
     """Groups have a master and two slaves."""
     return replace(options, member_count=3, fault_count=options.fault_count + rng.choice((0, 2)))
@@ -342,9 +377,11 @@ PROFILES: dict[str, Profile] = {
     "islands": Profile(_islands, 0),
     "impatient": Profile(_impatient, 0),
     "suspects": Profile(_suspects, 0),
+    "gaps": Profile(_gaps, 0),
+    "long-chains": Profile(_long_chains, 0),
     "producers-crash": Profile(_weak_levels, 0),
     "three-members": Profile(_three_members, 0),
 }
 
-MORE: tuple[str, ...] = ("suspects", "producers-crash", "three-members")
+MORE: tuple[str, ...] = ("suspects", "gaps", "producers-crash", "three-members", "long-chains")
 """Profiles that may be drawn on top of another one; see `draw`."""

@@ -150,8 +150,17 @@ class Injector:
         self._cut([(server, name) for name in others], both=True)
         self._schedule.after(self._rng.randint(0, 100_000), self._world.clients.break_some, 0.4)
 
-    def crash(self, broker: Broker) -> None:
-        """End a process; what its disk had not synced may be lost from some point on."""
+    def inject_lose_group(self) -> None:
+        """All members of a group end, and none of their disks will be seen again."""
+        group = self._victim().group
+        members = [broker for broker in self._world.brokers.values() if broker.group == group]
+        if all(broker.process is not None for broker in members) and self._world.may_lose_a_group():
+            self._tell(f"all disks of {group} are lost")
+            for broker in members:
+                self.crash(broker, wipes=True)
+
+    def crash(self, broker: Broker, *, wipes: bool = False) -> None:
+        """End a process; what its disk had not synced may be lost from some point on, or the whole disk."""
         process = broker.process
         if process is None or self._healing:
             return
@@ -169,7 +178,8 @@ class Injector:
             self._schedule.after(
                 self._rng.randint(1_000, self._options.certificate_us_max), self._world.coordinator.certify, run
             )
-        if self._rng.random() < self._options.wipe_share and self._world.may_lose_a_disk(broker):
+        is_lost = self._rng.random() < self._options.wipe_share and self._world.may_lose_a_disk(broker)
+        if wipes or is_lost:
             self._world.replace_disk(broker)
         self._schedule.after(self._rng.randint(10_000, self._options.restart_us_max), self._restart, broker)
 

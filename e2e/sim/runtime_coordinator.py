@@ -104,10 +104,13 @@ class RuntimeCoordinator(CoordinatorServer):
 
     def _chain_written(self, client: str, put: Put, compares: Sequence[Compare], revision: int) -> None:
         partition = partition_of(put.key)
-        pages = [
-            self.store.items[self.keys.page(partition, number)].value
-            for number in page_numbers(parse_record(put.value))
-        ]
+        items = self.store.items
+        keys = [self.keys.page(partition, number) for number in page_numbers(parse_record(put.value))]
+        if not all(key in items for key in keys):
+            self._judge.fail("I7", f"{client} writes a chain whose pages {keys} are not all there")
+        pages = [items[key].value for key in keys]
+        if pages:
+            self._judge.seen_states.add("paged")
         chain = parse_chain(put.value, pages)
         before, _ = self.chain(partition)
         self._chains[partition] = (chain, revision)

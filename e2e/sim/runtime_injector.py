@@ -96,7 +96,7 @@ class RuntimeInjector(Injector):
         partition = self._partition()
         chain, _ = self._world.coordinator.records.chain(partition)
         sealed = [s for s in chain.segments if s.state is SegmentState.SEALED and s.sealed_len] if chain else []
-        if not sealed or self._options.wipe_share:
+        if not sealed or self._options.wipe_share or self._options.may_lose_groups:
             return
         segment = self._rng.choice(sealed)
         if (partition, segment.no) in self._flipped:

@@ -8,11 +8,14 @@ copies healed by the controller, starts that join. A seed costs several times as
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from seriatim_api.errors import ForeignDiskError, OldDiskError, SeriatimError
 from seriatim_api.ids import MemberId, RunId
 from seriatim_api.v1 import records_pb2
+from seriatim_broker.runtime import archive, records
 from seriatim_broker.testing.memory_network import MemoryNetwork
 
 from .faults import Options, draw_for_brokers, draw_latency_us
@@ -140,12 +143,31 @@ class RuntimeWorld(World):
     def run(self) -> Any:
         """As in a world of bare cores; the processes are ended before the world is left to the garbage collector."""
         try:
-            return super().run()
+            with _short_records(self.options.record_segments_max):
+                return super().run()
         finally:
             for broker in self.brokers.values():
                 if broker.process is not None:
                     broker.process.end()
             self.coordinator.close()
+
+
+@contextmanager
+def _short_records(segments_max: int) -> Iterator[None]:
+    """Records of chains hold only so many segments, and pages twice as many; with 0 as many as in production."""
+    before = archive.RECORD_SEGMENTS_MIN, archive.RECORD_SEGMENTS_MAX, records.PAGE_SEGMENTS
+    if segments_max:
+        _lay_out(segments_max // 2, segments_max, 2 * segments_max)
+    try:
+        yield
+    finally:
+        _lay_out(*before)
+
+
+def _lay_out(segments_min: int, segments_max: int, page_segments: int) -> None:
+    archive.RECORD_SEGMENTS_MIN, archive.RECORD_SEGMENTS_MAX = segments_min, segments_max
+    for module in (archive, records):
+        vars(module)["PAGE_SEGMENTS"] = page_segments
 
 
 def _serves(process: RuntimeProcess | None) -> bool:

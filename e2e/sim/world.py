@@ -16,7 +16,7 @@ from seriatim_broker.core.broker import BrokerCore
 from seriatim_broker.core.chain import Chain, SegmentState
 from seriatim_broker.core.config import BrokerConfig
 from seriatim_broker.core.controller import plan_heals
-from seriatim_broker.core.events import CreatePartition, DirectoryChanged
+from seriatim_broker.core.events import CreatePartition, DeclareGap, DirectoryChanged
 
 from .brokers import Broker
 from .checkers import Judge
@@ -117,6 +117,7 @@ class World:
         self.groups: list[str] = []
         self.past_runs: list[RunId] = []
         self._lost_disks = 0
+        self._has_lost_a_group = False
 
     def _draw(self, profile: str, _batch_count: int) -> Options:
         return draw(self.schedule.rng, profile, self._more())
@@ -158,8 +159,53 @@ class World:
     # ---- lost disks ---------------------------------------------------------------------------------
 
     def may_lose_a_disk(self, broker: Broker) -> bool:
-        """One disk of a run may go: two copies are promised, not three."""
-        return self._lost_disks == 0
+        """One disk may go, for two copies are promised, not three; in some worlds another, when there are two again."""
+        if self._lost_disks == 0:
+            return True
+        return self._lost_disks < self.options.disk_loss_max and self._is_repaired()
+
+    def may_lose_a_group(self) -> bool:
+        """Once in a run, while nothing else is missing, all disks of a group may go: somebody will declare a gap."""
+        if not self.options.may_lose_groups or self._has_lost_a_group:
+            return False
+        if self._lost_disks and not self._is_repaired():
+            return False
+        self._has_lost_a_group = True
+        self.schedule.after(self._operator_us(), self._operate)
+        return True
+
+    def _is_repaired(self) -> bool:
+        """Whether every segment has two copies on present disks, as far as it is not lost for good."""
+        for partition in self.partitions:
+            chain = self._chain(partition)
+            if any(segment.state is SegmentState.UNSETTLED for segment in chain.segments):
+                return False
+            if any(self._is_gone(member) for member in chain.open_segment.members) or not self._has_two_copies(chain):
+                return False
+            sealed = [segment for segment in chain.segments if segment.state is SegmentState.SEALED]
+            if any(sum(not self._is_gone(member) for member in segment.members) < 2 for segment in sealed):
+                return False  # also of an empty one somebody must know that it is over
+        return True
+
+    def _is_gone(self, member: MemberId) -> bool:
+        return self.brokers[member.broker].member != member
+
+    def _operator_us(self) -> int:
+        return self.schedule.rng.randint(20_000, 400_000)
+
+    def _operate(self) -> None:
+        """A person looks which segments are lost for good, and declares them so, until the record says it."""
+        running = [broker.process for broker in self.brokers.values() if broker.process is not None]
+        for partition in self.partitions:
+            for segment in self._chain(partition).segments:
+                is_over = segment.state in (SegmentState.SEALED, SegmentState.UNSETTLED)
+                if is_over and running and all(self._is_gone(member) for member in segment.members):
+                    process = self.schedule.rng.choice(running)
+                    self.schedule.tell("operator", f"declares {partition}:{segment.no} lost at {process.name}")
+                    self.judge.gaps_asked.add((partition, segment.no))
+                    request = self.clients.ask(None, _ignore)
+                    process.deliver(DeclareGap(request, partition, segment.no))
+        self.schedule.after(self._operator_us(), self._operate)
 
     def replace_disk(self, broker: Broker) -> None:
         """The slot gets an empty disk: another member, which has to be admitted."""
@@ -226,10 +272,12 @@ class World:
         self.coordinator.is_faulty = True
         injector = self.injector_kind(self, self._left_out)
         injector.plan()
+        if self.options.disk_loss_max > 1:
+            self.control()
         until = self.schedule.now_us + self.options.fault_span_us
         self._run_until(until)
         injector.heal()
-        if self._lost_disks:
+        if self._lost_disks and self.options.disk_loss_max == 1:
             self.control()
         bound_us = self.options.drain_us + BATCH_US_MAX * sum(producer.unsettled_count for producer in self.producers)
         until_us = self.schedule.now_us + bound_us
@@ -346,7 +394,7 @@ class World:
             for group in self.groups:
                 if len(self.judge.view(group, partition).firsts) < length:
                     return False
-            if not self._has_two_copies(chain):
+            if not self._has_two_copies(chain) or self.judge.untold(partition, self.groups):
                 return False
         return True
 
@@ -394,6 +442,8 @@ class World:
                     parts.append(f"{group} has {seen} of {len(order)} in partition {partition}")
             if not self._has_two_copies(chain):
                 parts.append(f"partition {partition} has not two copies of everything")
+            for group, no in self.judge.untold(partition, self.groups):
+                parts.append(f"{group} was not told that segment {no} of partition {partition} is lost")
         return "; ".join(parts)
 
 
