@@ -1,0 +1,231 @@
+"""What the judge forgives, and what it does not: memories that ended, weaker promises, gaps that somebody declared."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from seriatim_api.batch import make_header, parse_header, place
+from seriatim_api.errors import SequenceGapError
+from seriatim_api.ids import MemberId, PartitionId, make_offset
+from seriatim_broker.core import chain as chains
+from seriatim_broker.core.events import AckLevel, CursorRecord
+from seriatim_broker.core.log import Batch, LocalSegment, Preparation, PutBatch, PutPreparation, PutSegment
+from seriatim_broker.testing.memory_disk import MemoryDisk
+
+from e2e.sim.brokers import checksum
+from e2e.sim.checkers import Judge, messages_of
+from e2e.sim.schedule import Schedule, Violation
+
+ONE = PartitionId(1)
+A, B = MemberId("a-0", "a" * 32), MemberId("b-0", "b" * 32)
+OPENING = chains.Opening(b"x", "g", (A, B), 1, False)
+NEXT = chains.Opening(b"z", "h", (B, A), 1, True)
+LEVELS = (int(AckLevel.MASTER_FLUSHED), int(AckLevel.REPLICATED), int(AckLevel.REPLICATED_FLUSHED))
+
+
+class Slot:
+    """As much of a broker as the judge looks at."""
+
+    def __init__(self, member: MemberId) -> None:
+        self.name = member.broker
+        self.member = member
+        self.disk = self.real_disk = MemoryDisk()
+        self.process: Any = None
+        self.suspect_before_run = 0
+
+
+class Pair:
+    """Two members of an open segment, three batches of two messages, and a judge."""
+
+    def __init__(self, *, flush: bool = False, levels: tuple[int, ...] = LEVELS[1:]) -> None:
+        self.slots: Any = {member.broker: Slot(member) for member in (A, B)}
+        self.judge = Judge(Schedule(0), self.slots, flush=flush, levels=levels)
+        self.batches = list(_three_batches())
+        self.chain = chains.create(ONE, "t", 0, flush, ("g", "h"), OPENING, 0)
+        for slot in self.slots.values():
+            slot.process = type("Process", (), {"run": 1})()
+            record = LocalSegment(1, b"x", (A, B), flush, False)
+            self.put(slot, PutPreparation(ONE, Preparation(1, b"x", (A, B), flush, False, (), None, 1)))
+            self.put(slot, PutSegment(ONE, record))
+            self.put(slot, PutPreparation(ONE, Preparation(2, b"z", (B, A), flush, True, (), None, 1)))
+        self.judge.chain_written("a-0", None, self.chain, None)
+
+    def put(self, slot: Any, write: Any, *, flushed: bool = True) -> None:
+        self.judge.writes(slot.member.broker, (write,))
+        ticket = slot.disk.submit((write,))
+        if flushed:
+            slot.disk.sync(ticket)
+
+    def take(self, name: str, count: int, *, flushed: bool) -> None:
+        for batch in self.batches[:count]:
+            self.put(self.slots[name], PutBatch(ONE, batch, 0, ()), flushed=flushed)
+
+    def end(self, *names: str) -> None:
+        for name in names:
+            self.slots[name].process = None
+            self.slots[name].disk.crash(0)
+
+    def accept(self, number: int, level: int) -> None:
+        batch = self.batches[number]
+        messages = messages_of(batch)
+        for message in messages:
+            self.judge.sent(message, ONE, b"p" * 16, level)
+        offset = make_offset(1, batch.header.base_index)
+        self.judge.accepted("a-0", ONE, messages, offset, level)
+        self.judge.settled(messages, "ok", offset)
+
+    def settle(self, length: int) -> None:
+        """Opened over, unless it was, and settled by the first member."""
+        if len(self.chain.segments) == 1:
+            self.open_over()
+        value = self.batches[length // 2 - 1].header.checksum if length else 0
+        seal = chains.Seal(length, value, A, (A,), None, ())
+        self.write(chains.settle(self.chain, 1, seal))
+
+    def open_over(self) -> None:
+        self.slots["a-0"].suspect_before_run = 2
+        self.write(chains.open_over(self.chain, NEXT, 0))
+
+    def write(self, chain: chains.Chain) -> None:
+        before, self.chain = self.chain, chain
+        self.judge.chain_written("a-0", before, chain, None)
+
+
+def _three_batches() -> Any:
+    previous = 0
+    for number in range(3):
+        raw = make_header(
+            partition=1,
+            message_count=2,
+            producer=b"p" * 16,
+            producer_epoch=0,
+            base_sequence=2 * number,
+            first_timestamp_ms=0,
+            last_timestamp_ms=0,
+            body_length=8,
+            body_crc=0,
+        )
+        header = place(
+            parse_header(raw),
+            segment=1,
+            base_index=2 * number,
+            append_time_ms=0,
+            previous_checksum=previous,
+            checksum=checksum,
+        )
+        previous = header.checksum
+        yield Batch(header, (100 + 2 * number).to_bytes(8, "big"))
+
+
+def test_two_memories_are_enough_for_replicated_and_not_for_flushed() -> None:
+    pair = Pair()
+    pair.take("a-0", 1, flushed=False)
+    with pytest.raises(Violation, match="I12"):
+        pair.accept(0, AckLevel.REPLICATED)
+    pair.take("b-0", 1, flushed=False)
+    pair.accept(0, AckLevel.REPLICATED)
+    with pytest.raises(Violation, match="I12"):
+        pair.accept(0, AckLevel.REPLICATED_FLUSHED)
+
+
+def test_what_nobody_has_any_more_is_forgiven() -> None:
+    pair = Pair()
+    for name in ("a-0", "b-0"):
+        pair.take(name, 1, flushed=True)
+        for batch in pair.batches[1:]:
+            pair.put(pair.slots[name], PutBatch(ONE, batch, 0, ()), flushed=False)
+    pair.accept(0, AckLevel.REPLICATED)
+    pair.accept(1, AckLevel.REPLICATED)
+    pair.judge.delivered("early", ONE, make_offset(1, 2), messages_of(pair.batches[1])[0], flagged=False)
+    pair.end("a-0", "b-0")
+    pair.settle(2)
+    assert "promised and gone" in pair.judge.seen_states
+    assert pair.judge.view("early", ONE).firsts == [], "it may be given again, where it is sent to again"
+    pair.judge.final(pair.chain, 0, [])
+    pair.judge.denied("b-0", 7, SequenceGapError("the last batch is gone"))
+
+
+@pytest.mark.parametrize("where", ["on a disk", "in a process"])
+def test_a_seal_below_what_somebody_has_is_found(where: str) -> None:
+    pair = Pair()
+    pair.take("a-0", 1, flushed=True)
+    for name in ("a-0", "b-0"):
+        for batch in pair.batches[1 if name == "a-0" else 0 :]:
+            pair.put(pair.slots[name], PutBatch(ONE, batch, 0, ()), flushed=name == "b-0" and where == "on a disk")
+    pair.accept(1, AckLevel.REPLICATED)
+    pair.end("a-0", *(["b-0"] if where == "on a disk" else []))
+    with pytest.raises(Violation, match="I6"):
+        pair.settle(2)
+
+
+def test_what_was_acknowledged_as_flushed_is_never_forgiven() -> None:
+    pair = Pair()
+    for name in ("a-0", "b-0"):
+        pair.take(name, 2, flushed=True)
+    pair.accept(1, AckLevel.REPLICATED_FLUSHED)
+    pair.end("a-0", "b-0")
+    pair.open_over()
+    for slot in pair.slots.values():
+        slot.disk.wipe()
+    with pytest.raises(Violation, match="flushed"):
+        pair.settle(2)
+
+
+def test_a_level_without_promise_promises_nothing() -> None:
+    for level in (AckLevel.MASTER_FLUSHED, AckLevel.REPLICATED):
+        pair = Pair(flush=True, levels=LEVELS)
+        pair.take("a-0", 2, flushed=True)
+        pair.take("b-0", 1 if level < AckLevel.REPLICATED else 2, flushed=True)
+        pair.accept(1, level)
+        seal = chains.Seal(0, 0, A, (A,), None, ())
+        sealed = chains.seal_and_open(pair.chain, seal, NEXT, 0)
+        if level < AckLevel.REPLICATED:
+            pair.write(sealed)
+            pair.judge.final(pair.chain, 0, [])
+        else:
+            with pytest.raises(Violation, match="I6"):
+                pair.write(sealed)
+
+
+def _lost() -> Pair:
+    """A segment that was opened over, and both of whose disks were replaced."""
+    pair = Pair(flush=True, levels=LEVELS[2:])
+    for name in ("a-0", "b-0"):
+        pair.take(name, 1, flushed=True)
+    pair.accept(0, AckLevel.REPLICATED_FLUSHED)
+    pair.judge.cursor_written("a-0", ONE, "early", None, CursorRecord(1, 1, 0, "t"))
+    pair.judge._flush = False  # one fence of a suspect is enough to open over
+    pair.open_over()
+    pair.judge._flush = True
+    for slot in pair.slots.values():
+        pair.judge.graveyard.append((slot.member, slot.disk.durable.twin()))
+        slot.member = MemberId(slot.member.broker, "c" * 32)
+    return pair
+
+
+def test_a_gap_that_nobody_declared_or_whose_disk_is_there_is_found() -> None:
+    pair = _lost()
+    with pytest.raises(Violation, match="nobody asked"):
+        pair.write(chains.declare_lost(pair.chain, 1))
+    pair = _lost()
+    pair.judge.gaps_asked.add((ONE, 1))
+    pair.slots["b-0"].member = B
+    with pytest.raises(Violation, match="is there"):
+        pair.write(chains.declare_lost(pair.chain, 1))
+
+
+def test_readers_of_a_gap_are_told_and_go_on_in_a_new_epoch() -> None:
+    pair = _lost()
+    pair.judge.gaps_asked.add((ONE, 1))
+    pair.write(chains.declare_lost(pair.chain, 1))
+    old = CursorRecord(1, 1, 0, "t")
+    with pytest.raises(Violation, match="I8"):
+        pair.judge.cursor_written("a-0", ONE, "early", old, CursorRecord(2, 1, 0, "t"))
+    pair.judge.cursor_written("a-0", ONE, "early", old, CursorRecord(2, 2, 0, "t"))
+    with pytest.raises(Violation, match="never told"):
+        pair.judge.final(pair.chain, 0, ["early"])
+    pair.judge.gap_told("early", ONE, 1)
+    pair.judge.final(pair.chain, 0, ["early"])
+    with pytest.raises(Violation, match="I1"):
+        pair.judge.gap_told("early", ONE, 2)
