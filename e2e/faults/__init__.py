@@ -5,11 +5,12 @@ that the clients wrote are judged, and the result is a table. What each fault do
 in `docs/internals/faults.md`.
 
     fault       what a fault is, and what it may do to: `Scene`
-    processes, network, disks, coordinator, clocks, switching    the faults
+    processes, network, disks, damage, loss, coordinator, clocks, switching    the faults
     catalogue   all of them, and the choice for a quick run
     schedule    which fault comes when, with which load: from the seed alone
     client      a producer's or a reader's process; `load` is the side that starts and tells them
-    clusters    the clusters that cases run on, with `shims` below their processes; `trio` is an etcd of three
+    clusters    the clusters that cases run on, with `shims` below their processes; `trio` is an etcd of three, and
+                `namespaces` a network on which packets are lost
     case        one fault, from a healthy cluster to the judgement
     report      table, JSON, and whether the run fails
 """
