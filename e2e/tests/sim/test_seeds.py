@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from e2e.sim.mutations import MUTATIONS
-from e2e.sim.run import find, run_seed, run_seeds
+from e2e.sim.run import Task, find, run_seed, run_seeds
 
 SEED_COUNT = 2000
 SEEDS_A_MUTANT = 300
@@ -47,7 +47,36 @@ def test_two_thousand_seeds_keep_every_promise() -> None:
         "tail copied": 300,
         "copy listed": 100,
         "planned switch": 70,
+        "settled_by_suspect": 30,
+        "declared lost": 10,
+        "declared lost unsettled": 30,
+        "told of a gap": 35,
+        "a gap told to a producer": 2,
+        "promised and gone": 1,
     }
+    assert {name: states.get(name, 0) for name in rare if states.get(name, 0) < rare[name]} == {}
+
+
+@pytest.mark.parametrize(
+    ("profile", "world", "seed_count", "rare"),
+    [
+        ("suspects", "cores", 100, {"settled_by_suspect": 30, "promised and gone": 1}),
+        ("gaps", "cores", 60, {"declared lost": 5, "declared lost unsettled": 15, "told of a gap": 20}),
+        ("producers-crash", "cores", 60, {"a gap told to a producer": 3}),
+        ("three-members", "cores", 40, {"switched": 20, "server taken": 5}),
+        ("long-chains", "brokers", 4, {"paged": 2}),
+    ],
+)
+def test_worlds_with_something_more_keep_every_promise(
+    profile: str, world: str, seed_count: int, rare: dict[str, int]
+) -> None:
+    states: dict[str, int] = {}
+    for seed in range(seed_count):
+        task = Task(seed, world, profile=profile)
+        result = task.run()
+        assert not result.violation, f"{task.command}: {result.violation}"
+        for state in result.states:
+            states[state] = states.get(state, 0) + 1
     assert {name: states.get(name, 0) for name in rare if states.get(name, 0) < rare[name]} == {}
 
 
