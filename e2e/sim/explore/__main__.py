@@ -5,26 +5,24 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import sys
+from dataclasses import replace
 
 from ..mutations import MUTATIONS, OVERLAPPING, applied
-from .mutants import table
+from .mutants import GROUP_DIES, LOST_WRITE, QUIET, RACE, RESTART, TALK, UNSETTLED_ACKNOWLEDGED, table
 from .search import RARE, STATES_DEFAULT, explore, report
 from .state import Limits
 
-_CALM = Limits(messages=3, crashes=0, restarts=0, timeouts=0, complaints=0, timers=0, questions=0)
-_NARROW = dataclasses.replace(_CALM, messages=1, quick_disks=1, hearers="B1")
-
 WORLDS = {
-    "calm": (0.01, _CALM),
-    "complaint": (0.19, dataclasses.replace(_NARROW, timeouts=1, complaints=1, questions=1)),
-    "restart": (0.15, dataclasses.replace(_NARROW, crashes=1, restarts=1, victims="A1")),
-    "group dies": (
-        0.5,
-        dataclasses.replace(_NARROW, messages=0, crashes=2, restarts=1, complaints=1, victims="A1,A2"),
-    ),
-    "everything": (0.15, Limits(messages=3, crashes=2, restarts=1, timeouts=1, complaints=1, timers=1)),
+    "calm": (0.01, replace(QUIET, messages=3, quick_disks=0)),
+    "restart": (0.01, RESTART),
+    "lost write": (0.04, replace(LOST_WRITE, questions=1)),
+    "race": (0.15, RACE),
+    "complaint": (0.29, TALK),
+    "unsettled": (0.01, UNSETTLED_ACKNOWLEDGED),
+    "group dies": (0.29, GROUP_DIES),
+    "everything": (0.2, Limits(messages=3, crashes=2, restarts=1, timeouts=1, complaints=1, timers=1)),
 }
-"""By name: the share of the states, and what may happen."""
+"""By name: the share of the states, and what may happen. Of 400,000 states, the first six need no more."""
 
 
 def main() -> int:

@@ -83,7 +83,24 @@ class Model(Steps):
                 draft = Draft(self._ask(draft))
         draft.budget = draft.budget._replace(timers=limits.timers, questions=limits.questions)
         self.reducing = bool(limits.reduced)
-        return self.reduced(draft.done()) if self.reducing else draft.done()
+        state = self.reduced(draft.done()) if self.reducing else draft.done()
+        for step in filter(None, limits.prelude.split(",")):
+            state = self._prelude(state, *step.split(":"))
+        return state
+
+    def _prelude(self, state: State, kind: str, name: str) -> State:
+        """The first action of that kind at that broker."""
+        found = [a for a in self.actions(state) if a[0] == kind and NAMES[self._where(state, a)] == name]
+        if not found:
+            raise ValueError(f"the prelude cannot happen: no {kind} at {name}")
+        draft = Draft(state)
+        self.take(draft, found[0])
+        return draft.done()
+
+    def _where(self, state: State, action: Action) -> int:
+        if action[0] == "append":
+            return next(s.broker for s in state.streams if s.number == action[1])
+        return int(action[2] if action[0] == "deliver" else action[1])
 
     def _ask(self, draft: Draft) -> State:
         """The producer learns where the master is before the exploration begins."""

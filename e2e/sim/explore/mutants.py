@@ -35,6 +35,17 @@ RACE = replace(QUIET, crashes=1, complaints=1, victims="A1")
 GROUP_DIES = replace(QUIET, messages=0, crashes=2, restarts=1, complaints=1, victims="A1,A2")
 """Both members crash, so that nobody of the open segment answers; one comes back."""
 
+_ALL_DEAD = "crash:A1,crash:A2,notice:A1,notice:A2"
+
+UNSETTLED = replace(QUIET, crashes=2, restarts=1, complaints=1, victims="A1,A2", prelude=f"append:A1,{_ALL_DEAD}")
+"""Only the master wrote the message when both crashed; somebody complains, and one of the two comes back."""
+
+UNSETTLED_ACKNOWLEDGED = replace(UNSETTLED, prelude=f"append:A1,deliver:A2,deliver:A1,{_ALL_DEAD}")
+"""The same, but the message was acknowledged."""
+
+OPENED_OVER = replace(UNSETTLED, messages=0, restarts=0, complaints=2, prelude=_ALL_DEAD)
+"""Both are dead for good, and the segment that is opened over theirs is complained of as well."""
+
 MUTANTS: dict[str, tuple[Limits, int]] = {
     "every-member": (LOST_WRITE, 1_000),
     "slave-flushes": (SLOW_DISKS, 1_000),
@@ -46,6 +57,9 @@ MUTANTS: dict[str, tuple[Limits, int]] = {
     "fence-freezes-commit": (TALK, 5_000),
     "unknown-outcome": (TALK, 5_000),
     "certificate": (GROUP_DIES, 20_000),
+    "settle-copy": (UNSETTLED, 20_000),
+    "settle-tail": (UNSETTLED_ACKNOWLEDGED, 20_000),
+    "mark-inherited": (OPENED_OVER, 20_000),
     "attempt-id": (RACE, 20_000),
     "start-fence": (RESTART, 20_000),
     "unbroken": (RESTART, 20_000),

@@ -29,6 +29,8 @@ class Limits:
     With `quick_disks`, what is written is durable at once, except on the disks of `slow_disks`.
     With `apart`, the ends of a link notice a crash one by one, and links of a broker that starts come up one by one.
     `victims` may crash, `hearers` may be complained to.
+    `prelude` has happened already: kinds of actions, each with the name of the broker where it happens, as in
+    "append:A1,crash:A1". It uses up budgets.
     """
 
     messages: int = 2
@@ -44,6 +46,7 @@ class Limits:
     old_news: int = 0
     apart: int = 0
     reduced: int = 1
+    prelude: str = ""
     victims: str = ",".join(NAMES)
     hearers: str = ",".join(NAMES)
 

@@ -8,7 +8,18 @@ import pytest
 
 from e2e.sim.explore.checks import Checks
 from e2e.sim.explore.model import Model
-from e2e.sim.explore.mutants import LOST_WRITE, MUTANTS, QUIET, RACE, RESTART, TALK, hunt, table
+from e2e.sim.explore.mutants import (
+    LOST_WRITE,
+    MUTANTS,
+    QUIET,
+    RACE,
+    RESTART,
+    TALK,
+    UNSETTLED,
+    UNSETTLED_ACKNOWLEDGED,
+    hunt,
+    table,
+)
 from e2e.sim.explore.search import Found, explore, report
 from e2e.sim.explore.state import Draft, Limits, State
 from e2e.sim.mutations import MUTATIONS, applied
@@ -32,6 +43,9 @@ STEPS = {
     "fence-freezes-commit": 11,
     "unknown-outcome": 11,
     "certificate": 11,
+    "settle-copy": 10,
+    "settle-tail": 10,
+    "mark-inherited": 15,
     "attempt-id": 14,
     "start-fence": 15,
     "unbroken": 15,
@@ -93,6 +107,22 @@ def test_a_restart_of_the_first_master_is_explored_to_the_end() -> None:
     assert sealed == {0, 1}  # the message came too late, or was sealed in
 
 
+@pytest.mark.parametrize("limits", [UNSETTLED, UNSETTLED_ACKNOWLEDGED])
+def test_a_segment_that_nobody_answered_for_is_settled_in_every_way(limits: Limits) -> None:
+    found = _explored(limits, 20_000)
+    assert not found.violation, report(found)
+    assert found.exhausted, report(found)
+    for situation in ("opened over", "settled", "tail copied"):
+        assert found.seen[situation] > 0, report(found)
+    # One of the two comes back, so it never stays unsettled; open if the certificate was not there when asked for.
+    assert {end.chain[0][2] for end in found.ends} == {"open", "sealed"}
+
+
+def test_a_prelude_must_be_possible() -> None:
+    with pytest.raises(ValueError, match="no crash at A1"):
+        _explored(replace(QUIET, prelude="crash:A1"), 10)
+
+
 def test_the_same_exploration_twice_is_the_same() -> None:
     first, second = (_explored(TALK, 500) for _ in range(2))
     assert (first.states, first.transitions, first.seen) == (second.states, second.transitions, second.seen)
@@ -125,6 +155,7 @@ SMALL_WORLDS = [
     replace(LOST_WRITE, victims="A2", slow_disks="A2"),
     replace(QUIET, messages=0, complaints=1, timeouts=1),
     replace(QUIET, messages=2, quick_disks=0, timers=2),
+    UNSETTLED,
 ]
 
 
