@@ -174,7 +174,7 @@ class Injector:
         broker.disk.crash(kept)
         broker.ended_badly(machine=machine)
         self._world.clients.process_ended(process, silent=machine)
-        if self._rng.random() >= self._options.certificate_never_share:
+        if self._rng.random() >= self._options.certificate_never_share and run.run:  # 0: it had not begun one
             self._schedule.after(
                 self._rng.randint(1_000, self._options.certificate_us_max), self._world.coordinator.certify, run
             )
