@@ -37,7 +37,8 @@ if __package__ is None or __package__ == "":
 from seriatim_broker.adapters.crc import crc32c
 from seriatim_broker.adapters.rocks import RocksSettings, RocksStorage, options
 from seriatim_broker.adapters.rocks import storage as storage_module
-from seriatim_broker.adapters.rocks.engine import Engine, Op
+from seriatim_broker.adapters.rocks.engine import Engine
+from seriatim_broker.adapters.rocks.floor import Op
 from seriatim_broker.core.log import CursorState, DropSegment, PutCursor, PutSegment, Write
 
 from storage.build import SegmentBuilder, segment_record

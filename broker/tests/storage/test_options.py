@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from seriatim_api.errors import StorageError
 from seriatim_broker.adapters.rocks import RocksSettings, options
-from seriatim_broker.adapters.rocks.engine import Engine, extent_name
+from seriatim_broker.adapters.rocks.engine import Engine
+from seriatim_broker.adapters.rocks.floor import extent_name
 
 _SETTINGS = RocksSettings(extents=2)
 

@@ -15,8 +15,8 @@ from seriatim_api.ids import PartitionId
 from seriatim_broker.adapters.crc import crc32c
 from seriatim_broker.adapters.rocks import RocksSettings, RocksStorage
 from seriatim_broker.adapters.rocks import storage as storage_module
-from seriatim_broker.adapters.rocks.engine import Op, WriteRefusedError
 from seriatim_broker.adapters.rocks.extents import SegmentLog
+from seriatim_broker.adapters.rocks.floor import Op, WriteRefusedError
 from seriatim_broker.adapters.rocks.reader import Stored, Stretch
 from seriatim_broker.adapters.rocks.settings import EXTENTS_MAX, EXTENTS_MIN
 from seriatim_broker.core.log import Batch, DropPartition, DropSegment, PutSegment, Rewrite, Truncate, Write
@@ -225,6 +225,7 @@ async def test_the_extent_begun_last_is_known_when_the_clock_goes_back(
 ) -> None:
     clock = iter(range(1_000_000, 0, -1000))
     monkeypatch.setattr(storage_module, "_now_ms", lambda: next(clock))
+    await harness.reopen(crash=False)
     builders = await _fill(harness, 1, 36 * MIB, 500_000)
     active = harness.storage._table.active
     assert active is not None

@@ -17,6 +17,7 @@ from seriatim_broker.core.log import RecoveredPartition
 from seriatim_broker.interfaces.clock import Clock
 from seriatim_broker.interfaces.coordinator import Coordinator
 from seriatim_broker.interfaces.link import PeerIdentity
+from seriatim_broker.interfaces.storage import Storage
 from seriatim_broker.metrics import Counters
 from seriatim_broker.runtime.assembly import Ground, Runtime
 from seriatim_broker.runtime.caretaker import CaretakerSettings
@@ -26,7 +27,6 @@ from seriatim_broker.runtime.membership import Identity, Place, join, mark_clean
 
 from .memory_network import MemoryNetwork
 from .simulated_directory import SimulatedDirectory
-from .simulated_storage import SimulatedStorage
 
 JOIN_DEADLINE_S = 30.0
 
@@ -38,7 +38,7 @@ class Machine:
     """What a process finds on the machine that it starts on."""
 
     directory: SimulatedDirectory
-    storage: SimulatedStorage
+    storage: Storage
     network: MemoryNetwork
     coordinator: Coordinator
     clock: Clock

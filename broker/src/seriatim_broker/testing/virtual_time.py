@@ -236,6 +236,7 @@ class ProcessLoop(asyncio.BaseEventLoop):
     Attributes:
         waiting: While the process is frozen: what waits for it to go on. None otherwise.
         is_dead: Whether it was killed.
+        work_us: Draws how long work takes that the process has done beside its loop; without it there may be none.
     """
 
     def __init__(self, time: VirtualTime, clock: ProcessClock, name: str) -> None:
@@ -249,6 +250,7 @@ class ProcessLoop(asyncio.BaseEventLoop):
         self.name = name
         self.waiting: list[Handle] | None = None
         self.is_dead = False
+        self.work_us: Callable[[], int] | None = None
 
     def __del__(self) -> None:
         """There is nothing to give back."""
@@ -307,9 +309,28 @@ class ProcessLoop(asyncio.BaseEventLoop):
         """Never."""
         return False
 
+    def call_soon_threadsafe(  # type: ignore[override]
+        self, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> Handle:
+        """There is one thread."""
+        return self.call_soon(callback, *args, context=context)
+
     def run_in_executor(self, executor: Any, func: Any, *args: Any) -> Any:  # type: ignore[override]
-        """Refused: a thread would bring back chance."""
-        raise AssertionError(f"no threads in virtual time: {func}")
+        """Run it beside the process, at a moment that `work_us` draws: a thread would bring back chance."""
+        assert self.work_us is not None, f"no threads in virtual time: {func}"
+        future = self.create_future()
+        self._time.after(self.work_us(), self._work, future, func, args)
+        return future
+
+    def _work(self, future: asyncio.Future[Any], func: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+        if self.is_dead:
+            return
+        try:
+            result = func(*arguments)
+        except Exception as error:
+            self.call_soon(_give, future, None, error)
+        else:
+            self.call_soon(_give, future, result, None)
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         """An error that nobody caught stops the run."""
@@ -391,3 +412,12 @@ class ProcessLoop(asyncio.BaseEventLoop):
             handle = self._queue.popleft()
             if not handle.is_cancelled:
                 self.run_handle(handle)
+
+
+def _give(future: asyncio.Future[Any], result: Any, error: Exception | None) -> None:
+    if future.done():
+        return
+    if error is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(result)

@@ -38,6 +38,19 @@ from rocksdict import CompactOptions, Rdict, WriteBatch, WriteOptions
 from seriatim_api.errors import CorruptionError, StorageError
 
 from . import options
+from .floor import (
+    CURSOR,
+    DELETE,
+    EXTENT_PREFIX,
+    INDEX,
+    META,
+    PUT,
+    Family,
+    FlushFailedError,
+    Op,
+    WriteRefusedError,
+    extent_name,
+)
 from .settings import RocksSettings
 
 _log = structlog.get_logger(__name__)
@@ -45,36 +58,13 @@ _log = structlog.get_logger(__name__)
 EXIT_DISK_FAILED: Final = 74
 """Exit status of a process that cannot trust its disk (EX_IOERR)."""
 
-PUT: Final = 0
-DELETE: Final = 1
-DELETE_RANGE: Final = 2
-
-Family = Any
-"""A column family's handle."""
-
-Op = tuple[int, Family, bytes, Any]
-"""(PUT, family, key, value or pieces), (DELETE, family, key, None), (DELETE_RANGE, family, begin, end)."""
-
-META: Final = "meta"
-INDEX: Final = "index"
-CURSOR: Final = "cursor"
-_EXTENT_PREFIX: Final = "extent-"
 _KEY_MAX: Final = b"\xff" * 32
-
-
-class WriteRefusedError(Exception):
-    """The engine would have had to wait; nothing was written. Never leaves the storage."""
 
 
 def die(reason: str, error: BaseException | None = None) -> NoReturn:
     """End the process at once: what the disk holds is no longer known, so nothing more may be promised."""
     _log.critical("disk failed, the process ends", reason=reason, error=str(error) if error is not None else None)
     os._exit(EXIT_DISK_FAILED)
-
-
-def extent_name(extent: int) -> str:
-    """The name of an extent's column family."""
-    return f"{_EXTENT_PREFIX}{extent:08d}"
 
 
 class Engine:
@@ -99,7 +89,7 @@ class Engine:
         try:
             known = Rdict.list_cf(str(path), options.raw()) if (path / "CURRENT").exists() else []
             names = {META, INDEX, CURSOR, *map(extent_name, range(1, settings.extents + 1)), *known} - {"default"}
-            extents = sorted(name for name in names if name.startswith(_EXTENT_PREFIX))
+            extents = sorted(name for name in names if name.startswith(EXTENT_PREFIX))
             database, kinds = options.load(settings)
             kind_of = {name: kinds[options.EXTENT if name in extents else options.SMALL] for name in sorted(names)}
             self._db = Rdict(str(path), database, kind_of)
@@ -108,7 +98,7 @@ class Engine:
             options.check(path, extents)
         except Exception as error:
             raise _opening_error(path, error) from error
-        self.extents = [int(name.removeprefix(_EXTENT_PREFIX)) for name in extents]
+        self.extents = [int(name.removeprefix(EXTENT_PREFIX)) for name in extents]
 
     def family(self, name: str) -> Family:
         """The handle of a column family, for writing."""
@@ -164,13 +154,17 @@ class Engine:
         return self.sequence()
 
     def flush_wal(self) -> None:
-        """Write the log's buffer out and sync it; for a worker thread. An error ends the process."""
+        """Write the log's buffer out and sync it; for a worker thread.
+
+        Raises:
+            FlushFailedError: What the disk holds is no longer known.
+        """
         try:
             with self._not_beside_buffer:
                 self._db.flush_wal(False)
             self._db.flush_wal(True)
         except Exception as error:
-            die("the write-ahead log cannot be flushed", error)
+            raise FlushFailedError(str(error)) from error
 
     def sequence(self) -> int:
         """The newest sequence number."""

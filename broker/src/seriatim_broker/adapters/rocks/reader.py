@@ -19,8 +19,8 @@ from ...core.log import Batch, TailCopy
 from . import keys
 from .codec import read_batch, read_prefix, read_preparation, read_tail
 from .copies import CopyTable
-from .engine import META, Cursor, Engine
 from .extents import ExtentTable, Run, SegmentLog
+from .floor import META, Database, Rows
 from .head_cache import HeadCache
 from .keys import batch_key, segment_range, split_batch_key
 from .settings import RocksSettings
@@ -53,7 +53,7 @@ class Reader:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: Database,
         checksum: Checksum,
         table: ExtentTable,
         copies: CopyTable,
@@ -185,7 +185,7 @@ def plan(log: SegmentLog, from_index: int, until_index: int) -> list[Stretch]:
 
 
 def read_stretches(
-    engine: Engine, checksum: Checksum, partition: int, segment: int, stretches: Iterable[Stretch], max_bytes: int
+    engine: Database, checksum: Checksum, partition: int, segment: int, stretches: Iterable[Stretch], max_bytes: int
 ) -> list[Stored]:
     """Batches of the stretches, from the one that contains the first index; at least one, then up to `max_bytes`.
 
@@ -219,13 +219,13 @@ def read_stretches(
     return found
 
 
-def _key_of_first(cursor: Cursor, key: bytes, low: bytes) -> bytes:
+def _key_of_first(cursor: Rows, key: bytes, low: bytes) -> bytes:
     """The key of the batch that contains the index of `key`: the last that begins at or before it, and above `low`."""
     found = cursor.at_or_before(key)
     return found[0] if found is not None and found[0] >= low else key
 
 
-def last_of_run(engine: Engine, checksum: Checksum, partition: int, segment: int, run: Run) -> Stored:
+def last_of_run(engine: Database, checksum: Checksum, partition: int, segment: int, run: Run) -> Stored:
     """The last batch of a segment's last run, verified.
 
     Raises:

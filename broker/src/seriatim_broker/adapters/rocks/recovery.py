@@ -20,14 +20,14 @@ from ...core.producers import Window
 from . import keys
 from .codec import read_cursor, read_extent, read_preparation, read_run, read_segment, read_tail, read_window
 from .copies import CopyTable
-from .engine import CURSOR, INDEX, META, Engine
 from .extents import Extent, ExtentTable, Run, SegmentLog
+from .floor import CURSOR, INDEX, META, Database
 from .reader import last_of_run, plan, read_stretches, verify_tail
 
 _NO_LIMIT_BYTES = 1 << 62
 
 
-def recover_extents(engine: Engine, table: ExtentTable) -> None:
+def recover_extents(engine: Database, table: ExtentTable) -> None:
     """Take up the extents: those with a record are in use, the others are spare."""
     end = keys.extent_key(0xFFFFFFFF)
     with engine.cursor(INDEX, end) as cursor:
@@ -44,7 +44,7 @@ def recover_extents(engine: Engine, table: ExtentTable) -> None:
 class Recovery:
     """One pass over everything; fills the tables of the storage as it goes."""
 
-    def __init__(self, engine: Engine, checksum: Checksum, table: ExtentTable, copies: CopyTable) -> None:
+    def __init__(self, engine: Database, checksum: Checksum, table: ExtentTable, copies: CopyTable) -> None:
         self._engine = engine
         self._checksum = checksum
         self._table = table

@@ -1,8 +1,9 @@
 """The storage of a broker: what `interfaces.storage` asks for, on RocksDB.
 
-The parts: `engine` (rocksdict), `writer` (groups and flushes), `extents` (where batches are), `head_cache` (newest
-batches in memory), `copies` (tail copies), `reader`, `recovery`, `housekeeping`. Here is what ties them: each `Write`
-becomes operations of one group, and the tables in memory follow at once.
+The parts: `floor` (what is asked of a machine: `engine`, which is rocksdict, and others), `writer` (groups, flushes),
+`extents` (where batches are), `head_cache` (newest batches in memory), `copies` (tail copies), `reader`, `recovery`,
+`housekeeping`. Here is what ties them: each `Write` becomes operations of one group, and the tables in memory follow at
+once.
 
 Nothing here waits for the disk on the event loop, and nothing is called on any thread that waits for it with the
 interpreter lock (see `engine`), but for the blocks of a read.
@@ -13,7 +14,6 @@ Lives on one event loop, that of the first `submit`.
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
@@ -41,12 +41,15 @@ from ...core.log import (
 )
 from . import codec, keys
 from .copies import CopyTable
-from .engine import CURSOR, DELETE, DELETE_RANGE, INDEX, META, PUT, Engine, extent_name
+from .engine import Engine, die
 from .extents import Extent, ExtentTable, SegmentLog
+from .floor import CURSOR, DELETE, DELETE_RANGE, INDEX, META, PUT, Floor, extent_name
+from .flusher import FlushThread
 from .head_cache import HeadCache
 from .housekeeping import Housekeeper
 from .reader import Reader, Stored
 from .recovery import Recovery, recover_extents
+from .room import DiskRoom, disk_size_bytes
 from .settings import RocksSettings
 from .watermark import Watermark
 from .writer import Group, Writer
@@ -60,26 +63,33 @@ _KEY_BYTES: Final = 16
 class RocksStorage:
     """A log of extents with the control records beside it, in one RocksDB."""
 
-    def __init__(self, directory: Path, settings: RocksSettings, checksum: Checksum) -> None:
-        """Use `open`."""
-        self._directory = directory
-        disk = os.statvfs(directory)
-        settings = self._settings = settings.for_disk(disk.f_blocks * disk.f_frsize)
+    def __init__(
+        self,
+        floor: Floor,
+        settings: RocksSettings,
+        checksum: Checksum,
+        on_closed: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Over a floor that was just opened; `open` makes it for a directory. Blocks.
+
+        Raises:
+            CorruptionError: What is there ends before what was durable.
+        """
+        self._floor = floor
+        self._settings = settings
         self._checksum = checksum
-        self._watermark = Watermark(directory, checksum)
-        self._engine = Engine(directory / _DATABASE, settings)
+        self._engine = floor.database
         self._table = ExtentTable()
         self._copies = CopyTable()
         self._head = HeadCache(settings.head_cache_size_bytes_max)
-        self._writer = Writer(self._engine, settings, self._watermark)
+        self._writer = Writer(floor, settings)
         self._writer.on_flushed = self._flushed
         self.reader = Reader(self._engine, checksum, self._table, self._copies, self._head, self._writer, settings)
         self._housekeeper = Housekeeper(self, self._table, self._writer, self.reader, settings)
         self._report: Callable[[int], None] = lambda _ticket: None
-        self._on_closed: Callable[[], None] = lambda: None
+        self._on_closed = on_closed
         self._is_recovered = False
         self._is_closed = False
-        self._disk_full = (0.0, False)
         self._apply: dict[type[Any], Callable[[Group, Any], None]] = {
             PutBatch: self._put_batch,
             PutSegment: self._put_segment,
@@ -92,6 +102,10 @@ class RocksStorage:
             DropSegment: self._drop_segment,
             DropPartition: self._drop_partition,
         }
+        sequence = floor.database.sequence()
+        floor.mark.check(sequence)
+        floor.mark.open(sequence)
+        recover_extents(floor.database, self._table)
 
     @classmethod
     def open(
@@ -100,7 +114,7 @@ class RocksStorage:
         settings: RocksSettings,
         checksum: Checksum,
         *,
-        on_closed: Callable[[], None] | None = None,
+        on_closed: Callable[[], None] = lambda: None,
     ) -> RocksStorage:
         """Open, or make, the storage in a directory that this process has locked. Blocks.
 
@@ -115,14 +129,16 @@ class RocksStorage:
             CorruptionError: What is there is damaged, or ends before what was durable.
             StorageError: It cannot be opened.
         """
-        storage = cls(directory, settings, checksum)
-        if on_closed is not None:
-            storage._on_closed = on_closed
-        sequence = storage._engine.sequence()
-        storage._watermark.check(sequence)
-        storage._watermark.open(sequence)
-        recover_extents(storage._engine, storage._table)
-        return storage
+        settings = settings.for_disk(disk_size_bytes(directory))
+        floor = Floor(
+            Engine(directory / _DATABASE, settings),
+            Watermark(directory, checksum),
+            FlushThread(),
+            DiskRoom(directory, settings).is_full,
+            _now_ms,
+            die,
+        )
+        return cls(floor, settings, checksum, on_closed)
 
     # ---- the interface ----------------------------------------------------------------------------------
 
@@ -168,17 +184,7 @@ class RocksStorage:
 
     def is_disk_full(self) -> bool:
         """Whether the disk's reserve is reached: new appends must be refused. Looked up once a second."""
-        now = time.monotonic()
-        if now >= self._disk_full[0]:
-            disk = os.statvfs(self._directory)
-            reserve = max(
-                disk.f_blocks * disk.f_frsize * self._settings.reserve_percent // 100, self._settings.reserve_bytes_min
-            )
-            is_full = disk.f_bavail * disk.f_frsize < reserve
-            if is_full != self._disk_full[1]:
-                _log.warning("disk reserve", is_reached=is_full, reserve=reserve)
-            self._disk_full = (now + self._settings.disk_check_ms / 1000, is_full)
-        return self._disk_full[1]
+        return self._floor.is_full()
 
     async def read(
         self, partition: PartitionId, segment_no: int, from_index: int, until_index: int, max_bytes: int
@@ -203,7 +209,7 @@ class RocksStorage:
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(None, self.reader.close)
         await loop.run_in_executor(None, self._engine.close)
-        self._watermark.close()
+        self._floor.mark.close()
         self._on_closed()
 
     async def settle(self) -> None:
@@ -361,12 +367,14 @@ class RocksStorage:
             return active
         is_full = active.size_bytes >= settings.extent_size_bytes_max
         are_many_spare = len(spares) >= len(self._table.extents)
-        if is_full or (are_many_spare and _now_ms() - active.opened_at_ms >= settings.extent_age_s_max * 1000):
+        if is_full or (
+            are_many_spare and self._floor.now_ms() - active.opened_at_ms >= settings.extent_age_s_max * 1000
+        ):
             return self._begin_extent(group)
         return active
 
     def _begin_extent(self, group: Group) -> Extent:
-        extent = self._table.begin(_now_ms())
+        extent = self._table.begin(self._floor.now_ms())
         self._put(group, INDEX, keys.extent_key(extent.number), codec.write_extent(extent.opened_at_ms))
         self._housekeeper.wake()
         return extent

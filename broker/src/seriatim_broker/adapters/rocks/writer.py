@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import queue
-import threading
 from bisect import insort
 from collections import deque
 from collections.abc import Callable
@@ -22,9 +20,8 @@ from operator import itemgetter
 
 from ...core.producers import Window
 from .codec import WINDOW_BYTES_MAX, write_window
-from .engine import PUT, Engine, Family, Op, WriteRefusedError, die
+from .floor import PUT, Family, Floor, FlushFailedError, Op, WriteRefusedError
 from .settings import RocksSettings
-from .watermark import Watermark
 
 _OP_OVERHEAD_BYTES = 64
 
@@ -59,19 +56,16 @@ class Group:
 
 
 class Writer:
-    """The queue of groups. Everything here runs on the event loop, but `_flush_forever`."""
+    """The queue of groups. Everything here runs on the event loop, but `_flush`."""
 
-    def __init__(self, engine: Engine, settings: RocksSettings, watermark: Watermark) -> None:
-        self._engine = engine
+    def __init__(self, floor: Floor, settings: RocksSettings) -> None:
+        self._floor = floor
         self._settings = settings
-        self._watermark = watermark
         self._loop: asyncio.AbstractEventLoop | None = None
         self._groups: deque[Group] = deque()
         self._turn_is_due = False
         self._is_flushing = False
         self._flushing_bytes = 0
-        self._flushes: queue.SimpleQueue[tuple[int, int] | None] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []  # by ticket
         self.queued_bytes = 0
         self.ticket = 0
@@ -110,12 +104,9 @@ class Writer:
             await done
 
     async def close(self) -> None:
-        """Drain, then end the flusher's thread."""
+        """Drain, then end the flusher."""
         await self.drain()
-        if self._thread is not None:
-            self._flushes.put(None)
-            await asyncio.get_running_loop().run_in_executor(None, self._thread.join)
-            self._thread = None
+        await self._floor.flusher.close()
 
     # ---- turns ------------------------------------------------------------------------------------------
 
@@ -123,15 +114,10 @@ class Writer:
         if self._turn_is_due or self._is_flushing:
             return
         if self._loop is None:
-            self._start(asyncio.get_running_loop())
-        assert self._loop is not None
+            self._loop = asyncio.get_running_loop()
+            self._floor.flusher.start(self._flush)
         self._turn_is_due = True
         self._loop.call_soon(self._turn)
-
-    def _start(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._thread = threading.Thread(target=self._flush_forever, args=(loop,), name="seriatim-flusher", daemon=True)
-        self._thread.start()
 
     def _turn(self) -> None:
         self._turn_is_due = False
@@ -140,7 +126,7 @@ class Writer:
         group = self._groups[0]
         group.settle()
         try:
-            sequence = self._engine.write(group.ops)
+            sequence = self._floor.database.write(group.ops)
         except WriteRefusedError:
             self.refusals += 1
             self._turn_is_due = True
@@ -150,7 +136,7 @@ class Writer:
         self._is_flushing = True
         self._flushing_bytes = group.size_bytes
         self.written_ticket = group.ticket
-        self._flushes.put((group.ticket, sequence))
+        self._floor.flusher.put(group.ticket, sequence)
 
     def _flushed(self, ticket: int) -> None:
         self._is_flushing = False
@@ -167,15 +153,18 @@ class Writer:
                 done.set_result(None)
         self.on_flushed(ticket)
 
-    # ---- the flusher's thread ---------------------------------------------------------------------------
+    # ---- in the flusher ---------------------------------------------------------------------------------
 
-    def _flush_forever(self, loop: asyncio.AbstractEventLoop) -> None:
-        while (work := self._flushes.get()) is not None:
-            ticket, sequence = work
-            self._engine.flush_wal()
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
-                loop.call_soon_threadsafe(self._flushed, ticket)
-            try:
-                self._watermark.note(sequence)
-            except OSError as error:
-                die("the watermark cannot be written", error)
+    def _flush(self, ticket: int, sequence: int) -> None:
+        floor, loop = self._floor, self._loop
+        assert loop is not None
+        try:
+            floor.database.flush_wal()
+        except FlushFailedError as error:
+            floor.die("the write-ahead log cannot be flushed", error)
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
+            loop.call_soon_threadsafe(self._flushed, ticket)
+        try:
+            floor.mark.note(sequence)
+        except OSError as error:
+            floor.die("the watermark cannot be written", error)

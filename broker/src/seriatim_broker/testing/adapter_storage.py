@@ -1,0 +1,242 @@
+"""The real storage adapter in virtual time: its own code over a database in memory, and a record of what that holds.
+
+`AdapterDisk` outlives processes. It keeps, beside the adapter's database, the image that a disk would have if the
+adapter did what it should: each submit is durable in it when the flush that covers it is through, whatever the adapter
+reports. That is what a judge looks at, and what a start is compared with.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from random import Random
+from typing import Final, NoReturn
+
+from seriatim_api.batch import Checksum
+from seriatim_api.ids import PartitionId
+
+from seriatim_broker.adapters.rocks import RocksSettings, RocksStorage
+from seriatim_broker.adapters.rocks.floor import Floor
+from seriatim_broker.adapters.rocks.keys import batch_key
+from seriatim_broker.core.log import Batch, RecoveredPartition, Write
+
+from .memory_database import MemoryDatabase, MemoryEngine, MemoryMark
+from .memory_disk import MemoryDisk
+from .virtual_time import Timers
+
+EXTENT_COUNT: Final = 12
+
+SETTINGS: Final = RocksSettings(
+    extents=EXTENT_COUNT,
+    extent_size_bytes_max=6_000,
+    extent_copy_size_bytes_min=1,
+    head_cache_size_bytes_max=6_000,
+    reserve_bytes_min=0,
+)
+"""So small that extents follow one another, are copied forward and emptied, and reads come from all places."""
+
+QUEUE_COUNT_MAX: Final = 1_000
+
+
+class AdapterDisk(MemoryDisk):
+    """See the module."""
+
+    def __init__(self, chance: Random) -> None:
+        super().__init__()
+        self.database = MemoryDatabase(EXTENT_COUNT)
+        self.chance = chance
+        self.written_ticket = 0
+
+    def crash(self, kept_count: int) -> None:
+        """Lose what was not flushed; with `kept_count` the write that was about to be flushed is kept, if there is one.
+
+        The adapter writes one group at a time, so there is no more than one.
+        """
+        keeps = kept_count > 0 and self.database.pending_count > 0
+        self.database.crash(1 if keeps else 0)
+        super().crash(sum(1 for ticket, _ in self._pending if ticket <= self.written_ticket) if keeps else 0)
+
+    def flip(self, partition: PartitionId, segment_no: int, base_index: int) -> None:
+        """A bit of a stored batch changes, wherever it is stored."""
+        self.database.flip(batch_key(partition, segment_no, base_index), self.chance)
+
+    def twin(self) -> AdapterDisk:
+        """A copy of what is durable."""
+        twin = AdapterDisk(self.chance)
+        twin.durable, twin.visible = self.durable.twin(), self.durable.twin()
+        twin._ticket = twin.written_ticket = self._ticket
+        twin.database = self.database.twin()
+        return twin
+
+    def wipe(self) -> None:
+        """Lose everything."""
+        super().wipe()
+        self.database = MemoryDatabase(EXTENT_COUNT)
+
+
+class ProcessEndedError(BaseException):
+    """The adapter ended its process; not to be caught by anything in it."""
+
+
+class AdapterStorage:
+    """Implements `interfaces.storage.Storage`, by the adapter, for the process whose event loop is running.
+
+    Args:
+        disk: What is written to.
+        timers: The time of the disk.
+        checksum: What batches are checked with.
+        now_ms: The wall clock of the process.
+        sync_us: Draws how long the next flush takes.
+        ended: Called when the adapter ends the process.
+
+    Attributes:
+        is_full: What `is_disk_full` says.
+    """
+
+    def __init__(
+        self,
+        disk: AdapterDisk,
+        timers: Timers,
+        checksum: Checksum,
+        now_ms: Callable[[], int],
+        sync_us: Callable[[], int],
+        ended: Callable[[], object],
+    ) -> None:
+        self.is_full = False
+        self._disk = disk
+        self._timers = timers
+        self._checksum = checksum
+        self._now_ms = now_ms
+        self._sync_us = sync_us
+        self._tell_ended = ended
+        self._tickets: deque[tuple[int, int]] = deque()  # the adapter's and the image's
+        self._ended = False
+        self._engine: _Engine | None = None
+        self._rocks: RocksStorage | None = None
+
+    # ---- what the adapter stands on ---------------------------------------------------------------------
+
+    def _open(self) -> RocksStorage:
+        database = self._disk.database
+        self._engine = _Engine(database, self._flushed)
+        floor = Floor(
+            self._engine,
+            MemoryMark(database),
+            _Flusher(self._written, self._after_a_flush),
+            lambda: self.is_full,
+            self._now_ms,
+            self._die,
+        )
+        return RocksStorage(floor, SETTINGS, self._checksum)
+
+    def _die(self, reason: str, error: BaseException | None) -> NoReturn:
+        self._ended = True
+        self._tell_ended()
+        raise ProcessEndedError(reason) from error
+
+    def _written(self, ticket: int) -> None:
+        """Everything up to this ticket is written, and waits to be flushed."""
+        while self._tickets and self._tickets[0][0] <= ticket:
+            self._disk.written_ticket = self._tickets.popleft()[1]
+
+    def _after_a_flush(self, flush: Callable[[], object]) -> None:
+        self._timers.after(self._sync_us(), self._unless_ended, flush)
+
+    def _unless_ended(self, flush: Callable[[], object]) -> None:
+        if not self._ended:
+            with contextlib.suppress(ProcessEndedError):
+                flush()
+
+    def _flushed(self) -> None:
+        self._disk.sync(self._disk.written_ticket)
+
+    # ---- the interface ----------------------------------------------------------------------------------
+
+    @property
+    def rocks(self) -> RocksStorage:
+        """The adapter, once it was recovered."""
+        assert self._rocks is not None
+        return self._rocks
+
+    def recover(self) -> Iterator[RecoveredPartition]:
+        """What is on the disk, partition by partition."""
+        self._rocks = self._open()
+        return self._rocks.recover()
+
+    def submit(self, writes: Sequence[Write]) -> int:
+        """Take writes; returns their ticket."""
+        assert not self._ended, "a closed storage takes no writes"
+        ticket = self.rocks.submit(writes)
+        self._tickets.append((ticket, self._disk.submit(writes)))
+        return ticket
+
+    def on_durable(self, report: Callable[[int], None]) -> None:
+        """Name the function that is called with the highest durable ticket; never after the end."""
+
+        def unless_ended(ticket: int) -> None:
+            if not self._ended:
+                report(ticket)
+
+        self.rocks.on_durable(unless_ended)
+
+    @property
+    def is_saturated(self) -> bool:
+        """Whether new appends should be refused for now."""
+        return self._disk.pending_count > QUEUE_COUNT_MAX
+
+    def is_disk_full(self) -> bool:
+        """Whether new appends must be refused."""
+        return self.rocks.is_disk_full()
+
+    async def read(
+        self, partition: PartitionId, segment_no: int, from_index: int, until_index: int, max_bytes: int
+    ) -> list[Batch]:
+        """Batches that hold indexes of [from_index, until_index), at least one if there is any."""
+        return await self.rocks.read(partition, segment_no, from_index, until_index, max_bytes)
+
+    def end(self) -> None:
+        """The process has ended: nothing more of what it submitted becomes durable by itself."""
+        self._ended = True
+        if self._engine is not None:
+            self._engine.let_go()
+
+    async def close(self) -> None:
+        """Flush, and take nothing more."""
+        if self._rocks is not None and not self._ended:
+            await self._rocks.close()
+            self._ended = True
+
+
+class _Flusher:
+    """Has the adapter's flushes done when the disk is through with them."""
+
+    def __init__(self, written: Callable[[int], None], after_a_flush: Callable[[Callable[[], object]], None]) -> None:
+        self._written = written
+        self._after_a_flush = after_a_flush
+        self._work: Callable[[int, int], None] = lambda _ticket, _sequence: None
+
+    def start(self, work: Callable[[int, int], None]) -> None:
+        """What is done from now on."""
+        self._work = work
+
+    def put(self, ticket: int, sequence: int) -> None:
+        """Have one done."""
+        self._written(ticket)
+        self._after_a_flush(partial(self._work, ticket, sequence))
+
+    async def close(self) -> None:
+        """The writer is drained before: nothing is under way."""
+
+
+class _Engine(MemoryEngine):
+    """Says when a flush is through."""
+
+    def __init__(self, database: MemoryDatabase, flushed: Callable[[], None]) -> None:
+        super().__init__(database)
+        self._tell_flushed = flushed
+
+    def flush_wal(self) -> None:
+        super().flush_wal()
+        self._tell_flushed()

@@ -1,0 +1,88 @@
+"""The contract's cases over the adapter as the simulation runs it: its own code, over a database in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+
+import pytest
+from seriatim_broker.adapters.crc import crc32c
+from seriatim_broker.core.log import PutSegment, RecoveredPartition
+from seriatim_broker.testing.adapter_storage import AdapterDisk, AdapterStorage
+from seriatim_broker.testing.virtual_time import LoopTimers
+
+from .build import SegmentBuilder, segment_record
+from .contract import CASES, put, read_all
+
+globals().update(CASES)
+
+DEADLINE_S = 5.0
+
+
+class AdapterHarness:
+    """A storage over a disk that outlives it. A crash keeps nothing that was not flushed."""
+
+    def __init__(self) -> None:
+        self.disk = AdapterDisk(Random(1))
+        self.has_died = asyncio.Event()
+        self._open()
+
+    def _open(self) -> None:
+        self._durable = 0
+        self._arrived = asyncio.Event()
+        self.storage = AdapterStorage(self.disk, LoopTimers(), crc32c, lambda: 0, lambda: 100, self.has_died.set)
+        self.recovered: dict[int, RecoveredPartition] = {found.partition: found for found in self.storage.recover()}
+        self.storage.on_durable(self._take)
+
+    def _take(self, ticket: int) -> None:
+        assert ticket > self._durable, "tickets are reported in order"
+        self._durable = ticket
+        self._arrived.set()
+
+    async def durable(self, ticket: int) -> None:
+        """Wait until a ticket is reported durable."""
+        async with asyncio.timeout(DEADLINE_S):
+            while self._durable < ticket:
+                self._arrived.clear()
+                await self._arrived.wait()
+
+    async def reopen(self, *, crash: bool) -> None:
+        """End the storage and open another one over the disk."""
+        if crash:
+            self.storage.end()
+            self.disk.crash(0)
+        else:
+            await self.storage.close()
+        self._open()
+        held = {found.partition: found for found in self.disk.recover() if found.segments}
+        assert {number: found for number, found in self.recovered.items() if found.segments} == held
+
+
+@pytest.fixture
+async def harness() -> AdapterHarness:
+    """A storage that is open and recovered."""
+    return AdapterHarness()
+
+
+async def test_a_failed_flush_ends_the_process_and_reports_nothing(harness: AdapterHarness) -> None:
+    builder = SegmentBuilder(1, 1)
+    await put(harness, [PutSegment(builder.partition, segment_record())])
+    harness.disk.database.fails_next_flush = True
+    harness.storage.submit([builder.put()])
+    async with asyncio.timeout(DEADLINE_S):
+        await harness.has_died.wait()
+    assert harness._durable == 1
+    await harness.reopen(crash=True)
+    assert await read_all(harness, builder) == []
+
+
+async def test_what_was_written_and_not_flushed_may_be_there_after_a_crash(harness: AdapterHarness) -> None:
+    builder = SegmentBuilder(1, 1)
+    await put(harness, [PutSegment(builder.partition, segment_record())])
+    harness.storage.submit([builder.put()])
+    await asyncio.sleep(0)  # the turn in which it is written; the flush comes later
+    assert harness.disk.database.pending_count == 1
+    harness.storage.end()
+    harness.disk.crash(1)
+    harness._open()
+    assert await read_all(harness, builder) == builder.batches
