@@ -426,6 +426,9 @@ class Judge:
             self.fail("I1", f"{what}, where there is {batch and messages_of(batch)}")
         if level < AckLevel.REPLICATED:
             return
+        segment = self.history[partition][-1].segment(segment_no)
+        if segment is not None and segment.state is SegmentState.UNSETTLED:
+            self.fail("RT", f"{what}, which was opened over: later messages may have been acknowledged behind it")
         self._promise(what, partition, segment_no, batch.header.end_index, "I6")
         is_late = not self._flush and (partition, segment_no) in self.sealed  # of a resend: what was sealed is kept
         if level == AckLevel.REPLICATED_FLUSHED and not is_late:

@@ -15,6 +15,7 @@ from seriatim_api.ids import PartitionId
 from seriatim_broker.core import effects as fx
 from seriatim_broker.core.events import Append, ConsumerGone, Event, ResolveConsumer, ResolveProducer
 
+from .brokers import checksum
 from .faults import Options
 from .schedule import Schedule
 
@@ -387,7 +388,7 @@ class SimProducer:
             first_timestamp_ms=0,
             last_timestamp_ms=0,
             body_length=len(body),
-            body_crc=0,
+            body_crc=checksum(0, body),
         )
         messages = list(range(effect.batch_id, effect.batch_id + effect.message_count))
 

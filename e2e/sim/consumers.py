@@ -15,7 +15,6 @@ from seriatim_broker.core.log import Batch
 from .checkers import Judge, messages_of
 from .clients import Clients, Stream, ask_consumer_route
 
-CREDIT_BYTES = 1 << 30
 CONFIG = ct.ConsumerConfig(join_timeout_ms=250, ack_interval_ms=5, backoff_ms_min=2, backoff_ms_max=60)
 
 
@@ -135,7 +134,7 @@ class SimConsumer:
                 self._step(ct.Disconnected(address, None))
                 return
             self._streams[address] = stream
-            self._clients.send(stream, ConsumerCredit(stream.number, CREDIT_BYTES))
+            self._clients.send(stream, ConsumerCredit(stream.number, self._clients.options.credit_bytes))
             self._step(ct.Connected(address, stream.number))
             if not stream.is_open:
                 closed(stream)
@@ -190,6 +189,20 @@ class SimConsumer:
                 offset = make_offset(effect.segment, index)
                 self._judge.delivered(self.group, self.partition, offset, message, flagged=flagged)
                 self._done_later(index + 1)
+        take_us = self._clients.options.take_us
+        if take_us and self._place_stream is not None:
+            size_bytes = sum(batch.size_bytes for batch in self._batches)
+            self._schedule.after(take_us, self._take_more, self._place_stream, size_bytes)
+
+    @property
+    def _place_stream(self) -> Stream | None:
+        place = self._core.place
+        return self._streams.get(place.address) if place is not None else None
+
+    def _take_more(self, stream: Stream, size_bytes: int) -> None:
+        """A slow application is through with what it was given."""
+        if self.alive:
+            self._clients.send(stream, ConsumerCredit(stream.number, size_bytes))
 
     def _done_later(self, index: int) -> None:
         """The application is done with a message some messages, or some time, later."""

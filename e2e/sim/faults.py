@@ -33,6 +33,9 @@ KINDS: tuple[str, ...] = (
     "lonely",
     "consumer_crash",
     "island",
+    "fenced_apart",
+    "prepared_restart",
+    "two_servers",
 )
 """The faults that may be drawn; each is a method `inject_<kind>` of `e2e.sim.injector.Injector`."""
 
@@ -53,6 +56,10 @@ MORE_KINDS: tuple[str, ...] = ("producer_crash", "lose_group")
 """Those that a world meets only if it has something more than an ordinary one (`with_something_more`)."""
 
 
+DISK_KINDS: tuple[str, ...] = ("fsync_error",)
+"""Those that only the storage adapter can meet; methods of `e2e.sim.disks_world.DisksInjector`."""
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
     """The mix of one run.
@@ -63,6 +70,7 @@ class Options:
     at a time, the next one when all that the last one held has two copies again. `may_lose_groups`: also both disks of
     a group at once, for good; then somebody declares a gap. `record_segments_max`: how many segments a chain's record
     holds before older ones go to pages, where that is not what it is in production (whole brokers only).
+    `credit_bytes` and `take_us`: what consumers take at once, and how long that keeps them.
     """
 
     group_count: int = 2
@@ -99,6 +107,9 @@ class Options:
     wipe_share: float = 0.0
     late_group: bool = True
     ack_lag: int = 2
+    credit_bytes: int = 1 << 30
+    take_us: int = 0
+    reservation_messages: int = 4
     delivery_timeout_ms: int = 60_000
 
     flush: bool = True
@@ -231,7 +242,7 @@ def _switchers_race(rng: random.Random, options: Options) -> Options:
 
 def _anything(rng: random.Random) -> Options:
     kinds: dict[str, int] = {}
-    for kind in KINDS[:-1]:  # an island is drawn for whole brokers, or asked for
+    for kind in KINDS[:-4]:  # the others are drawn for whole brokers, or asked for
         if rng.random() < 0.55:
             kinds[kind] = rng.choice((1, 1, 2, 4))
     kinds.setdefault("crash", 1)
@@ -360,6 +371,74 @@ def _impatient(rng: random.Random, options: Options) -> Options:
     )
 
 
+def _failing_disks(rng: random.Random, options: Options) -> Options:
+    """Flushes fail, under processes that end and start again."""
+    return replace(options, kinds={"fsync_error": 4, "crash": 1, "slow_disk": 1}, fault_count=rng.choice((4, 6)))
+
+
+def _damage(rng: random.Random, options: Options) -> Options:
+    """Bits flip in what is stored, under switches and restarts."""
+    return replace(
+        options,
+        kinds={"bit_flip": 6, "complaint": 2, "crash": 1, "consumer_crash": 2, "lonely": 1},
+        fault_count=rng.choice((6, 12)),
+        wipe_share=0.0,
+    )
+
+
+def _fences(rng: random.Random, options: Options) -> Options:
+    """Members are fenced, restart, and are left alone with each other and their clients."""
+    return replace(
+        options,
+        kinds={"fenced_apart": 3, "crash": 1},
+        fault_count=rng.choice((2, 4)),
+        restart_us_max=rng.choice((15_000, 40_000)),
+        send_gap_us=rng.choice((2_000, 5_000)),
+        batches_per_producer=24,
+        sync_us_max=2_000,
+        coordinator_us_max=2_000,
+        wipe_share=0.0,
+    )
+
+
+def _prepared(rng: random.Random, options: Options) -> Options:
+    """Members restart between being prepared and being opened, and are left alone with their clients afterwards."""
+    return replace(
+        _fences(rng, options),
+        kinds={"prepared_restart": 1},
+        fault_count=rng.choice((1, 2)),
+        group_count=2,
+        partition_count=1,
+        fault_span_us=800_000,
+        certificate_never_share=0.0,
+        certificate_us_max=2_000,
+        outage_us_max=2_000_000,
+        send_gap_us=10_000,
+        batches_per_producer=120,
+        latency_rare_share=0.0,
+    )
+
+
+def _two_servers(rng: random.Random, options: Options) -> Options:
+    """Consumers are slow, and their servers are cut off from everybody but them, while others take over."""
+    return replace(
+        options,
+        kinds={"two_servers": 3, "complaint": 1},
+        fault_count=4,
+        fault_span_us=1_200_000,
+        partition_count=1,
+        late_group=True,
+        send_gap_us=2_000,
+        batches_per_producer=40,
+        outage_us_max=3_000_000,
+        credit_bytes=800,
+        reservation_messages=1_000,
+        take_us=rng.choice((150_000, 250_000)),
+        drain_us=40_000_000,
+        wipe_share=0.0,
+    )
+
+
 @dataclass(frozen=True)
 class Profile:
     """A kind of mix, and how often it is drawn."""
@@ -381,6 +460,11 @@ PROFILES: dict[str, Profile] = {
     "long-chains": Profile(_long_chains, 0),
     "producers-crash": Profile(_weak_levels, 0),
     "three-members": Profile(_three_members, 0),
+    "failing-disks": Profile(_failing_disks, 0),
+    "damage": Profile(_damage, 0),
+    "fences": Profile(_fences, 0),
+    "prepared": Profile(_prepared, 0),
+    "two-servers": Profile(_two_servers, 0),
 }
 
 MORE: tuple[str, ...] = ("suspects", "gaps", "producers-crash", "three-members", "long-chains")

@@ -11,7 +11,7 @@ from seriatim_api.ids import PartitionId, RunId
 from seriatim_broker.core import events as ev
 
 from .brokers import Broker
-from .faults import KINDS, MORE_KINDS, RUNTIME_KINDS
+from .faults import DISK_KINDS, KINDS, MORE_KINDS, RUNTIME_KINDS
 
 if TYPE_CHECKING:
     from .world import World
@@ -45,7 +45,8 @@ class Injector:
     def plan(self) -> None:
         """Schedule the faults."""
         weights = self._options.kinds
-        kinds = [kind for kind in (*KINDS, *RUNTIME_KINDS, *MORE_KINDS) for _ in range(weights.get(kind, 0))]
+        every = (*KINDS, *RUNTIME_KINDS, *MORE_KINDS, *DISK_KINDS)
+        kinds = [kind for kind in every for _ in range(weights.get(kind, 0))]
         now = self._schedule.now_us
         for number in range(self._options.fault_count):
             kind = self._rng.choice(kinds)
@@ -149,6 +150,17 @@ class Injector:
         others = [name for name in sorted(self._world.brokers) if name != server]
         self._cut([(server, name) for name in others], both=True)
         self._schedule.after(self._rng.randint(0, 100_000), self._world.clients.break_some, 0.4)
+
+    def inject_two_servers(self) -> None:
+        """The server of a sealed segment reaches nobody but consumers, some of whom stay while another takes over."""
+        chain, _ = self._world.coordinator.records.chain(self._partition())
+        if chain is None or len(chain.segments) < 2:
+            return
+        server = chain.segments[-2].server.broker
+        others = [name for name in sorted(self._world.brokers) if name != server]
+        self._island([server], others, is_isolated=True)
+        for after_us in (300_000, 420_000):  # later than what is taken for silence
+            self._schedule.after(after_us, self._world.clients.break_some, 0.5)
 
     def inject_lose_group(self) -> None:
         """All members of a group end, and none of their disks will be seen again."""
@@ -294,9 +306,14 @@ class Injector:
         """The members of the open segment reach each other and their clients, and nobody else."""
         members = self._open_members()
         others = [name for name in sorted(self._world.brokers) if name not in members]
+        self._island(members, others, self._rng.random() < 0.7)
+
+    def _island(self, members: list[str], others: list[str], is_isolated: bool) -> None:
+        if self._healing:
+            return
         self._cut([(member, other) for member in members for other in others], both=True)
         isolated = self._world.coordinator.isolated
-        if self._rng.random() < 0.7:
+        if is_isolated:
             self._tell(f"{members} cannot reach the coordinator")
             for member in members:
                 isolated[member] = isolated.get(member, 0) + 1
@@ -355,6 +372,48 @@ class Injector:
         self._hold(pairs, breaks=False)
         for name in (first, second):
             self._ask(name, lambda request, until: ev.ResolveProducer(request, partition, segment.no, until))
+
+    def inject_fenced_apart(self) -> None:
+        """A switcher reaches one member of the open segment only, which restarts; both are alone with their clients."""
+        partition = self._partition()
+        chain, _ = self._world.coordinator.records.chain(partition)
+        if chain is None:
+            return
+        segment = chain.open_segment
+        members = [member.broker for member in segment.members]
+        others = [name for name in sorted(self._world.brokers) if name not in members]
+        fenced = self._world.brokers[members[-1]]
+        switcher = self._rng.choice(others)
+        self._tell(f"{switcher} switches segment {segment.no} by {fenced.name} alone, which restarts")
+        self._hold([(switcher, members[0]), (members[0], switcher)], breaks=False)
+        self._ask(switcher, lambda request, until: ev.ResolveProducer(request, partition, segment.no, until))
+        after_us = self._rng.randint(4_000, 40_000)
+        self._schedule.after(after_us, self._island, members, others, True)
+        self._schedule.after(after_us, self.crash, fenced)
+
+    def inject_prepared_restart(self) -> None:
+        """Who is prepared to be the next master restarts before it is; later it is alone with its slave and clients."""
+        partition = self._partition()
+        chain, _ = self._world.coordinator.records.chain(partition)
+        if chain is None:
+            return
+        no, group = chain.open_segment.no, chain.open_segment.group
+        nexts = sorted(name for name, broker in self._world.brokers.items() if broker.group != group)[:2]
+        others = [name for name in sorted(self._world.brokers) if name not in nexts]
+        turn = (partition + no) % len(nexts)
+        master, slave = self._world.brokers[nexts[turn]], self._world.brokers[nexts[turn - 1]]
+        self._tell(f"{others[0]} switches away from segment {no}; {master.name} restarts while {slave.name} is slow")
+        slave.slow_until_us = self._schedule.now_us + 100_000
+
+        def complain(of: int) -> None:
+            self._ask(others[0], lambda request, until: ev.ResolveProducer(request, partition, of, until))
+
+        complain(no)
+        self._schedule.after(self._rng.randint(5_000, 25_000), self.crash, master)
+        apart_us = self._rng.randint(200_000, 300_000)
+        self._schedule.after(apart_us, self._island, nexts, others, True)
+        for later_us in (10_000, 150_000, 300_000):
+            self._schedule.after(apart_us + later_us, complain, no + 1)
 
     def inject_plan(self) -> None:
         """A planned switch, asked of some broker."""

@@ -4,7 +4,10 @@ python -m e2e.sim --minutes 10            seeds on all cores for ten minutes; wh
 python -m e2e.sim --seeds 200             seeds 0 to 199
 python -m e2e.sim --seed 17 --trace       what happened in seed 17, step by step
 python -m e2e.sim --mutation NAME         seeds until the mutant is found
-With --cores the worlds are of bare cores, without the runtime: less is simulated, and ten times faster.
+python -m e2e.sim --mutants               the table of planted bugs: seeds until each is found, and by which promise
+
+Worlds are of whole brokers (--world brokers); of bare cores, without the runtime, which simulates less and is ten times
+faster (cores); or of whole brokers whose disks the real storage adapter writes (disks).
 """
 
 from __future__ import annotations
@@ -22,20 +25,23 @@ from dataclasses import dataclass, replace
 
 import structlog
 
+from .disks_world import DisksWorld
 from .faults import PROFILES
 from .mutations import MUTATIONS, OVERLAPPING, applied
-from .runtime_mutations import RUNTIME_MUTATIONS
 from .runtime_world import RuntimeWorld
 from .world import Result, World
 
 CHUNK = 25
 SHRINK_RUNS_MAX = 60
+DISKS_EVERY = 3
+"""When nobody says in which world: of so many seeds one has the storage adapter."""
+
 STORY_LINES = 60
 """Of a failing seed's story, when it is not asked for by itself."""
 
-MUTANTS = {**MUTATIONS, **RUNTIME_MUTATIONS, **OVERLAPPING}
+MUTANTS = {**MUTATIONS, **OVERLAPPING}
 
-WORLDS: dict[str, type[World]] = {"cores": World, "brokers": RuntimeWorld}
+WORLDS: dict[str, type[World]] = {"cores": World, "brokers": RuntimeWorld, "disks": DisksWorld}
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +87,7 @@ class Task:
     def command(self) -> str:
         """How to see it again."""
         words = [f"python -m e2e.sim --seed {self.seed}"]
-        words += ["--cores"] if self.world == "cores" else []
+        words += [f"--world {self.world}"] if self.world != "brokers" and not self.mutation else []
         words += [
             f"--{name} {value}" for name, value in (("mutation", self.mutation), ("profile", self.profile)) if value
         ]
@@ -179,7 +185,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--minutes", type=float, default=0.0, help="run seeds for so long instead")
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--steps", type=int, default=0, help="batches of a run of whole brokers; left out: drawn")
-    parser.add_argument("--cores", action="store_true", help="worlds of bare cores")
+    parser.add_argument("--world", default="", choices=["", *WORLDS], help="what is simulated")
+    parser.add_argument("--mutants", action="store_true", help="look for every planted bug, and print the table")
     parser.add_argument("--without", default="", help="numbers of faults that do not strike, as a shrunk seed says")
     parser.add_argument("--trace", action="store_true", help="print the story")
     parser.add_argument("--last", type=int, default=0, help="of the story only the last lines")
@@ -189,7 +196,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--keep-going", action="store_true", help="do not stop at the fifth failing seed")
     options = parser.parse_args(arguments)
     mutation = MUTANTS.get(options.mutation)
-    world = "cores" if options.cores or (mutation and mutation.world == "cores") else "brokers"
+    if options.mutants:
+        return _table_of_mutants(options.seeds)
+    world = options.world or (mutation.world if mutation else "brokers")
     left_out = frozenset(int(number) for number in options.without.split(",") if number)
     task = Task(
         options.seed or 0, world, options.mutation, options.profile, options.steps, left_out, trace=options.trace
@@ -217,13 +226,19 @@ def _tell(task: Task, failed: Result, last: int = 0) -> None:
     _print_story(result, last or STORY_LINES)
 
 
+def _task_of(task: Task, options: argparse.Namespace, seed: int) -> Task:
+    """One of many: now and then in the world with the storage adapter, unless somebody said in which."""
+    mixed = not options.world and not task.mutation and seed % DISKS_EVERY == 0
+    return replace(task, seed=seed, trace=False, world="disks" if mixed else task.world)
+
+
 def _tasks(task: Task, options: argparse.Namespace, began_s: float) -> Iterator[Task]:
     last = options.first + options.seeds
     for seed in itertools.count(options.first):
         over = time.monotonic() - began_s > options.minutes * 60 if options.minutes else seed >= last
         if over:
             return
-        yield replace(task, seed=seed, trace=False)
+        yield _task_of(task, options, seed)
 
 
 def _waves(task: Task, options: argparse.Namespace, processes: int) -> Iterator[Result]:
@@ -237,6 +252,19 @@ def _waves(task: Task, options: argparse.Namespace, processes: int) -> Iterator[
     with multiprocessing.get_context("spawn").Pool(processes) as pool:
         while wave := list(itertools.islice(tasks, processes * chunk * 4)):
             yield from pool.imap(Task.run, wave, chunksize=chunk)
+
+
+def _table_of_mutants(seed_count: int) -> int:
+    """Markdown: where each bug is planted, what is left out, the first seed that shows it, and the broken promise."""
+    print("| planted bug | in | rule that is left out | seeds until found | broken first |")
+    print("|---|---|---|---|---|")
+    missed = 0
+    for name, mutation in MUTATIONS.items():
+        found = find(name, range(seed_count))
+        missed += found is None
+        seeds, rule = (str(found.seed + 1), found.rule) if found is not None else (f"not within {seed_count}", "")
+        print(f"| `{name}` | {mutation.layer} | {mutation.rule} | {seeds} | {rule} |", flush=True)
+    return int(missed > 0)
 
 
 def _many(task: Task, options: argparse.Namespace) -> int:
@@ -268,7 +296,7 @@ def _many(task: Task, options: argparse.Namespace) -> int:
     print("notes seen: " + ", ".join(f"{name} {seen}" for name, seen in sorted(states.items())))
     print("rules broken: " + ", ".join(f"{rule} {n}" for rule, n in Counter(f.rule for f in failures).most_common()))
     if failures and not task.mutation:
-        _tell(replace(task, seed=failures[0].seed, trace=False), failures[0])
+        _tell(_task_of(task, options, failures[0].seed), failures[0])
     found = bool(failures)
     return int(found if not task.mutation else not found)
 

@@ -11,19 +11,19 @@ import contextlib
 import traceback
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from seriatim_api.errors import DiskFullError, OverloadedError, SeriatimError
 from seriatim_api.ids import MemberId
 from seriatim_broker.core import effects as fx
 from seriatim_broker.core.events import Append, ConsumerGone, Event, PlanSwitch
 from seriatim_broker.core.log import RecoveredPartition
+from seriatim_broker.interfaces.storage import Storage
 from seriatim_broker.runtime.caretaker import CaretakerSettings
 from seriatim_broker.runtime.membership import Identity, Place
 from seriatim_broker.testing.memory_disk import MemoryDisk
 from seriatim_broker.testing.simulated_broker import Machine, SimulatedBroker
 from seriatim_broker.testing.simulated_directory import SimulatedDirectory
-from seriatim_broker.testing.simulated_storage import SimulatedStorage
 from seriatim_broker.testing.virtual_time import ProcessClock, ProcessLoop
 
 from .brokers import WALL_MS_START, checksum
@@ -36,8 +36,16 @@ if TYPE_CHECKING:
 
 HEAL_AFTER_S = 1.0
 HAND_OVER_S = 0.3
+READ_US = (20, 500)
 START_AGAIN_US = 100_000
 """A process that could not join is started again by its supervisor."""
+
+
+class ProcessStorage(Storage, Protocol):
+    """A storage that ends with its process."""
+
+    def end(self) -> None:
+        """Nothing more of what was submitted becomes durable by itself."""
 
 
 class RuntimeBroker:
@@ -122,7 +130,7 @@ class RuntimeProcess:
         self.clock = ProcessClock(world.schedule.time, rng.randint(1_000_000, 50_000_000), wall_ms, drift, rng)
         self.loop = ProcessLoop(world.schedule.time, self.clock, self.name)
         self._simulated: SimulatedBroker | None = None
-        self._storage: SimulatedStorage | None = None
+        self._storage: ProcessStorage | None = None
         self._task: asyncio.Task[None] | None = None
         self._requests: dict[int, int] = {}
         self._streams: dict[int, int] = {}
@@ -169,9 +177,7 @@ class RuntimeProcess:
         world, broker, rng = self._world, self.broker, self._schedule.rng
         group, _, slot = self.name.rpartition("-")
         place = Place(CLUSTER, group, int(slot), self.name, replace_disk=broker.replace_disk)
-        self._storage = SimulatedStorage(
-            broker.disk, self._schedule.time, lambda: world.sync_us(broker), lambda: rng.randint(20, 500)
-        )
+        self._storage = world.open_storage(self)
         machine = Machine(
             broker.directory,
             self._storage,
@@ -213,6 +219,9 @@ class RuntimeProcess:
             return
         error = None if task.cancelled() else task.exception()
         self._schedule.tell(self.name, f"ends by itself: {error!r}")
+        if isinstance(error, Violation):
+            self._schedule.time.fail(error)
+            return
         if not isinstance(error, SeriatimError | TimeoutError) or self.is_serving:
             text = "".join(traceback.format_exception(error)) if error is not None else "no error"
             self._schedule.time.fail(Violation("CORE", f"{self.name} ended by itself: {text}"))

@@ -17,9 +17,10 @@ from seriatim_api.ids import MemberId, RunId
 from seriatim_api.v1 import records_pb2
 from seriatim_broker.runtime import archive, records
 from seriatim_broker.testing.memory_network import MemoryNetwork
+from seriatim_broker.testing.simulated_storage import SimulatedStorage
 
 from .faults import Options, draw_for_brokers, draw_latency_us
-from .runtime_brokers import START_AGAIN_US, RuntimeBroker, RuntimeProcess
+from .runtime_brokers import READ_US, START_AGAIN_US, ProcessStorage, RuntimeBroker, RuntimeProcess
 from .runtime_coordinator import RuntimeCoordinator
 from .runtime_injector import RuntimeInjector
 from .schedule import Violation
@@ -64,6 +65,13 @@ class RuntimeWorld(World):
         return RuntimeCoordinator(self.schedule, self.options, self.judge)
 
     # ---- disks --------------------------------------------------------------------------------------
+
+    def open_storage(self, process: RuntimeProcess) -> ProcessStorage:
+        """What a process writes to."""
+        broker, rng = process.broker, self.schedule.rng
+        return SimulatedStorage(
+            broker.disk, self.schedule.time, lambda: self.sync_us(broker), lambda: rng.randint(*READ_US)
+        )
 
     def replace_disk(self, broker: Any) -> None:
         """The slot gets an empty disk; the operator says so at its next start."""

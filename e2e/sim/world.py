@@ -7,7 +7,7 @@ the judge looks on throughout and compares everything at the end.
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from seriatim._core import producer as producing
@@ -53,7 +53,6 @@ SIM_CONFIG = BrokerConfig(
     retry_us_max=300_000,
     commit_idle_us=5_000,
     flapping_us=600_000,
-    reservation_messages=4,
     deliver_bytes=600,
     ack_sync_us=15_000,
 )
@@ -100,7 +99,7 @@ class World:
         self._left_out = left_out
         self.schedule = Schedule(seed, trace=trace, detailed=detailed)
         self.options = self._draw(profile, batch_count)
-        self.config = SIM_CONFIG
+        self.config = replace(SIM_CONFIG, reservation_messages=self.options.reservation_messages)
         self.core_kind = core_kind
         self.brokers: dict[str, Broker] = {}
         for group in range(self.options.group_count):

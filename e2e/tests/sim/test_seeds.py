@@ -1,4 +1,4 @@
-"""Clusters of cores: 2,000 seeds without a broken promise, the same each time, and no rule that could be left out."""
+"""Clusters of cores: 2,000 seeds without a broken promise, the same each time."""
 
 from __future__ import annotations
 
@@ -9,12 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from e2e.sim.mutations import MUTATIONS
-from e2e.sim.run import Task, find, run_seed, run_seeds
+from e2e.sim.run import Task, run_seed, run_seeds
 
 SEED_COUNT = 2000
-SEEDS_A_MUTANT = 300
-"""At the most; nearly all are found within ten."""
 REPOSITORY = Path(__file__).parents[3]
 
 
@@ -30,7 +27,7 @@ def test_two_thousand_seeds_keep_every_promise() -> None:
             states[state] = states.get(state, 0) + 1
         if result.violation:
             broken.append(
-                f"seed {result.seed} (python -m e2e.sim --cores --seed {result.seed} --trace): {result.violation}"
+                f"seed {result.seed} (python -m e2e.sim --world cores --seed {result.seed} --trace): {result.violation}"
             )
         assert len(broken) < 10, "\n".join(broken)
     assert not broken, "\n".join(broken)
@@ -99,10 +96,3 @@ def _digests(hash_seed: str) -> str:
 
 def test_a_seed_runs_the_same_in_every_process() -> None:
     assert _digests("1") == _digests("2")
-
-
-@pytest.mark.parametrize("name", MUTATIONS)
-def test_a_removed_rule_is_found(name: str) -> None:
-    mutation = MUTATIONS[name]
-    found = find(name, range(SEEDS_A_MUTANT))
-    assert found is not None, f"nothing shows that this rule is needed: {mutation.rule}"

@@ -27,7 +27,7 @@ from seriatim_broker.runtime.driver import Driver
 from seriatim_broker.runtime.keys import Keys
 from seriatim_broker.testing.simulated_directory import SimulatedDirectory
 
-from .mutations import Mutation, Patch
+from .mutation import Mutation, Patch
 
 _LOSS = ("I1", "I2", "I5", "I6", "I7", "I9", "I10", "I12", "RT", "COPY", "CORE", "TABLE", "CERT")
 
@@ -118,28 +118,54 @@ def _own_run_is_certified() -> list[Patch]:
     return [(membership, "_certify_earlier_runs", too_many)]
 
 
-RUNTIME_MUTATIONS: dict[str, Mutation] = {
-    "durable-early": Mutation("durable is what the storage reported", _durable_when_submitted, _LOSS, world="brokers"),
-    "unknown-done": Mutation("no answer is no success", _unknown_is_done, _LOSS, "switchers-race", world="brokers"),
+MUTATIONS: dict[str, Mutation] = {
+    "durable-early": Mutation(
+        "durable is what the storage reported", _durable_when_submitted, _LOSS, world="brokers", layer="runtime"
+    ),
+    "unknown-done": Mutation(
+        "no answer is no success", _unknown_is_done, _LOSS, "switchers-race", world="brokers", layer="runtime"
+    ),
     "chain-compare": Mutation(
-        "a chain's write compares its revision", _chain_is_not_compared, _LOSS, "switchers-race", world="brokers"
+        "a chain's write compares its revision",
+        _chain_is_not_compared,
+        _LOSS,
+        "switchers-race",
+        world="brokers",
+        layer="runtime",
     ),
     "certificate-compare": Mutation(
-        "a certificate is read, and compared", _certificate_is_not_compared, ("I7",), "groups-die", world="brokers"
+        "a certificate is read, and compared",
+        _certificate_is_not_compared,
+        ("I7",),
+        "groups-die",
+        world="brokers",
+        layer="runtime",
     ),
-    "run-raised": Mutation("each start is a new run", _run_is_not_raised, _LOSS, "groups-die", world="brokers"),
+    "run-raised": Mutation(
+        "each start is a new run", _run_is_not_raised, _LOSS, "groups-die", world="brokers", layer="runtime"
+    ),
     "own-certificate": Mutation(
         "a start certifies the runs before it, not its own",
         _own_run_is_certified,
         _LOSS,
         "groups-die",
         world="brokers",
+        layer="runtime",
     ),
     "conflict-done": Mutation(
-        "a transaction that did not hold wrote nothing", _conflict_is_done, _LOSS, "switchers-race", world="brokers"
+        "a transaction that did not hold wrote nothing",
+        _conflict_is_done,
+        _LOSS,
+        "switchers-race",
+        world="brokers",
+        layer="runtime",
     ),
     "durable-latest": Mutation(
-        "a report of the storage covers its ticket and no more", _any_ticket_covers_all, _LOSS, world="brokers"
+        "a report of the storage covers its ticket and no more",
+        _any_ticket_covers_all,
+        _LOSS,
+        world="brokers",
+        layer="runtime",
     ),
 }
 """By name."""

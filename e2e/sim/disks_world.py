@@ -1,0 +1,100 @@
+"""A world of whole brokers whose disks are written by the real storage adapter, over a database in memory.
+
+Here runs what the other worlds leave out of a broker: how writes become operations of a group, extents that are begun,
+copied forward and emptied, the newest batches in memory, what a start finds. Some things can happen only here: a flush
+fails, and a bit flips in a batch that a start must read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from seriatim_api.errors import CorruptionError
+from seriatim_api.ids import RunId
+from seriatim_broker.core.log import RecoveredPartition
+from seriatim_broker.testing.adapter_storage import AdapterDisk, AdapterStorage
+
+from .brokers import checksum
+from .checkers import Judge
+from .runtime_brokers import READ_US, START_AGAIN_US, ProcessStorage, RuntimeBroker, RuntimeProcess
+from .runtime_injector import RuntimeInjector
+from .runtime_world import RuntimeWorld
+
+
+class JudgedStorage(AdapterStorage):
+    """What a start finds is compared with what was durable."""
+
+    judge: Judge
+    name: str
+
+    def recover(self) -> Iterator[RecoveredPartition]:
+        """What is on the disk."""
+        found = sorted(super().recover(), key=lambda partition: partition.partition)
+        held = [partition for partition in self._disk.recover() if not _is_empty(partition)]
+        if [partition for partition in found if not _is_empty(partition)] != held:
+            self.judge.fail("DISK", f"{self.name} finds {found} on its disk, and {held} was durable")
+        return iter(found)
+
+
+def _is_empty(partition: RecoveredPartition) -> bool:
+    return not (partition.segments or partition.preparations or partition.tail_copies or partition.cursors)
+
+
+class DisksInjector(RuntimeInjector):
+    """Also what a disk does to the one who writes on it."""
+
+    def inject_fsync_error(self) -> None:
+        """A flush fails, and what it should have made durable is gone."""
+        broker: Any = self._victim()
+        if broker.process is not None:
+            self._tell(f"the next flush of {broker.name} fails")
+            broker.disk.database.fails_next_flush = True
+
+
+class DisksWorld(RuntimeWorld):
+    """See the module."""
+
+    injector_kind = DisksInjector
+
+    def _make_broker(self, name: str, group: str) -> Any:
+        broker = RuntimeBroker(name, group, self._incarnation())
+        broker.disk = AdapterDisk(self.schedule.rng)
+        return broker
+
+    def open_storage(self, process: RuntimeProcess) -> ProcessStorage:
+        """What a process writes to."""
+        broker, rng = process.broker, self.schedule.rng
+        process.loop.work_us = lambda: rng.randint(*READ_US)
+        disk: Any = broker.disk
+        storage = JudgedStorage(
+            disk,
+            self.schedule.time,
+            checksum,
+            process.clock.wall_ms,
+            lambda: self.sync_us(broker),
+            lambda: self.schedule.after(0, self._disk_failed, process),
+        )
+        storage.judge, storage.name = self.judge, broker.name
+        return storage
+
+    def _disk_failed(self, process: RuntimeProcess) -> None:
+        """The adapter ended its process; the supervisor starts it again."""
+        broker = process.broker
+        if broker.process is not process:
+            return
+        self.judge.seen_states.add("disk failed")
+        self.schedule.tell("FAULT", f"{broker.name} ends, for its disk failed")
+        self.network.process_ended(process, silent=False)
+        process.end()
+        broker.refuses = True
+        broker.disk.crash(0)
+        self.clients.process_ended(process, silent=False)
+        self.coordinator.certify(RunId(broker.member, broker.run))
+        self.schedule.after(START_AGAIN_US, self._start_again, broker)
+
+    def start_failed(self, broker: RuntimeBroker, error: BaseException) -> None:
+        """Also: a start that finds damage on its disk is refused, and the operator gives the slot another disk."""
+        super().start_failed(broker, error)
+        if isinstance(error, CorruptionError):
+            self.replace_disk(broker)

@@ -1,0 +1,177 @@
+# ruff: noqa: SLF001 - a mutant replaces steps that nobody else may touch
+"""Rules of the client, removed one at a time: those of its ordering core, which runs in every simulated world."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from seriatim._core import consumer, giving_up, producer
+from seriatim._core.attempts import Batch
+from seriatim._core.consumer_types import Acknowledge, Deliver, Delivered
+from seriatim._core.producer_types import Effect, Send
+from seriatim._core.runs import Run
+
+from .. import clients
+from .mutation import Mutation, Patch
+
+_ORDER = ("GAP", "I1", "I2", "I9", "RT", "CORE")
+
+
+def _resend_out_of_order() -> list[Patch]:
+    real = producer.PartitionProducer._send
+
+    def send(self: producer.PartitionProducer, now_us: int, effects: list[Effect]) -> None:
+        """The newest of what is sent again goes first."""
+        before = len(effects)
+        real(self, now_us, effects)
+        sent = effects[before:]
+        first = sent[0] if sent else None
+        if isinstance(first, Send) and first.starts_run and first.run > 1 and len(sent) > 1:
+            again = [replace(effect, starts_run=False) for effect in reversed(sent) if isinstance(effect, Send)]
+            effects[before:] = [replace(again[0], starts_run=True), *again[1:]]
+
+    return [(producer.PartitionProducer, "_send", send)]
+
+
+def _cut_anew() -> list[Patch]:
+    real_attempt = Run.attempt
+    real_send = producer.PartitionProducer._send
+    real_carry = clients.SimProducer._attempt
+    again: set[tuple[int, int, int]] = set()
+
+    def attempt(self: Run, batch: Batch, stream: int, route_epoch: int) -> Send:
+        if batch.unknown_end and batch.message_count > 1:
+            again.add((batch.batch_id, self.number, batch.base_sequence))
+        return real_attempt(self, batch, stream, route_epoch)
+
+    def send(self: producer.PartitionProducer, now_us: int, effects: list[Effect]) -> None:
+        """What has an unknown end goes out again in two parts: the last message for itself."""
+        before = len(effects)
+        real_send(self, now_us, effects)
+        cut: list[Effect] = []
+        for effect in effects[before:]:
+            if isinstance(effect, Send) and (effect.batch_id, effect.run, effect.base_sequence) in again:
+                head = effect.message_count - 1
+                cut.append(replace(effect, message_count=head))
+                cut.append(
+                    replace(
+                        effect,
+                        batch_id=effect.batch_id + head,
+                        message_count=1,
+                        base_sequence=effect.base_sequence + head,
+                        starts_run=False,
+                    )
+                )
+            else:
+                cut.append(effect)
+        effects[before:] = cut
+
+    def carry(self: clients.SimProducer, effect: Send) -> None:
+        # A body is the id of its first message, and those of a batch follow one another.
+        self._bodies.setdefault(effect.batch_id, effect.batch_id.to_bytes(8, "big"))
+        real_carry(self, effect)
+
+    return [
+        (Run, "attempt", attempt),
+        (producer.PartitionProducer, "_send", send),
+        (clients.SimProducer, "_attempt", carry),
+    ]
+
+
+def _forgotten_at_a_redirect() -> list[Patch]:
+    real = Run.start
+
+    def start(self: Run, epoch: int, batches: Any) -> None:
+        """The next run begins behind what is on its way already."""
+        sent = sum(1 for batch in batches if batch.first_run and batch.epoch == epoch and not batch.acked)
+        real(self, epoch, batches)
+        self.sent_count = sent
+
+    return [(Run, "start", start)]
+
+
+def _last_attempt_decides() -> list[Patch]:
+    def end_attempt(self: Batch, run: int, *, proven: bool) -> bool:
+        """An attempt that is proven to have failed speaks for all of them."""
+        if run not in self.open_runs:
+            return False
+        self.open_runs = tuple(other for other in self.open_runs if other != run)
+        self.unknown_end = not proven
+        if proven:
+            self.open_runs = ()
+        return True
+
+    return [(Batch, "end_attempt", end_attempt)]
+
+
+def _sequences_are_kept() -> list[Patch]:
+    real = giving_up.give_up
+
+    def give_up(queue: Any, batch: Batch, error: Any, effects: list[Effect]) -> None:
+        """A batch that failed keeps its sequence, and so do those behind it."""
+        numbers = [(other, other.epoch, other.base_sequence) for other in queue.batches]
+        following = queue.epoch, queue.next_sequence
+        doubtful = batch.doubtful or any(other.acked for other in queue.batches)
+        real(queue, batch, error, effects)
+        if doubtful:
+            return
+        for other, epoch, base_sequence in numbers:
+            other.epoch, other.base_sequence = epoch, base_sequence
+        queue.epoch, queue.next_sequence = following
+
+    return [(giving_up, "give_up", give_up), (producer, "give_up", give_up)]
+
+
+def _unknown_goes_on_in_its_epoch() -> list[Patch]:
+    real = giving_up._go_on_in_next_epoch
+
+    def go_on(queue: Any, at: int, error: Any, effects: list[Effect]) -> None:
+        """What was given up as unknown leaves its numbers to those behind it, in the same epoch."""
+        epoch, first = queue.epoch, queue.batches[at].base_sequence
+        real(queue, at, error, effects)
+        queue.epoch = epoch
+        for batch in queue.batches:
+            batch.epoch = epoch
+        sequence = first
+        for batch in list(queue.batches)[at:]:
+            batch.base_sequence = sequence
+            sequence += batch.message_count
+        queue.next_sequence = sequence
+
+    return [(giving_up, "_go_on_in_next_epoch", go_on)]
+
+
+def _delivered_is_acknowledged() -> list[Patch]:
+    real = consumer.PartitionConsumer._delivered
+
+    def delivered(self: consumer.PartitionConsumer, event: Delivered, effects: list[Any]) -> None:
+        """What was handed to the application needs no word from it."""
+        real(self, event, effects)
+        if any(isinstance(effect, Deliver) for effect in effects):
+            self._acknowledge(Acknowledge(self.grant, self.segment, self.next_index))
+
+    return [(consumer.PartitionConsumer, "_delivered", delivered)]
+
+
+MUTATIONS: dict[str, Mutation] = {
+    "client-resend-order": Mutation(
+        "what is sent again goes out in the original order", _resend_out_of_order, _ORDER, layer="client"
+    ),
+    "client-cut-anew": Mutation("a batch is never cut anew", _cut_anew, _ORDER, layer="client"),
+    "client-forgets": Mutation(
+        "a run begins with the oldest unacknowledged batch", _forgotten_at_a_redirect, _ORDER, layer="client"
+    ),
+    "client-last-attempt": Mutation(
+        "failed is settled over all attempts", _last_attempt_decides, ("I10", "CORE"), "impatient", layer="client"
+    ),
+    "client-keeps-sequences": Mutation(
+        "a failed batch gives its sequence back", _sequences_are_kept, _ORDER, "impatient", layer="client"
+    ),
+    "client-same-epoch": Mutation(
+        "behind an unknown batch a new epoch begins", _unknown_goes_on_in_its_epoch, _ORDER, "impatient", layer="client"
+    ),
+    "client-acks-early": Mutation(
+        "only the application acknowledges", _delivered_is_acknowledged, ("I3", "I8"), layer="client"
+    ),
+}

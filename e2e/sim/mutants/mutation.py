@@ -1,0 +1,62 @@
+"""What a planted bug is, and how it is switched on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from seriatim_broker.core import dispatch
+
+Patch = tuple[object, str, Any]
+"""Whose attribute, which one, and what takes its place."""
+
+LOSS = ("I1", "I2", "I5", "I6", "I10", "I12", "TABLE", "COPY", "CORE")
+"""What a bug about writing may break first."""
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """A removed rule.
+
+    Attributes:
+        rule: What holds without it.
+        patches: Makes what is replaced, anew for each run.
+        breaks: The promises that may be reported first.
+        layer: Where the bug is: `core`, `client`, `runtime` or `storage`.
+        profile: In which worlds it shows soon: a name of `faults.PROFILES`, or empty for any.
+        world: A name of `run.WORLDS`.
+        batch_count: Batches of a run of whole brokers; 0: drawn.
+    """
+
+    rule: str
+    patches: Callable[[], list[Patch]]
+    breaks: tuple[str, ...]
+    profile: str = "anything"
+    world: str = "cores"
+    layer: str = "core"
+    batch_count: int = 0
+
+
+@contextmanager
+def applied(mutation: Mutation | None) -> Iterator[None]:
+    """Run with one rule removed; with None with all of them."""
+    patches = mutation.patches() if mutation is not None else []
+    before = [(owner, attribute, vars(owner)[attribute]) for owner, attribute, _ in patches]
+    for owner, attribute, value in patches:
+        setattr(owner, attribute, value)
+    try:
+        yield
+    finally:
+        for owner, attribute, value in before:
+            setattr(owner, attribute, value)
+
+
+def nothing(*_arguments: Any) -> None:
+    """A step that is not taken."""
+
+
+def with_handler(message: type, handler: Any) -> Patch:
+    """Another handler for a message between brokers."""
+    return dispatch, "MESSAGES", {**dispatch.MESSAGES, message: handler}

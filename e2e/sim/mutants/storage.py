@@ -1,0 +1,110 @@
+# ruff: noqa: SLF001 - a mutant replaces steps that nobody else may touch
+"""Rules of the storage adapter, removed one at a time: worlds whose disks it writes must find each of these mutants.
+
+A broker takes the adapter's word for what is durable, and for what a start finds. `DISK` is the rule that a start finds
+what was durable, no more and no less.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+from seriatim_api.errors import CorruptionError
+from seriatim_broker.adapters.rocks import reader, recovery
+from seriatim_broker.adapters.rocks.extents import SegmentLog
+from seriatim_broker.adapters.rocks.floor import FlushFailedError
+from seriatim_broker.adapters.rocks.storage import RocksStorage
+from seriatim_broker.adapters.rocks.writer import Group, Writer
+from seriatim_broker.testing.memory_database import MemoryEngine
+
+from .mutation import Mutation, Patch
+
+_LOSS = ("DISK", "I1", "I2", "I5", "I6", "I9", "I10", "I12", "TABLE", "COPY", "CORE", "GAP")
+
+
+def _reported_before_the_flush() -> list[Patch]:
+    real = Writer._flush
+
+    def flush(self: Writer, ticket: int, sequence: int) -> None:
+        """Every other flush is left to the next one."""
+        if ticket % 2:
+            real(self, ticket, sequence)
+        else:
+            assert self._loop is not None
+            self._loop.call_soon_threadsafe(self._flushed, ticket)
+
+    return [(Writer, "_flush", flush)]
+
+
+def _failed_flush_again() -> list[Patch]:
+    real = MemoryEngine.flush_wal
+
+    def flush(self: MemoryEngine) -> None:
+        """It failed once; the second time it will do."""
+        with contextlib.suppress(FlushFailedError):
+            real(self)
+            return
+        real(self)
+
+    return [(MemoryEngine, "flush_wal", flush)]
+
+
+def _window_later() -> list[Patch]:
+    def set_window(self: Group, family: Any, key: bytes, window: Any) -> None:
+        """The producer's window is written with the next batch's group, not with its own."""
+        self.windows.setdefault(key, (family, window[:-1] or window))
+
+    return [(Group, "set_window", set_window)]
+
+
+def _cut_in_memory() -> list[Patch]:
+    real = RocksStorage._cut
+
+    def cut(self: RocksStorage, group: Group, partition: int, segment: int, log: SegmentLog, length: int) -> None:
+        """What is cut off is forgotten here, and stays on the disk."""
+        real(self, Group(), partition, segment, log, length)
+
+    return [(RocksStorage, "_cut", cut)]
+
+
+def _damage_is_the_end() -> list[Patch]:
+    real_read = reader.read_stretches
+
+    def read_stretches(*arguments: Any) -> Any:
+        """What cannot be read is not there."""
+        try:
+            return real_read(*arguments)
+        except CorruptionError:
+            return []
+
+    return [(reader, "read_stretches", read_stretches), (recovery, "read_stretches", read_stretches)]
+
+
+def _emptied_too_early() -> list[Patch]:
+    from seriatim_broker.adapters.rocks.housekeeping import Housekeeper
+
+    async def empty_dead(self: Housekeeper) -> None:
+        """An extent that nothing names in memory is emptied, whatever the index on the disk says."""
+        for number in self._table.dead():
+            if not self._is_closed and await self._house.empty_extent(number):
+                self._again = True
+
+    return [(Housekeeper, "_empty_dead", empty_dead)]
+
+
+MUTATIONS: dict[str, Mutation] = {
+    "storage-reports-early": Mutation("a write is reported once it is flushed", _reported_before_the_flush, _LOSS),
+    "storage-flushes-again": Mutation(
+        "a flush that failed ends the process", _failed_flush_again, _LOSS, "failing-disks"
+    ),
+    "storage-window-later": Mutation("batch and producer table are one write", _window_later, _LOSS),
+    "storage-cut-in-memory": Mutation("a cut is durable", _cut_in_memory, _LOSS),
+    "storage-damage-is-end": Mutation(
+        "damage is not the end of the log", _damage_is_the_end, (*_LOSS, "I13"), "damage"
+    ),
+    "storage-emptied-early": Mutation("an extent is emptied once nothing names it durably", _emptied_too_early, _LOSS),
+}
+MUTATIONS = {
+    name: Mutation(m.rule, m.patches, m.breaks, m.profile, "disks", "storage") for name, m in MUTATIONS.items()
+}

@@ -1,0 +1,444 @@
+# ruff: noqa: SLF001 - a mutant replaces steps that nobody else may touch
+"""Rules of the core about writing: fences, commits, switches, settlements, the order of a producer.
+
+Rules that overlap: taking away the fence at start alone, or the voiding alone, changes nothing that anybody can see,
+because a run of the core takes batches only in a segment that it opened itself ("active" is not kept on the disk), and
+opens only what it prepared itself. `start-fence` takes away the rule behind both: a run goes on with what an earlier
+one opened. `voided` takes away voiding with both checks of the run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from seriatim_api.ids import RunId
+from seriatim_broker.core import (
+    appending,
+    broker,
+    fencing,
+    learning,
+    partition,
+    preparing,
+    record,
+    replica,
+    replication,
+    settle,
+    switch,
+)
+from seriatim_broker.core.events import WriteOutcome
+from seriatim_broker.core.log import PutPreparation
+from seriatim_broker.core.messages import FenceAnswer, FenceRequest, PrepareRequest, Replicate
+from seriatim_broker.core.state import put
+
+from .mutation import LOSS, Mutation, Patch, nothing, with_handler
+
+# ---- fences and runs ------------------------------------------------------------------------------------
+
+
+def _tail_first() -> list[Patch]:
+    """A member answers with its tail, and is fenced a while later."""
+    too_long = fencing.on_fenced_too_long
+
+    def answer_only(outbox: Any, of: Any, log: replica.SegmentLog, message: FenceRequest) -> FenceAnswer:
+        return fencing.fence_answer(outbox, log, message)
+
+    def fence_late(outbox: Any, of: partition.Partition) -> None:
+        fencing.fence_unsealed(outbox, of)
+        too_long(outbox, of)
+
+    return [(fencing, "fence_and_answer", answer_only), (fencing, "on_fenced_too_long", fence_late)]
+
+
+def _fence_freezes_commit() -> list[Patch]:
+    def fence(self: replica.SegmentLog, outbox: Any) -> None:
+        """Refuses batches, and still takes acknowledgements."""
+        if not self.record.fenced:
+            self.update(outbox, fenced=True)
+
+    def advance(self: replica.SegmentLog, commit: int) -> bool:
+        record, self.record = self.record, replace(self.record, fenced=False)
+        moved = real_advance(self, commit)
+        self.record = record
+        return moved
+
+    def release(outbox: Any, log: replica.SegmentLog) -> None:
+        record, log.record = log.record, replace(log.record, fenced=False)
+        real_release(outbox, log)
+        log.record = record
+
+    def append(outbox: Any, of: partition.Partition, event: Any) -> None:
+        log = of.open_log()
+        if log is not None and log.record.fenced and log.active:
+            log.active = False
+            real_append(outbox, of, event)
+            log.active = log.record.sealed_len is None
+        else:
+            real_append(outbox, of, event)
+
+    real_advance = replica.SegmentLog.advance_commit
+    real_release = appending.release
+    real_append = appending.on_append
+    return [
+        (replica.SegmentLog, "fence", fence),
+        (replica.SegmentLog, "advance_commit", advance),
+        (appending, "release", release),
+        (appending, "on_append", append),
+    ]
+
+
+def _fence_durable() -> list[Patch]:
+    recovered = replica.SegmentLog.recovered.__func__  # type: ignore[attr-defined]
+
+    def forgetful(cls: type[replica.SegmentLog], *arguments: Any) -> replica.SegmentLog:
+        """A start finds no fence: the member goes on following its master."""
+        log: replica.SegmentLog = recovered(cls, *arguments)
+        if log.record.sealed_len is None:
+            log.record = replace(log.record, fenced=False)
+            log.active = True
+        return log
+
+    def no_fence(outbox: Any, of: partition.Partition) -> None:
+        preparing.void_attempts(outbox, of)
+
+    return [
+        (replica.SegmentLog, "recovered", classmethod(forgetful)),
+        (fencing, "fence_at_start", no_fence),
+    ]
+
+
+def _start_fence() -> list[Patch]:
+    """A restarted member goes on where it was: no fence, nothing voided, nothing forgotten."""
+    recovered = replica.SegmentLog.recovered.__func__  # type: ignore[attr-defined]
+
+    def going_on(cls: type[replica.SegmentLog], *arguments: Any) -> replica.SegmentLog:
+        log: replica.SegmentLog = recovered(cls, *arguments)
+        log.active = not log.record.fenced and log.record.sealed_len is None
+        return log
+
+    def no_fence(outbox: Any, of: partition.Partition) -> None:
+        for log in of.logs.values():
+            if log.active and log.record.members[0] == outbox.member:
+                log.unbroken = True
+                log.followers = tuple(replica.Follower(member) for member in log.record.members[1:])
+
+    return [
+        (replica.SegmentLog, "recovered", classmethod(going_on)),
+        (fencing, "fence_at_start", no_fence),
+    ]
+
+
+def _voided() -> list[Patch]:
+    def open_(outbox: Any, of: partition.Partition, chain: Any, segment: Any) -> None:
+        """A master opens what an earlier run prepared."""
+        run = outbox.run
+        if segment.master == outbox.member:
+            outbox.run = segment.master_run
+        real(outbox, of, chain, segment)
+        outbox.run = run
+
+    real = learning._open
+    return [(learning, "_open", open_), (preparing, "void_attempts", nothing)]
+
+
+def _commit_of_a_restarted_master() -> list[Patch]:
+    real = fencing.fence_answer
+
+    def answer(outbox: Any, log: replica.SegmentLog, message: FenceRequest) -> FenceAnswer:
+        if log.record.members[0] != outbox.member:
+            return real(outbox, log, message)
+        unbroken, log.unbroken = log.unbroken, True
+        found = real(outbox, log, message)
+        log.unbroken = unbroken
+        return found
+
+    return [(fencing, "fence_answer", answer)]
+
+
+def _cut_at_own_commit() -> list[Patch]:
+    real: Any = partition.Partition.recover
+
+    def recover(self: partition.Partition, *arguments: Any) -> None:
+        real(self, *arguments)
+        for log in self.logs.values():
+            if log.record.sealed_len is None and log.tail > log.commit:
+                log.tail_checksum = log.checksum_at(log.commit)
+                log.table = type(log.table)(log.table.as_of(log.no, log.commit))
+                log.tail = log.durable = log.commit
+                log.uncommitted = []
+
+    return [(partition.Partition, "recover", recover)]
+
+
+# ---- commit ---------------------------------------------------------------------------------------------
+
+
+def _every_member() -> list[Patch]:
+    def move(outbox: Any, of: partition.Partition, log: replica.SegmentLog) -> None:
+        real_followers, log.followers = log.followers, ()
+        real(outbox, of, log)
+        log.followers = real_followers
+
+    real = replication._move_commit
+    return [(replication, "_move_commit", move)]
+
+
+def _slave_flushes_first() -> list[Patch]:
+
+    def replicate(outbox: Any, of: partition.Partition, sender: Any, message: Any) -> None:
+        marks = len(outbox.marks)
+        replication.on_replicate(outbox, of, sender, message)
+        for mark in [mark for mark in outbox.marks[marks:] if type(mark).__name__ == "Send"]:
+            outbox.marks.remove(mark)
+            outbox.emit(mark)
+
+    return [with_handler(Replicate, replicate)]
+
+
+def _old_acknowledgements() -> list[Patch]:
+    def resume(outbox: Any, of: Any, log: Any, follower: Any) -> None:
+        """On a new connection a follower is taken to have what was sent on the old one."""
+        follower.in_step = True
+        follower.out_of_step_us = None
+        follower.received = follower.durable = log.tail
+        replication._move_commit(outbox, of, log)
+
+    return [(replication, "_resume_follower", resume)]
+
+
+# ---- the switch -----------------------------------------------------------------------------------------
+
+
+def _attempt_id() -> list[Patch]:
+    """What a member prepared last for a segment is what it knows of it, whoever's attempt that was."""
+
+    def prepare(outbox: Any, of: partition.Partition, sender: Any, message: PrepareRequest) -> None:
+        preparing.on_prepare(outbox, of, sender, message)
+        newest = of.preparations.get((message.segment_no, message.attempt))
+        if newest is None:
+            return
+        for no, attempt in list(of.preparations):
+            if no == message.segment_no and attempt != message.attempt:
+                overwritten = replace(newest, attempt=attempt, members=of.preparations[no, attempt].members)
+                of.preparations = put(of.preparations, (no, attempt), overwritten)
+                outbox.write(PutPreparation(of.id, overwritten))
+
+    return [with_handler(PrepareRequest, prepare)]
+
+
+def _no_tail_copy() -> list[Patch]:
+    return [(switch.Switch, "tail", lambda self: None)]
+
+
+def _table_travels() -> list[Patch]:
+    real = switch.Switch._choose_groups
+
+    def choose(self: switch.Switch, outbox: Any, of: Any) -> None:
+        self.table = ()
+        real(self, outbox, of)
+
+    return [(switch.Switch, "_choose_groups", choose)]
+
+
+def _any_source_shorter() -> list[Patch]:
+    def seal(self: switch.Switch, old: Any) -> Any:
+        found = real(self, old)
+        answer = self.answers[self.source] if self.source is not None else None
+        if answer is not None and not answer.unbroken and answer.tail:
+            first = answer.tail[0].header
+            return replace(
+                found, length=answer.commit, checksum=first.previous_checksum, tail_from=None, tail_copies=()
+            )
+        return found
+
+    real = switch.Switch._seal
+    return [(switch.Switch, "_seal", seal)]
+
+
+def _told_before_the_transaction() -> list[Patch]:
+    real = record.on_chain_written
+
+    def written(outbox: Any, of: partition.Partition, serial: int, outcome: WriteOutcome, revision: int) -> None:
+        owner = of.writes[serial][0]
+        if outcome is WriteOutcome.UNKNOWN and owner == "switch":
+            outcome = WriteOutcome.DONE
+        real(outbox, of, serial, outcome, revision)
+
+    return [(record, "on_chain_written", written)]
+
+
+def _failed_early() -> list[Patch]:
+    real = fencing.fence_and_answer
+
+    def fence(outbox: Any, of: partition.Partition, log: replica.SegmentLog, message: FenceRequest) -> FenceAnswer:
+        answer = real(outbox, of, log, message)
+        known = log.record
+        log.record = replace(known, sealed_len=log.commit)
+        appending.settle_waiting(outbox, log, of.route())
+        log.record = known
+        return answer
+
+    return [(fencing, "fence_and_answer", fence)]
+
+
+def _older_chain() -> list[Patch]:
+    real = learning.learn
+
+    def learn(outbox: Any, of: partition.Partition, chain: Any, revision: int = 0) -> None:
+        """What was heard last is the record."""
+        if of.chain is not None and chain.epoch < of.chain.epoch:
+            of.chain = None
+        real(outbox, of, chain, revision)
+
+    return [(broker, "learn", learn), (record, "learn", learn)]
+
+
+# ---- opened over, and settled ---------------------------------------------------------------------------
+
+
+def _certificate() -> list[Patch]:
+    def write(
+        self: partition.Partition, outbox: Any, owner: str, chain: Any, detail: int = 0, certificate: Any = None
+    ) -> None:
+        real_write(self, outbox, owner, chain, detail)
+
+    def certified(self: switch.Switch, outbox: Any, of: Any, exists: bool | None) -> None:
+        real(self, outbox, of, True)
+
+    real_write = partition.Partition.write_chain
+    real = switch.Switch.on_certificate
+    return [(switch.Switch, "on_certificate", certified), (partition.Partition, "write_chain", write)]
+
+
+def _old_certificate() -> list[Patch]:
+    real_ask = switch.Switch._ask_certificate
+    real_write = partition.Partition.write_chain
+
+    def ask(self: switch.Switch, outbox: Any, of: Any) -> None:
+        """Any certificate of that member will do."""
+        real_ask(self, outbox, of)
+        assert self.chain is not None
+        wanted = self.chain.open_segment.master_run_id
+        if outbox.ended.get(wanted.member):
+            self.on_certificate(outbox, of, True)
+
+    def write(
+        self: partition.Partition, outbox: Any, owner: str, chain: Any, detail: int = 0, certificate: Any = None
+    ) -> None:
+        ended = outbox.ended.get(certificate.member) if certificate is not None else None
+        if ended is not None and ended < certificate.run:
+            certificate = RunId(certificate.member, ended)
+        real_write(self, outbox, owner, chain, detail, certificate)
+
+    return [(switch.Switch, "_ask_certificate", ask), (partition.Partition, "write_chain", write)]
+
+
+def _settle_without_copy() -> list[Patch]:
+    real = settle._go_on
+
+    def go_on(outbox: Any, of: Any, no: int, settlement: Any) -> None:
+        settlement.stored = settlement.stored or {outbox.member: None}
+        real(outbox, of, no, settlement)
+
+    return [(settle, "_go_on", go_on)]
+
+
+def _settle_at_commit() -> list[Patch]:
+    return [(settle, "length_of", lambda of, no: of.logs[no].commit)]
+
+
+def _mark_inherited() -> list[Patch]:
+    real = switch.Switch._choose_groups
+
+    def choose(self: switch.Switch, outbox: Any, of: Any) -> None:
+        self.table_complete = self.table_complete or self.source is not None
+        real(self, outbox, of)
+
+    return [(switch.Switch, "_choose_groups", choose)]
+
+
+def _merge_empty() -> list[Patch]:
+    real = switch.Switch.on_table
+
+    def on_table(self: switch.Switch, outbox: Any, of: Any, no: int, table: Any) -> None:
+        """The tables before are there: the mark can go."""
+        real(self, outbox, of, no, () if table is not None else None)
+
+    return [(switch.Switch, "on_table", on_table)]
+
+
+# ---- the order of a producer ----------------------------------------------------------------------------
+
+
+def _repeat_waits() -> list[Patch]:
+    def answer(outbox: Any, log: replica.SegmentLog, event: Any) -> None:
+        """What is known is answered: that it is not committed yet, nobody asks."""
+        entry = log.table.find(event.header)
+        assert entry is not None
+        appending._accept(outbox, replica.Waiting(0, event.level, event.request, entry.offset, 0))
+
+    return [(appending, "_answer_repeat", answer)]
+
+
+def _rest_of_the_run() -> list[Patch]:
+    def refusal(log: replica.SegmentLog, event: Any) -> None:
+        """Each batch is judged for itself."""
+        return
+
+    return [(appending, "_run_refusal", refusal)]
+
+
+MUTATIONS: dict[str, Mutation] = {
+    "attempt-id": Mutation(
+        "a member opens only what was prepared under the chain's attempt", _attempt_id, LOSS, "switchers-race"
+    ),
+    "start-fence": Mutation("a run never goes on with what an earlier one opened", _start_fence, LOSS, "restarts"),
+    "tail-first": Mutation("fencing and reading the answer are one step", _tail_first, LOSS, "switchers-race"),
+    "fence-freezes-commit": Mutation(
+        "a fenced member commits nothing more", _fence_freezes_commit, LOSS, "switchers-race"
+    ),
+    "unbroken": Mutation(
+        "only an unbroken master answers with its commit", _commit_of_a_restarted_master, LOSS, "restarts"
+    ),
+    "every-member": Mutation("commit waits for every member", _every_member, ("I12",)),
+    "slave-flushes": Mutation("a slave acknowledges what it has flushed", _slave_flushes_first, ("I12",)),
+    "tail-copy": Mutation("the uncertain tail is copied before the transaction", _no_tail_copy, ("I12",), "restarts"),
+    "table": Mutation("the producer table travels with the switch", _table_travels, ("TABLE",)),
+    "known-commit": Mutation(
+        "an answered tail is the length, not the commit known", _any_source_shorter, LOSS, "restarts"
+    ),
+    "certificate": Mutation(
+        "opened over only with the certificate of the master's run", _certificate, ("I7", "RT"), "groups-die"
+    ),
+    "unknown-outcome": Mutation(
+        "after a time-out, read first", _told_before_the_transaction, ("I7", *LOSS), "switchers-race"
+    ),
+    "failed-early": Mutation(
+        "failed is answered only once the chain says so", _failed_early, ("I10",), "switchers-race"
+    ),
+    "mark-inherited": Mutation("an incomplete table stays marked", _mark_inherited, ("TABLE",), "groups-die"),
+    "settle-copy": Mutation(
+        "a settler copies its tail before the transaction", _settle_without_copy, ("I12",), "groups-die"
+    ),
+    "settle-tail": Mutation(
+        "a fenced disk's tail settles, not the commit it knew", _settle_at_commit, ("I6",), "groups-die"
+    ),
+    "own-commit": Mutation("truncate only to the sealed length in the chain", _cut_at_own_commit, LOSS, "restarts"),
+    "fence-durable": Mutation("a fence survives a restart", _fence_durable, LOSS, "fences"),
+    "voided": Mutation("a run opens only what it prepared itself", _voided, ("RT",), "prepared"),
+    "old-acks": Mutation(
+        "acknowledgements of an older connection do not count", _old_acknowledgements, LOSS, "switchers-race"
+    ),
+    "older-chain": Mutation("an older record says nothing", _older_chain, LOSS, "switchers-race"),
+    "old-certificate": Mutation("a certificate is that of this run", _old_certificate, ("I7", "RT"), "fences"),
+    "merge-empty": Mutation("a merge takes the settled tables in", _merge_empty, ("TABLE",), "groups-die"),
+    "repeat-waits": Mutation("a repeat is answered once it is committed", _repeat_waits, ("I12", "I1", "I6")),
+    "run-refused": Mutation(
+        "after a refusal the rest of the run is refused",
+        _rest_of_the_run,
+        ("GAP", "I2"),
+        world="brokers",
+        batch_count=150,
+    ),
+}
+"""By name."""

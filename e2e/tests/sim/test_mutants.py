@@ -1,0 +1,29 @@
+"""No rule could be left out: each planted bug is found, within so many seeds, by a promise that it may break."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from e2e.sim.mutations import MUTATIONS
+from e2e.sim.run import Task, find
+
+SEEDS_A_MUTANT = 300
+"""At the most; nearly all are found within twenty. `python -m e2e.sim --mutants` prints the table."""
+
+
+@pytest.mark.parametrize("name", MUTATIONS)
+@pytest.mark.timeout(300)
+def test_a_removed_rule_is_found(name: str) -> None:
+    mutation = MUTATIONS[name]
+    found = find(name, range(SEEDS_A_MUTANT))
+    assert found is not None, f"nothing shows that this rule is needed: {mutation.rule}"
+    without = Task(found.seed, mutation.world, "", mutation.profile, mutation.batch_count).run()
+    assert not without.violation, f"seed {found.seed} breaks {without.rule} with all rules, too"
+
+
+def test_bugs_are_planted_in_every_layer() -> None:
+    layers = Counter(mutation.layer for mutation in MUTATIONS.values())
+    assert set(layers) == {"core", "client", "runtime", "storage"}
+    assert min(layers.values()) >= 3
