@@ -69,7 +69,13 @@ sim: $(SYNCED) ## one simulated world of whole brokers: make sim SEED=7 STEPS=20
 sim-swarm: $(SYNCED) ## simulated worlds on all cores: make sim-swarm MINUTES=10 (FIRST=n: from that seed on)
 	$(BIN)/python -m e2e.sim --minutes $(or $(MINUTES),10) --first $(or $(FIRST),0)
 
-.PHONY: explore
+.PHONY: explore mutants stories
+mutants: $(SYNCED) ## the table of planted bugs: how soon the simulator finds each, and by which broken promise (2 min)
+	$(BIN)/python -m e2e.sim --mutants --seeds 300
+
+stories: $(SYNCED) ## the shortest story of each broken promise, drawn into docs/internals/broken-promises.md (1 min)
+	$(BIN)/python -m e2e.sim.stories
+
 explore: $(SYNCED) ## a small world, all interleavings: make explore STATES=100000 (WORLD="--crashes 2": one of one's own)
 	$(BIN)/python -m e2e.sim.explore --states $(or $(STATES),100000) $(WORLD)
 

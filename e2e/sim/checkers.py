@@ -673,7 +673,8 @@ class Judge:
                 continue
             is_gone = fate.outcome == "ok" and message not in standing
             if is_gone and message not in self._lost_repeats.get(partition, ()) and not self._may_be_gone(fate):
-                self.fail("I1", f"{message} was acknowledged at {fate.offset} and is lost")
+                where = format_offset(fate.offset) if fate.offset is not None else "?"
+                self.fail("I1", f"{message} was acknowledged at {where} and is lost")
             if fate.outcome == "failed" and message in standing:
                 self.fail("I10", f"{message} failed, and stands at {format_offset(standing[message])}")
         self._check_producer_order(order)

@@ -69,7 +69,7 @@ class Task:
 
     def run(self) -> Result:
         """Run it."""
-        _silence()
+        silence()
         began_s = time.process_time()
         with applied(MUTANTS[self.mutation] if self.mutation else None):
             result = WORLDS[self.world](
@@ -96,7 +96,7 @@ class Task:
         return " ".join([*words, "--trace"])
 
 
-def _silence() -> None:
+def silence() -> None:
     """What brokers log is part of the story already; formatting it would cost more than the rest."""
     structlog.configure(
         wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL),

@@ -23,7 +23,11 @@ class Violation(AssertionError):  # noqa: N818 - a finding, named as in the prot
 
 
 class Schedule:
-    """Events by virtual time, ties in the order in which they were made."""
+    """Events by virtual time, ties in the order in which they were made.
+
+    Attributes:
+        witness: If set, is shown each step of a core: whose, the event (None: its start), and the effects.
+    """
 
     def __init__(self, seed: int, *, trace: bool = False, detailed: bool = False) -> None:
         self.time = VirtualTime()
@@ -31,6 +35,7 @@ class Schedule:
         self.trace = trace
         self.detailed = detailed
         self.lines: list[str] = []
+        self.witness: Callable[[str, Any, list[Any]], object] | None = None
         self.digest = 0
 
     @property

@@ -60,6 +60,8 @@ class WatchedCore:
                     self._note_place(event, effect)
             elif isinstance(effect, fx.Note):
                 self._judge.note(effect)
+        if schedule.witness is not None:
+            schedule.witness(name, event, effects)
         if schedule.trace:
             self._tell(event, effects)
         if schedule.detailed:

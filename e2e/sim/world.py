@@ -83,6 +83,8 @@ class World:
 
     event_count_max = EVENT_COUNT_MAX
     injector_kind = Injector
+    schedule_kind = Schedule
+    judge_kind = Judge
 
     def __init__(
         self,
@@ -97,7 +99,7 @@ class World:
     ) -> None:
         self.seed = seed
         self._left_out = left_out
-        self.schedule = Schedule(seed, trace=trace, detailed=detailed)
+        self.schedule = self.schedule_kind(seed, trace=trace, detailed=detailed)
         self.options = self._draw(profile, batch_count)
         self.config = replace(SIM_CONFIG, reservation_messages=self.options.reservation_messages)
         self.core_kind = core_kind
@@ -107,7 +109,7 @@ class World:
                 name = f"g{group}-{slot}"
                 self.brokers[name] = self._make_broker(name, f"g{group}")
         self.partitions = [PartitionId(number + 1) for number in range(self.options.partition_count)]
-        self.judge = Judge(self.schedule, self.brokers, flush=self.options.flush, levels=self.options.levels)
+        self.judge = self.judge_kind(self.schedule, self.brokers, flush=self.options.flush, levels=self.options.levels)
         self.network = self._make_network()
         self.coordinator = self._make_coordinator()
         self.clients = Clients(self.schedule, self.options, self.brokers, self.network, self.judge)

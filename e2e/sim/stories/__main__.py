@@ -1,0 +1,122 @@
+"""`python -m e2e.sim.stories`: find the shortest story of each broken promise, and write the page that tells them."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import textwrap
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from ..mutations import MUTATIONS, applied
+from ..run import silence
+from .draw import diagram
+from .promises import PROMISES, Promise
+from .world import StoryWorld
+
+PAGE: Final = Path("docs/internals/broken-promises.md")
+SEEDS_DEFAULT: Final = 400
+WIDTH: Final = 118
+LINES_ENOUGH: Final = 24
+"""A story as short as this is not looked further for."""
+
+HEAD: Final = """\
+# Broken promises
+
+What the broker promises, and for each promise the story of a bug that breaks it. The bugs are planted: one rule of the
+product is left out, and the simulator runs small worlds until the promise is broken. The diagrams are drawn by a tool
+from what happened there, the shortest that was found; nothing in them was made up. `make stories` looks for them anew
+and writes this page.
+
+Messages are letters. `p1.0` and `p1.1` are producers, `g0-0` is the first member of broker group g0, `early.0` a
+consumer of the group *early*; `1:2` is index 2 of segment 1. A *commit* is what every member has; a *tail* is what one
+member has. Which rule is behind which of these is told in [switch](switch.md), [append](append.md),
+[consume](consume.md) and [coming back](coming-back.md).
+
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """A world in which a promise is broken."""
+
+    bug: str
+    seed: int
+    violation: str
+    lines: tuple[str, ...]
+    fault_count: int
+    left_out: frozenset[int] = frozenset()
+
+
+def tell(promise: Promise, bug: str, seed: int, left_out: frozenset[int] = frozenset()) -> Story | None:
+    """Run one world; None if that promise is not what is broken in it."""
+    mutation = MUTATIONS[bug]
+    world = StoryWorld(seed, profile=mutation.profile, left_out=left_out)
+    world.overlook_all_but(promise.rule)
+    with applied(mutation):
+        result = world.run()
+    if result.rule != promise.rule:
+        return None
+    lines = tuple(diagram(world.seen, result.violation.partition(": ")[2]))
+    return Story(bug, seed, result.violation, lines, result.fault_count, left_out)
+
+
+def shorter(promise: Promise, story: Story) -> Story:
+    """The same without the faults that have nothing to do with it."""
+    for number in range(story.fault_count):
+        again = tell(promise, story.bug, story.seed, story.left_out | {number})
+        if again is not None and len(again.lines) <= len(story.lines):
+            story = again
+    return story
+
+
+def shortest(promise: Promise, seed_count: int) -> Story | None:
+    """The shortest story of a promise, over all its bugs and so many worlds of each."""
+    best: Story | None = None
+    for bug in promise.bugs:
+        for seed in range(seed_count):
+            story = tell(promise, bug, seed)
+            if story is not None and (best is None or len(story.lines) < len(best.lines)):
+                best = shorter(promise, story)
+                if len(best.lines) <= LINES_ENOUGH:
+                    return best
+    return best
+
+
+def section(promise: Promise, story: Story) -> str:
+    """A promise and its story, as Markdown."""
+    drawn = "\n".join(story.lines)
+    told = f"*Left out:* {MUTATIONS[story.bug].rule} (`{story.bug}`). {promise.bugs[story.bug]}"
+    paragraphs = [textwrap.fill(text, WIDTH) for text in (promise.promise, told)]
+    return "\n\n".join([f"## {promise.rule}: {promise.title}", *paragraphs, f"```mermaid\n{drawn}\n```", ""])
+
+
+def main() -> int:
+    """Write the page; 1 if a promise has no story."""
+    parser = argparse.ArgumentParser(description="Tell how each promise is broken.")
+    parser.add_argument("--seeds", type=int, default=SEEDS_DEFAULT, help="worlds to look at for each bug")
+    parser.add_argument("--only", default="", help="one promise, printed instead of written")
+    options = parser.parse_args()
+    silence()
+    sections: list[str] = []
+    missing: list[str] = []
+    for promise in PROMISES:
+        if options.only not in ("", promise.rule):
+            continue
+        story = shortest(promise, options.seeds)
+        if story is None:
+            missing.append(promise.rule)
+            continue
+        print(f"{promise.rule}: {story.bug}, seed {story.seed}, {len(story.lines)} lines", flush=True)
+        sections.append(section(promise, story))
+    if options.only:
+        print("\n".join(sections))
+    elif not missing:
+        PAGE.write_text(HEAD + "\n".join(sections).rstrip() + "\n")
+    print(f"without a story: {', '.join(missing)}" if missing else "all told")
+    return int(bool(missing))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
