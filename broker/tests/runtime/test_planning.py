@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
+import pytest
 from seriatim_api.ids import MemberId, PartitionId
 from seriatim_broker.core.chain import Chain, Segment, SegmentState
-from seriatim_broker.core.controller import MemberView, lost_groups, plan_heals, switch_away
+from seriatim_broker.core.controller import MemberView, lost_groups, plan_heals, switch_away, wants_copies
 from seriatim_broker.core.placement import order, send_chain
 from seriatim_broker.runtime.keys import CHAINS_PER_PAGE, Keys, partition_of
 
@@ -94,3 +95,19 @@ def test_pages_of_chains_cover_each_partition_once() -> None:
         assert keys.chain(PartitionId(number)).startswith(keys.chains_page(first))
         assert partition_of(keys.chain(PartitionId(number))) == number
     assert not keys.chain(PartitionId(1000)).startswith(keys.chains_page(PartitionId(0)))
+
+
+@pytest.mark.parametrize(
+    ("state", "gone", "wanted"),
+    [
+        (SegmentState.SEALED, set(), False),
+        (SegmentState.SEALED, {A}, True),
+        (SegmentState.SEALED, {A, B}, False),  # nobody is left to copy from
+        (SegmentState.OPEN, {A}, True),  # once it is sealed: the healing pass must look again
+        (SegmentState.UNSETTLED, {A, B}, True),  # once a member is back
+        (SegmentState.LOST, {A, B}, False),
+        (SegmentState.OPEN, {C}, False),
+    ],
+)
+def test_who_still_wants_copies_is_looked_at_again(state: SegmentState, gone: set[MemberId], wanted: bool) -> None:
+    assert wants_copies(make_segment(1, state, (A, B)), gone, 2) is wanted

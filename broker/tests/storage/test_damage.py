@@ -62,7 +62,7 @@ async def test_a_flipped_bit_in_the_log_refuses_the_start(harness: RocksHarness,
     copy = harness.copy()
     log = _log_of(copy)
     _flip(log, int(log.stat().st_size * part))
-    with pytest.raises(CorruptionError):
+    with pytest.raises(CorruptionError, match="Remedy: give the slot a new, empty disk"):
         _start(copy)
 
 

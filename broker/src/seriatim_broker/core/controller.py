@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from seriatim_api.ids import MemberId
 
-from .chain import Chain, SegmentState
+from .chain import Chain, Segment, SegmentState
 from .events import Heal, SwitchAwayFrom
 from .placement import healer
 
@@ -88,3 +88,15 @@ def _candidates(group: str, holding: Set[MemberId], live: Mapping[str, Sequence[
         for member in members
         if member not in holding and member.broker not in brokers
     ]
+
+
+def wants_copies(segment: Segment, gone: Set[MemberId], min_copies: int) -> bool:
+    """Whether too few of a segment's members are left, and something can or will be done about it.
+
+    A segment that is not sealed yet counts, even if nobody of it is left: nothing else would tell that it was sealed,
+    or that a member is back.
+    """
+    left = sum(member not in gone for member in segment.members)
+    if segment.state is SegmentState.LOST:
+        return False
+    return left < min_copies if segment.state is not SegmentState.SEALED else 0 < left < min_copies

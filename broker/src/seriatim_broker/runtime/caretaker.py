@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Set
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
 import structlog
@@ -16,8 +16,8 @@ from seriatim_api.errors import CorruptionError
 from seriatim_api.ids import MemberId, PartitionId
 from seriatim_api.v1 import records_pb2
 
-from ..core.chain import Chain, Segment, SegmentState
-from ..core.controller import MemberView, lost_groups, plan_heals, switch_away
+from ..core.chain import Chain
+from ..core.controller import MemberView, lost_groups, plan_heals, switch_away, wants_copies
 from ..interfaces.clock import Clock
 from ..interfaces.coordinator import Coordinator, Put, mod_revision_is
 from .directory import Directory
@@ -180,7 +180,7 @@ class Caretaker:
             replaced = {member for segment in chain.segments for member in segment.members} - registered
             gone = dead | replaced
             # Also what cannot be begun yet: nothing else would tell that a segment was sealed, or a member is back.
-            wanted += sum(_wants_copies(segment, gone, self._settings.min_copies) for segment in chain.segments)
+            wanted += sum(wants_copies(segment, gone, self._settings.min_copies) for segment in chain.segments)
             for heal in plan_heals(chain, gone, live, min_copies=self._settings.min_copies):
                 begun += 1
                 if begun <= HEALS_PER_PASS_MAX:
@@ -206,11 +206,3 @@ class Caretaker:
                     _log.error("chain_unreadable", key=item.key, error=str(exc))
                 if number % 50 == 49:
                     await asyncio.sleep(0)  # a long list must not hold up the loop
-
-
-def _wants_copies(segment: Segment, gone: Set[MemberId], min_copies: int) -> bool:
-    """Whether too few of a segment's members are left, and something can still be done about it."""
-    left = sum(member not in gone for member in segment.members)
-    if segment.state is SegmentState.LOST:
-        return False
-    return left < min_copies if segment.state is not SegmentState.SEALED else 0 < left < min_copies

@@ -45,6 +45,7 @@ from .floor import (
     INDEX,
     META,
     PUT,
+    REMEDY,
     Family,
     FlushFailedError,
     Op,
@@ -284,8 +285,7 @@ def _opening_error(path: Path, error: Exception) -> StorageError:
         return error
     if _is_corruption(error):
         return CorruptionError(
-            f"the database in {path} is damaged ({error}); its log is never cut at a damaged record. Remedy: give the "
-            "slot a new, empty disk (a new incarnation) and let it be copied from the other members"
+            f"the database in {path} is damaged ({error}); its log is never cut at a damaged record. {REMEDY}"
         )
     return StorageError(f"the database in {path} cannot be opened: {error}")
 

@@ -26,6 +26,11 @@ INDEX: Final = "index"
 CURSOR: Final = "cursor"
 EXTENT_PREFIX: Final = "extent-"
 
+REMEDY: Final = (
+    "Remedy: give the slot a new, empty disk (a new incarnation) and let it be copied from the other members"
+)
+"""For people, behind what is wrong with a directory that a start refuses."""
+
 
 def extent_name(extent: int) -> str:
     """The name of an extent's column family."""

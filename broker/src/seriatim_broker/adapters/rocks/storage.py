@@ -22,6 +22,7 @@ from typing import Any, Final
 
 import structlog
 from seriatim_api.batch import Checksum
+from seriatim_api.errors import CorruptionError
 from seriatim_api.ids import PartitionId
 
 from ...core.log import (
@@ -43,7 +44,7 @@ from . import codec, keys
 from .copies import CopyTable
 from .engine import Engine, die
 from .extents import Extent, ExtentTable, SegmentLog
-from .floor import CURSOR, DELETE, DELETE_RANGE, INDEX, META, PUT, Floor, extent_name
+from .floor import CURSOR, DELETE, DELETE_RANGE, INDEX, META, PUT, REMEDY, Floor, extent_name
 from .flusher import FlushThread
 from .head_cache import HeadCache
 from .housekeeping import Housekeeper
@@ -149,7 +150,10 @@ class RocksStorage:
             CorruptionError: A checksum does not match, or something is missing.
         """
         assert not self._is_recovered, "recovered twice"
-        yield from Recovery(self._engine, self._checksum, self._table, self._copies).partitions()
+        try:
+            yield from Recovery(self._engine, self._checksum, self._table, self._copies).partitions()
+        except CorruptionError as error:
+            raise CorruptionError(f"{error.message}. {REMEDY}") from error
         self._is_recovered = True
 
     def submit(self, writes: Sequence[Write]) -> int:

@@ -17,6 +17,8 @@ from typing import Final
 from seriatim_api.batch import Checksum
 from seriatim_api.errors import CorruptionError
 
+from .floor import REMEDY
+
 _NOTE: Final = struct.Struct("<8sQI")
 _MAGIC: Final = b"SQMARK01"
 _FILE: Final = "watermark"
@@ -41,11 +43,11 @@ class Watermark:
         data = self._path.read_bytes()
         known = self._parse(data)
         if known is None:
-            raise CorruptionError(f"{self._path} is damaged. Remedy: give the slot a new, empty disk")
+            raise CorruptionError(f"{self._path} is damaged. {REMEDY}")
         if sequence < known:
             raise CorruptionError(
                 f"the write-ahead log ends at {sequence}, but {known} was durable: a part of it is missing or damaged. "
-                "Remedy: give the slot a new, empty disk (a new incarnation) and let it be copied from other members"
+                f"{REMEDY}"
             )
 
     def open(self, sequence: int) -> None:
