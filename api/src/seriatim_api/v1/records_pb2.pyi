@@ -365,6 +365,7 @@ class SegmentRecord(_message.Message):
     ELIGIBLE_FIELD_NUMBER: _builtins.int
     OPENED_AT_MS_FIELD_NUMBER: _builtins.int
     SEALED_AT_MS_FIELD_NUMBER: _builtins.int
+    RECORDS_LOST_FIELD_NUMBER: _builtins.int
     no: _builtins.int
     attempt: _builtins.bytes
     group: _builtins.str
@@ -378,6 +379,8 @@ class SegmentRecord(_message.Message):
     server_epoch: _builtins.int
     opened_at_ms: _builtins.int
     sealed_at_ms: _builtins.int
+    records_lost: _builtins.bool
+    """at some time nobody had the groups' control records of this segment"""
     @_builtins.property
     def members(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Member]:
         """the first is the master"""
@@ -408,10 +411,11 @@ class SegmentRecord(_message.Message):
         eligible: _abc.Iterable[_common_pb2.Member] | None = ...,
         opened_at_ms: _builtins.int = ...,
         sealed_at_ms: _builtins.int = ...,
+        records_lost: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_base", b"_base", "_sealed_checksum", b"_sealed_checksum", "_sealed_len", b"_sealed_len", "_tail_from", b"_tail_from", "base", b"base", "sealed_checksum", b"sealed_checksum", "sealed_len", b"sealed_len", "server", b"server", "tail_from", b"tail_from"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_base", b"_base", "_sealed_checksum", b"_sealed_checksum", "_sealed_len", b"_sealed_len", "_tail_from", b"_tail_from", "attempt", b"attempt", "base", b"base", "eligible", b"eligible", "group", b"group", "incomplete_table", b"incomplete_table", "master_run", b"master_run", "members", b"members", "no", b"no", "opened_at_ms", b"opened_at_ms", "sealed_at_ms", b"sealed_at_ms", "sealed_checksum", b"sealed_checksum", "sealed_len", b"sealed_len", "server", b"server", "server_epoch", b"server_epoch", "state", b"state", "tail_copies", b"tail_copies", "tail_from", b"tail_from"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_base", b"_base", "_sealed_checksum", b"_sealed_checksum", "_sealed_len", b"_sealed_len", "_tail_from", b"_tail_from", "attempt", b"attempt", "base", b"base", "eligible", b"eligible", "group", b"group", "incomplete_table", b"incomplete_table", "master_run", b"master_run", "members", b"members", "no", b"no", "opened_at_ms", b"opened_at_ms", "records_lost", b"records_lost", "sealed_at_ms", b"sealed_at_ms", "sealed_checksum", b"sealed_checksum", "sealed_len", b"sealed_len", "server", b"server", "server_epoch", b"server_epoch", "state", b"state", "tail_copies", b"tail_copies", "tail_from", b"tail_from"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__base: _TypeAlias = _typing.Literal["base"]  # noqa: Y015
     _WhichOneofArgType__base: _TypeAlias = _typing.Literal["_base", b"_base"]  # noqa: Y015

@@ -45,7 +45,8 @@ class Segment:
 
     `members` are fixed while OPEN; the first is the master, in its run `master_run`. `base` is the number of messages
     in all segments before (None behind an unsettled one). `tail_from`/`tail_copies`: what lies in
-    [tail_from, sealed_len) is also on those members of the next segment.
+    [tail_from, sealed_len) is also on those members of the next segment. `records_lost`: at some time nobody was left
+    who had the groups' control records of this segment, so whatever its servers deliver may be a repeat.
     """
 
     no: int
@@ -65,6 +66,7 @@ class Segment:
     tail_copies: tuple[MemberId, ...] = ()
     incomplete_table: bool = False
     sealed_at_ms: int = 0
+    records_lost: bool = False
 
     @property
     def master(self) -> MemberId:
@@ -170,6 +172,7 @@ def seal_and_open(chain: Chain, seal: Seal, opening: Opening, now_ms: int) -> Ch
         server_epoch=old.server_epoch if seal.server == old.server else epoch,
         eligible=seal.eligible,
         sealed_at_ms=now_ms,
+        records_lost=_loses_records(old, seal.server),
     )
     base = None if old.base is None else old.base + seal.length
     return _moved(chain, sealed, _open(opening, old.no + 1, base, epoch, now_ms))
@@ -197,6 +200,7 @@ def settle(chain: Chain, no: int, seal: Seal) -> Chain:
         server=seal.server,
         server_epoch=old.server_epoch if seal.server == old.server else epoch,
         eligible=seal.eligible,
+        records_lost=_loses_records(old, seal.server),
     )
     return _with_bases(_replace_segment(chain, settled, epoch))
 
@@ -217,7 +221,17 @@ def change_server(chain: Chain, no: int, server: MemberId, silent: Iterable[Memb
     eligible = tuple(member for member in old.eligible if member not in gone)
     if server not in eligible:
         eligible = (*eligible, server)
-    return _replace_segment(chain, replace(old, server=server, server_epoch=epoch, eligible=eligible), epoch)
+    taken = replace(old, server=server, server_epoch=epoch, eligible=eligible, records_lost=_loses_records(old, server))
+    return _replace_segment(chain, taken, epoch)
+
+
+def _loses_records(old: Segment, server: MemberId) -> bool:
+    """Whether control records are gone for good: a server that was not eligible has none of them.
+
+    It stands in the record, and not on the server's disk alone, because this must outlive it: the next server would
+    otherwise take what it gets from this one for all that there is.
+    """
+    return old.records_lost or server not in old.eligible
 
 
 def remove_eligible(chain: Chain, no: int, silent: Iterable[MemberId]) -> Chain:

@@ -22,7 +22,7 @@ class Right(State):
     """The right of this member to serve one segment.
 
     `confirmed`: it was given in this run (an earlier run's tokens must not be used again). Nothing is delivered before
-    `from_us`. `blind`: it was taken without the control records of those that had it, so whatever stands above this
+    `from_us`. `blind`: nobody who had the control records was left at some time, so whatever stands above this
     member's own cursor may be a repeat; `renewed` says which epoch each group must reach for it. `joining`: members
     that hold the whole segment and are being given the control records.
     """
@@ -222,6 +222,8 @@ def on_learned(outbox: Outbox, partition: Partition, known: Chain | None, chain:
                 held.from_us = outbox.now.mono_us + outbox.config.serve_lease_us + outbox.config.serve_margin_us
                 refuse_others(outbox, partition, no, (*segment.members, *old.eligible))
         right = partition.rights.get(no)
+        if right is not None:
+            right.blind = segment.records_lost
         if right is not None and right.joining:
             for member in segment.eligible:
                 right.joining = drop(right.joining, member)
@@ -235,18 +237,18 @@ def _new_right(outbox: Outbox, partition: Partition, known: Chain | None, segmen
     log = partition.logs.get(segment.no)
     if segment.state is SegmentState.OPEN and log is not None and log.unbroken:
         return Right(confirmed=True, from_us=0, old_server=None)
+    blind = segment.records_lost
     wait_us = outbox.config.serve_lease_us + outbox.config.serve_margin_us
     if known is None:
-        return Right(confirmed=False, from_us=0, old_server=None)
+        return Right(confirmed=False, from_us=0, old_server=None, blind=blind)
     old = known.segment(segment.no)
     old_server = old.server if old is not None else segment.master
     if old_server == outbox.member:
-        return Right(confirmed=True, from_us=0, old_server=None)
+        return Right(confirmed=True, from_us=0, old_server=None, blind=blind)
     refuse_others(outbox, partition, segment.no, segment.members)
     from_us = outbox.now.mono_us + wait_us
     if old_server is not None and _has_ended(outbox, old_server):
         from_us = 0
-    blind = old is not None and outbox.member not in old.eligible
     return Right(confirmed=True, from_us=from_us, old_server=old_server, blind=blind)
 
 

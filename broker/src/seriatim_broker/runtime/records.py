@@ -247,6 +247,7 @@ def _write_segment(record: records_pb2.SegmentRecord, segment: Segment) -> None:
     _write_members(record.eligible, segment.eligible)
     record.opened_at_ms = segment.opened_at_ms
     record.sealed_at_ms = segment.sealed_at_ms
+    record.records_lost = segment.records_lost
 
 
 def _write_members(field: RepeatedMembers, members: tuple[MemberId, ...]) -> None:
@@ -278,6 +279,7 @@ def _read_segment(record: records_pb2.SegmentRecord) -> Segment:
         tail_copies=members_from_record(record.tail_copies),
         incomplete_table=record.incomplete_table,
         sealed_at_ms=record.sealed_at_ms,
+        records_lost=record.records_lost,
     )
 
 
