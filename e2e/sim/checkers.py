@@ -426,7 +426,8 @@ class Judge:
             self.fail("I1", f"{what}, where there is {batch and messages_of(batch)}")
         if level < AckLevel.REPLICATED:
             return
-        segment = self.history[partition][-1].segment(segment_no)
+        known = self.history.get(partition)
+        segment = known[-1].segment(segment_no) if known else None
         if segment is not None and segment.state is SegmentState.UNSETTLED:
             self.fail("RT", f"{what}, which was opened over: later messages may have been acknowledged behind it")
         self._promise(what, partition, segment_no, batch.header.end_index, "I6")

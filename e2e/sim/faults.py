@@ -172,8 +172,7 @@ def draw_for_brokers(
         window_batches=rng.choice((1, 4, 6, 10, 10)),
         send_gap_us=gap_us,
         fault_span_us=span_us,
-        fault_count=max(2, span_us // rng.choice((40_000, 60_000, 120_000)))
-        * (3 if options.record_segments_max else 1),
+        fault_count=max(2, span_us // rng.choice((40_000, 60_000, 90_000))) * (3 if options.record_segments_max else 1),
         drain_us=30_000_000,
     )
 

@@ -59,6 +59,7 @@ class RuntimeBroker:
         self.process: RuntimeProcess | None = None
         self.refuses = True
         self.replace_disk = False
+        self.joined_run = 0  # the last that the coordinator knows of
         self.slow_until_us = 0
         self.full_until_us = 0
         self.backup: tuple[MemoryDisk, SimulatedDirectory] | None = None
@@ -196,6 +197,7 @@ class RuntimeProcess:
         if self.broker.put_away is not None:
             world.judge.fail("I14", f"{self.name} began run {identity.run} on an older copy of its disk")
         self.broker.replace_disk = False
+        self.broker.joined_run = identity.run
         self._has_joined = True
         core = world.core_kind(
             world.config,

@@ -78,10 +78,14 @@ class RuntimeInjector(Injector):
             store.end_lease(lease)
 
     def inject_older_copy(self) -> None:
-        """A disk is copied; after a later run the copy is put in its place. It must be refused."""
+        """A disk is copied; after a later run that the coordinator knows of the copy takes its place. It is refused."""
         broker: Any = self._victim()
         backup = broker.backup
-        if backup is None or backup[1].incarnation != broker.directory.incarnation or broker.run <= backup[1].run:
+        if (
+            backup is None
+            or backup[1].incarnation != broker.directory.incarnation
+            or broker.joined_run <= backup[1].run
+        ):
             if broker.run:
                 self._tell(f"the disk of {broker.name} is copied")
                 broker.backup = (broker.disk.twin(), broker.directory.twin())

@@ -81,6 +81,7 @@ class RuntimeWorld(World):
         broker.disk.wipe()
         broker.directory.wipe(self._incarnation())
         broker.replace_disk = True
+        broker.joined_run = 0
         self.schedule.tell("FAULT", f"{broker.name} has lost its disk and will be {broker.member}")
 
     def start_failed(self, broker: RuntimeBroker, error: BaseException) -> None:

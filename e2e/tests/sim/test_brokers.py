@@ -48,7 +48,8 @@ def test_a_seed_runs_the_same_each_time() -> None:
 def _digests(hash_seed: str) -> str:
     script = (
         "from e2e.sim.run import run_seed\n"
-        "print([run_seed(s, world='brokers', detailed=True).digest for s in (2, 6, 10, 15, 31)])"
+        "print([run_seed(s, world='brokers', detailed=True).digest for s in (2, 6, 10, 15, 31)])\n"
+        "print([run_seed(s, world='disks', detailed=True).digest for s in (1, 4, 9)])"
     )
     environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
     done = subprocess.run(

@@ -25,7 +25,7 @@ def test_seeds_keep_every_promise() -> None:
     states = [state for result in results for state in result.states]
     assert sum(result.accepted_count for result in results) > 5_000
     assert states.count("disk failed") > 5
-    assert states.count("copy_damaged") > 2
+    assert states.count("copy_damaged") >= 1
 
 
 def test_a_seed_runs_the_same_each_time() -> None:
