@@ -387,3 +387,21 @@ def test_behind_an_unsettled_segment_nothing_is_delivered_before_the_tables_are_
     assert [b.header.base_index for event in bench.delivered(fx.Batches) for b in event.batches] == [1, 2]
     left = (1 << 20) - sum(batch.size_bytes for batch in batches[1:])
     assert bench.core.outbox.credits[STREAM] == left, "nobody gives back the credit of what is only skipped"
+
+
+def test_a_server_that_hears_of_a_newer_cursor_serves_no_more_until_it_knows_the_record() -> None:
+    """1 it serves, cut off; 2 others move the group to a segment unknown here; 3 the cursor is heard of first."""
+    bench = served()
+    bench.ack(0)
+    bench.do(ev.Tick())
+    bench.wait(bench.config.ack_sync_us + MS)
+    assert bench.sent(msg.CursorSync, M01), "which nobody confirms"
+    bench.clear()
+    bench.cursor(no=3, revision=9)
+    assert bench.all(fx.ReadChain)
+    bench.clear()
+    bench.unlink(M01)
+    bench.link(M01)
+    bench.wait(SECOND, (M01,))
+    assert not bench.sent(msg.CursorSync, M01)
+    assert not bench.delivered(fx.Batches)

@@ -81,18 +81,6 @@ def _damage_is_the_end() -> list[Patch]:
     return [(reader, "read_stretches", read_stretches), (recovery, "read_stretches", read_stretches)]
 
 
-def _emptied_too_early() -> list[Patch]:
-    from seriatim_broker.adapters.rocks.housekeeping import Housekeeper
-
-    async def empty_dead(self: Housekeeper) -> None:
-        """An extent that nothing names in memory is emptied, whatever the index on the disk says."""
-        for number in self._table.dead():
-            if not self._is_closed and await self._house.empty_extent(number):
-                self._again = True
-
-    return [(Housekeeper, "_empty_dead", empty_dead)]
-
-
 MUTATIONS: dict[str, Mutation] = {
     "storage-reports-early": Mutation("a write is reported once it is flushed", _reported_before_the_flush, _LOSS),
     "storage-flushes-again": Mutation(
@@ -103,7 +91,6 @@ MUTATIONS: dict[str, Mutation] = {
     "storage-damage-is-end": Mutation(
         "damage is not the end of the log", _damage_is_the_end, (*_LOSS, "I13"), "damage"
     ),
-    "storage-emptied-early": Mutation("an extent is emptied once nothing names it durably", _emptied_too_early, _LOSS),
 }
 MUTATIONS = {
     name: Mutation(m.rule, m.patches, m.breaks, m.profile, "disks", "storage") for name, m in MUTATIONS.items()

@@ -50,11 +50,11 @@ class AdapterDisk(MemoryDisk):
         self.written_ticket = 0
 
     def crash(self, kept_count: int) -> None:
-        """Lose what was not flushed; with `kept_count` the write that was about to be flushed is kept, if there is one.
+        """Lose what was not flushed; if that are at least half of the submits, all of it.
 
-        The adapter writes one group at a time, so there is no more than one.
+        The adapter writes one group at a time, so it is one write that is kept or not.
         """
-        keeps = kept_count > 0 and self.database.pending_count > 0
+        keeps = 2 * kept_count > self.pending_count and self.database.pending_count > 0
         self.database.crash(1 if keeps else 0)
         super().crash(sum(1 for ticket, _ in self._pending if ticket <= self.written_ticket) if keeps else 0)
 

@@ -44,6 +44,8 @@ def on_cursor_read(
         return
     moved = (head.segment_no, head.group_epoch) != (record.segment_no, record.group_epoch)
     if head.phase is Phase.LOADING or (moved and head.phase is not Phase.CROSSING):
+        if head.phase is Phase.SERVING:  # another server has moved the group on
+            _let_go(head)
         head.cursor_revision = revision
         _place(outbox, partition, head, record)
     questions.answer(outbox, partition, head)
@@ -69,6 +71,14 @@ def _create_cursor(outbox: Outbox, partition: Partition, head: GroupHead, chain:
             return
         index = log.commit
     crossing.write_cursor(outbox, partition, head, CursorRecord(segment.no, 1, index, chain.topic), 0)
+
+
+def _let_go(head: GroupHead) -> None:
+    """The group's place has to be found anew; its consumers stay."""
+    for consumer in head.consumers:
+        consumer.was_active = consumer is head.active
+    head.drop_deliveries()
+    head.phase = Phase.LOADING
 
 
 def _place(outbox: Outbox, partition: Partition, head: GroupHead, record: CursorRecord) -> None:
@@ -202,12 +212,9 @@ def _revoke(outbox: Outbox, partition: Partition, head: GroupHead, segment: Segm
         for consumer in head.consumers:
             tell(outbox, consumer, Revoked(error))
         head.consumers = []
-    for consumer in head.consumers:
-        consumer.was_active = consumer is head.active
-    head.drop_deliveries()
     if head.phase is Phase.CROSSING:
         head.crossing_serial = 0
-    head.phase = Phase.LOADING
+    _let_go(head)
     if head.consumers or head.questions:
         outbox.emit(ReadCursor(partition.id, head.group))
     else:
