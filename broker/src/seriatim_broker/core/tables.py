@@ -78,7 +78,9 @@ def want_before(outbox: Outbox, partition: Partition, no: int) -> Table | None:
 
 def on_request(outbox: Outbox, partition: Partition, sender: MemberId, message: TableRequest) -> None:
     """Answer now, or when what lies before is known."""
-    partition.table_waits = (*partition.table_waits, TableWait(message.segment_no, sender))
+    wait = TableWait(message.segment_no, sender)
+    # Once each: whoever waits here may make this member ask another one, and questions would multiply on the way.
+    partition.table_waits = (*(known for known in partition.table_waits if known != wait), wait)
     _answer(outbox, partition, ask=True)
 
 
