@@ -405,3 +405,15 @@ def test_a_server_that_hears_of_a_newer_cursor_serves_no_more_until_it_knows_the
     bench.wait(SECOND, (M01,))
     assert not bench.sent(msg.CursorSync, M01)
     assert not bench.delivered(fx.Batches)
+
+
+def test_who_asks_again_for_a_table_waits_once() -> None:
+    """Each question noted anew would make this server ask another one anew for each: they multiplied on the way."""
+    from .support import Bench, unsettled_chain
+
+    bench = Bench(M00)
+    bench.link(M10)
+    bench.read_chain(unsettled_chain(first_chain((M00, M01)), members=(M10, M01)))
+    for _ in range(5):
+        bench.hear(M10, msg.TableRequest(P, 1))
+    assert [wait.member for wait in bench.part.table_waits] == [M10]
