@@ -7,53 +7,33 @@ from random import Random
 
 import pytest
 from seriatim_broker.adapters.crc import crc32c
-from seriatim_broker.core.log import PutSegment, RecoveredPartition
+from seriatim_broker.core.log import PutSegment
 from seriatim_broker.testing.adapter_storage import AdapterDisk, AdapterStorage
 from seriatim_broker.testing.virtual_time import LoopTimers
 
 from .build import SegmentBuilder, segment_record
 from .contract import CASES, put, read_all
+from .in_memory import DEADLINE_S, InMemoryHarness
 
 globals().update(CASES)
 
-DEADLINE_S = 5.0
 
+class AdapterHarness(InMemoryHarness):
+    """Over the database in memory; what a start finds is compared with what was durable."""
 
-class AdapterHarness:
-    """A storage over a disk that outlives it. A crash keeps nothing that was not flushed."""
+    disk: AdapterDisk
 
     def __init__(self) -> None:
-        self.disk = AdapterDisk(Random(1))
         self.has_died = asyncio.Event()
-        self._open()
+        super().__init__(AdapterDisk(Random(1)))
 
-    def _open(self) -> None:
-        self._durable = 0
-        self._arrived = asyncio.Event()
-        self.storage = AdapterStorage(self.disk, LoopTimers(), crc32c, lambda: 0, lambda: 100, self.has_died.set)
-        self.recovered: dict[int, RecoveredPartition] = {found.partition: found for found in self.storage.recover()}
-        self.storage.on_durable(self._take)
+    def make(self) -> AdapterStorage:
+        """A storage over the disk."""
+        return AdapterStorage(self.disk, LoopTimers(), crc32c, lambda: 0, lambda: 100, self.has_died.set)
 
-    def _take(self, ticket: int) -> None:
-        assert ticket > self._durable, "tickets are reported in order"
-        self._durable = ticket
-        self._arrived.set()
-
-    async def durable(self, ticket: int) -> None:
-        """Wait until a ticket is reported durable."""
-        async with asyncio.timeout(DEADLINE_S):
-            while self._durable < ticket:
-                self._arrived.clear()
-                await self._arrived.wait()
-
-    async def reopen(self, *, crash: bool) -> None:
-        """End the storage and open another one over the disk."""
-        if crash:
-            self.storage.end()
-            self.disk.crash(0)
-        else:
-            await self.storage.close()
-        self._open()
+    def open(self) -> None:
+        """Open a storage, and take up what is on the disk."""
+        super().open()
         held = {found.partition: found for found in self.disk.recover() if found.segments}
         assert {number: found for number, found in self.recovered.items() if found.segments} == held
 
@@ -71,7 +51,7 @@ async def test_a_failed_flush_ends_the_process_and_reports_nothing(harness: Adap
     harness.storage.submit([builder.put()])
     async with asyncio.timeout(DEADLINE_S):
         await harness.has_died.wait()
-    assert harness._durable == 1
+    assert harness.reported == 1
     await harness.reopen(crash=True)
     assert await read_all(harness, builder) == []
 
@@ -84,5 +64,5 @@ async def test_what_was_written_and_not_flushed_may_be_there_after_a_crash(harne
     assert harness.disk.database.pending_count == 1
     harness.storage.end()
     harness.disk.crash(1)
-    harness._open()
+    harness.open()
     assert await read_all(harness, builder) == builder.batches
