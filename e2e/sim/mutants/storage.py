@@ -16,7 +16,6 @@ from seriatim_broker.adapters.rocks.extents import SegmentLog
 from seriatim_broker.adapters.rocks.floor import FlushFailedError
 from seriatim_broker.adapters.rocks.storage import RocksStorage
 from seriatim_broker.adapters.rocks.writer import Group, Writer
-from seriatim_broker.testing.memory_database import MemoryEngine
 
 from .mutation import Mutation, Patch
 
@@ -38,16 +37,15 @@ def _reported_before_the_flush() -> list[Patch]:
 
 
 def _failed_flush_again() -> list[Patch]:
-    real = MemoryEngine.flush_wal
+    real = Writer._flush
 
-    def flush(self: MemoryEngine) -> None:
+    def flush(self: Writer, ticket: int, sequence: int) -> None:
         """It failed once; the second time it will do."""
         with contextlib.suppress(FlushFailedError):
-            real(self)
-            return
-        real(self)
+            self._floor.database.flush_wal()
+        real(self, ticket, sequence)
 
-    return [(MemoryEngine, "flush_wal", flush)]
+    return [(Writer, "_flush", flush)]
 
 
 def _window_later() -> list[Patch]:
