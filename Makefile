@@ -11,7 +11,7 @@ SYNCED := $(VENV)/.synced
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-$(SYNCED): pyproject.toml uv.lock api/pyproject.toml broker/pyproject.toml client/pyproject.toml e2e/pyproject.toml
+$(SYNCED): pyproject.toml uv.lock api/pyproject.toml broker/pyproject.toml client/pyproject.toml e2e/pyproject.toml operator/pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Seriatim needs Python 3.11 or newer: make PYTHON=python3.12 ...")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet uv
@@ -39,7 +39,7 @@ lint: $(SYNCED) ## ruff
 	$(BIN)/ruff format --check .
 
 types: $(SYNCED) ## mypy --strict
-	$(BIN)/mypy api/src broker/src client/src e2e
+	$(BIN)/mypy api/src broker/src client/src operator/src e2e
 
 contracts: $(SYNCED) ## who may import whom
 	$(BIN)/lint-imports

@@ -15,7 +15,7 @@ import time
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
-PACKAGES = ("api", "broker", "client", "e2e")
+PACKAGES = ("api", "broker", "client", "operator", "e2e")
 PARALLEL = {"broker": ["-n", "2", "--dist", "loadfile"], "client": ["-n", "2", "--dist", "loadfile"]}
 """Packages whose test files may run beside each other; e2e's make processes of their own."""
 
@@ -34,7 +34,7 @@ def counts(report: Path) -> dict[str, int]:
     return {"passed": totals["tests"] - failed - totals["skipped"], "failed": failed, "skipped": totals["skipped"]}
 
 
-MARKERS = {"quick": "not slow and not faults", "slow": "slow and not faults", "faults": "faults"}
+MARKERS = {"quick": "not slow and not faults and not kubernetes", "slow": "slow and not faults and not kubernetes", "faults": "faults"}
 
 
 def run(package: str, kind: str, extra: list[str]) -> dict[str, int]:

@@ -1056,6 +1056,251 @@ class CreateTopicRequest(_message.Message):
 Global___CreateTopicRequest: _TypeAlias = CreateTopicRequest  # noqa: Y015
 
 @_typing.final
+class UpdateTopicRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    PARTITION_COUNT_FIELD_NUMBER: _builtins.int
+    SETTINGS_FIELD_NUMBER: _builtins.int
+    SETTINGS_MASK_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    incarnation: _builtins.str
+    """of the topic that is meant; empty: whichever has the name"""
+    partition_count: _builtins.int
+    """0: as it is; fewer than there are is refused"""
+    @_builtins.property
+    def settings(self) -> _records_pb2.TopicSettings:
+        """unset fields stay as they are"""
+
+    @_builtins.property
+    def settings_mask(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """names of the fields of `settings` that count, also where they are zero"""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        incarnation: _builtins.str = ...,
+        partition_count: _builtins.int = ...,
+        settings: _records_pb2.TopicSettings | None = ...,
+        settings_mask: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["settings", b"settings"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "name", b"name", "partition_count", b"partition_count", "settings", b"settings", "settings_mask", b"settings_mask"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UpdateTopicRequest: _TypeAlias = UpdateTopicRequest  # noqa: Y015
+
+@_typing.final
+class WatchTopicsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WatchTopicsRequest: _TypeAlias = WatchTopicsRequest  # noqa: Y015
+
+@_typing.final
+class WatchTopicsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHANGED_FIELD_NUMBER: _builtins.int
+    DELETED_FIELD_NUMBER: _builtins.int
+    IS_WHOLE_FIELD_NUMBER: _builtins.int
+    is_whole: _builtins.bool
+    """true once: everything that was there when the watch began has been sent"""
+    @_builtins.property
+    def changed(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicSummary]: ...
+    @_builtins.property
+    def deleted(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """names"""
+
+    def __init__(
+        self,
+        *,
+        changed: _abc.Iterable[Global___TopicSummary] | None = ...,
+        deleted: _abc.Iterable[_builtins.str] | None = ...,
+        is_whole: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changed", b"changed", "deleted", b"deleted", "is_whole", b"is_whole"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WatchTopicsResponse: _TypeAlias = WatchTopicsResponse  # noqa: Y015
+
+@_typing.final
+class TopicSummary(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    CHAINS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def topic(self) -> _records_pb2.TopicRecord: ...
+    @_builtins.property
+    def chains(self) -> _containers.RepeatedCompositeFieldContainer[Global___ChainSummary]:
+        """by partition; in a change, those that changed"""
+
+    def __init__(
+        self,
+        *,
+        topic: _records_pb2.TopicRecord | None = ...,
+        chains: _abc.Iterable[Global___ChainSummary] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["topic", b"topic"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chains", b"chains", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TopicSummary: _TypeAlias = TopicSummary  # noqa: Y015
+
+@_typing.final
+class ChainSummary(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITION_FIELD_NUMBER: _builtins.int
+    PARTITION_ID_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    SEGMENT_FIELD_NUMBER: _builtins.int
+    GROUP_FIELD_NUMBER: _builtins.int
+    MASTER_FIELD_NUMBER: _builtins.int
+    SEGMENT_COUNT_FIELD_NUMBER: _builtins.int
+    ONE_COPY_COUNT_FIELD_NUMBER: _builtins.int
+    UNSETTLED_COUNT_FIELD_NUMBER: _builtins.int
+    LOST_COUNT_FIELD_NUMBER: _builtins.int
+    SEALED_MESSAGES_FIELD_NUMBER: _builtins.int
+    partition: _builtins.int
+    partition_id: _builtins.int
+    epoch: _builtins.int
+    segment: _builtins.int
+    """the open one"""
+    group: _builtins.str
+    """and where it is"""
+    master: _builtins.str
+    segment_count: _builtins.int
+    one_copy_count: _builtins.int
+    """sealed segments with fewer than two listed members"""
+    unsettled_count: _builtins.int
+    lost_count: _builtins.int
+    sealed_messages: _builtins.int
+    """in settled segments"""
+    def __init__(
+        self,
+        *,
+        partition: _builtins.int = ...,
+        partition_id: _builtins.int = ...,
+        epoch: _builtins.int = ...,
+        segment: _builtins.int = ...,
+        group: _builtins.str = ...,
+        master: _builtins.str = ...,
+        segment_count: _builtins.int = ...,
+        one_copy_count: _builtins.int = ...,
+        unsettled_count: _builtins.int = ...,
+        lost_count: _builtins.int = ...,
+        sealed_messages: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "group", b"group", "lost_count", b"lost_count", "master", b"master", "one_copy_count", b"one_copy_count", "partition", b"partition", "partition_id", b"partition_id", "sealed_messages", b"sealed_messages", "segment", b"segment", "segment_count", b"segment_count", "unsettled_count", b"unsettled_count"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ChainSummary: _TypeAlias = ChainSummary  # noqa: Y015
+
+@_typing.final
+class CreateConsumerGroupRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    GROUP_FIELD_NUMBER: _builtins.int
+    START_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    group: _builtins.str
+    start: Global___StartPosition.ValueType
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        group: _builtins.str = ...,
+        start: Global___StartPosition.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "start", b"start", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CreateConsumerGroupRequest: _TypeAlias = CreateConsumerGroupRequest  # noqa: Y015
+
+@_typing.final
+class CreateConsumerGroupResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CREATED_FIELD_NUMBER: _builtins.int
+    created: _builtins.bool
+    """false: it was there"""
+    def __init__(
+        self,
+        *,
+        created: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["created", b"created"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CreateConsumerGroupResponse: _TypeAlias = CreateConsumerGroupResponse  # noqa: Y015
+
+@_typing.final
+class DeleteConsumerGroupRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    GROUP_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    group: _builtins.str
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        group: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeleteConsumerGroupRequest: _TypeAlias = DeleteConsumerGroupRequest  # noqa: Y015
+
+@_typing.final
+class DeleteConsumerGroupResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeleteConsumerGroupResponse: _TypeAlias = DeleteConsumerGroupResponse  # noqa: Y015
+
+@_typing.final
 class DeleteTopicRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1395,19 +1640,26 @@ class DeclareDeadRequest(_message.Message):
     BROKER_FIELD_NUMBER: _builtins.int
     RUN_FIELD_NUMBER: _builtins.int
     ISSUER_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    EVIDENCE_FIELD_NUMBER: _builtins.int
     broker: _builtins.str
     run: _builtins.int
     issuer: _builtins.str
+    incarnation: _builtins.str
+    """of the disk that is meant; empty: the one that holds the slot"""
+    evidence: _builtins.str
     def __init__(
         self,
         *,
         broker: _builtins.str = ...,
         run: _builtins.int = ...,
         issuer: _builtins.str = ...,
+        incarnation: _builtins.str = ...,
+        evidence: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker", b"broker", "issuer", b"issuer", "run", b"run"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker", b"broker", "evidence", b"evidence", "incarnation", b"incarnation", "issuer", b"issuer", "run", b"run"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

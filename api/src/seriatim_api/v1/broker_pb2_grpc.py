@@ -374,6 +374,26 @@ class AdminStub:
                 request_serializer=seriatim_dot_v1_dot_broker__pb2.DeleteTopicRequest.SerializeToString,
                 response_deserializer=seriatim_dot_v1_dot_broker__pb2.DeleteTopicResponse.FromString,
                 _registered_method=True)
+        self.UpdateTopic = channel.unary_unary(
+                '/seriatim.v1.Admin/UpdateTopic',
+                request_serializer=seriatim_dot_v1_dot_broker__pb2.UpdateTopicRequest.SerializeToString,
+                response_deserializer=seriatim_dot_v1_dot_records__pb2.TopicRecord.FromString,
+                _registered_method=True)
+        self.WatchTopics = channel.unary_stream(
+                '/seriatim.v1.Admin/WatchTopics',
+                request_serializer=seriatim_dot_v1_dot_broker__pb2.WatchTopicsRequest.SerializeToString,
+                response_deserializer=seriatim_dot_v1_dot_broker__pb2.WatchTopicsResponse.FromString,
+                _registered_method=True)
+        self.CreateConsumerGroup = channel.unary_unary(
+                '/seriatim.v1.Admin/CreateConsumerGroup',
+                request_serializer=seriatim_dot_v1_dot_broker__pb2.CreateConsumerGroupRequest.SerializeToString,
+                response_deserializer=seriatim_dot_v1_dot_broker__pb2.CreateConsumerGroupResponse.FromString,
+                _registered_method=True)
+        self.DeleteConsumerGroup = channel.unary_unary(
+                '/seriatim.v1.Admin/DeleteConsumerGroup',
+                request_serializer=seriatim_dot_v1_dot_broker__pb2.DeleteConsumerGroupRequest.SerializeToString,
+                response_deserializer=seriatim_dot_v1_dot_broker__pb2.DeleteConsumerGroupResponse.FromString,
+                _registered_method=True)
         self.ListTopics = channel.unary_unary(
                 '/seriatim.v1.Admin/ListTopics',
                 request_serializer=seriatim_dot_v1_dot_broker__pb2.ListTopicsRequest.SerializeToString,
@@ -438,6 +458,33 @@ class AdminServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DeleteTopic(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UpdateTopic(self, request, context):
+        """Add partitions, or change settings. Partitions are never taken away.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def WatchTopics(self, request, context):
+        """All topics, then every change of a topic or of one of its chains as it is written, short.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CreateConsumerGroup(self, request, context):
+        """Write a consumer group's cursors before anybody joins, and forget a group that nobody is in.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteConsumerGroup(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -518,6 +565,26 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.DeleteTopic,
                     request_deserializer=seriatim_dot_v1_dot_broker__pb2.DeleteTopicRequest.FromString,
                     response_serializer=seriatim_dot_v1_dot_broker__pb2.DeleteTopicResponse.SerializeToString,
+            ),
+            'UpdateTopic': grpc.unary_unary_rpc_method_handler(
+                    servicer.UpdateTopic,
+                    request_deserializer=seriatim_dot_v1_dot_broker__pb2.UpdateTopicRequest.FromString,
+                    response_serializer=seriatim_dot_v1_dot_records__pb2.TopicRecord.SerializeToString,
+            ),
+            'WatchTopics': grpc.unary_stream_rpc_method_handler(
+                    servicer.WatchTopics,
+                    request_deserializer=seriatim_dot_v1_dot_broker__pb2.WatchTopicsRequest.FromString,
+                    response_serializer=seriatim_dot_v1_dot_broker__pb2.WatchTopicsResponse.SerializeToString,
+            ),
+            'CreateConsumerGroup': grpc.unary_unary_rpc_method_handler(
+                    servicer.CreateConsumerGroup,
+                    request_deserializer=seriatim_dot_v1_dot_broker__pb2.CreateConsumerGroupRequest.FromString,
+                    response_serializer=seriatim_dot_v1_dot_broker__pb2.CreateConsumerGroupResponse.SerializeToString,
+            ),
+            'DeleteConsumerGroup': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteConsumerGroup,
+                    request_deserializer=seriatim_dot_v1_dot_broker__pb2.DeleteConsumerGroupRequest.FromString,
+                    response_serializer=seriatim_dot_v1_dot_broker__pb2.DeleteConsumerGroupResponse.SerializeToString,
             ),
             'ListTopics': grpc.unary_unary_rpc_method_handler(
                     servicer.ListTopics,
@@ -626,6 +693,114 @@ class Admin:
             '/seriatim.v1.Admin/DeleteTopic',
             seriatim_dot_v1_dot_broker__pb2.DeleteTopicRequest.SerializeToString,
             seriatim_dot_v1_dot_broker__pb2.DeleteTopicResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UpdateTopic(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/seriatim.v1.Admin/UpdateTopic',
+            seriatim_dot_v1_dot_broker__pb2.UpdateTopicRequest.SerializeToString,
+            seriatim_dot_v1_dot_records__pb2.TopicRecord.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WatchTopics(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/seriatim.v1.Admin/WatchTopics',
+            seriatim_dot_v1_dot_broker__pb2.WatchTopicsRequest.SerializeToString,
+            seriatim_dot_v1_dot_broker__pb2.WatchTopicsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CreateConsumerGroup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/seriatim.v1.Admin/CreateConsumerGroup',
+            seriatim_dot_v1_dot_broker__pb2.CreateConsumerGroupRequest.SerializeToString,
+            seriatim_dot_v1_dot_broker__pb2.CreateConsumerGroupResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteConsumerGroup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/seriatim.v1.Admin/DeleteConsumerGroup',
+            seriatim_dot_v1_dot_broker__pb2.DeleteConsumerGroupRequest.SerializeToString,
+            seriatim_dot_v1_dot_broker__pb2.DeleteConsumerGroupResponse.FromString,
             options,
             channel_credentials,
             insecure,

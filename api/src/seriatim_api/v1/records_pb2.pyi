@@ -81,6 +81,31 @@ CONSUMER_MODE_SHARED: ConsumerMode.ValueType  # 3
 CONSUMER_MODE_BROADCAST: ConsumerMode.ValueType  # 4
 Global___ConsumerMode: _TypeAlias = ConsumerMode  # noqa: Y015
 
+class _BrokerGroupIntent:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _BrokerGroupIntentEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_BrokerGroupIntent.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    BROKER_GROUP_INTENT_UNSPECIFIED: _BrokerGroupIntent.ValueType  # 0
+    """active"""
+    BROKER_GROUP_INTENT_ACTIVE: _BrokerGroupIntent.ValueType  # 1
+    BROKER_GROUP_INTENT_CORDONED: _BrokerGroupIntent.ValueType  # 2
+    """no head stands on it while another whole group will do; its data stays"""
+    BROKER_GROUP_INTENT_DRAINING: _BrokerGroupIntent.ValueType  # 3
+    """cordoned, and its sealed segments are copied to other groups"""
+
+class BrokerGroupIntent(_BrokerGroupIntent, metaclass=_BrokerGroupIntentEnumTypeWrapper): ...
+
+BROKER_GROUP_INTENT_UNSPECIFIED: BrokerGroupIntent.ValueType  # 0
+"""active"""
+BROKER_GROUP_INTENT_ACTIVE: BrokerGroupIntent.ValueType  # 1
+BROKER_GROUP_INTENT_CORDONED: BrokerGroupIntent.ValueType  # 2
+"""no head stands on it while another whole group will do; its data stays"""
+BROKER_GROUP_INTENT_DRAINING: BrokerGroupIntent.ValueType  # 3
+"""cordoned, and its sealed segments are copied to other groups"""
+Global___BrokerGroupIntent: _TypeAlias = BrokerGroupIntent  # noqa: Y015
+
 @_typing.final
 class ClusterRecord(_message.Message):
     """/seriatim/<cluster>/cluster"""
@@ -623,3 +648,52 @@ class CounterRecord(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CounterRecord: _TypeAlias = CounterRecord  # noqa: Y015
+
+@_typing.final
+class BrokerGroupRecord(_message.Message):
+    """/seriatim/<cluster>/spec/groups/<group>: what is wanted of a broker group. A group without one is active, weight 1."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: _builtins.int
+    INTENT_FIELD_NUMBER: _builtins.int
+    WEIGHT_FIELD_NUMBER: _builtins.int
+    group: _builtins.str
+    intent: Global___BrokerGroupIntent.ValueType
+    weight: _builtins.float
+    """0: 1"""
+    def __init__(
+        self,
+        *,
+        group: _builtins.str = ...,
+        intent: Global___BrokerGroupIntent.ValueType = ...,
+        weight: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "intent", b"intent", "weight", b"weight"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BrokerGroupRecord: _TypeAlias = BrokerGroupRecord  # noqa: Y015
+
+@_typing.final
+class OperatorRecord(_message.Message):
+    """/seriatim/<cluster>/spec/operator: the highest epoch of an operator's Lease that was seen."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EPOCH_FIELD_NUMBER: _builtins.int
+    epoch: _builtins.int
+    def __init__(
+        self,
+        *,
+        epoch: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OperatorRecord: _TypeAlias = OperatorRecord  # noqa: Y015

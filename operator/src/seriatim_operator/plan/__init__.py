@@ -1,0 +1,1 @@
+"""Decisions: desired and observed in, one list of actions out. Pure."""

@@ -1,0 +1,1 @@
+"""Observe, plan, apply, report: one pass over one cluster object."""

@@ -1,0 +1,1 @@
+"""What is reported: one function for each condition, with closed reasons."""
