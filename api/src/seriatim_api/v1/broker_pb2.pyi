@@ -1194,7 +1194,7 @@ class ChainSummary(_message.Message):
     unsettled_count: _builtins.int
     lost_count: _builtins.int
     sealed_messages: _builtins.int
-    """in settled segments"""
+    """before the first segment that is not settled, since the partition was made"""
     def __init__(
         self,
         *,
@@ -1619,15 +1619,23 @@ class SwitchPartitionRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     PARTITION_ID_FIELD_NUMBER: _builtins.int
+    TARGET_GROUP_FIELD_NUMBER: _builtins.int
+    TARGET_MASTER_FIELD_NUMBER: _builtins.int
     partition_id: _builtins.int
+    target_group: _builtins.str
+    """where to; empty: the next whole group of the send chain"""
+    target_master: _builtins.str
+    """which member of the target group is to be the master; empty: whose turn it is"""
     def __init__(
         self,
         *,
         partition_id: _builtins.int = ...,
+        target_group: _builtins.str = ...,
+        target_master: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["partition_id", b"partition_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partition_id", b"partition_id", "target_group", b"target_group", "target_master", b"target_master"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

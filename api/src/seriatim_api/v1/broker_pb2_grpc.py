@@ -527,7 +527,7 @@ class AdminServicer:
         raise NotImplementedError('Method not implemented!')
 
     def SwitchPartition(self, request, context):
-        """A planned switch of the partition's open segment to the next group of its send chain.
+        """A planned switch of the partition's open segment, to the next group of its send chain or to a chosen one.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -25,15 +25,15 @@ _sym_db = _symbol_database.Default()
 from seriatim_api.v1 import records_pb2 as seriatim_dot_v1_dot_records__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cseriatim/v1/operations.proto\x12\x0bseriatim.v1\x1a\x19seriatim/v1/records.proto\".\n\x17ListBrokerGroupsRequest\x12\x13\n\x0bwith_counts\x18\x01 \x01(\x08\"O\n\x18ListBrokerGroupsResponse\x12\x33\n\x06groups\x18\x01 \x03(\x0b\x32#.seriatim.v1.BrokerGroupDescription\"\xb5\x01\n\x16\x42rokerGroupDescription\x12.\n\x06record\x18\x01 \x01(\x0b\x32\x1e.seriatim.v1.BrokerGroupRecord\x12)\n\x07members\x18\x02 \x03(\x0b\x32\x18.seriatim.v1.GroupMember\x12\x12\n\x05heads\x18\x03 \x01(\rH\x00\x88\x01\x01\x12\x15\n\x08segments\x18\x04 \x01(\rH\x01\x88\x01\x01\x42\x08\n\x06_headsB\x0b\n\t_segments\"Y\n\x0bGroupMember\x12)\n\x06record\x18\x01 \x01(\x0b\x32\x19.seriatim.v1.MemberRecord\x12\x0c\n\x04live\x18\x02 \x01(\x08\x12\x11\n\tcertified\x18\x03 \x01(\x08\"v\n\x15SetBrokerGroupRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12.\n\x06intent\x18\x02 \x01(\x0e\x32\x1e.seriatim.v1.BrokerGroupIntent\x12\x13\n\x06weight\x18\x03 \x01(\x01H\x00\x88\x01\x01\x42\t\n\x07_weight\")\n\x18RemoveBrokerGroupRequest\x12\r\n\x05group\x18\x01 \x01(\t\"\x1b\n\x19RemoveBrokerGroupResponse\"%\n\x13RemoveMemberRequest\x12\x0e\n\x06\x62roker\x18\x01 \x01(\t\"\x16\n\x14RemoveMemberResponse\"%\n\x13\x43heckRestartRequest\x12\x0e\n\x06\x62roker\x18\x01 \x01(\t\"\xb1\x01\n\x14\x43heckRestartResponse\x12,\n\x07verdict\x18\x01 \x01(\x0e\x32\x1b.seriatim.v1.RestartVerdict\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x14\n\x0cpartition_id\x18\x03 \x01(\r\x12\x0f\n\x07segment\x18\x04 \x01(\r\x12\r\n\x05index\x18\x05 \x01(\x04\x12\r\n\x05\x65poch\x18\x06 \x01(\x04\x12\x18\n\x10segments_checked\x18\x07 \x01(\r\"\x1d\n\x0e\x42\x61lanceRequest\x12\x0b\n\x03run\x18\x01 \x01(\x08\"\x98\x01\n\x0f\x42\x61lanceResponse\x12\'\n\x06\x62\x65\x66ore\x18\x01 \x03(\x0b\x32\x17.seriatim.v1.BrokerLoad\x12&\n\x05\x61\x66ter\x18\x02 \x03(\x0b\x32\x17.seriatim.v1.BrokerLoad\x12$\n\x05moves\x18\x03 \x03(\x0b\x32\x15.seriatim.v1.HeadMove\x12\x0e\n\x06reason\x18\x04 \x01(\t\"Y\n\nBrokerLoad\x12\x0e\n\x06\x62roker\x18\x01 \x01(\t\x12\r\n\x05group\x18\x02 \x01(\t\x12\x17\n\x0fheads_as_master\x18\x03 \x01(\r\x12\x13\n\x0b\x62ytes_per_s\x18\x04 \x01(\x01\"\xa5\x01\n\x08HeadMove\x12\x14\n\x0cpartition_id\x18\x01 \x01(\r\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x11\n\tpartition\x18\x03 \x01(\r\x12\x12\n\nfrom_group\x18\x04 \x01(\t\x12\x13\n\x0b\x66rom_master\x18\x05 \x01(\t\x12\x10\n\x08to_group\x18\x06 \x01(\t\x12\x11\n\tto_master\x18\x07 \x01(\t\x12\x13\n\x0b\x62ytes_per_s\x18\x08 \x01(\x01*\xca\x01\n\x0eRestartVerdict\x12\x1f\n\x1bRESTART_VERDICT_UNSPECIFIED\x10\x00\x12\x18\n\x14RESTART_VERDICT_SAFE\x10\x01\x12\x1d\n\x19RESTART_VERDICT_LAST_COPY\x10\x02\x12\"\n\x1eRESTART_VERDICT_NO_OTHER_GROUP\x10\x03\x12\x1d\n\x19RESTART_VERDICT_PEER_AWAY\x10\x04\x12\x1b\n\x17RESTART_VERDICT_UNKNOWN\x10\x05\x32\xd6\x03\n\nOperations\x12_\n\x10ListBrokerGroups\x12$.seriatim.v1.ListBrokerGroupsRequest\x1a%.seriatim.v1.ListBrokerGroupsResponse\x12Y\n\x0eSetBrokerGroup\x12\".seriatim.v1.SetBrokerGroupRequest\x1a#.seriatim.v1.BrokerGroupDescription\x12\x62\n\x11RemoveBrokerGroup\x12%.seriatim.v1.RemoveBrokerGroupRequest\x1a&.seriatim.v1.RemoveBrokerGroupResponse\x12S\n\x0cRemoveMember\x12 .seriatim.v1.RemoveMemberRequest\x1a!.seriatim.v1.RemoveMemberResponse\x12S\n\x0c\x43heckRestart\x12 .seriatim.v1.CheckRestartRequest\x1a!.seriatim.v1.CheckRestartResponse2Q\n\tBalancing\x12\x44\n\x07\x42\x61lance\x12\x1b.seriatim.v1.BalanceRequest\x1a\x1c.seriatim.v1.BalanceResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cseriatim/v1/operations.proto\x12\x0bseriatim.v1\x1a\x19seriatim/v1/records.proto\".\n\x17ListBrokerGroupsRequest\x12\x13\n\x0bwith_counts\x18\x01 \x01(\x08\"O\n\x18ListBrokerGroupsResponse\x12\x33\n\x06groups\x18\x01 \x03(\x0b\x32#.seriatim.v1.BrokerGroupDescription\"\xb5\x01\n\x16\x42rokerGroupDescription\x12.\n\x06record\x18\x01 \x01(\x0b\x32\x1e.seriatim.v1.BrokerGroupRecord\x12)\n\x07members\x18\x02 \x03(\x0b\x32\x18.seriatim.v1.GroupMember\x12\x12\n\x05heads\x18\x03 \x01(\rH\x00\x88\x01\x01\x12\x15\n\x08segments\x18\x04 \x01(\rH\x01\x88\x01\x01\x42\x08\n\x06_headsB\x0b\n\t_segments\"Y\n\x0bGroupMember\x12)\n\x06record\x18\x01 \x01(\x0b\x32\x19.seriatim.v1.MemberRecord\x12\x0c\n\x04live\x18\x02 \x01(\x08\x12\x11\n\tcertified\x18\x03 \x01(\x08\"v\n\x15SetBrokerGroupRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12.\n\x06intent\x18\x02 \x01(\x0e\x32\x1e.seriatim.v1.BrokerGroupIntent\x12\x13\n\x06weight\x18\x03 \x01(\x01H\x00\x88\x01\x01\x42\t\n\x07_weight\")\n\x18RemoveBrokerGroupRequest\x12\r\n\x05group\x18\x01 \x01(\t\"\x1b\n\x19RemoveBrokerGroupResponse\"%\n\x13RemoveMemberRequest\x12\x0e\n\x06\x62roker\x18\x01 \x01(\t\"\x16\n\x14RemoveMemberResponse\"%\n\x13\x43heckRestartRequest\x12\x0e\n\x06\x62roker\x18\x01 \x01(\t\"\xb1\x01\n\x14\x43heckRestartResponse\x12,\n\x07verdict\x18\x01 \x01(\x0e\x32\x1b.seriatim.v1.RestartVerdict\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x14\n\x0cpartition_id\x18\x03 \x01(\r\x12\x0f\n\x07segment\x18\x04 \x01(\r\x12\r\n\x05index\x18\x05 \x01(\x04\x12\r\n\x05\x65poch\x18\x06 \x01(\x04\x12\x18\n\x10segments_checked\x18\x07 \x01(\r\"\x17\n\x15MeasureTrafficRequest\"\\\n\x16MeasureTrafficResponse\x12\x0f\n\x07seconds\x18\x01 \x01(\x01\x12\x31\n\npartitions\x18\x02 \x03(\x0b\x32\x1d.seriatim.v1.PartitionTraffic\"H\n\x10PartitionTraffic\x12\x14\n\x0cpartition_id\x18\x01 \x01(\r\x12\x0f\n\x07\x62\x61tches\x18\x02 \x01(\x04\x12\r\n\x05\x62ytes\x18\x03 \x01(\x04\"\x1d\n\x0e\x42\x61lanceRequest\x12\x0b\n\x03run\x18\x01 \x01(\x08\"\x98\x01\n\x0f\x42\x61lanceResponse\x12\'\n\x06\x62\x65\x66ore\x18\x01 \x03(\x0b\x32\x17.seriatim.v1.BrokerLoad\x12&\n\x05\x61\x66ter\x18\x02 \x03(\x0b\x32\x17.seriatim.v1.BrokerLoad\x12$\n\x05moves\x18\x03 \x03(\x0b\x32\x15.seriatim.v1.HeadMove\x12\x0e\n\x06reason\x18\x04 \x01(\t\"Y\n\nBrokerLoad\x12\x0e\n\x06\x62roker\x18\x01 \x01(\t\x12\r\n\x05group\x18\x02 \x01(\t\x12\x17\n\x0fheads_as_master\x18\x03 \x01(\r\x12\x13\n\x0b\x62ytes_per_s\x18\x04 \x01(\x01\"\xa5\x01\n\x08HeadMove\x12\x14\n\x0cpartition_id\x18\x01 \x01(\r\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x11\n\tpartition\x18\x03 \x01(\r\x12\x12\n\nfrom_group\x18\x04 \x01(\t\x12\x13\n\x0b\x66rom_master\x18\x05 \x01(\t\x12\x10\n\x08to_group\x18\x06 \x01(\t\x12\x11\n\tto_master\x18\x07 \x01(\t\x12\x13\n\x0b\x62ytes_per_s\x18\x08 \x01(\x01*\xca\x01\n\x0eRestartVerdict\x12\x1f\n\x1bRESTART_VERDICT_UNSPECIFIED\x10\x00\x12\x18\n\x14RESTART_VERDICT_SAFE\x10\x01\x12\x1d\n\x19RESTART_VERDICT_LAST_COPY\x10\x02\x12\"\n\x1eRESTART_VERDICT_NO_OTHER_GROUP\x10\x03\x12\x1d\n\x19RESTART_VERDICT_PEER_AWAY\x10\x04\x12\x1b\n\x17RESTART_VERDICT_UNKNOWN\x10\x05\x32\xd6\x03\n\nOperations\x12_\n\x10ListBrokerGroups\x12$.seriatim.v1.ListBrokerGroupsRequest\x1a%.seriatim.v1.ListBrokerGroupsResponse\x12Y\n\x0eSetBrokerGroup\x12\".seriatim.v1.SetBrokerGroupRequest\x1a#.seriatim.v1.BrokerGroupDescription\x12\x62\n\x11RemoveBrokerGroup\x12%.seriatim.v1.RemoveBrokerGroupRequest\x1a&.seriatim.v1.RemoveBrokerGroupResponse\x12S\n\x0cRemoveMember\x12 .seriatim.v1.RemoveMemberRequest\x1a!.seriatim.v1.RemoveMemberResponse\x12S\n\x0c\x43heckRestart\x12 .seriatim.v1.CheckRestartRequest\x1a!.seriatim.v1.CheckRestartResponse2\xac\x01\n\tBalancing\x12\x44\n\x07\x42\x61lance\x12\x1b.seriatim.v1.BalanceRequest\x1a\x1c.seriatim.v1.BalanceResponse\x12Y\n\x0eMeasureTraffic\x12\".seriatim.v1.MeasureTrafficRequest\x1a#.seriatim.v1.MeasureTrafficResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'seriatim_api.v1.operations_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_RESTARTVERDICT']._serialized_start=1396
-  _globals['_RESTARTVERDICT']._serialized_end=1598
+  _globals['_RESTARTVERDICT']._serialized_start=1589
+  _globals['_RESTARTVERDICT']._serialized_end=1791
   _globals['_LISTBROKERGROUPSREQUEST']._serialized_start=72
   _globals['_LISTBROKERGROUPSREQUEST']._serialized_end=118
   _globals['_LISTBROKERGROUPSRESPONSE']._serialized_start=120
@@ -56,16 +56,22 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CHECKRESTARTREQUEST']._serialized_end=768
   _globals['_CHECKRESTARTRESPONSE']._serialized_start=771
   _globals['_CHECKRESTARTRESPONSE']._serialized_end=948
-  _globals['_BALANCEREQUEST']._serialized_start=950
-  _globals['_BALANCEREQUEST']._serialized_end=979
-  _globals['_BALANCERESPONSE']._serialized_start=982
-  _globals['_BALANCERESPONSE']._serialized_end=1134
-  _globals['_BROKERLOAD']._serialized_start=1136
-  _globals['_BROKERLOAD']._serialized_end=1225
-  _globals['_HEADMOVE']._serialized_start=1228
-  _globals['_HEADMOVE']._serialized_end=1393
-  _globals['_OPERATIONS']._serialized_start=1601
-  _globals['_OPERATIONS']._serialized_end=2071
-  _globals['_BALANCING']._serialized_start=2073
-  _globals['_BALANCING']._serialized_end=2154
+  _globals['_MEASURETRAFFICREQUEST']._serialized_start=950
+  _globals['_MEASURETRAFFICREQUEST']._serialized_end=973
+  _globals['_MEASURETRAFFICRESPONSE']._serialized_start=975
+  _globals['_MEASURETRAFFICRESPONSE']._serialized_end=1067
+  _globals['_PARTITIONTRAFFIC']._serialized_start=1069
+  _globals['_PARTITIONTRAFFIC']._serialized_end=1141
+  _globals['_BALANCEREQUEST']._serialized_start=1143
+  _globals['_BALANCEREQUEST']._serialized_end=1172
+  _globals['_BALANCERESPONSE']._serialized_start=1175
+  _globals['_BALANCERESPONSE']._serialized_end=1327
+  _globals['_BROKERLOAD']._serialized_start=1329
+  _globals['_BROKERLOAD']._serialized_end=1418
+  _globals['_HEADMOVE']._serialized_start=1421
+  _globals['_HEADMOVE']._serialized_end=1586
+  _globals['_OPERATIONS']._serialized_start=1794
+  _globals['_OPERATIONS']._serialized_end=2264
+  _globals['_BALANCING']._serialized_start=2267
+  _globals['_BALANCING']._serialized_end=2439
 # @@protoc_insertion_point(module_scope)

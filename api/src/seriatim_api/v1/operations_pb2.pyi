@@ -320,6 +320,72 @@ class CheckRestartResponse(_message.Message):
 Global___CheckRestartResponse: _TypeAlias = CheckRestartResponse  # noqa: Y015
 
 @_typing.final
+class MeasureTrafficRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MeasureTrafficRequest: _TypeAlias = MeasureTrafficRequest  # noqa: Y015
+
+@_typing.final
+class MeasureTrafficResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SECONDS_FIELD_NUMBER: _builtins.int
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    seconds: _builtins.float
+    """for how long was counted"""
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___PartitionTraffic]:
+        """those with traffic in that time"""
+
+    def __init__(
+        self,
+        *,
+        seconds: _builtins.float = ...,
+        partitions: _abc.Iterable[Global___PartitionTraffic] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partitions", b"partitions", "seconds", b"seconds"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MeasureTrafficResponse: _TypeAlias = MeasureTrafficResponse  # noqa: Y015
+
+@_typing.final
+class PartitionTraffic(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITION_ID_FIELD_NUMBER: _builtins.int
+    BATCHES_FIELD_NUMBER: _builtins.int
+    BYTES_FIELD_NUMBER: _builtins.int
+    partition_id: _builtins.int
+    batches: _builtins.int
+    bytes: _builtins.int
+    def __init__(
+        self,
+        *,
+        partition_id: _builtins.int = ...,
+        batches: _builtins.int = ...,
+        bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batches", b"batches", "bytes", b"bytes", "partition_id", b"partition_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PartitionTraffic: _TypeAlias = PartitionTraffic  # noqa: Y015
+
+@_typing.final
 class BalanceRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -289,6 +289,11 @@ class BalancingStub:
                 request_serializer=seriatim_dot_v1_dot_operations__pb2.BalanceRequest.SerializeToString,
                 response_deserializer=seriatim_dot_v1_dot_operations__pb2.BalanceResponse.FromString,
                 _registered_method=True)
+        self.MeasureTraffic = channel.unary_unary(
+                '/seriatim.v1.Balancing/MeasureTraffic',
+                request_serializer=seriatim_dot_v1_dot_operations__pb2.MeasureTrafficRequest.SerializeToString,
+                response_deserializer=seriatim_dot_v1_dot_operations__pb2.MeasureTrafficResponse.FromString,
+                _registered_method=True)
 
 
 class BalancingServicer:
@@ -302,6 +307,13 @@ class BalancingServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def MeasureTraffic(self, request, context):
+        """What the broker that is asked took as a master lately. The controller asks when it looks at the balance.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_BalancingServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -309,6 +321,11 @@ def add_BalancingServicer_to_server(servicer, server):
                     servicer.Balance,
                     request_deserializer=seriatim_dot_v1_dot_operations__pb2.BalanceRequest.FromString,
                     response_serializer=seriatim_dot_v1_dot_operations__pb2.BalanceResponse.SerializeToString,
+            ),
+            'MeasureTraffic': grpc.unary_unary_rpc_method_handler(
+                    servicer.MeasureTraffic,
+                    request_deserializer=seriatim_dot_v1_dot_operations__pb2.MeasureTrafficRequest.FromString,
+                    response_serializer=seriatim_dot_v1_dot_operations__pb2.MeasureTrafficResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -339,6 +356,33 @@ class Balancing:
             '/seriatim.v1.Balancing/Balance',
             seriatim_dot_v1_dot_operations__pb2.BalanceRequest.SerializeToString,
             seriatim_dot_v1_dot_operations__pb2.BalanceResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def MeasureTraffic(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/seriatim.v1.Balancing/MeasureTraffic',
+            seriatim_dot_v1_dot_operations__pb2.MeasureTrafficRequest.SerializeToString,
+            seriatim_dot_v1_dot_operations__pb2.MeasureTrafficResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from seriatim_api.v1 import common_pb2 as seriatim_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19seriatim/v1/records.proto\x12\x0bseriatim.v1\x1a\x18seriatim/v1/common.proto\"B\n\rClusterRecord\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\n\n\x02id\x18\x02 \x01(\t\x12\x14\n\x0c\x66ormat_level\x18\x03 \x01(\r\"\xd1\x02\n\x0cMemberRecord\x12#\n\x06member\x18\x01 \x01(\x0b\x32\x13.seriatim.v1.Member\x12\r\n\x05group\x18\x02 \x01(\t\x12\x0c\n\x04slot\x18\x03 \x01(\r\x12\x0b\n\x03run\x18\x04 \x01(\x04\x12\x0f\n\x07\x61\x64\x64ress\x18\x05 \x01(\t\x12\x10\n\x08\x61\x64mitted\x18\x06 \x01(\x08\x12\x0f\n\x07\x62oot_id\x18\x07 \x01(\t\x12\x16\n\x0e\x63lean_shutdown\x18\x08 \x01(\x08\x12\x14\n\x0cprotocol_min\x18\t \x01(\r\x12\x14\n\x0cprotocol_max\x18\n \x01(\r\x12\x44\n\x0epeer_addresses\x18\x0b \x03(\x0b\x32,.seriatim.v1.MemberRecord.PeerAddressesEntry\x1a\x34\n\x12PeerAddressesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\">\n\nLiveRecord\x12#\n\x06member\x18\x01 \x01(\x0b\x32\x13.seriatim.v1.Member\x12\x0b\n\x03run\x18\x02 \x01(\x04\"|\n\x10\x44\x65\x61thCertificate\x12#\n\x06member\x18\x01 \x01(\x0b\x32\x13.seriatim.v1.Member\x12\x0b\n\x03run\x18\x02 \x01(\x04\x12\x0e\n\x06issuer\x18\x03 \x01(\t\x12\x14\n\x0cissued_at_ms\x18\x04 \x01(\x03\x12\x10\n\x08\x65vidence\x18\x05 \x01(\t\"/\n\x10\x43ontrollerRecord\x12\x0e\n\x06\x62roker\x18\x01 \x01(\t\x12\x0b\n\x03run\x18\x02 \x01(\x04\"\xb4\x01\n\x0bTopicRecord\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12&\n\x05state\x18\x03 \x01(\x0e\x32\x17.seriatim.v1.TopicState\x12\x15\n\rpartition_ids\x18\x04 \x03(\r\x12,\n\x08settings\x18\x05 \x01(\x0b\x32\x1a.seriatim.v1.TopicSettings\x12\x15\n\rcreated_at_ms\x18\x06 \x01(\x03\"\x87\x01\n\rTopicSettings\x12\r\n\x05\x66lush\x18\x01 \x01(\x08\x12\x1e\n\x16message_size_bytes_max\x18\x02 \x01(\r\x12\x1c\n\x14\x62\x61tch_size_bytes_max\x18\x03 \x01(\r\x12\x14\n\x0cretention_ms\x18\x04 \x01(\x04\x12\x13\n\x0b\x63hain_width\x18\x05 \x01(\r\"\xa3\x04\n\rSegmentRecord\x12\n\n\x02no\x18\x01 \x01(\r\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\x0c\x12\r\n\x05group\x18\x03 \x01(\t\x12$\n\x07members\x18\x04 \x03(\x0b\x32\x13.seriatim.v1.Member\x12\x12\n\nmaster_run\x18\x05 \x01(\x04\x12(\n\x05state\x18\x06 \x01(\x0e\x32\x19.seriatim.v1.SegmentState\x12\x11\n\x04\x62\x61se\x18\x07 \x01(\x04H\x00\x88\x01\x01\x12\x17\n\nsealed_len\x18\x08 \x01(\x04H\x01\x88\x01\x01\x12\x1c\n\x0fsealed_checksum\x18\t \x01(\rH\x02\x88\x01\x01\x12\x16\n\ttail_from\x18\n \x01(\x04H\x03\x88\x01\x01\x12(\n\x0btail_copies\x18\x0b \x03(\x0b\x32\x13.seriatim.v1.Member\x12\x18\n\x10incomplete_table\x18\x0c \x01(\x08\x12#\n\x06server\x18\r \x01(\x0b\x32\x13.seriatim.v1.Member\x12\x14\n\x0cserver_epoch\x18\x0e \x01(\x04\x12%\n\x08\x65ligible\x18\x0f \x03(\x0b\x32\x13.seriatim.v1.Member\x12\x14\n\x0copened_at_ms\x18\x10 \x01(\x03\x12\x14\n\x0csealed_at_ms\x18\x11 \x01(\x03\x12\x14\n\x0crecords_lost\x18\x12 \x01(\x08\x42\x07\n\x05_baseB\r\n\x0b_sealed_lenB\x12\n\x10_sealed_checksumB\x0c\n\n_tail_from\"\xb9\x01\n\x0b\x43hainRecord\x12\x14\n\x0cpartition_id\x18\x01 \x01(\r\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x12\n\nsend_chain\x18\x03 \x03(\t\x12,\n\x08segments\x18\x04 \x03(\x0b\x32\x1a.seriatim.v1.SegmentRecord\x12\r\n\x05topic\x18\x05 \x01(\t\x12\x11\n\tpartition\x18\x06 \x01(\r\x12\r\n\x05\x66lush\x18\x07 \x01(\x08\x12\x12\n\npage_count\x18\x08 \x01(\r\"]\n\tChainPage\x12\x14\n\x0cpartition_id\x18\x01 \x01(\r\x12\x0c\n\x04page\x18\x02 \x01(\r\x12,\n\x08segments\x18\x03 \x03(\x0b\x32\x1a.seriatim.v1.SegmentRecord\"\x81\x01\n\x0c\x43ursorRecord\x12\x0f\n\x07segment\x18\x01 \x01(\r\x12\x13\n\x0bgroup_epoch\x18\x02 \x01(\x04\x12\x13\n\x0bstart_index\x18\x03 \x01(\x04\x12\'\n\x04mode\x18\x04 \x01(\x0e\x32\x19.seriatim.v1.ConsumerMode\x12\r\n\x05topic\x18\x05 \x01(\t\"k\n\x12PartitionTombstone\x12\x14\n\x0cpartition_id\x18\x01 \x01(\r\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x19\n\x11topic_incarnation\x18\x03 \x01(\t\x12\x15\n\rdeleted_at_ms\x18\x04 \x01(\x03\"o\n\x0eLostDiskRecord\x12#\n\x06member\x18\x01 \x01(\x0b\x32\x13.seriatim.v1.Member\x12\x0e\n\x06issuer\x18\x02 \x01(\t\x12\x16\n\x0e\x64\x65\x63lared_at_ms\x18\x03 \x01(\x03\x12\x10\n\x08\x65vidence\x18\x04 \x01(\t\"\x1d\n\rCounterRecord\x12\x0c\n\x04next\x18\x01 \x01(\x04\"b\n\x11\x42rokerGroupRecord\x12\r\n\x05group\x18\x01 \x01(\t\x12.\n\x06intent\x18\x02 \x01(\x0e\x32\x1e.seriatim.v1.BrokerGroupIntent\x12\x0e\n\x06weight\x18\x03 \x01(\x01\"\x1f\n\x0eOperatorRecord\x12\r\n\x05\x65poch\x18\x01 \x01(\x04*t\n\nTopicState\x12\x1b\n\x17TOPIC_STATE_UNSPECIFIED\x10\x00\x12\x18\n\x14TOPIC_STATE_CREATING\x10\x01\x12\x15\n\x11TOPIC_STATE_READY\x10\x02\x12\x18\n\x14TOPIC_STATE_DELETING\x10\x03*\x94\x01\n\x0cSegmentState\x12\x1d\n\x19SEGMENT_STATE_UNSPECIFIED\x10\x00\x12\x16\n\x12SEGMENT_STATE_OPEN\x10\x01\x12\x18\n\x14SEGMENT_STATE_SEALED\x10\x02\x12\x1b\n\x17SEGMENT_STATE_UNSETTLED\x10\x03\x12\x16\n\x12SEGMENT_STATE_LOST\x10\x04*\xa0\x01\n\x0c\x43onsumerMode\x12\x1d\n\x19\x43ONSUMER_MODE_UNSPECIFIED\x10\x00\x12\x1b\n\x17\x43ONSUMER_MODE_EXCLUSIVE\x10\x01\x12\x1d\n\x19\x43ONSUMER_MODE_KEY_ORDERED\x10\x02\x12\x18\n\x14\x43ONSUMER_MODE_SHARED\x10\x03\x12\x1b\n\x17\x43ONSUMER_MODE_BROADCAST\x10\x04*\x9c\x01\n\x11\x42rokerGroupIntent\x12#\n\x1f\x42ROKER_GROUP_INTENT_UNSPECIFIED\x10\x00\x12\x1e\n\x1a\x42ROKER_GROUP_INTENT_ACTIVE\x10\x01\x12 \n\x1c\x42ROKER_GROUP_INTENT_CORDONED\x10\x02\x12 \n\x1c\x42ROKER_GROUP_INTENT_DRAINING\x10\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19seriatim/v1/records.proto\x12\x0bseriatim.v1\x1a\x18seriatim/v1/common.proto\"B\n\rClusterRecord\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\n\n\x02id\x18\x02 \x01(\t\x12\x14\n\x0c\x66ormat_level\x18\x03 \x01(\r\"\xd1\x02\n\x0cMemberRecord\x12#\n\x06member\x18\x01 \x01(\x0b\x32\x13.seriatim.v1.Member\x12\r\n\x05group\x18\x02 \x01(\t\x12\x0c\n\x04slot\x18\x03 \x01(\r\x12\x0b\n\x03run\x18\x04 \x01(\x04\x12\x0f\n\x07\x61\x64\x64ress\x18\x05 \x01(\t\x12\x10\n\x08\x61\x64mitted\x18\x06 \x01(\x08\x12\x0f\n\x07\x62oot_id\x18\x07 \x01(\t\x12\x16\n\x0e\x63lean_shutdown\x18\x08 \x01(\x08\x12\x14\n\x0cprotocol_min\x18\t \x01(\r\x12\x14\n\x0cprotocol_max\x18\n \x01(\r\x12\x44\n\x0epeer_addresses\x18\x0b \x03(\x0b\x32,.seriatim.v1.MemberRecord.PeerAddressesEntry\x1a\x34\n\x12PeerAddressesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\">\n\nLiveRecord\x12#\n\x06member\x18\x01 \x01(\x0b\x32\x13.seriatim.v1.Member\x12\x0b\n\x03run\x18\x02 \x01(\x04\"|\n\x10\x44\x65\x61thCertificate\x12#\n\x06member\x18\x01 \x01(\x0b\x32\x13.seriatim.v1.Member\x12\x0b\n\x03run\x18\x02 \x01(\x04\x12\x0e\n\x06issuer\x18\x03 \x01(\t\x12\x14\n\x0cissued_at_ms\x18\x04 \x01(\x03\x12\x10\n\x08\x65vidence\x18\x05 \x01(\t\"/\n\x10\x43ontrollerRecord\x12\x0e\n\x06\x62roker\x18\x01 \x01(\t\x12\x0b\n\x03run\x18\x02 \x01(\x04\"\xd3\x01\n\x0bTopicRecord\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12&\n\x05state\x18\x03 \x01(\x0e\x32\x17.seriatim.v1.TopicState\x12\x15\n\rpartition_ids\x18\x04 \x03(\r\x12,\n\x08settings\x18\x05 \x01(\x0b\x32\x1a.seriatim.v1.TopicSettings\x12\x15\n\rcreated_at_ms\x18\x06 \x01(\x03\x12\x1d\n\x15growing_partition_ids\x18\x07 \x03(\r\"\x87\x01\n\rTopicSettings\x12\r\n\x05\x66lush\x18\x01 \x01(\x08\x12\x1e\n\x16message_size_bytes_max\x18\x02 \x01(\r\x12\x1c\n\x14\x62\x61tch_size_bytes_max\x18\x03 \x01(\r\x12\x14\n\x0cretention_ms\x18\x04 \x01(\x04\x12\x13\n\x0b\x63hain_width\x18\x05 \x01(\r\"\xa3\x04\n\rSegmentRecord\x12\n\n\x02no\x18\x01 \x01(\r\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\x0c\x12\r\n\x05group\x18\x03 \x01(\t\x12$\n\x07members\x18\x04 \x03(\x0b\x32\x13.seriatim.v1.Member\x12\x12\n\nmaster_run\x18\x05 \x01(\x04\x12(\n\x05state\x18\x06 \x01(\x0e\x32\x19.seriatim.v1.SegmentState\x12\x11\n\x04\x62\x61se\x18\x07 \x01(\x04H\x00\x88\x01\x01\x12\x17\n\nsealed_len\x18\x08 \x01(\x04H\x01\x88\x01\x01\x12\x1c\n\x0fsealed_checksum\x18\t \x01(\rH\x02\x88\x01\x01\x12\x16\n\ttail_from\x18\n \x01(\x04H\x03\x88\x01\x01\x12(\n\x0btail_copies\x18\x0b \x03(\x0b\x32\x13.seriatim.v1.Member\x12\x18\n\x10incomplete_table\x18\x0c \x01(\x08\x12#\n\x06server\x18\r \x01(\x0b\x32\x13.seriatim.v1.Member\x12\x14\n\x0cserver_epoch\x18\x0e \x01(\x04\x12%\n\x08\x65ligible\x18\x0f \x03(\x0b\x32\x13.seriatim.v1.Member\x12\x14\n\x0copened_at_ms\x18\x10 \x01(\x03\x12\x14\n\x0csealed_at_ms\x18\x11 \x01(\x03\x12\x14\n\x0crecords_lost\x18\x12 \x01(\x08\x42\x07\n\x05_baseB\r\n\x0b_sealed_lenB\x12\n\x10_sealed_checksumB\x0c\n\n_tail_from\"\xb9\x01\n\x0b\x43hainRecord\x12\x14\n\x0cpartition_id\x18\x01 \x01(\r\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x12\n\nsend_chain\x18\x03 \x03(\t\x12,\n\x08segments\x18\x04 \x03(\x0b\x32\x1a.seriatim.v1.SegmentRecord\x12\r\n\x05topic\x18\x05 \x01(\t\x12\x11\n\tpartition\x18\x06 \x01(\r\x12\r\n\x05\x66lush\x18\x07 \x01(\x08\x12\x12\n\npage_count\x18\x08 \x01(\r\"]\n\tChainPage\x12\x14\n\x0cpartition_id\x18\x01 \x01(\r\x12\x0c\n\x04page\x18\x02 \x01(\r\x12,\n\x08segments\x18\x03 \x03(\x0b\x32\x1a.seriatim.v1.SegmentRecord\"\x81\x01\n\x0c\x43ursorRecord\x12\x0f\n\x07segment\x18\x01 \x01(\r\x12\x13\n\x0bgroup_epoch\x18\x02 \x01(\x04\x12\x13\n\x0bstart_index\x18\x03 \x01(\x04\x12\'\n\x04mode\x18\x04 \x01(\x0e\x32\x19.seriatim.v1.ConsumerMode\x12\r\n\x05topic\x18\x05 \x01(\t\"k\n\x12PartitionTombstone\x12\x14\n\x0cpartition_id\x18\x01 \x01(\r\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x19\n\x11topic_incarnation\x18\x03 \x01(\t\x12\x15\n\rdeleted_at_ms\x18\x04 \x01(\x03\"o\n\x0eLostDiskRecord\x12#\n\x06member\x18\x01 \x01(\x0b\x32\x13.seriatim.v1.Member\x12\x0e\n\x06issuer\x18\x02 \x01(\t\x12\x16\n\x0e\x64\x65\x63lared_at_ms\x18\x03 \x01(\x03\x12\x10\n\x08\x65vidence\x18\x04 \x01(\t\"\x1d\n\rCounterRecord\x12\x0c\n\x04next\x18\x01 \x01(\x04\"b\n\x11\x42rokerGroupRecord\x12\r\n\x05group\x18\x01 \x01(\t\x12.\n\x06intent\x18\x02 \x01(\x0e\x32\x1e.seriatim.v1.BrokerGroupIntent\x12\x0e\n\x06weight\x18\x03 \x01(\x01\"\x1f\n\x0eOperatorRecord\x12\r\n\x05\x65poch\x18\x01 \x01(\x04*t\n\nTopicState\x12\x1b\n\x17TOPIC_STATE_UNSPECIFIED\x10\x00\x12\x18\n\x14TOPIC_STATE_CREATING\x10\x01\x12\x15\n\x11TOPIC_STATE_READY\x10\x02\x12\x18\n\x14TOPIC_STATE_DELETING\x10\x03*\x94\x01\n\x0cSegmentState\x12\x1d\n\x19SEGMENT_STATE_UNSPECIFIED\x10\x00\x12\x16\n\x12SEGMENT_STATE_OPEN\x10\x01\x12\x18\n\x14SEGMENT_STATE_SEALED\x10\x02\x12\x1b\n\x17SEGMENT_STATE_UNSETTLED\x10\x03\x12\x16\n\x12SEGMENT_STATE_LOST\x10\x04*\xa0\x01\n\x0c\x43onsumerMode\x12\x1d\n\x19\x43ONSUMER_MODE_UNSPECIFIED\x10\x00\x12\x1b\n\x17\x43ONSUMER_MODE_EXCLUSIVE\x10\x01\x12\x1d\n\x19\x43ONSUMER_MODE_KEY_ORDERED\x10\x02\x12\x18\n\x14\x43ONSUMER_MODE_SHARED\x10\x03\x12\x1b\n\x17\x43ONSUMER_MODE_BROADCAST\x10\x04*\x9c\x01\n\x11\x42rokerGroupIntent\x12#\n\x1f\x42ROKER_GROUP_INTENT_UNSPECIFIED\x10\x00\x12\x1e\n\x1a\x42ROKER_GROUP_INTENT_ACTIVE\x10\x01\x12 \n\x1c\x42ROKER_GROUP_INTENT_CORDONED\x10\x02\x12 \n\x1c\x42ROKER_GROUP_INTENT_DRAINING\x10\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,14 +34,14 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_MEMBERRECORD_PEERADDRESSESENTRY']._loaded_options = None
   _globals['_MEMBERRECORD_PEERADDRESSESENTRY']._serialized_options = b'8\001'
-  _globals['_TOPICSTATE']._serialized_start=2387
-  _globals['_TOPICSTATE']._serialized_end=2503
-  _globals['_SEGMENTSTATE']._serialized_start=2506
-  _globals['_SEGMENTSTATE']._serialized_end=2654
-  _globals['_CONSUMERMODE']._serialized_start=2657
-  _globals['_CONSUMERMODE']._serialized_end=2817
-  _globals['_BROKERGROUPINTENT']._serialized_start=2820
-  _globals['_BROKERGROUPINTENT']._serialized_end=2976
+  _globals['_TOPICSTATE']._serialized_start=2418
+  _globals['_TOPICSTATE']._serialized_end=2534
+  _globals['_SEGMENTSTATE']._serialized_start=2537
+  _globals['_SEGMENTSTATE']._serialized_end=2685
+  _globals['_CONSUMERMODE']._serialized_start=2688
+  _globals['_CONSUMERMODE']._serialized_end=2848
+  _globals['_BROKERGROUPINTENT']._serialized_start=2851
+  _globals['_BROKERGROUPINTENT']._serialized_end=3007
   _globals['_CLUSTERRECORD']._serialized_start=68
   _globals['_CLUSTERRECORD']._serialized_end=134
   _globals['_MEMBERRECORD']._serialized_start=137
@@ -55,25 +55,25 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CONTROLLERRECORD']._serialized_start=666
   _globals['_CONTROLLERRECORD']._serialized_end=713
   _globals['_TOPICRECORD']._serialized_start=716
-  _globals['_TOPICRECORD']._serialized_end=896
-  _globals['_TOPICSETTINGS']._serialized_start=899
-  _globals['_TOPICSETTINGS']._serialized_end=1034
-  _globals['_SEGMENTRECORD']._serialized_start=1037
-  _globals['_SEGMENTRECORD']._serialized_end=1584
-  _globals['_CHAINRECORD']._serialized_start=1587
-  _globals['_CHAINRECORD']._serialized_end=1772
-  _globals['_CHAINPAGE']._serialized_start=1774
-  _globals['_CHAINPAGE']._serialized_end=1867
-  _globals['_CURSORRECORD']._serialized_start=1870
-  _globals['_CURSORRECORD']._serialized_end=1999
-  _globals['_PARTITIONTOMBSTONE']._serialized_start=2001
-  _globals['_PARTITIONTOMBSTONE']._serialized_end=2108
-  _globals['_LOSTDISKRECORD']._serialized_start=2110
-  _globals['_LOSTDISKRECORD']._serialized_end=2221
-  _globals['_COUNTERRECORD']._serialized_start=2223
-  _globals['_COUNTERRECORD']._serialized_end=2252
-  _globals['_BROKERGROUPRECORD']._serialized_start=2254
-  _globals['_BROKERGROUPRECORD']._serialized_end=2352
-  _globals['_OPERATORRECORD']._serialized_start=2354
-  _globals['_OPERATORRECORD']._serialized_end=2385
+  _globals['_TOPICRECORD']._serialized_end=927
+  _globals['_TOPICSETTINGS']._serialized_start=930
+  _globals['_TOPICSETTINGS']._serialized_end=1065
+  _globals['_SEGMENTRECORD']._serialized_start=1068
+  _globals['_SEGMENTRECORD']._serialized_end=1615
+  _globals['_CHAINRECORD']._serialized_start=1618
+  _globals['_CHAINRECORD']._serialized_end=1803
+  _globals['_CHAINPAGE']._serialized_start=1805
+  _globals['_CHAINPAGE']._serialized_end=1898
+  _globals['_CURSORRECORD']._serialized_start=1901
+  _globals['_CURSORRECORD']._serialized_end=2030
+  _globals['_PARTITIONTOMBSTONE']._serialized_start=2032
+  _globals['_PARTITIONTOMBSTONE']._serialized_end=2139
+  _globals['_LOSTDISKRECORD']._serialized_start=2141
+  _globals['_LOSTDISKRECORD']._serialized_end=2252
+  _globals['_COUNTERRECORD']._serialized_start=2254
+  _globals['_COUNTERRECORD']._serialized_end=2283
+  _globals['_BROKERGROUPRECORD']._serialized_start=2285
+  _globals['_BROKERGROUPRECORD']._serialized_end=2383
+  _globals['_OPERATORRECORD']._serialized_start=2385
+  _globals['_OPERATORRECORD']._serialized_end=2416
 # @@protoc_insertion_point(module_scope)

@@ -309,6 +309,7 @@ class TopicRecord(_message.Message):
     PARTITION_IDS_FIELD_NUMBER: _builtins.int
     SETTINGS_FIELD_NUMBER: _builtins.int
     CREATED_AT_MS_FIELD_NUMBER: _builtins.int
+    GROWING_PARTITION_IDS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     incarnation: _builtins.str
     """UUID"""
@@ -318,6 +319,10 @@ class TopicRecord(_message.Message):
     def partition_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
     def settings(self) -> Global___TopicSettings: ...
+    @_builtins.property
+    def growing_partition_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Partitions that are being added: they follow those above, in this order, once all of them accept messages."""
+
     def __init__(
         self,
         *,
@@ -327,10 +332,11 @@ class TopicRecord(_message.Message):
         partition_ids: _abc.Iterable[_builtins.int] | None = ...,
         settings: Global___TopicSettings | None = ...,
         created_at_ms: _builtins.int = ...,
+        growing_partition_ids: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["settings", b"settings"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_at_ms", b"created_at_ms", "incarnation", b"incarnation", "name", b"name", "partition_ids", b"partition_ids", "settings", b"settings", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_at_ms", b"created_at_ms", "growing_partition_ids", b"growing_partition_ids", "incarnation", b"incarnation", "name", b"name", "partition_ids", b"partition_ids", "settings", b"settings", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
