@@ -1,0 +1,58 @@
+"""Types of fields that several kinds use, with their bounds and rules."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Literal
+
+from pydantic import Field
+
+from .rules import Rule, immutable, matches
+
+OBJECT_NAME_LENGTH_MAX: Final = 253
+"""Of a Kubernetes object."""
+
+CLUSTER_NAME_LENGTH_MAX: Final = 40
+"""So that `<cluster>-g999-4-x7k2` and `<cluster>-operator-tls` stay labels (63 characters) with room to spare."""
+
+BROKER_NAME_LENGTH_MAX: Final = 200
+"""Of what the brokers name: `seriatim_api.ids.NAME_LENGTH_MAX`."""
+
+DeletionPolicy = Literal["Retain", "Delete"]
+
+ClusterName = Annotated[
+    str,
+    Field(min_length=1, max_length=CLUSTER_NAME_LENGTH_MAX),
+    immutable("make a new object for the other cluster"),
+]
+"""The BrokerCluster that an object belongs to, in the same namespace."""
+
+BrokerGroupName = Annotated[
+    str,
+    Field(min_length=2, max_length=8),
+    matches("^g(0|[1-9][0-9]*)$", "a broker group is called g0, g1 and so on"),
+    immutable("a broker group keeps its name"),
+]
+
+LegalName = Annotated[
+    str,
+    Field(min_length=1, max_length=BROKER_NAME_LENGTH_MAX),
+    matches(
+        "^[A-Za-z0-9][A-Za-z0-9._-]*$",
+        "a name has letters, digits, dots, _ and -, and begins with a letter or digit",
+    ),
+]
+"""What the brokers accept as the name of a topic or a consumer group."""
+
+ObjectName = Annotated[
+    str,
+    Field(min_length=1, max_length=OBJECT_NAME_LENGTH_MAX),
+    matches("^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", "the name of a Kubernetes object: small letters, digits, - and ."),
+]
+
+LabelText = Annotated[str, Field(max_length=253)]
+
+Quantity = Annotated[
+    str,
+    Field(min_length=1, max_length=32),
+    Rule("isQuantity(self)", "write a number with a unit, such as 100Gi or 500m"),
+]

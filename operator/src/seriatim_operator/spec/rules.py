@@ -1,0 +1,63 @@
+"""What the API server checks beyond types: rules in its expression language, each with a message that says what to do.
+
+A rule stands beside the field in the model (`Annotated[str, immutable("...")]`) or, where it compares fields, in the
+class that holds them (`RULES`). `crd.schema` carries both into the definitions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pydantic import GetJsonSchemaHandler
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
+
+VALIDATIONS: Final = "x-kubernetes-validations"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One rule, in the Common Expression Language.
+
+    Attributes:
+        cel: True for what is right; `self` is the value, `oldSelf` what it was.
+        message: Shown to whoever is refused: what is expected, and what to do.
+        keeps_presence: An optional field may neither be added nor taken away later.
+    """
+
+    cel: str
+    message: str
+    keeps_presence: bool = False
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """The field's schema, with this rule."""
+        made = handler(schema)
+        return {**made, VALIDATIONS: [*made.get(VALIDATIONS, ()), self.as_entry()]}
+
+    def as_entry(self) -> dict[str, Any]:
+        """As it stands in a definition; `presence` is taken out again where the holder's rules are made."""
+        entry = {"rule": self.cel, "message": self.message}
+        return {**entry, "presence": True} if self.keeps_presence else entry
+
+
+@dataclass(frozen=True)
+class ListKeys:
+    """A list whose entries are told apart by these fields, so that several writers can own entries of it."""
+
+    keys: tuple[str, ...]
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """The list's schema, as a map."""
+        return {**handler(schema), "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": list(self.keys)}
+
+
+def immutable(remedy: str) -> Rule:
+    """The field never changes, and is neither added nor taken away later."""
+    return Rule("self == oldSelf", f"cannot be changed: {remedy}", keeps_presence=True)
+
+
+def matches(pattern: str, message: str) -> Rule:
+    """A text of that form; instead of `pattern`, whose refusal shows the pattern and no advice."""
+    assert "'" not in pattern
+    return Rule(f"self.matches('{pattern}')", message)
