@@ -1,0 +1,69 @@
+"""The certificate authority of a cluster: what is in a Secret, how it is issued, and when it is renewed.
+
+Nothing here talks to Kubernetes: Secrets come in and go out as `{file name: bytes}`. The layout is that of
+`kubernetes.io/tls` Secrets as cert-manager fills them (`tls.crt`, `tls.key`, `ca.crt`), so that either may keep them.
+"""
+
+from .certificates import (
+    CA_FILE,
+    CERTIFICATE_FILE,
+    KEY_FILE,
+    AuthorityUnfitError,
+    CertificateParseError,
+    Identity,
+    KeyMismatchError,
+    PkiError,
+    load_bundle,
+    load_identity,
+    write_bundle,
+)
+from .issuing import (
+    Authority,
+    LeafRequest,
+    Purpose,
+    authority_data,
+    broker_request,
+    client_request,
+    load_authority,
+    new_authority,
+)
+from .renewal import (
+    SETTLE_TIME,
+    CertificatePlan,
+    HeldSecret,
+    RenewalReason,
+    authority_is_due,
+    needs_renewal,
+    plan_certificates,
+    renewal_due_at,
+)
+
+__all__ = [
+    "CA_FILE",
+    "CERTIFICATE_FILE",
+    "KEY_FILE",
+    "SETTLE_TIME",
+    "Authority",
+    "AuthorityUnfitError",
+    "CertificateParseError",
+    "CertificatePlan",
+    "HeldSecret",
+    "Identity",
+    "KeyMismatchError",
+    "LeafRequest",
+    "PkiError",
+    "Purpose",
+    "RenewalReason",
+    "authority_data",
+    "authority_is_due",
+    "broker_request",
+    "client_request",
+    "load_authority",
+    "load_bundle",
+    "load_identity",
+    "needs_renewal",
+    "new_authority",
+    "plan_certificates",
+    "renewal_due_at",
+    "write_bundle",
+]

@@ -1,0 +1,269 @@
+"""The authority of a cluster, and what it issues.
+
+Own authorities are name-constrained to the names that this cluster serves under: whoever steals the key can pretend to
+be this cluster's brokers, and nobody else, to those who trust it.
+"""
+
+from __future__ import annotations
+
+import enum
+import ipaddress
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from .certificates import (
+    CA_FILE,
+    CERTIFICATE_FILE,
+    KEY_FILE,
+    AuthorityUnfitError,
+    Identity,
+    PrivateKey,
+    fingerprint,
+    load_bundle,
+    load_identity,
+    write_bundle,
+)
+
+AUTHORITY_LIFE: Final = timedelta(days=3650)
+CLOCK_SKEW: Final = timedelta(minutes=5)
+"""How far behind a peer's clock may be and still take a new certificate; as much as others' tools allow."""
+
+_COMMON_NAME_SIZE_MAX: Final = 64
+"""Of X.520; a longer one is refused by the library."""
+
+
+class Purpose(enum.Enum):
+    """What a leaf is for. A broker is a server to clients and a client to its peers."""
+
+    BROKER = "broker"
+    CLIENT = "client"
+
+
+@dataclass(frozen=True)
+class LeafRequest:
+    """A certificate that is wanted.
+
+    Attributes:
+        common_name: For people; TLS looks at the names below.
+        purpose: Decides the extended key usage.
+        dns_names: Names under which a server is dialled.
+        uri: Who this is, as a URI of our own, for rights that go by certificate.
+        life: From now to its end, cut to the authority's.
+    """
+
+    common_name: str
+    purpose: Purpose
+    uri: str
+    life: timedelta
+    dns_names: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> frozenset[str]:
+        """All subject alternative names, as text."""
+        return frozenset((*self.dns_names, self.uri))
+
+
+def broker_request(cluster: str, namespace: str, life: timedelta) -> LeafRequest:
+    """The one certificate that all brokers of a cluster share.
+
+    `localhost` is for who comes through a port-forward.
+    """
+    return LeafRequest(
+        common_name=_common_name(f"{cluster} brokers"),
+        purpose=Purpose.BROKER,
+        uri=_uri(cluster, namespace, "broker"),
+        life=life,
+        dns_names=(
+            *(f"*.{name}" for name in _with_domain(f"{cluster}-brokers.{namespace}.svc")),
+            *_with_domain(f"{cluster}.{namespace}.svc"),
+            "localhost",
+        ),
+    )
+
+
+def client_request(cluster: str, namespace: str, role: str, life: timedelta) -> LeafRequest:
+    """A certificate to come with as a client; `role` is `client` or `operator`."""
+    return LeafRequest(_common_name(f"{cluster} {role}"), Purpose.CLIENT, _uri(cluster, namespace, role), life)
+
+
+@dataclass(frozen=True)
+class Authority:
+    """What signs for a cluster.
+
+    Attributes:
+        identity: Its certificate and key.
+        parents: Certificates above it that whoever trusts it should trust as well; empty for an own authority.
+    """
+
+    identity: Identity
+    parents: tuple[x509.Certificate, ...] = ()
+
+    @property
+    def certificate(self) -> x509.Certificate:
+        """The certificate that signs."""
+        return self.identity.certificate
+
+    @property
+    def anchors(self) -> tuple[x509.Certificate, ...]:
+        """What goes into `ca.crt` of those who are to trust what this authority signs."""
+        found = {fingerprint(each): each for each in (self.certificate, *self.identity.intermediates, *self.parents)}
+        return tuple(found.values())
+
+    def issue(self, request: LeafRequest, now: datetime) -> Identity:
+        """A new key and a certificate for it; never valid for longer than the authority is."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        purposes = [ExtendedKeyUsageOID.CLIENT_AUTH]
+        if request.purpose is Purpose.BROKER:
+            purposes.insert(0, ExtendedKeyUsageOID.SERVER_AUTH)
+        names: list[x509.GeneralName] = [x509.DNSName(name) for name in request.dns_names]
+        names.append(x509.UniformResourceIdentifier(request.uri))
+        signer = self.certificate
+        builder = (
+            _builder(request.common_name, key.public_key(), now)
+            .issuer_name(signer.subject)
+            .not_valid_after(min(now + request.life, signer.not_valid_after_utc))
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(_key_usage(digital_signature=True), critical=True)
+            .add_extension(x509.ExtendedKeyUsage(purposes), critical=False)
+            .add_extension(x509.SubjectAlternativeName(names), critical=False)
+            .add_extension(_key_identifier_of(signer), critical=False)
+        )
+        between = tuple(each for each in (signer, *self.identity.intermediates) if each.subject != each.issuer)
+        return Identity(_sign(builder, self.identity.key), key, between)
+
+
+def new_authority(cluster: str, namespace: str, now: datetime) -> Authority:
+    """An authority of the cluster's own, self-signed, for ten years."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    # The date keeps an authority and its successor apart for people, and for libraries that look issuers up by name.
+    name = _common_name(f"{cluster} authority {now:%Y-%m-%dT%H%M%SZ}")
+    builder = (
+        _builder(name, key.public_key(), now)
+        .issuer_name(_subject(name))
+        .not_valid_after(now + AUTHORITY_LIFE)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_key_usage(key_cert_sign=True, crl_sign=True), critical=True)
+        .add_extension(_name_constraints(cluster, namespace), critical=True)
+    )
+    return Authority(Identity(_sign(builder, key), key))
+
+
+def load_authority(data: Mapping[str, bytes], now: datetime) -> Authority:
+    """The authority in a Secret: our own, or one that the user gives.
+
+    Raises:
+        CertificateParseError: A file is missing or damaged.
+        KeyMismatchError: Certificate and key do not belong together.
+        AuthorityUnfitError: The certificate may not sign others, or its time is over.
+    """
+    identity = load_identity(data)
+    certificate = identity.certificate
+    if not _may_sign(certificate):
+        raise AuthorityUnfitError(
+            "tls.crt is no authority (basic constraints CA:TRUE, key usage keyCertSign). Remedy: give the Secret of an "
+            "authority, not that of a server"
+        )
+    if certificate.not_valid_after_utc <= now:
+        raise AuthorityUnfitError(
+            f"tls.crt ended on {certificate.not_valid_after_utc:%Y-%m-%d}. Remedy: write a new one into the Secret"
+        )
+    parents = load_bundle(data) if data.get(CA_FILE, b"").strip() else ()
+    return Authority(identity, parents)
+
+
+def authority_data(authority: Authority) -> dict[str, bytes]:
+    """The Secret of an authority of our own."""
+    return {
+        CERTIFICATE_FILE: authority.identity.certificate_pem,
+        KEY_FILE: authority.identity.key_pem,
+        CA_FILE: write_bundle(authority.anchors),
+    }
+
+
+def _builder(name: str, key: ec.EllipticCurvePublicKey, now: datetime) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder()
+        .subject_name(_subject(name))
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - CLOCK_SKEW)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+    )
+
+
+def _sign(builder: x509.CertificateBuilder, key: PrivateKey) -> x509.Certificate:
+    # Ed25519 hashes by itself; naming a hash is an error there.
+    return builder.sign(key, None if isinstance(key, ed25519.Ed25519PrivateKey) else hashes.SHA256())
+
+
+def _subject(name: str) -> x509.Name:
+    return x509.Name(
+        [
+            x509.NameAttribute(NameOID.ORGANIZATION_NAME, "Seriatim"),
+            x509.NameAttribute(NameOID.COMMON_NAME, name),
+        ]
+    )
+
+
+def _common_name(text: str) -> str:
+    return text[:_COMMON_NAME_SIZE_MAX]
+
+
+def _uri(cluster: str, namespace: str, role: str) -> str:
+    return f"seriatim://{namespace}/{cluster}/{role}"
+
+
+def _with_domain(service: str) -> tuple[str, str]:
+    return service, f"{service}.cluster.local"
+
+
+def _name_constraints(cluster: str, namespace: str) -> x509.NameConstraints:
+    services = (f"{cluster}-brokers.{namespace}.svc", f"{cluster}.{namespace}.svc")
+    permitted: list[x509.GeneralName] = [x509.DNSName(name) for each in services for name in _with_domain(each)]
+    permitted.append(x509.DNSName("localhost"))
+    # A kind that is not named at all would be free: addresses are held to the loopback ones.
+    permitted.append(x509.IPAddress(ipaddress.ip_network("127.0.0.0/8")))
+    permitted.append(x509.IPAddress(ipaddress.ip_network("::1/128")))
+    return x509.NameConstraints(permitted, None)
+
+
+def _key_usage(digital_signature: bool = False, key_cert_sign: bool = False, crl_sign: bool = False) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=digital_signature,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=key_cert_sign,
+        crl_sign=crl_sign,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _key_identifier_of(signer: x509.Certificate) -> x509.AuthorityKeyIdentifier:
+    try:
+        identifier = signer.extensions.get_extension_for_class(x509.SubjectKeyIdentifier)
+    except x509.ExtensionNotFound:  # a user's own authority may have none
+        return x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key())  # type: ignore[arg-type]
+    return x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(identifier.value)
+
+
+def _may_sign(certificate: x509.Certificate) -> bool:
+    extensions = certificate.extensions
+    try:
+        if not extensions.get_extension_for_class(x509.BasicConstraints).value.ca:
+            return False
+    except x509.ExtensionNotFound:
+        return False
+    try:
+        return extensions.get_extension_for_class(x509.KeyUsage).value.key_cert_sign
+    except x509.ExtensionNotFound:
+        return True
