@@ -69,6 +69,10 @@ sim: $(SYNCED) ## one simulated world of whole brokers: make sim SEED=7 STEPS=20
 sim-swarm: $(SYNCED) ## simulated worlds on all cores: make sim-swarm MINUTES=10 (FIRST=n: from that seed on)
 	$(BIN)/python -m e2e.sim --minutes $(or $(MINUTES),10) --first $(or $(FIRST),0)
 
+.PHONY: images
+images: $(SYNCED) ## container images with docker, podman or buildah (IMAGES="broker etcd": some; BASE_IMAGE=…: on that)
+	$(BIN)/python -m images.build $(IMAGES)
+
 .PHONY: explore mutants stories
 mutants: $(SYNCED) ## the table of planted bugs: how soon the simulator finds each, and by which broken promise (2 min)
 	$(BIN)/python -m e2e.sim --mutants --seeds 300

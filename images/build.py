@@ -1,0 +1,220 @@
+"""Build Seriatim's container images: `make images`.
+
+The host does what needs a network: it resolves the lock for the Python of the base image, checks every hash, and
+unpacks the packages into a build context. The image build copies them in and compiles them, so it needs neither pip nor
+an index and its result has no installer in it. Each image is then run once to see that it holds what it should and
+nothing else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from images import engines
+
+ROOT = Path(__file__).resolve().parent.parent
+HERE = Path(__file__).resolve().parent
+REGISTRY = "seriatim.dev"
+DEFAULT_BASE = "docker.io/library/python:3.13-slim-bookworm"
+
+PACKAGES: Mapping[str, Sequence[str]] = {
+    "broker": ("seriatim-broker", "seriatim"),
+    "operator": ("seriatim-operator", "seriatim"),
+    "tools": ("seriatim", "seriatim-operator"),
+}
+"""Image to the workspace's packages in it; with them comes what they need."""
+
+WORKSPACE = ("seriatim-api", "seriatim-broker", "seriatim", "seriatim-operator")
+
+ABOUT_PYTHON = (
+    "import json, platform, sys; print(json.dumps({'version': '%d.%d' % sys.version_info[:2],"
+    " 'machine': platform.machine(), 'libc': platform.libc_ver()[1]}))"
+)
+
+INSPECTION = """
+import json, os, shutil, sys
+assert os.getuid() == 10001 and os.getgid() == 10001, f"runs as {os.getuid()}:{os.getgid()}"
+assert sys.flags.optimize == 0, "assertions are off"
+found = [n for n in ("gcc", "cc", "g++", "clang", "ld", "make", "go", "rustc", "pip", "pip3", "uv") if shutil.which(n)]
+assert not found, f"has {found}"
+for module in ("pip", "ensurepip", "setuptools"):
+    try:
+        __import__(module)
+    except ImportError:
+        continue
+    raise AssertionError(f"has {module}")
+assert shutil.which("tini"), "has no tini"
+with open(sys.argv[1]) as bill:
+    print(len(json.load(bill)["components"]))
+"""
+"""Run inside a finished image: who it runs as, and that nothing is left that builds or installs."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """The Python that packages are installed for."""
+
+    version: str
+    platform: str
+
+    @classmethod
+    def of_base(cls, engine: engines.Engine, base_image: str) -> Target:
+        """Ask the base image."""
+        about = json.loads(engine.run(base_image, ["python3", "-c", ABOUT_PYTHON]))
+        if not about["libc"]:
+            raise engines.EngineError(f"{base_image} has no glibc: several packages have wheels for glibc only")
+        return cls(about["version"], f"{about['machine']}-manylinux_{about['libc'].replace('.', '_')}")
+
+
+def uv(*arguments: str) -> None:
+    """Run the workspace's uv; its output is shown only if it fails."""
+    program = ROOT / ".venv" / "bin" / "uv"
+    command = [str(program) if program.exists() else "uv", *arguments]
+    done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
+    if done.returncode:
+        raise engines.EngineError(f"{' '.join(command)}\n{done.stdout}{done.stderr}".strip())
+
+
+def build_wheels(directory: Path) -> None:
+    """Wheels of the workspace's own packages."""
+    shutil.rmtree(directory, ignore_errors=True)
+    for package in WORKSPACE:
+        uv("build", "--quiet", "--wheel", "--package", package, "--out-dir", str(directory))
+
+
+def lay_out(context: Path, image: str, target: Target, wheels: Path) -> None:
+    """Fill a build context: packages from the lock, ours from their wheels, the bill of materials, the Dockerfile."""
+    shutil.rmtree(context, ignore_errors=True)
+    context.mkdir(parents=True)
+    selection = [word for package in PACKAGES[image] for word in ("--package", package)]
+    export = ["export", "--quiet", "--frozen", "--no-dev", *selection]
+    requirements = context.parent / f"{image}-requirements.txt"
+    uv(*export, "--no-emit-workspace", "--output-file", str(requirements))
+    install = ["pip", "install", "--quiet", "--no-deps", "--target", str(context / "packages")]
+    install += ["--python-version", target.version, "--python-platform", target.platform, "--link-mode", "copy"]
+    uv(*install, "--require-hashes", "--only-binary", ":all:", "--requirement", str(requirements))
+    ours = {path.name.split("-")[0].replace("_", "-"): path for path in wheels.glob("*.whl")}
+    uv(*install, *(str(ours[package]) for package in ("seriatim-api", *PACKAGES[image])))
+    uv(
+        *export,
+        "--preview-features",
+        "sbom-export",
+        "--format",
+        "cyclonedx1.5",
+        "--output-file",
+        str(context / "sbom.cdx.json"),
+    )
+    shutil.copy(HERE / "assemble.py", context)
+    shutil.copy(HERE / image / "Dockerfile", context)
+
+
+def lay_out_etcd(context: Path) -> None:
+    """The context of the test clusters' etcd: two binaries that `make tools` has built."""
+    binaries = ROOT / ".tools" / "bin"
+    if not (binaries / "etcd").exists():
+        raise engines.EngineError("there is no .tools/bin/etcd to put into an image: run `make tools` first")
+    shutil.rmtree(context, ignore_errors=True)
+    context.mkdir(parents=True)
+    for name in ("etcd", "etcdctl"):
+        shutil.copy(binaries / name, context)
+    shutil.copy(HERE / "etcd" / "Dockerfile", context)
+
+
+def labels() -> dict[str, str]:
+    """Build arguments that end up as OCI labels; the time is the commit's, so that a second build says the same."""
+    with (ROOT / "client" / "pyproject.toml").open("rb") as file:
+        version = tomllib.load(file)["project"]["version"]
+    git = ["git", "-C", str(ROOT), "log", "-1", "--format=%H %cd", "--date=format-local:%Y-%m-%dT%H:%M:%SZ"]
+    done = subprocess.run(git, check=False, capture_output=True, text=True, env={**os.environ, "TZ": "UTC0"})
+    revision, created = done.stdout.split() if done.returncode == 0 else ("unknown", "1970-01-01T00:00:00Z")
+    return {"VERSION": version, "REVISION": revision, "CREATED": created}
+
+
+def build(image: str, engine: engines.Engine, options: argparse.Namespace, target: Target | None) -> str:
+    """Build, inspect and save one image; returns a line for the table."""
+    began = time.monotonic()
+    output: Path = options.output
+    context = output / "context" / image
+    tag = f"{options.registry}/{image}:{options.tag}"
+    if target is None:
+        lay_out_etcd(context)
+    else:
+        lay_out(context, image, target, output / "context" / "wheels")
+    engine.build(tag, context, {"BASE_IMAGE": options.base_image, **labels()})
+    if target is None:
+        components = 0
+        engine.run(tag, ["/usr/local/bin/etcd", "--version"])
+    else:
+        bill = f"/usr/share/sbom/seriatim-{image}.cdx.json"
+        components = int(engine.run(tag, ["python3", "-c", INSPECTION, bill]))
+        engine.run(tag, ["seriatim", "--help"])
+        (output / f"{image}.cdx.json").write_text(engine.run(tag, ["cat", bill]))
+    built_s = time.monotonic() - began
+    size = ""
+    if options.archive:
+        archive = output / f"{image}.tar"
+        engine.save(tag, archive)
+        size = f"{archive.stat().st_size / 1e6:.0f} MB"
+    return f"{tag:34} {size:>8} {components:>5} {built_s:>6.1f} s {time.monotonic() - began:>6.1f} s"
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The command line; the environment gives defaults so that `make images BASE_IMAGE=…` works."""
+    parser = argparse.ArgumentParser(prog="python -m images.build", description=__doc__)
+    parser.add_argument(
+        "images", nargs="*", metavar="IMAGE", help="broker, operator, tools (all three if none is named), etcd"
+    )
+    parser.add_argument("--base-image", default=os.environ.get("BASE_IMAGE") or DEFAULT_BASE)
+    parser.add_argument("--engine", choices=("docker", "podman", "buildah"), help="[default: the first that works]")
+    parser.add_argument("--registry", default=REGISTRY, help=f"[default: {REGISTRY}]")
+    parser.add_argument("--tag", default="dev")
+    parser.add_argument("--output", type=Path, default=ROOT / ".local" / "images", help="archives, bills of materials")
+    parser.add_argument(
+        "--no-archive", dest="archive", action="store_false", help="leave the images in the engine's store only"
+    )
+    options = parser.parse_args(arguments)
+    options.images = options.images or list(PACKAGES)
+    for image in options.images:
+        if image not in (*PACKAGES, "etcd"):
+            parser.error(f"there is no image {image}: it is one of {', '.join((*PACKAGES, 'etcd'))}")
+    return options
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Build what is asked for and print a table of sizes and seconds."""
+    options = parse(arguments)
+    began = time.monotonic()
+    try:
+        engine = engines.find(options.engine)
+        print(f"{engine.name}, on {options.base_image}", flush=True)
+        engine.ensure(options.base_image)
+        target = None
+        if set(options.images) & set(PACKAGES):
+            target = Target.of_base(engine, options.base_image)
+            build_wheels(options.output / "context" / "wheels")
+            print(
+                f"packages for Python {target.version} on {target.platform}: {time.monotonic() - began:.1f} s",
+                flush=True,
+            )
+        print(f"{'image':34} {'archive':>8} {'SBOM':>5} {'built':>8} {'saved':>8}")
+        for image in options.images:
+            print(build(image, engine, options, target if image in PACKAGES else None), flush=True)
+    except engines.EngineError as error:
+        print(f"images: {error}", file=sys.stderr)
+        return 1
+    print(f"took {time.monotonic() - began:.1f} s")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
