@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 SYNCED := $(VENV)/.synced
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test test-slow test-faults check lint types contracts proto proto-check docs-check tools bench-smoke faults sim clean
+.PHONY: help env demo test test-slow test-faults check lint types contracts proto proto-check crds crds-check docs-check tools bench-smoke faults sim clean
 
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,7 +32,7 @@ test-slow: $(SYNCED) ## the tests that take minutes (disks, whole clusters)
 test-faults: $(SYNCED) ## kill, freeze and cut a whole cluster of processes under checked traffic, and a quick demo
 	$(BIN)/python -m tools.run_tests --kind faults --package e2e
 
-check: lint types contracts proto-check docs-check ## everything that reads the code without running it
+check: lint types contracts proto-check crds-check docs-check ## everything that reads the code without running it
 
 lint: $(SYNCED) ## ruff
 	$(BIN)/ruff check .
@@ -49,6 +49,12 @@ proto: $(SYNCED) ## generate seriatim_api.v1 from api/proto
 
 proto-check: $(SYNCED) ## fail if the generated code is stale
 	tools/proto_check.sh
+
+crds: $(SYNCED) ## generate the Kubernetes definitions in crds/ from the models
+	$(BIN)/seriatim operator crds --output crds
+
+crds-check: $(SYNCED) ## fail if they are stale
+	$(BIN)/seriatim operator crds --output crds --check
 
 docs-check: $(SYNCED) ## fail if a generated page is stale or a link leads nowhere
 	$(BIN)/python docs/generate_errors.py --check

@@ -2,9 +2,29 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
+
+from .spec.crd.files import definitions, stale_definitions, write_definitions
 
 
 @click.group()
 def operator() -> None:
     """The Kubernetes operator and what belongs to it."""
+
+
+@operator.command()
+@click.option("--output", type=click.Path(path_type=Path, file_okay=False), help="Write one file a kind there.")
+@click.option("--check", is_flag=True, help="Write nothing; exit status 1 if a file in --output is not current.")
+def crds(output: Path | None, check: bool) -> None:
+    """The definitions of our kinds (CustomResourceDefinitions), for `kubectl apply -f -`."""
+    if output is None:
+        click.echo("---\n".join(definitions().values()), nl=False)
+    elif check:
+        stale = stale_definitions(output)
+        if stale:
+            raise click.ClickException(f"not current in {output}: {', '.join(stale)}; `make crds` writes them anew")
+    else:
+        for path in write_definitions(output):
+            click.echo(path)

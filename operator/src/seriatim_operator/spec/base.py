@@ -7,13 +7,18 @@ does not know are left out when an object is read, so that an older operator liv
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, ClassVar, Final, Literal, Self
+from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, ValidationError
 from pydantic.alias_generators import to_camel
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
+from .columns import AGE, Column
 from .errors import InvalidManifestError
+from .rules import ListKeys, Rule, with_rules
 
 API_GROUP: Final = "seriatim.dev"
 API_VERSION: Final = "v1alpha1"
@@ -28,6 +33,9 @@ ConditionStatus = Literal["True", "False", "Unknown"]
 class Model(BaseModel):
     """An object of a manifest: camelCase there, snake_case here."""
 
+    RULES: ClassVar[tuple[Rule, ...]] = ()
+    """What the API server checks of the object as a whole."""
+
     model_config = ConfigDict(
         alias_generator=to_camel,
         validate_by_name=True,
@@ -37,6 +45,13 @@ class Model(BaseModel):
         frozen=True,
         extra="ignore",
     )
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """The class's schema, with its rules."""
+        made = handler(schema)
+        handler.resolve_ref_schema(made).update(with_rules({}, cls.RULES))
+        return made
 
     def to_manifest(self) -> dict[str, Any]:
         """As it stands in a manifest, without what was left out."""
@@ -78,13 +93,13 @@ class Metadata(Model):
 class Condition(Model):
     """One thing that can be true of an object, with the reason and since when."""
 
-    type: str
+    type: Annotated[str, Field(min_length=1, max_length=64)]
     """What is said to be true or not."""
     status: ConditionStatus = "Unknown"
     """Whether it is."""
-    reason: str = "NotReconciled"
+    reason: Annotated[str, Field(max_length=128)] = "NotReconciled"
     """Why, in one word of a closed list."""
-    message: str = ""
+    message: Annotated[str, Field(max_length=4096)] = ""
     """Why, for people, and what can be done."""
     last_transition_time: datetime
     """When `status` changed last."""
@@ -100,7 +115,7 @@ class Status(Model):
 
     observed_generation: int = 0
     """The newest generation of the spec that the operator has acted on."""
-    conditions: tuple[Condition, ...] = ()
+    conditions: Annotated[tuple[Condition, ...], Field(max_length=CONDITION_TYPES_MAX), ListKeys(("type",))] = ()
     """What is true of the object now; one entry for each type."""
 
     def condition(self, kind: str) -> Condition | None:
@@ -113,6 +128,21 @@ class Status(Model):
         return found is not None and found.status == "True"
 
 
+@dataclass(frozen=True)
+class Scale:
+    """Where the sizes stand.
+
+    Attributes:
+        wanted: Path of the size that is wanted.
+        actual: Path of the size that is.
+        selector: Path of the selector of the pods, as text.
+    """
+
+    wanted: str
+    actual: str
+    selector: str
+
+
 class Resource(Model):
     """An object of one of our kinds: metadata here, `spec` and `status` in the kind's own class."""
 
@@ -120,6 +150,10 @@ class Resource(Model):
     PLURAL: ClassVar[str]
     SINGULAR: ClassVar[str]
     SHORT_NAME: ClassVar[str]
+    COLUMNS: ClassVar[tuple[Column, ...]] = (AGE,)
+    """What `kubectl get` shows."""
+    SCALE: ClassVar[Scale | None] = None
+    """How `kubectl scale` and autoscalers change its size."""
 
     metadata: Metadata
 

@@ -12,6 +12,7 @@ from typing import Annotated, ClassVar, Final, Literal
 from pydantic import Field
 
 from .base import Model, Resource, Status
+from .columns import AGE, Column, condition_columns
 from .fields import BrokerGroupName, ClusterName
 from .rules import Rule, immutable, matches
 
@@ -87,11 +88,23 @@ class Broker(Resource):
     PLURAL: ClassVar = "brokers"
     SINGULAR: ClassVar = "broker"
     SHORT_NAME: ClassVar = "sbroker"
+    COLUMNS: ClassVar = (
+        Column("Cluster", ".spec.cluster", is_wide=True),
+        Column("Group", ".spec.group"),
+        Column("Slot", ".spec.slot", "integer"),
+        Column("Phase", ".status.phase"),
+        Column("Node", ".status.node"),
+        *condition_columns(),
+        Column("Incarnation", ".status.incarnation", is_wide=True),
+        Column("Run", ".status.run", "integer", is_wide=True),
+        AGE,
+    )
 
     RULES: ClassVar = (
         Rule(
-            "self.metadata.name == self.spec.cluster + '-' + self.spec.group + '-' + string(self.spec.slot) + '-' + "
-            "self.spec.uid",
+            # Not simply one comparison: the length of a text made of a number is not known beforehand, nor its cost.
+            "self.metadata.name.startsWith(self.spec.cluster + '-' + self.spec.group + '-') && "
+            "self.metadata.name.endsWith('-' + self.spec.uid)",
             "metadata.name is <cluster>-<group>-<slot>-<uid>: leave Broker objects to the operator",
         ),
     )

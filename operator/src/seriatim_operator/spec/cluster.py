@@ -7,7 +7,8 @@ from typing import Annotated, ClassVar, Final, Literal
 
 from pydantic import Field
 
-from .base import Model, Resource, Status
+from .base import Model, Resource, Scale, Status
+from .columns import AGE, Column, condition_columns
 from .fields import CLUSTER_NAME_LENGTH_MAX, DeletionPolicy, LabelText, ObjectName, Quantity
 from .rules import ListKeys, Rule, immutable, matches
 
@@ -197,8 +198,6 @@ class NetworkPolicy(Model):
 class BrokerClusterSpec(Model):
     """What is wanted of a cluster."""
 
-    RULES: ClassVar = ()
-
     groups: Annotated[int, Field(ge=1, le=GROUPS_MAX)]
     """How many broker groups there are. More are added at once; fewer leave when nothing lies on them any more."""
     members_per_group: Annotated[
@@ -301,6 +300,16 @@ class BrokerCluster(Resource):
     PLURAL: ClassVar = "brokerclusters"
     SINGULAR: ClassVar = "brokercluster"
     SHORT_NAME: ClassVar = "scluster"
+    COLUMNS: ClassVar = (
+        Column("Groups", ".spec.groups", "integer"),
+        Column("Ready groups", ".status.readyGroups", "integer"),
+        *condition_columns(),
+        Column("Stable", '.status.conditions[?(@.type=="Stable")].status'),
+        Column("Bootstrap", ".status.bootstrap", is_wide=True),
+        Column("Blocked by", ".status.blockedBy", is_wide=True),
+        AGE,
+    )
+    SCALE: ClassVar = Scale(".spec.groups", ".status.groups", ".status.selector")
 
     RULES: ClassVar = (
         Rule(

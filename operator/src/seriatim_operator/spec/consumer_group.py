@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from .base import Model, Resource, Status
+from .columns import AGE, Column, condition_columns
 from .fields import BROKER_NAME_LENGTH_MAX, ClusterName, DeletionPolicy, LegalName
 from .rules import Rule, immutable
 
@@ -24,9 +25,7 @@ class ConsumerGroupSpec(Model):
     """The topic, as the brokers call it."""
     group: Annotated[LegalName, immutable("a group keeps its name; make another object")] | None = None
     """What the brokers call the group, where that is no name for Kubernetes; left out, as the object."""
-    start: Annotated[StartPosition, immutable("a group starts once; rewind it with seriatim group rewind instead")] = (
-        "Earliest"
-    )
+    start: Annotated[StartPosition, immutable("a group starts once; make another one to start elsewhere")] = "Earliest"
     """Where a group that is new begins."""
     mode: Annotated[GroupMode, immutable("the place of a group is kept in its mode; make another object")] = "Exclusive"
     """`Exclusive`: one consumer at a time has a partition, in its order."""
@@ -54,6 +53,14 @@ class ConsumerGroup(Resource):
     PLURAL: ClassVar = "consumergroups"
     SINGULAR: ClassVar = "consumergroup"
     SHORT_NAME: ClassVar = "scg"
+    COLUMNS: ClassVar = (
+        Column("Cluster", ".spec.cluster"),
+        Column("Topic", ".spec.topic"),
+        *condition_columns(),
+        Column("State", ".status.state"),
+        Column("Lag", ".status.lagBucket"),
+        AGE,
+    )
 
     RULES: ClassVar = (
         Rule(

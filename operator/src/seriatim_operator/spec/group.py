@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from .base import Model, Resource, Status
+from .columns import AGE, Column, condition_columns
 from .fields import BrokerGroupName, ClusterName
 from .rules import ListKeys
 
@@ -63,6 +64,18 @@ class BrokerGroup(Resource):
     PLURAL: ClassVar = "brokergroups"
     SINGULAR: ClassVar = "brokergroup"
     SHORT_NAME: ClassVar = "sgroup"
+    COLUMNS: ClassVar = (
+        Column("Cluster", ".spec.cluster"),
+        Column("Group", ".spec.group"),
+        Column("State", ".spec.state"),
+        *condition_columns(),
+        Column("Whole", '.status.conditions[?(@.type=="Whole")].status'),
+        Column("Heads", ".status.heads", "integer"),
+        Column("Segments", ".status.segments", "integer"),
+        Column("Brokers", ".status.members[*].broker", is_wide=True),
+        Column("Nodes", ".status.members[*].node", is_wide=True),
+        AGE,
+    )
 
     spec: BrokerGroupSpec
     status: BrokerGroupStatus = BrokerGroupStatus()

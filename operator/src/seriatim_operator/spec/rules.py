@@ -7,13 +7,18 @@ class that holds them (`RULES`). `crd.schema` carries both into the definitions.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from pydantic import GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 VALIDATIONS: Final = "x-kubernetes-validations"
+LIST_TYPE: Final = "x-kubernetes-list-type"
+LIST_MAP_KEYS: Final = "x-kubernetes-list-map-keys"
+
+KEEPS_PRESENCE: Final = "keeps-presence"
+"""Our own mark, with the message: taken out again where the holder's rules are made."""
 
 
 @dataclass(frozen=True)
@@ -32,13 +37,17 @@ class Rule:
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         """The field's schema, with this rule."""
-        made = handler(schema)
-        return {**made, VALIDATIONS: [*made.get(VALIDATIONS, ()), self.as_entry()]}
+        return with_rules(handler(schema), (self,))
 
-    def as_entry(self) -> dict[str, Any]:
-        """As it stands in a definition; `presence` is taken out again where the holder's rules are made."""
-        entry = {"rule": self.cel, "message": self.message}
-        return {**entry, "presence": True} if self.keeps_presence else entry
+
+def with_rules(schema: JsonSchemaValue, rules: tuple[Rule, ...]) -> JsonSchemaValue:
+    """The schema, with more rules; `KEEPS_PRESENCE` marks those that the holder has to keep as well."""
+    if not rules:
+        return schema
+    entries = [{"rule": rule.cel, "message": rule.message} for rule in rules]
+    kept = next((rule.message for rule in rules if rule.keeps_presence), None)
+    marked = {**schema, VALIDATIONS: [*schema.get(VALIDATIONS, ()), *entries]}
+    return marked if kept is None else {**marked, KEEPS_PRESENCE: kept}
 
 
 @dataclass(frozen=True)
@@ -49,7 +58,7 @@ class ListKeys:
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         """The list's schema, as a map."""
-        return {**handler(schema), "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": list(self.keys)}
+        return {**handler(schema), LIST_TYPE: "map", LIST_MAP_KEYS: list(self.keys)}
 
 
 def immutable(remedy: str) -> Rule:

@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar, Final, Literal
 from pydantic import Field
 
 from .base import Model, Resource, Status
+from .columns import AGE, Column, condition_columns
 from .fields import BROKER_NAME_LENGTH_MAX, ClusterName, DeletionPolicy, LegalName
 from .rules import ListKeys, Rule, immutable
 from .values import DURATION_PATTERN, FOREVER, parse_retention_ms
@@ -106,6 +107,17 @@ class Topic(Resource):
     PLURAL: ClassVar = "topics"
     SINGULAR: ClassVar = "topic"
     SHORT_NAME: ClassVar = "stopic"
+    COLUMNS: ClassVar = (
+        Column("Cluster", ".spec.cluster"),
+        Column("Partitions", ".spec.partitions", "integer"),
+        *condition_columns(),
+        Column("State", ".status.state"),
+        Column("Segments", ".status.segments", "integer"),
+        Column("Groups", ".status.groups", is_wide=True),
+        Column("Sealed messages", ".status.sealedMessages", "integer", is_wide=True),
+        Column("Topic", ".status.topicName", is_wide=True),
+        AGE,
+    )
 
     RULES: ClassVar = (
         Rule(

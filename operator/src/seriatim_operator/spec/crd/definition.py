@@ -1,0 +1,127 @@
+"""A kind's CustomResourceDefinition."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any, Final, cast
+
+import yaml
+
+from ..base import API_GROUP, API_VERSION, CATEGORY, Resource, Status
+from ..columns import Column
+from .schema import Schema, structural_schema
+
+SCHEMA_HASH: Final = "seriatim.dev/schema-hash"
+"""Annotation of a definition: an operator that finds another one than its own says `CRDOutdated`, and goes on."""
+
+SIZE_BYTES_MAX: Final = 100_000
+"""`kubectl apply` keeps a copy in an annotation, which has 262,144 bytes at most; far below, it always works."""
+
+_NEVER: Final = "1970-01-01T00:00:00Z"
+
+_API_VERSION_TEXT: Final = "The version of this object's schema."
+_KIND_TEXT: Final = "The kind of this object."
+
+
+def definition(kind: type[Resource]) -> dict[str, Any]:
+    """The definition, ready to be applied."""
+    body = {
+        "group": API_GROUP,
+        "scope": "Namespaced",
+        "names": {
+            "kind": kind.KIND,
+            "listKind": f"{kind.KIND}List",
+            "plural": kind.PLURAL,
+            "singular": kind.SINGULAR,
+            "shortNames": [kind.SHORT_NAME],
+            "categories": [CATEGORY],
+        },
+        "versions": [
+            {
+                "name": API_VERSION,
+                "served": True,
+                "storage": True,
+                "subresources": _subresources(kind),
+                "additionalPrinterColumns": [_column(column) for column in kind.COLUMNS],
+                "schema": {"openAPIV3Schema": _root(kind)},
+            }
+        ],
+    }
+    text = json.dumps(body, sort_keys=True).encode()
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {
+            "name": definition_name(kind),
+            "labels": {"app.kubernetes.io/name": "seriatim", "app.kubernetes.io/part-of": "seriatim"},
+            "annotations": {SCHEMA_HASH: hashlib.sha256(text).hexdigest()[:16]},
+        },
+        "spec": body,
+    }
+
+
+def definition_name(kind: type[Resource]) -> str:
+    """What the definition is called."""
+    return f"{kind.PLURAL}.{API_GROUP}"
+
+
+def file_name(kind: type[Resource]) -> str:
+    """Where the definition is kept."""
+    return f"{API_GROUP}_{kind.PLURAL}.yaml"
+
+
+def definition_text(kind: type[Resource]) -> str:
+    """The definition as YAML, the same for the same models."""
+    text = yaml.safe_dump(definition(kind), sort_keys=False, width=120, allow_unicode=True)
+    assert len(text.encode()) < SIZE_BYTES_MAX, f"the definition of {kind.KIND} has {len(text.encode())} bytes"
+    return f"# Made by `make crds` from the models in operator/src/seriatim_operator/spec. Change those.\n{text}"
+
+
+def _root(kind: type[Resource]) -> Schema:
+    schema = structural_schema(kind)
+    fields = schema["properties"]
+    schema["properties"] = {
+        "apiVersion": {"type": "string", "description": _API_VERSION_TEXT},
+        "kind": {"type": "string", "description": _KIND_TEXT},
+        "metadata": {"type": "object"},
+        "spec": fields["spec"],
+        "status": {**fields["status"], "default": {"conditions": _conditions(_status_of(kind))}},
+    }
+    schema["required"] = ["spec"]
+    return schema
+
+
+def _status_of(kind: type[Resource]) -> type[Status]:
+    return cast(type[Status], kind.model_fields["status"].annotation)
+
+
+def _conditions(status: type[Status]) -> list[dict[str, Any]]:
+    """So that `kubectl wait` and tools that read conditions work from the first second."""
+    return [
+        {
+            "type": condition,
+            "status": "Unknown",
+            "reason": "NotReconciled",
+            "message": "Waiting for the operator",
+            "lastTransitionTime": _NEVER,
+            "observedGeneration": 0,
+        }
+        for condition in status.CONDITIONS
+    ]
+
+
+def _subresources(kind: type[Resource]) -> dict[str, Any]:
+    if kind.SCALE is None:
+        return {"status": {}}
+    scale = {
+        "specReplicasPath": kind.SCALE.wanted,
+        "statusReplicasPath": kind.SCALE.actual,
+        "labelSelectorPath": kind.SCALE.selector,
+    }
+    return {"status": {}, "scale": scale}
+
+
+def _column(column: Column) -> dict[str, Any]:
+    made = {"name": column.name, "type": column.type, "jsonPath": column.path}
+    return {**made, "priority": 1} if column.is_wide else made

@@ -1,0 +1,30 @@
+"""The definitions as files: written, and compared with what is committed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from .. import KINDS
+from .definition import definition_text, file_name
+
+
+def definitions() -> dict[str, str]:
+    """The text of each definition, by file name."""
+    return {file_name(kind): definition_text(kind) for kind in KINDS}
+
+
+def write_definitions(directory: Path) -> list[Path]:
+    """Write all of them; the directory is made if need be."""
+    directory.mkdir(parents=True, exist_ok=True)
+    written = []
+    for name, text in definitions().items():
+        (directory / name).write_text(text, encoding="utf-8")
+        written.append(directory / name)
+    return written
+
+
+def stale_definitions(directory: Path) -> list[str]:
+    """Names of files that are missing, differ from the models, or belong to no kind."""
+    wanted = definitions()
+    found = {path.name: path.read_text(encoding="utf-8") for path in directory.glob("*.yaml")}
+    return sorted(name for name in wanted.keys() | found.keys() if wanted.get(name) != found.get(name))
