@@ -18,7 +18,7 @@ here.
     ├── ConsumerError           the consumer's standing with its group
     │   └── StaleTokenError 500, NotActiveError 501, StaleGroupEpochError 502, OrderViolationError 503
     ├── UnavailableError        600 a peer or the coordinator did not answer in time: retriable
-    │   └── CoordinatorUnavailableError 601, DeadlineExceededError 602
+    │   └── CoordinatorUnavailableError 601, DeadlineExceededError 602, TlsHandshakeError 603
     ├── CompactedError 610, LeaseNotFoundError 611   what was asked of the coordinator is gone for good
     └── StorageError            the disk: the process does not go on
         └── ForeignDiskError 700, NewerFormatError 701, OldDiskError 702, WipedDiskError 703, CorruptionError 704, …
@@ -146,6 +146,13 @@ class PreconditionError(RequestError):
     """The state of the cluster forbids it until somebody acts; the message says who and how."""
 
     number = 130
+    grpc_status = "FAILED_PRECONDITION"
+
+
+class StaleOperatorError(RequestError):
+    """A newer operator is in charge; the older one changes nothing any more, and should end."""
+
+    number = 131
     grpc_status = "FAILED_PRECONDITION"
 
 
@@ -295,6 +302,12 @@ class DeadlineExceededError(UnavailableError):
 
     number = 602
     grpc_status = "DEADLINE_EXCEEDED"
+
+
+class TlsHandshakeError(UnavailableError):
+    """Nobody was reached, for the two sides could not agree on TLS; the message says whose certificate it is."""
+
+    number = 603
 
 
 class CompactedError(SeriatimError):

@@ -14,10 +14,11 @@ import grpc
 import structlog
 from seriatim_api.errors import PreconditionError, SeriatimError
 from seriatim_api.ids import MemberId, PartitionId
+from seriatim_api.tls import TlsSource
 from seriatim_api.v1 import broker_pb2_grpc
 
 from .adapters.crc import crc32c
-from .adapters.etcd import EtcdConfig, EtcdCoordinator
+from .adapters.etcd import EtcdConfig, EtcdCoordinator, EtcdTls
 from .adapters.passport import DataDirectory, KnownMember, boot_id, judge, open_directory
 from .adapters.rocks.settings import RocksSettings
 from .adapters.rocks.storage import RocksStorage
@@ -38,11 +39,14 @@ from .rpc.peer import GrpcDialer, PeerServicer
 from .rpc.producing import ProducingServicer
 from .rpc.routing import RoutingServicer
 from .rpc.services import Services
+from .rpc.transport import PLAIN, TlsTransport, Transport
 from .runtime.assembly import Ground, Runtime
 from .runtime.caretaker import CaretakerSettings
 from .runtime.keys import Keys
 from .runtime.membership import KnownDisk, Place, join, mark_clean
 from .settings import BrokerSettings
+from .status_file import StatusFile
+from .tls import admin_context, open_source, server_credentials
 
 EXIT_STATUS_CRASHED = 70
 """A step of the core failed: EX_SOFTWARE of sysexits.h."""
@@ -104,6 +108,11 @@ def _is_new(directory: DataDirectory, slot: KnownMember | None) -> bool:
     return is_other and not directory.has_data
 
 
+def _coordinator_config(settings: BrokerSettings) -> EtcdConfig:
+    files = settings.coordinator_tls_files
+    return EtcdConfig(settings.coordinator, EtcdTls(files) if files is not None else None)
+
+
 class Broker:
     """One broker in this process.
 
@@ -125,7 +134,9 @@ class Broker:
         self._die = die
         self._clock = SystemClock()
         self._keys = Keys(settings.cluster)
-        self._coordinator: Coordinator = EtcdCoordinator(EtcdConfig(endpoints=settings.coordinator))
+        self._status = StatusFile(settings.status_file, settings.broker)
+        self.tls: TlsSource | None = None
+        self._coordinator: Coordinator = EtcdCoordinator(_coordinator_config(settings))
         self._directory: DataDirectory | None = None
         self._storage: Storage | None = None
         self._server: grpc.aio.Server | None = None
@@ -144,12 +155,16 @@ class Broker:
         """
         try:
             await self._start()
-        except BaseException:
+        except BaseException as exc:
+            self._status.failed(exc)
             await self._abandon()
             raise
 
     async def _start(self) -> None:
         settings = self.settings
+        if settings.tls_files is not None:
+            self.tls = open_source(settings.tls_files, settings.broker)
+        self._transport: Transport = TlsTransport(self.tls) if self.tls is not None else PLAIN
         place = Place(settings.cluster, settings.group, settings.slot, settings.client_address, settings.replace_disk)
         try:
             self.identity = await join(
@@ -158,6 +173,7 @@ class Broker:
         except TimeoutError as exc:
             addresses = ", ".join(settings.coordinator)
             raise PreconditionError(f"the coordinator at {addresses} did not answer; is it running?") from exc
+        self._status.joined(self.identity)
         self._open_storage()
         self._assemble()
         self._runtime.start()
@@ -198,7 +214,7 @@ class Broker:
         ground = Ground(
             self._storage,
             self._coordinator,
-            GrpcDialer(peer),
+            GrpcDialer(peer, self._transport),
             self._clock,
             SystemRandom(),
             self.counters,
@@ -211,7 +227,7 @@ class Broker:
         self._directory_of_members = runtime.directory
         self._controller = runtime.controller
         self._peer_servicer = PeerServicer(peer, self._links.carry_accepted)
-        self._calls = BrokerCalls(self._directory_of_members)
+        self._calls = BrokerCalls(self._directory_of_members, self._transport)
         self._services = Services(
             identity=identity,
             driver=self._driver,
@@ -242,7 +258,12 @@ class Broker:
         broker_pb2_grpc.add_RoutingServicer_to_server(routing, server)  # type: ignore[no-untyped-call]
         broker_pb2_grpc.add_AdminServicer_to_server(admin, server)  # type: ignore[no-untyped-call]
         try:
-            server.add_insecure_port(self.settings.listen)
+            if self.tls is None:
+                server.add_insecure_port(self.settings.listen)
+            else:
+                # The library keeps no reference to the credentials, which it calls at each handshake.
+                self._credentials = server_credentials(self.tls, self.settings.tls_client_auth)
+                server.add_secure_port(self.settings.listen, self._credentials)
         except RuntimeError as exc:
             raise PreconditionError(
                 f"the broker cannot listen on {self.settings.listen}: it is taken, or not an address of this machine"
@@ -387,13 +408,14 @@ class Broker:
 
 
 async def serve_admin(address: str, exposition: Exposition, brokers: list[Broker]) -> AdminPort | None:
-    """The admin port of a process; None if no address is given."""
+    """The admin port of a process, with the certificates of its first broker; None if no address is given."""
     if not address:
         return None
+    tls = brokers[0].tls
 
     def not_ready() -> str:
         return "; ".join(filter(None, (broker.not_ready() for broker in brokers)))
 
-    port = AdminPort(exposition.page, not_ready)
+    port = AdminPort(exposition.page, not_ready, admin_context(tls) if tls is not None else None)
     await port.start(address)
     return port

@@ -1,13 +1,16 @@
-"""The admin port: metrics and health over plain HTTP, enough for Prometheus, a kubelet and curl.
+"""The admin port: metrics and health over HTTP (HTTPS where the broker has certificates).
+
+It is enough for Prometheus, a kubelet and curl, and asks nobody for a certificate: a kubelet shows none.
 
 /metrics   the counters, in Prometheus' text format
-/live      200 while the event loop turns
-/ready     200 when admitted and serving, else 503 with the reason
+/healthz   200 while the event loop turns
+/readyz    200 when admitted and serving, else 503 with the reason
 """
 
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Callable
 
 import structlog
@@ -28,11 +31,15 @@ class AdminPort:
     Args:
         metrics: Makes the metrics page.
         not_ready: Why the broker is not ready; empty if it is.
+        tls: For HTTPS; None serves plain HTTP.
     """
 
-    def __init__(self, metrics: Callable[[], bytes], not_ready: Callable[[], str]) -> None:
+    def __init__(
+        self, metrics: Callable[[], bytes], not_ready: Callable[[], str], tls: ssl.SSLContext | None = None
+    ) -> None:
         self._metrics = metrics
         self._not_ready = not_ready
+        self._tls = tls
         self._server: asyncio.Server | None = None
         self._connections = 0
 
@@ -44,7 +51,14 @@ class AdminPort:
         """
         host, port = check_address(address)
         try:
-            self._server = await asyncio.start_server(self._serve, host, port, limit=REQUEST_SIZE_BYTES_MAX)
+            self._server = await asyncio.start_server(
+                self._serve,
+                host,
+                port,
+                limit=REQUEST_SIZE_BYTES_MAX,
+                ssl=self._tls,
+                ssl_handshake_timeout=REQUEST_DEADLINE_S if self._tls else None,
+            )
         except OSError as exc:
             raise PreconditionError(f"the admin port cannot listen on {address}: {exc.strerror}") from exc
 
@@ -75,12 +89,12 @@ class AdminPort:
         path = words[1].split(b"?")[0]
         if path == b"/metrics":
             return _response(200, self._metrics(), "text/plain; version=0.0.4; charset=utf-8")
-        if path == b"/live":
+        if path in (b"/healthz", b"/live"):
             return _response(200, b"live\n")
-        if path == b"/ready":
+        if path in (b"/readyz", b"/ready"):
             reason = self._not_ready()
             return _response(503, f"{reason}\n".encode()) if reason else _response(200, b"ready\n")
-        return _response(404, b"/metrics, /live, /ready\n")
+        return _response(404, b"/metrics, /healthz, /readyz\n")
 
 
 _REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 503: "Service Unavailable"}

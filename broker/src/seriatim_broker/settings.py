@@ -11,12 +11,13 @@ import os
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 from seriatim_api.errors import BadRequestError
 from seriatim_api.ids import is_legal_name
+from seriatim_api.tls import TlsFiles
 
 from .core.config import BrokerConfig
 
@@ -37,6 +38,13 @@ class BrokerSettings(BaseSettings):
         coordinator: `host:port` of each member of etcd, or of the embedded coordinator.
         peers: Where other brokers are reached from here, by name, instead of where they registered.
         admin_listen: `host:port` of metrics and health; none if left out.
+        tls_cert, tls_key, tls_ca: Files (PEM) of the broker's certificate, its private key, and the CA of brokers and
+            clients. With them every port speaks TLS; all three or none. Read again when they change.
+        tls_client_auth: Whether clients and peers must show a certificate of the CA (`required`), or need none
+            (`optional`: then whoever reaches the port can do what a broker can).
+        coordinator_tls_ca: CA of the coordinator's certificate; with it the coordinator is spoken to with TLS.
+        coordinator_tls_cert, coordinator_tls_key: The certificate to show to the coordinator; both or none.
+        status_file: Where this process says which run it is, and why it ended; none if left out.
         replace_disk: This empty directory takes the slot of a disk that is lost for good; whoever says so vouches that
             the old process is gone.
         heal_after_s: A member that was away for so long has its sealed segments copied elsewhere.
@@ -60,6 +68,14 @@ class BrokerSettings(BaseSettings):
     coordinator: Annotated[tuple[str, ...], NoDecode]
     peers: Annotated[dict[str, str], NoDecode] = Field(default_factory=dict)
     admin_listen: str = ""
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    tls_ca: Path | None = None
+    tls_client_auth: Literal["required", "optional"] = "required"
+    coordinator_tls_cert: Path | None = None
+    coordinator_tls_key: Path | None = None
+    coordinator_tls_ca: Path | None = None
+    status_file: Path | None = None
     replace_disk: bool = False
     heal_after_s: float = Field(default=600.0, gt=0)
     join_deadline_s: float = Field(default=30.0, gt=0)
@@ -82,6 +98,18 @@ class BrokerSettings(BaseSettings):
     def client_address(self) -> str:
         """Where clients reach this broker."""
         return self.advertise or self.listen
+
+    @property
+    def tls_files(self) -> TlsFiles | None:
+        """The certificates of all ports; None for plain text."""
+        return TlsFiles(self.tls_ca, self.tls_cert, self.tls_key) if self.tls_ca is not None else None
+
+    @property
+    def coordinator_tls_files(self) -> TlsFiles | None:
+        """The certificates for the coordinator; None for plain text."""
+        if self.coordinator_tls_ca is None:
+            return None
+        return TlsFiles(self.coordinator_tls_ca, self.coordinator_tls_cert, self.coordinator_tls_key)
 
     def core_config(self) -> BrokerConfig:
         """The times of the core."""
@@ -136,6 +164,16 @@ class BrokerSettings(BaseSettings):
         for address in value.values():
             check_address(address)
         return value
+
+    @model_validator(mode="after")
+    def _check_tls(self) -> BrokerSettings:
+        if len({file is None for file in (self.tls_cert, self.tls_key, self.tls_ca)}) > 1:
+            raise ValueError("tls_cert, tls_key and tls_ca come together: all three, or none for plain text")
+        if (self.coordinator_tls_cert is None) != (self.coordinator_tls_key is None):
+            raise ValueError("coordinator_tls_cert and coordinator_tls_key come together")
+        if self.coordinator_tls_cert is not None and self.coordinator_tls_ca is None:
+            raise ValueError("coordinator_tls_ca is missing: whom to believe that it is the coordinator")
+        return self
 
     @model_validator(mode="after")
     def _check_times(self) -> BrokerSettings:

@@ -22,7 +22,7 @@ from seriatim_api.errors import (
     PreconditionError,
     SeriatimError,
 )
-from seriatim_broker.adapters import etcd_channel
+from seriatim_api.tls import TlsFiles
 from seriatim_broker.adapters.etcd import EtcdConfig, EtcdCoordinator, EtcdTls, is_supported_version
 from seriatim_broker.adapters.etcd_channel import EndpointPool
 from seriatim_broker.adapters.etcd_codec import decode_key, encode_key, make_error, prefix_range
@@ -217,15 +217,15 @@ def server_credentials(directory: Path) -> grpc.ServerCredentials:
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl to make certificates with")
 async def test_certificates_are_read_again_when_they_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(etcd_channel, "TLS_CHECK_INTERVAL_S", 0.0)
+    monkeypatch.setattr("seriatim_api.tls.CHECK_INTERVAL_S", 0.0)
     for name in ("old", "new"):
         make_certificates(tmp_path / name)
     used = tmp_path / "used"
     shutil.copytree(tmp_path / "old", used)
-    tls = EtcdTls(used / "ca.pem", used / "end.pem", used / "end.key")
+    tls = EtcdTls(TlsFiles(used / "ca.pem", used / "end.pem", used / "end.key"))
     server = await serve(tmp_path / "c", "127.0.0.1:0", credentials=server_credentials(tmp_path / "old"))
     client = EtcdCoordinator(EtcdConfig((server.address,), tls, deadline_s=10))
-    stranger = EtcdCoordinator(EtcdConfig((server.address,), EtcdTls(used / "ca.pem"), deadline_s=0.5))
+    stranger = EtcdCoordinator(EtcdConfig((server.address,), EtcdTls(TlsFiles(used / "ca.pem")), deadline_s=0.5))
     assert (await client.txn((), [Put("a", b"1")])).succeeded
     with pytest.raises(CoordinatorUnavailableError):
         await stranger.get("a")
@@ -237,10 +237,13 @@ async def test_certificates_are_read_again_when_they_change(tmp_path: Path, monk
     found = await client.get("a")
     assert found is not None
     assert found.value == b"1"
+    shutil.copy(tmp_path / "old" / "end.key", used / "end.key")  # half of a change: what there is goes on
+    assert await client.get("a") is not None
+    shutil.copy(tmp_path / "new" / "end.key", used / "end.key")
     (used / "ca.pem").unlink()  # in the middle of being replaced: what there is goes on
     assert await client.get("a") is not None
     missing = EtcdCoordinator(EtcdConfig((server.address,), tls))
-    with pytest.raises(PreconditionError, match="certificates"):
+    with pytest.raises(PreconditionError, match="cannot be read"):
         await missing.get("a")
     for one in (client, stranger, missing):
         await one.close()

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
         TopicSettings,
     )
     from seriatim._settings import ConsumerSettings, ProducerSettings
+    from seriatim._tls import Tls
 
 __all__ = [
     "AckLevel",
@@ -86,6 +87,7 @@ __all__ = [
     "SendError",
     "SendFailedError",
     "SendUnknownError",
+    "Tls",
     "Topic",
     "TopicDescription",
     "TopicSettings",
@@ -127,6 +129,7 @@ _HOMES: Final = {
     "TopicSettings": "seriatim._records",
     "ConsumerSettings": "seriatim._settings",
     "ProducerSettings": "seriatim._settings",
+    "Tls": "seriatim._tls",
 }
 
 

@@ -20,6 +20,7 @@ from seriatim._admin import Admin, topic_of
 from seriatim._recording import HistoryLike, MessageIdOf, Recorder
 from seriatim._records import Assignment, Gap
 from seriatim._settings import ConsumerOptions, ConsumerSettings, ProducerOptions, ProducerSettings
+from seriatim._tls import Tls
 from seriatim._transport.channels import Channels
 from seriatim._transport.unary import Caller
 
@@ -66,10 +67,10 @@ class Opening(Generic[T]):
 class Client:
     """A connection to a cluster. `async with Client.connect("host:port") as client: ...`"""
 
-    def __init__(self, bootstrap: Sequence[str], name: str, recorder: Recorder | None) -> None:
+    def __init__(self, bootstrap: Sequence[str], name: str, recorder: Recorder | None, tls: Tls | None) -> None:
         self.name = name
         self._recorder = recorder
-        self._channels = Channels()
+        self._channels = Channels(tls)
         self._caller = Caller(self._channels, bootstrap)
         self._links: AppendLinks | None = None  # until there is a producer
         self._closers: list[Callable[[bool], Awaitable[Any]]] = []  # of what was opened; told whether to flush
@@ -81,6 +82,7 @@ class Client:
         bootstrap: str | Sequence[str],
         *,
         name: str = "",
+        tls: Tls | None = None,
         recorder: HistoryLike | None = None,
         message_id: MessageIdOf | None = None,
     ) -> AsyncIterator[Self]:
@@ -92,11 +94,13 @@ class Client:
         Args:
             bootstrap: Addresses `host:port`, one that answers is enough; a string may hold several with commas.
             name: For the brokers' logs.
+            tls: How to speak TLS; None speaks plain text.
             recorder: A `seriatim.history.HistoryWriter`, to have all that this client does checked later.
             message_id: With a recorder: the id of a message from its value, unique in the history.
 
         Raises:
             BadRequestError: Not addresses.
+            PreconditionError: Certificates that cannot be used.
         """
         addresses = bootstrap.split(",") if isinstance(bootstrap, str) else list(bootstrap)
         addresses = [address.strip() for address in addresses if address.strip()]
@@ -105,7 +109,7 @@ class Client:
         if (recorder is None) != (message_id is None):
             raise BadRequestError("a recorder comes with a message_id")
         told = Recorder(recorder, message_id) if recorder is not None and message_id is not None else None
-        client = cls(addresses, name or f"seriatim-{os.getpid()}", told)
+        client = cls(addresses, name or f"seriatim-{os.getpid()}", told, tls)
         try:
             yield client
         except BaseException:

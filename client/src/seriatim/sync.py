@@ -44,6 +44,7 @@ from seriatim._records import (
     TopicSettings,
 )
 from seriatim._settings import ConsumerOptions, ProducerOptions
+from seriatim._tls import Tls
 
 __all__ = ["Admin", "Client", "Consumer", "Deliveries", "Delivery", "Producer"]
 
@@ -315,13 +316,16 @@ class Client(_Held[asynchronous.Client]):
         bootstrap: str | Sequence[str],
         *,
         name: str = "",
+        tls: Tls | None = None,
         recorder: HistoryLike | None = None,
         message_id: MessageIdOf | None = None,
     ) -> Iterator[Self]:
         """A client, with its thread, for the time of the block."""
         thread = _LoopThread()
         try:
-            context = asynchronous.Client.connect(bootstrap, name=name, recorder=recorder, message_id=message_id)
+            context = asynchronous.Client.connect(
+                bootstrap, name=name, tls=tls, recorder=recorder, message_id=message_id
+            )
 
             async def enter() -> asynchronous.Client:
                 return await context.__aenter__()

@@ -6,7 +6,7 @@ import io
 import sys
 
 import pytest
-from seriatim._transport.unary import _reason
+from seriatim._transport.certificates import explain
 from seriatim.cli._remedies import remedy_of
 from seriatim.cli.produce import TERMINAL_HINT, produce
 from seriatim_api.errors import BadRequestError, UnknownTopicError
@@ -40,7 +40,7 @@ UNREACHABLE = "failed to connect to all addresses; last error:"
     ],
 )
 def test_the_cause_of_an_unreachable_broker_is_not_buried(details: str | None, reason: str) -> None:
-    assert _reason(details) == reason
+    assert explain(details, None) == (reason, False)
 
 
 class _Keyboard(io.StringIO):

@@ -19,7 +19,7 @@ from ..fake_broker import FakeCluster, running
 PUBLIC = (
     "AckLevel Admin Assignment Broker Chain Client Cluster Consumer ConsumerSettings Damage Deliveries Delivery "
     "FetchedTable FlushResult Gap GroupDescription GroupPartition Message Opening Part Partitioner Producer "
-    "ProducerSettings Receipt Route ScrubProgress Segment SendError SendFailedError SendUnknownError Topic "
+    "ProducerSettings Receipt Route ScrubProgress Segment SendError SendFailedError SendUnknownError Tls Topic "
     "TopicDescription TopicSettings partition_of_key"
 )
 

@@ -12,16 +12,13 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 import grpc
 import structlog
 from aetcd.rpc import rpc_pb2_grpc
 from seriatim_api.errors import CoordinatorUnavailableError, PreconditionError
-
-TLS_CHECK_INTERVAL_S: Final = 5.0
-"""How often the certificates' files are looked at, while there are calls."""
+from seriatim_api.tls import TlsFiles, TlsSource
 
 _OLD_CHANNEL_GRACE_S: Final = 10.0
 """How long calls on a replaced channel may take to end; watches are cut then, and resume on the new one."""
@@ -47,26 +44,15 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class EtcdTls:
-    """Files of PEM; read again when they change.
+    """How the coordinator is spoken to with TLS.
 
     Attributes:
-        ca_file: Whom to believe that it is the coordinator.
-        cert_file, key_file: Who we are, for mutual TLS; both or neither.
+        files: Whom to believe that it is the coordinator, and who we are; read again when they change.
         server_name: The name in the server's certificate, where it is not the endpoint's host.
     """
 
-    ca_file: Path
-    cert_file: Path | None = None
-    key_file: Path | None = None
+    files: TlsFiles
     server_name: str | None = None
-
-    def __post_init__(self) -> None:
-        assert (self.cert_file is None) == (self.key_file is None), "a certificate and its key come together"
-
-    @property
-    def files(self) -> list[Path]:
-        """All files that are named."""
-        return [file for file in (self.ca_file, self.cert_file, self.key_file) if file is not None]
 
 
 class Endpoint:
@@ -91,9 +77,8 @@ class EndpointPool:
         self._endpoints: list[Endpoint] = []
         self._preferred = 0
         self._is_closed = False
-        self._fingerprint: tuple[object, ...] = ()
-        self._tls_checked_at_s = float("-inf")
-        self._tls_lock = asyncio.Lock()
+        self._source: TlsSource | None = None
+        self._generation = 0
         self._closing: set[asyncio.Task[None]] = set()
 
     @property
@@ -117,8 +102,7 @@ class EndpointPool:
             PreconditionError: The certificates cannot be read.
         """
         while True:
-            await self._refresh_channels()
-            self._check_open()
+            self._refresh_channels()
             order = self._endpoints[self._preferred :] + self._endpoints[: self._preferred]
             states = []
             for endpoint in order:
@@ -163,43 +147,21 @@ class EndpointPool:
 
     # -- channels and certificates ------------------------------------------------------------------------
 
-    async def _refresh_channels(self) -> None:
+    def _refresh_channels(self) -> None:
         """Make channels at the first call, and again when the certificates' files have changed."""
-        if self._endpoints and (self._tls is None or not self._tls_check_is_due()):
-            return
-        async with self._tls_lock:
-            self._check_open()
-            if self._tls is None:
-                if not self._endpoints:
-                    self._endpoints = [self._make_endpoint(one, None) for one in self._addresses]
-                return
-            if self._endpoints and not self._tls_check_is_due():
-                return
-            await self._refresh_tls(self._tls)
-
-    def _tls_check_is_due(self) -> bool:
-        return asyncio.get_running_loop().time() - self._tls_checked_at_s >= TLS_CHECK_INTERVAL_S
-
-    async def _refresh_tls(self, tls: EtcdTls) -> None:
-        try:
-            fingerprint = await asyncio.to_thread(_fingerprint, tls)
-            if fingerprint != self._fingerprint:
-                credentials = await asyncio.to_thread(_read_credentials, tls)
-        except OSError as error:
-            if self._endpoints:
-                # In the middle of being replaced, perhaps: what we have goes on serving.
-                _log.warning("coordinator_certificates_unreadable", error=str(error))
-                self._tls_checked_at_s = asyncio.get_running_loop().time()
-                return
-            raise PreconditionError(f"the coordinator's certificates cannot be read: {error}") from error
         self._check_open()
-        self._tls_checked_at_s = asyncio.get_running_loop().time()
-        if fingerprint == self._fingerprint:
+        if self._tls is None:
+            if not self._endpoints:
+                self._endpoints = [self._make_endpoint(one, None) for one in self._addresses]
             return
-        old, self._fingerprint = self._endpoints, fingerprint
+        if self._source is None:
+            self._source = TlsSource(self._tls.files, _tell_change)
+        generation, material = self._source.current()
+        if generation == self._generation:
+            return
+        credentials = grpc.ssl_channel_credentials(material.ca, material.key, material.cert)
+        old, self._generation = self._endpoints, generation
         self._endpoints = [self._make_endpoint(one, credentials) for one in self._addresses]
-        if old:
-            _log.info("coordinator_certificates_reloaded", files=[str(file) for file in tls.files])
         for endpoint in old:
             task = asyncio.create_task(endpoint.channel.close(_OLD_CHANNEL_GRACE_S), name="coordinator-channel-close")
             self._closing.add(task)
@@ -215,14 +177,9 @@ class EndpointPool:
         return Endpoint(address, grpc.aio.secure_channel(address, credentials, options=options))
 
 
-def _fingerprint(tls: EtcdTls) -> tuple[object, ...]:
-    stats = [file.stat() for file in tls.files]
-    return tuple((stat.st_mtime_ns, stat.st_size, stat.st_ino) for stat in stats)
-
-
-def _read_credentials(tls: EtcdTls) -> grpc.ChannelCredentials:
-    return grpc.ssl_channel_credentials(
-        root_certificates=tls.ca_file.read_bytes(),
-        private_key=tls.key_file.read_bytes() if tls.key_file is not None else None,
-        certificate_chain=tls.cert_file.read_bytes() if tls.cert_file is not None else None,
-    )
+def _tell_change(refused: PreconditionError | None) -> None:
+    if refused is None:
+        _log.info("coordinator_certificates_reloaded")
+    else:
+        note = "the old ones stay in use"
+        _log.warning("coordinator_certificates_not_reloaded", reason=refused.message, note=note)

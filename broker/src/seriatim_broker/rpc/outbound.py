@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import grpc
@@ -10,18 +11,24 @@ from seriatim_api.status import from_status
 from seriatim_api.v1 import broker_pb2_grpc
 
 from ..runtime.directory import Directory
-from .limits import CHANNEL_OPTIONS
+from .transport import PLAIN, Transport
+
+RETIRED_GRACE_S = 60.0
+"""How long calls may last on a channel whose certificates are out of date: longer than any of them is allowed to."""
 
 FORWARDED_KEY = "seriatim-forwarded"
 """Metadata of a call that another broker passed on: it is answered here, never passed on again."""
 
 
 class BrokerCalls:
-    """Channels to other brokers, made when first needed and kept."""
+    """Channels to other brokers, made when first needed and kept until the certificates change."""
 
-    def __init__(self, directory: Directory) -> None:
+    def __init__(self, directory: Directory, transport: Transport = PLAIN) -> None:
         self._directory = directory
+        self._transport = transport
+        self._generation = transport.generation
         self._channels: dict[str, grpc.aio.Channel] = {}
+        self._closing: set[asyncio.Task[None]] = set()
 
     async def admin(self, broker: str, method: str, request: Any, deadline_s: float) -> Any:
         """Call a method of `Admin` at another broker, marked as forwarded.
@@ -32,21 +39,38 @@ class BrokerCalls:
         address = self._directory.peer_address(broker)
         if address is None:
             raise NotServingError(f"the address of {broker} is not known", broker=broker)
-        channel = self._channels.get(address)
-        if channel is None:
-            channel = self._channels[address] = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
-        stub = broker_pb2_grpc.AdminStub(channel)  # type: ignore[no-untyped-call]
+        stub = broker_pb2_grpc.AdminStub(self._channel(address))  # type: ignore[no-untyped-call]
         call = getattr(stub, method)
         try:
             return await call(request, timeout=deadline_s, metadata=((FORWARDED_KEY, "1"),))
         except grpc.aio.AioRpcError as exc:
             raise _error_of(exc) from exc
 
+    def _channel(self, address: str) -> grpc.aio.Channel:
+        if self._transport.generation != self._generation:
+            self._generation = self._transport.generation
+            self._retire_all()
+        channel = self._channels.get(address)
+        if channel is None:
+            channel = self._channels[address] = self._transport.channel(address)
+        return channel
+
+    def _retire_all(self) -> None:
+        """Calls that are under way may end on the channels that they began on."""
+        channels, self._channels = self._channels, {}
+        for address, channel in channels.items():
+            task = asyncio.create_task(channel.close(RETIRED_GRACE_S), name=f"close {address}")
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
+
     async def close(self) -> None:
         """Give back all channels."""
         channels, self._channels = self._channels, {}
-        for channel in channels.values():
-            await channel.close()
+        for task in self._closing:
+            task.cancel()
+        await asyncio.gather(
+            *(channel.close() for channel in channels.values()), *self._closing, return_exceptions=True
+        )
 
 
 def _error_of(exc: grpc.aio.AioRpcError) -> SeriatimError:

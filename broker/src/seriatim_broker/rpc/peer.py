@@ -24,7 +24,8 @@ from seriatim_api.v1 import peer_pb2
 from ..core.messages import DATA, Heartbeat, HeartbeatAnswer, Message
 from ..interfaces.link import PeerIdentity, PeerRefusedError, PeerSilentError
 from . import peer_frames
-from .limits import CHANNEL_OPTIONS, PROTOCOL
+from .limits import PROTOCOL
+from .transport import PLAIN, Transport
 
 QUEUE_SIZE_BYTES_MAX = 64 << 20
 """Waiting for one peer; a peer that far behind is cut off and resumes from its tail."""
@@ -255,12 +256,13 @@ def read_hello(frame: bytes, cluster_id: str) -> tuple[PeerIdentity, bytes]:
 class GrpcDialer:
     """Dials with two channels, which belong to the connection and are closed with it."""
 
-    def __init__(self, identity: PeerIdentity) -> None:
+    def __init__(self, identity: PeerIdentity, transport: Transport = PLAIN) -> None:
         self._identity = identity
+        self._transport = transport
 
     async def dial(self, address: str, deadline_s: float) -> PeerConnection:
         """Connect and exchange hellos; see `interfaces.link.Dialer`."""
-        channels = [grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS) for _ in range(2)]
+        channels = [self._transport.channel(address) for _ in range(2)]
         session = secrets.token_bytes(16)
         control = channels[0].stream_stream(CONTROL)()
         data = channels[1].stream_stream(REPLICATE)()
@@ -284,11 +286,11 @@ class GrpcDialer:
             await release()
             raise
         except (grpc.aio.AioRpcError, grpc.aio.UsageError, asyncio.InvalidStateError) as exc:
-            failure = await _failure(exc, control, data)
+            failure = await self._failure(exc, control, data)
             await release()
             raise failure from exc
         if grpc.aio.EOF in replies:
-            failure = await _failure(None, control, data)
+            failure = await self._failure(None, control, data)
             await release()
             raise failure
         try:
@@ -308,19 +310,18 @@ class GrpcDialer:
         connection.on_end(release, confirmation=frame)
         return connection
 
-
-async def _failure(exc: BaseException | None, *calls: Any) -> PeerRefusedError | PeerSilentError:
-    """Whether a failed dial says that nobody is there, by the status of the calls."""
-    codes: list[grpc.StatusCode] = []
-    texts: list[str] = []
-    for call in calls:
-        if call.done():
-            codes.append(await call.code())
-            texts.append(str(await call.details()))
-    text = "; ".join(texts) or str(exc)
-    if grpc.StatusCode.UNAVAILABLE in codes and not any("DNS" in text for text in texts):
-        return PeerRefusedError(text)
-    return PeerSilentError(text)
+    async def _failure(self, exc: BaseException | None, *calls: Any) -> PeerRefusedError | PeerSilentError:
+        """Whether a failed dial says that nobody is there, by the status of the calls."""
+        codes: list[grpc.StatusCode] = []
+        texts: list[str] = []
+        for call in calls:
+            if call.done():
+                codes.append(await call.code())
+                texts.append(str(await call.details()))
+        text = "; ".join(texts) or str(exc)
+        if grpc.StatusCode.UNAVAILABLE in codes and all(map(self._transport.is_nobody, texts)):
+            return PeerRefusedError(text)
+        return PeerSilentError(text)
 
 
 # ---- accepting ------------------------------------------------------------------------------------------

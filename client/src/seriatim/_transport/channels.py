@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from typing import Any, Final, Literal
 
 import grpc
 import grpc.aio
 
+from seriatim._tls import Tls
+from seriatim._transport.certificates import Certificates, explain
 from seriatim._transport.silence import Silence
 
 Purpose = Literal["append", "consume", "ask"]
 
 MESSAGE_SIZE_BYTES_MAX: Final = 32 << 20
 """The brokers' own limit for one gRPC message."""
+
+RETIRED_GRACE_S: Final = 7 * 86_400.0
+"""How long what began under older certificates may go on over its connection; streams live as long as their users."""
 
 WARM_MAX: Final = 16
 """Connections that are kept warm to brokers that may take over next."""
@@ -34,28 +40,70 @@ _OPTIONS: Final = (
 
 
 class Channels:
-    """Opens channels on demand and closes them all at the end; what comes over any of them ends the silence."""
+    """Opens channels on demand and closes them all at the end; what comes over any of them ends the silence.
 
-    def __init__(self) -> None:
+    Args:
+        tls: How brokers are spoken to with TLS; None speaks plain text.
+
+    Raises:
+        PreconditionError: The certificates cannot be used; the text says why.
+    """
+
+    def __init__(self, tls: Tls | None = None) -> None:
         self.silence = Silence()
+        self._certificates = Certificates(tls) if tls is not None else None
+        self._generation = 0
         self._channels: dict[tuple[str, Purpose], Any] = {}
+        self._retired: dict[Any, None] = {}
         self._warm: dict[str, None] = {}
         self._closing: set[asyncio.Task[None]] = set()
 
     def get(self, address: str, purpose: Purpose) -> Any:
         """The channel; connects when it is first used."""
+        if self._certificates is not None and self._certificates.generation != self._generation:
+            self._generation = self._certificates.generation
+            self._retire_all()
         channel = self._channels.get((address, purpose))
         if channel is None:
-            channel = self._channels[address, purpose] = grpc.aio.insecure_channel(address, options=_OPTIONS)
+            channel = self._channels[address, purpose] = self._open(address)
         return channel
+
+    def _open(self, address: str) -> Any:
+        if self._certificates is None:
+            return grpc.aio.insecure_channel(address, options=_OPTIONS)
+        credentials, options = self._certificates.credentials()
+        return grpc.aio.secure_channel(address, credentials, options=(*_OPTIONS, *options))
+
+    def _retire_all(self) -> None:
+        """The certificates have changed: what is begun from now on has channels of its own.
+
+        A channel keeps the certificates that it was made with, also when it connects again. What is under way on it
+        goes on; it is closed when the last of that has ended.
+        """
+        retired, self._channels = self._channels, {}
+        self._warm.clear()
+        for (address, _), channel in retired.items():
+            self._retired[channel] = None
+            self._close_later(address, self._close_unused(channel))
+
+    async def _close_unused(self, channel: Any) -> None:
+        await channel.close(RETIRED_GRACE_S)
+        self._retired.pop(channel, None)
+
+    def explain(self, details: str | None) -> tuple[str, bool]:
+        """Why a connection failed, for people, from gRPC's words; and whether TLS is the cause."""
+        return explain(details, self._certificates)
 
     def drop(self, address: str, purpose: Purpose) -> None:
         """Give up a connection that has gone silent; the next `get` makes another."""
         channel = self._channels.pop((address, purpose), None)
         if channel is not None:
-            task = asyncio.create_task(channel.close(None), name=f"close {address}")
-            self._closing.add(task)
-            task.add_done_callback(self._closing.discard)
+            self._close_later(address, channel.close(None))
+
+    def _close_later(self, address: str, closing: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(closing, name=f"close {address}")
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
 
     def warm(self, address: str) -> None:
         """Connect for appending before it is needed. Beyond `WARM_MAX` addresses it does nothing."""
@@ -66,6 +114,6 @@ class Channels:
     async def close(self) -> None:
         """Close all; calls under way are cancelled."""
         self.silence.stop()
-        channels = list(self._channels.values())
+        channels = [*self._channels.values(), *self._retired]
         self._channels.clear()
         await asyncio.gather(*(channel.close(None) for channel in channels), *self._closing)

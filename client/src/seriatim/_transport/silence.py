@@ -12,7 +12,7 @@ import logging
 from collections.abc import Iterable
 from typing import Final
 
-from seriatim_api.errors import UnavailableError
+from seriatim_api.errors import TlsHandshakeError, UnavailableError
 
 NOTICE_S: Final = 1.5
 """How long somebody has been asked, and nobody has answered, until it is said: longer than a frozen broker takes to be
@@ -31,6 +31,7 @@ class Silence:
 
     def __init__(self) -> None:
         self._reasons: dict[str, str] = {}
+        self._tls_failures: set[str] = set()
         self._addresses: tuple[str, ...] = ()
         self._timer: asyncio.TimerHandle | None = None
         self._is_told = False
@@ -46,14 +47,16 @@ class Silence:
             self._addresses = tuple(addresses)
             self._timer = asyncio.get_running_loop().call_later(NOTICE_S, self._tell)
 
-    def goes_on(self, address: str, reason: str) -> None:
-        """A broker did not answer."""
+    def goes_on(self, address: str, reason: str, *, is_tls: bool = False) -> None:
+        """A broker did not answer, perhaps because the two sides could not agree on TLS."""
         self._reasons[address] = reason
+        (self._tls_failures.add if is_tls else self._tls_failures.discard)(address)
 
     def ends(self, address: str) -> None:
         """A broker answered, or said anything on a stream: it may be busy, but it is there."""
         self.stop()
         self._reasons.clear()
+        self._tls_failures.clear()
         if self._is_told:
             self._is_told = False
             _log.warning("the broker at %s answers", address)
@@ -66,7 +69,9 @@ class Silence:
 
     def error(self, addresses: Iterable[str]) -> UnavailableError:
         """What is raised when nobody answered before the deadline."""
-        return UnavailableError(self._text(tuple(addresses)))
+        asked = tuple(addresses)
+        kind = TlsHandshakeError if asked and self._tls_failures.issuperset(asked) else UnavailableError
+        return kind(self._text(asked))
 
     def _tell(self) -> None:
         self._timer = None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -27,10 +26,6 @@ ATTEMPT_DEADLINE_S: Final = 1.0
 
 ROUND_PAUSE_S: Final = 0.05
 """Between two rounds over all addresses, while the deadline lasts."""
-
-_PREAMBLE: Final = re.compile(
-    r"^failed to connect to all addresses; last error: [A-Z]+: ipv[46]:[^ ]*: (?:Failed to connect to remote host: )?"
-)
 
 ASKED_AT_ONCE_MAX: Final = 64
 """Questions of one client under way at once: after the loss of a master with a thousand partitions, a queue here
@@ -167,14 +162,15 @@ class Caller:
     def _failure(self, address: str, exc: grpc.aio.AioRpcError) -> SeriatimError | _NoAnswerError:
         """Why a call failed: what the broker said, or that it said nothing."""
         code, metadata = exc.code(), exc.trailing_metadata()
-        error = from_status(code, f"{address}: {_reason(exc.details())}", metadata)
+        reason, is_tls = self._channels.explain(exc.details())
+        error = from_status(code, f"{address}: {reason}", metadata)
         is_said = any(key == METADATA_KEY for key, _ in metadata or ())
         if is_said or not isinstance(error, UnavailableError):
             self._silence.ends(address)
             return error
         is_late = code is grpc.StatusCode.DEADLINE_EXCEEDED
-        reason = "no answer in time" if is_late else _reason(exc.details())
-        self._silence.goes_on(address, reason)
+        reason = "no answer in time" if is_late else reason
+        self._silence.goes_on(address, reason, is_tls=is_tls)
         self._silence.begins(self._addresses)
         return _NoAnswerError(reason, may_be_taken=is_late)
 
@@ -208,11 +204,6 @@ class Caller:
             finally:
                 call.cancel()
         raise told or self._silence.error(self._addresses)
-
-
-def _reason(details: str | None) -> str:
-    """Why a call failed, without gRPC's preamble, which names the address again, twice, before it says why."""
-    return _PREAMBLE.sub("", details or "no reason given")
 
 
 def _another_may_answer(error: SeriatimError) -> bool:

@@ -61,7 +61,9 @@ async def _client(settings: Settings) -> AsyncIterator[seriatim.Client]:
     logger, warnings = logging.getLogger("seriatim"), _WarningNotes(settings)
     logger.addHandler(warnings)
     try:
-        async with seriatim.Client.connect(settings.bootstrap, name="cli") as client:
+        asked = settings.tls
+        tls = seriatim.Tls(asked.ca, asked.cert, asked.key, asked.server_name) if asked is not None else None
+        async with seriatim.Client.connect(settings.bootstrap, name="cli", tls=tls) as client:
             yield client
     finally:
         logger.removeHandler(warnings)

@@ -22,6 +22,7 @@ _REMEDIES: Final = {
     600: "is the cluster up? `seriatim cluster status`, or name its brokers with --bootstrap",
     601: "the brokers cannot reach their coordinator: `seriatim cluster status`, or look at etcd",
     602: "nobody answered in time: `seriatim cluster status`, or name the brokers with --bootstrap",
+    603: "the CA of the brokers is named with --tls-ca, the client's certificate and key with --tls-cert and --tls-key",
     700: "name the right --data directory, or start with an empty one as a new member",
     701: "use the newer version, which wrote this directory",
     702: "this is an older copy of the disk: it can only come back empty, as a new member",

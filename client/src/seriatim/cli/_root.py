@@ -17,7 +17,7 @@ import click
 from seriatim_api.errors import SeriatimError
 
 from seriatim.cli._remedies import remedy_of
-from seriatim.cli._settings import Settings, resolve_bootstrap
+from seriatim.cli._settings import Settings, resolve_bootstrap, resolve_tls
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -182,8 +182,29 @@ def _broken(plugin: EntryPoint, why: str) -> click.Command:
     help="Brokers to begin with. [default: the local cluster's, if one runs here, else 127.0.0.1:7400]",
 )
 @click.option("--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.option("--tls-ca", envvar="SERIATIM_TLS_CA", metavar="FILE", help="Speak TLS: the CA of the brokers (PEM).")
+@click.option("--tls-cert", envvar="SERIATIM_TLS_CERT", metavar="FILE", help="The client's certificate (PEM).")
+@click.option("--tls-key", envvar="SERIATIM_TLS_KEY", metavar="FILE", help="Its private key (PEM).")
+@click.option(
+    "--tls-server-name",
+    envvar="SERIATIM_TLS_SERVER_NAME",
+    metavar="NAME",
+    help="The name in the brokers' certificates, if it is not the one that is dialed.",
+)
 @click.version_option(package_name="seriatim", message="seriatim %(version)s")
 @click.pass_context
-def main(ctx: click.Context, bootstrap: str | None, output: str) -> None:
+def main(
+    ctx: click.Context,
+    bootstrap: str | None,
+    output: str,
+    tls_ca: str | None,
+    tls_cert: str | None,
+    tls_key: str | None,
+    tls_server_name: str | None,
+) -> None:
     """Strictly ordered messages that outlive their brokers."""
-    ctx.obj = Settings(bootstrap=resolve_bootstrap(bootstrap), as_json=output == "json")
+    if ctx.invoked_subcommand in _OWN_COMMANDS:
+        # gRPC would print each failed handshake, several a second; what failed is in our own errors.
+        os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    tls = resolve_tls(tls_ca, tls_cert, tls_key, tls_server_name)
+    ctx.obj = Settings(bootstrap=resolve_bootstrap(bootstrap), as_json=output == "json", tls=tls)

@@ -25,16 +25,50 @@ _PORT_MAX: Final = 65535
 
 
 @dataclass(frozen=True, slots=True)
+class TlsOptions:
+    """The options about TLS.
+
+    Attributes:
+        ca: File of the CA's certificates.
+        cert: File of the client's certificate, or none.
+        key: File of its private key, or none.
+        server_name: The name to look for in the brokers' certificates, or the one that is dialed.
+    """
+
+    ca: str
+    cert: str | None
+    key: str | None
+    server_name: str | None
+
+
+def resolve_tls(ca: str | None, cert: str | None, key: str | None, server_name: str | None) -> TlsOptions | None:
+    """What the options mean together; None if none is given.
+
+    Raises:
+        click.UsageError: One without those that belong to it.
+    """
+    if ca is None:
+        if cert or key or server_name:
+            raise click.UsageError("TLS begins with --tls-ca: the file with the certificates of the brokers' CA")
+        return None
+    if (cert is None) != (key is None):
+        raise click.UsageError("--tls-cert and --tls-key come together")
+    return TlsOptions(ca, cert, key, server_name)
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """The root command's options.
 
     Attributes:
         bootstrap: Where to begin, `host:port`; any one that answers is enough.
         as_json: Print JSON for programs, not text for people.
+        tls: How brokers are spoken to with TLS; None for plain text.
     """
 
     bootstrap: tuple[str, ...]
     as_json: bool
+    tls: TlsOptions | None = None
 
     @property
     def console(self) -> Console:

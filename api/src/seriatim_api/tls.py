@@ -1,0 +1,186 @@
+"""Certificates in files: read, checked, and read again when they change. Shared by all who open or take connections.
+
+Certificates are replaced while everything runs: by whoever issued them, by a kubelet that swaps the directory of a
+Secret. So nobody keeps what was read: whoever makes a connection, or takes one, asks a `TlsSource` for what is valid
+now. It looks at the files when it is asked (not more than once a second), takes new ones only if certificate and key
+belong together, and says so once; a pair that is half written leaves the old one in force.
+
+Only the standard library is used, and nothing of gRPC: credentials are made from the bytes by those who use them.
+"""
+
+from __future__ import annotations
+
+import ssl
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from seriatim_api.errors import PreconditionError
+
+CHECK_INTERVAL_S: Final = 1.0
+"""How often the files are looked at, at most: connections may come by the hundred, a look is three system calls."""
+
+Fingerprint = tuple[tuple[int, int, int], ...]
+"""Modification time in nanoseconds, size and inode of each file."""
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """Where the PEM files are.
+
+    Attributes:
+        ca: Certificates of those who are believed about others.
+        cert: Our own certificate, followed by intermediate ones; None for a client that shows none.
+        key: Its private key, not encrypted; with `cert` or not at all.
+    """
+
+    ca: Path
+    cert: Path | None = None
+    key: Path | None = None
+
+    def __post_init__(self) -> None:
+        if (self.cert is None) != (self.key is None):
+            raise PreconditionError("a certificate and its private key come together: one of the two files is missing")
+
+    @property
+    def all(self) -> tuple[Path, ...]:
+        """All files that are named."""
+        return tuple(file for file in (self.ca, self.cert, self.key) if file is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class TlsMaterial:
+    """What the files held when they were read, checked. The key is never printed."""
+
+    ca: bytes
+    cert: bytes | None
+    key: bytes | None = field(repr=False)
+
+
+def read(files: TlsFiles) -> TlsMaterial:
+    """Read and check.
+
+    Raises:
+        PreconditionError: A file that cannot be read, is not what it should be, or a key of another certificate; the
+            text names the file and what to do.
+    """
+    material = TlsMaterial(
+        ca=_read_file(files.ca),
+        cert=_read_file(files.cert) if files.cert is not None else None,
+        key=_read_file(files.key) if files.key is not None else None,
+    )
+    _check_ca(files.ca, material.ca)
+    if files.cert is not None and files.key is not None:
+        _check_pair(files.cert, files.key)
+    return material
+
+
+def _read_file(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as exc:
+        raise PreconditionError(
+            f"the TLS file {file} cannot be read: {exc.strerror}. Remedy: put it there, readable for this user",
+            file=file,
+        ) from exc
+
+
+def _check_ca(file: Path, content: bytes) -> None:
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=content.decode("ascii"))
+    except (ssl.SSLError, ValueError) as exc:
+        raise PreconditionError(
+            f"{file} holds no CA certificate. Remedy: name the file with the certificates (PEM) of the CA that "
+            "issued the other side's certificate",
+            file=file,
+        ) from exc
+
+
+def _check_pair(cert: Path, key: Path) -> None:
+    def refuse_password() -> bytes:
+        raise PreconditionError(f"the private key {key} is encrypted. Remedy: store it without a passphrase", file=key)
+
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key, refuse_password)
+    except (ssl.SSLError, OSError) as exc:
+        is_other = getattr(exc, "reason", None) == "KEY_VALUES_MISMATCH"
+        what = "belong to different keys" if is_other else "are not a certificate and a private key in PEM"
+        raise PreconditionError(
+            f"{cert} and {key} {what}. Remedy: write both files from one issue of the certificate", file=cert
+        ) from exc
+
+
+class TlsSource:
+    """What the files hold now. May be asked from any thread.
+
+    Args:
+        files: Where they are.
+        on_change: Told when new files were taken, and (with why) when changed ones were not; each once.
+
+    Raises:
+        PreconditionError: They cannot be used now: see `read`.
+    """
+
+    def __init__(self, files: TlsFiles, on_change: Callable[[PreconditionError | None], None] | None = None) -> None:
+        self.files = files
+        self._on_change = on_change
+        self._lock = threading.Lock()
+        self._taken = _fingerprint(files)
+        self._refused: Fingerprint | None = None
+        self._checked_at_s = time.monotonic()
+        self._material = read(files)
+        self._generation = 1
+
+    @property
+    def generation(self) -> int:
+        """Grows each time that new files are taken; looks at them first."""
+        return self.current()[0]
+
+    def current(self) -> tuple[int, TlsMaterial]:
+        """The generation, and what it holds."""
+        told: PreconditionError | None = None
+        with self._lock:
+            now_s = time.monotonic()
+            if now_s - self._checked_at_s < CHECK_INTERVAL_S:
+                return self._generation, self._material
+            self._checked_at_s = now_s
+            before, refused_before = self._generation, self._refused
+            told = self._look()
+            found = self._generation, self._material
+            is_news = before != found[0] or (told is not None and refused_before != self._refused)
+        if is_news and self._on_change is not None:
+            self._on_change(told)
+        return found
+
+    def _look(self) -> PreconditionError | None:
+        """Take the files if they have changed; returns why they were not taken."""
+        seen = _fingerprint(self.files)
+        if seen in (self._taken, self._refused):
+            return None
+        try:
+            material = read(self.files)
+        except PreconditionError as exc:
+            self._refused = seen
+            return exc
+        if _fingerprint(self.files) != seen:
+            return None  # somebody writes them at this moment: they are looked at again
+        self._taken, self._refused = seen, None
+        self._material = material
+        self._generation += 1
+        return None
+
+
+def _fingerprint(files: TlsFiles) -> Fingerprint:
+    """What a change of any file changes; a file that is not there counts as one more state."""
+    return tuple(_stat(file) for file in files.all)
+
+
+def _stat(file: Path) -> tuple[int, int, int]:
+    try:
+        stat = file.stat()
+    except OSError:
+        return 0, 0, 0
+    return stat.st_mtime_ns, stat.st_size, stat.st_ino

@@ -1,0 +1,74 @@
+"""Connections to other brokers: in plain text, or with TLS from certificates that may change meanwhile.
+
+A channel keeps the credentials that it was made with, also for connecting again. So a dialer makes its channels when
+it dials, and whoever keeps channels asks for `generation` and makes new ones when it has grown.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import grpc
+from seriatim_api.tls import TlsSource
+
+from .limits import CHANNEL_OPTIONS
+
+_TLS_TROUBLE = ("handshake", "Handshake", "verification", "Verification", "Socket closed", "security handshaker")
+"""Words of gRPC for a connection that reached somebody, and then failed for TLS. A server that does not like a
+certificate closes the socket without a word."""
+
+
+class Transport(Protocol):
+    """Makes channels."""
+
+    @property
+    def generation(self) -> int:
+        """Grows when channels made before are out of date: they go on, but must not be used for what is new."""
+
+    def channel(self, address: str) -> grpc.aio.Channel:
+        """A new channel; connects when it is first used."""
+
+    def is_nobody(self, text: str) -> bool:
+        """Whether a failure to connect, in gRPC's words, says that nobody listens."""
+
+
+class PlainTransport:
+    """Without TLS."""
+
+    generation = 0
+
+    def channel(self, address: str) -> grpc.aio.Channel:
+        """See `Transport.channel`."""
+        return grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+
+    def is_nobody(self, text: str) -> bool:
+        """See `Transport.is_nobody`."""
+        return "DNS" not in text
+
+
+class TlsTransport:
+    """With mutual TLS. The name that is dialed must be one of those in the other side's certificate."""
+
+    def __init__(self, source: TlsSource) -> None:
+        self._source = source
+        self._generation, self._credentials = 0, None
+
+    @property
+    def generation(self) -> int:
+        """See `Transport.generation`."""
+        return self._source.generation
+
+    def channel(self, address: str) -> grpc.aio.Channel:
+        """See `Transport.channel`."""
+        generation, material = self._source.current()
+        if generation != self._generation:
+            self._credentials = grpc.ssl_channel_credentials(material.ca, material.key, material.cert)
+            self._generation = generation
+        return grpc.aio.secure_channel(address, self._credentials, options=CHANNEL_OPTIONS)
+
+    def is_nobody(self, text: str) -> bool:
+        """See `Transport.is_nobody`. A refused certificate says nothing of the process behind it."""
+        return "DNS" not in text and not any(word in text for word in _TLS_TROUBLE)
+
+
+PLAIN = PlainTransport()
