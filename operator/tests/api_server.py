@@ -5,6 +5,7 @@ Nothing else of Kubernetes runs: no scheduler, no kubelet, so nothing becomes of
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import socket
@@ -15,8 +16,10 @@ import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+from urllib.error import HTTPError
 
 import yaml
 from cryptography.hazmat.primitives import serialization
@@ -27,6 +30,19 @@ PROGRAMS: Final = ("etcd", "kube-apiserver", "kubectl")
 TOKEN: Final = "for-the-tests-of-this-machine"
 START_S: Final = 60.0
 """Five seconds on an idle machine; a busy one gets time."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the API server said: its status code, and the object or the complaint."""
+
+    status: int
+    body: dict[str, Any]
+
+    @property
+    def complaint(self) -> str:
+        """Why it refused; empty if it did not."""
+        return "" if self.status < 400 else str(self.body.get("message", self.body))
 
 
 @dataclass(frozen=True)
@@ -42,6 +58,18 @@ class ApiServer:
     url: str
     kubeconfig: Path
     kubectl_path: str
+
+    def call(self, method: str, path: str, body: object = None, content: str = "application/json") -> Answer:
+        """One request; an object is sent as JSON."""
+        headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": content}
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(f"{self.url}{path}", data=data, headers=headers, method=method)
+        try:
+            with urllib.request.urlopen(request, timeout=30, context=_context()) as answer:
+                return Answer(answer.status, json.load(answer))
+        except HTTPError as exc:
+            with exc:
+                return Answer(exc.code, json.load(exc))
 
     def kubectl(self, *arguments: str, text: str | None = None) -> str:
         """What kubectl prints.
@@ -80,6 +108,11 @@ def running_api_server(directory: Path, programs: dict[str, str]) -> Iterator[Ap
         server_command = [programs["kube-apiserver"], *_server_flags(directory, etcd_port, port)]
         _start(stack, server_command, directory / "kube-apiserver.log", f"https://127.0.0.1:{port}/readyz")
         yield ApiServer(f"https://127.0.0.1:{port}", kubeconfig, programs["kubectl"])
+
+
+@cache
+def _context() -> ssl.SSLContext:
+    return ssl._create_unverified_context()
 
 
 def _free_ports(count: int) -> list[int]:
@@ -173,7 +206,7 @@ def _wait(is_there: Callable[[], bool], process: subprocess.Popen[bytes], log: P
 def _answers(url: str) -> bool:
     request = urllib.request.Request(url, headers={"Authorization": f"Bearer {TOKEN}"})
     try:
-        with urllib.request.urlopen(request, timeout=2, context=ssl._create_unverified_context()) as answer:
+        with urllib.request.urlopen(request, timeout=2, context=_context()) as answer:
             return bool(answer.status == 200)
     except OSError:
         return False

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from .base import Model, Resource, Scale, Status
 from .columns import AGE, Column, condition_columns
-from .fields import CLUSTER_NAME_LENGTH_MAX, DeletionPolicy, LabelText, ObjectName, Quantity
+from .fields import CLUSTER_NAME_LENGTH_MAX, Amount, DeletionPolicy, LabelText, ObjectName, Quantity
 from .rules import ListKeys, Rule, immutable, matches
 
 GROUPS_MAX: Final = 1000
@@ -97,9 +97,9 @@ class Tls(Model):
 class ResourceAmounts(Model):
     """What the container asks for, and what it gets at most."""
 
-    requests: Annotated[dict[str, Quantity], Field(max_length=16)] = Field(default_factory=dict)
+    requests: Annotated[dict[str, Amount], Field(max_length=16)] = Field(default_factory=dict)
     """Amounts reserved on the node, by resource: `cpu`, `memory`, ..."""
-    limits: Annotated[dict[str, Quantity], Field(max_length=16)] = Field(default_factory=dict)
+    limits: Annotated[dict[str, Amount], Field(max_length=16)] = Field(default_factory=dict)
     """Amounts never exceeded, by resource."""
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Final, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
-from .rules import Rule, immutable, matches
+from .rules import IntegerOrText, Rule, immutable, matches
 
 OBJECT_NAME_LENGTH_MAX: Final = 253
 """Of a Kubernetes object."""
@@ -56,3 +56,14 @@ Quantity = Annotated[
     Field(min_length=1, max_length=32),
     Rule("isQuantity(self)", "write a number with a unit, such as 100Gi or 500m"),
 ]
+
+Amount = Annotated[
+    str,
+    BeforeValidator(str),
+    IntegerOrText(32),
+    Rule(
+        "type(self) == int ? self >= 0 : isQuantity(string(self)) && !string(self).startsWith('-')",
+        "write a number, or one with a unit, such as 2, 500m or 1Gi",
+    ),
+]
+"""A quantity of a resource; `cpu: 2` is a number in YAML, and as good as a text."""

@@ -14,6 +14,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 VALIDATIONS: Final = "x-kubernetes-validations"
+INTEGER_OR_TEXT: Final = "x-kubernetes-int-or-string"
 LIST_TYPE: Final = "x-kubernetes-list-type"
 LIST_MAP_KEYS: Final = "x-kubernetes-list-map-keys"
 
@@ -59,6 +60,25 @@ class ListKeys:
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         """The list's schema, as a map."""
         return {**handler(schema), LIST_TYPE: "map", LIST_MAP_KEYS: list(self.keys)}
+
+
+@dataclass(frozen=True)
+class IntegerOrText:
+    """A value that may be written as a number or as a text.
+
+    Attributes:
+        length_max: Of the text.
+    """
+
+    length_max: int
+
+    def __get_pydantic_json_schema__(self, _schema: CoreSchema, _handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """The schema that Kubernetes has for this."""
+        return {
+            INTEGER_OR_TEXT: True,
+            "anyOf": [{"type": "integer"}, {"type": "string"}],
+            "maxLength": self.length_max,
+        }
 
 
 def immutable(remedy: str) -> Rule:

@@ -47,6 +47,7 @@ class TopicSpec(Model):
             f"self == '{FOREVER}' || self.matches('{DURATION_PATTERN}')",
             f"write a duration with units d, h, m or s, such as 72h or 7d, or {FOREVER}",
         ),
+        Rule(f"self == '{FOREVER}' || self.matches('[1-9]')", "keep messages for at least a second"),
     ] = "72h"
     """How long messages are kept, or `Forever`."""
     batch_size_bytes_max: Annotated[int, Field(ge=1024, le=BYTES_MAX)] = BYTES_MAX

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel
 
-from ..rules import KEEPS_PRESENCE, LIST_TYPE, VALIDATIONS
+from ..rules import INTEGER_OR_TEXT, KEEPS_PRESENCE, LIST_TYPE, VALIDATIONS
 
 Schema = dict[str, Any]
 
@@ -56,7 +56,7 @@ def _convert(node: Schema, definitions: Schema) -> Schema:
     if converted.get("type") == "array":
         converted["items"] = _convert(converted["items"], definitions)
         converted.setdefault(LIST_TYPE, "atomic")
-    if "type" not in converted:
+    if "type" not in converted and INTEGER_OR_TEXT not in converted:
         raise ValueError(f"no structural schema can say {node}")
     if converted.get("default") in ("", []):
         del converted["default"]  # the same as leaving it out, and noise in every object
@@ -77,7 +77,7 @@ def _without_references(node: Schema, definitions: Schema) -> Schema:
 
 def _without_null(node: Schema, definitions: Schema) -> Schema:
     """A field that may be left out is said by leaving it out: null is not a value of ours."""
-    if "anyOf" not in node:
+    if "anyOf" not in node or node.get(INTEGER_OR_TEXT):
         return node
     (choice,) = (choice for choice in node["anyOf"] if choice.get("type") != "null")
     beside = {name: value for name, value in node.items() if name not in ("anyOf", "default")}

@@ -1,0 +1,183 @@
+"""What the API server refuses, and whether it says what to do.
+
+One line for each way in which a field can be wrong: the path, the value, a part of the message. `kubectl` shows the
+message behind the field's path, so a message need not repeat that.
+"""
+
+from __future__ import annotations
+
+import pytest
+from seriatim_operator.spec import KINDS, Resource
+
+from ..api_server import ApiServer
+from .objects import GONE, changed, create, good
+
+LONG = "x" * 5000
+
+CLUSTER: list[tuple[str, object, str]] = [
+    ("metadata.name", "a" * 41, "at most 40 small letters"),
+    ("metadata.name", "1orders", "begins with a letter"),
+    ("metadata.name", "or.ders", "small letters, digits and -"),
+    ("spec", GONE, "spec: Required value"),
+    ("spec.groups", GONE, "spec.groups: Required value"),
+    ("spec.groups", 0, "should be greater than or equal to 1"),
+    ("spec.groups", 1001, "should be less than or equal to 1000"),
+    ("spec.groups", "two", "must be of type integer"),
+    ("spec.membersPerGroup", 1, "should be greater than or equal to 2"),
+    ("spec.membersPerGroup", 6, "should be less than or equal to 5"),
+    ("spec.image", "a broker", "registry/name:tag"),
+    ("spec.image", "", "at least 1 chars long"),
+    ("spec.etcd", GONE, "spec.etcd: Required value"),
+    ("spec.etcd.endpoints", [], "at least 1 items"),
+    ("spec.etcd.endpoints", [f"etcd-{n}:2379" for n in range(10)], "at most 9 items"),
+    ("spec.etcd.endpoints", ["http://etcd:2379"], "host:port, without a scheme"),
+    ("spec.etcd.endpoints", ["etcd"], "host:port"),
+    ("spec.etcd.endpoints", ["etcd:0"], "host:port"),
+    ("spec.etcd.endpoints", ["etcd:2379", "etcd:2379"], "named once"),
+    ("spec.etcd.tlsSecret", "Not A Name", "the name of a Kubernetes object"),
+    ("spec.storage", GONE, "spec.storage: Required value"),
+    ("spec.storage.storageClassName", GONE, "storageClassName: Required value"),
+    ("spec.storage.storageClassName", "Fast_Disks", "the name of a Kubernetes object"),
+    ("spec.storage.size", GONE, "size: Required value"),
+    ("spec.storage.size", "large", "such as 100Gi"),
+    ("spec.storage.size", "1Gi", "at least 4Gi"),
+    ("spec.tls.enabled", "yes", "must be of type boolean"),
+    ("spec.tls.caSecret", "My CA", "the name of a Kubernetes object"),
+    ("spec.tls.certificateDays", 0, "greater than or equal to 1"),
+    ("spec.settings", {"Heal After": "300"}, "such as heal_after_s"),
+    ("spec.settings", {"heal_after_s": 300}, "must be of type string"),
+    ("spec.settings", {f"setting_{n}": "" for n in range(65)}, "at most 64 items"),
+    ("spec.changeApproval", "Maybe", 'supported values: "Automatic", "Manual"'),
+    ("spec.paused", "true", "must be of type boolean"),
+    ("spec.podTemplate.labels", {"seriatim.dev/group": "g7"}, "choose another prefix"),
+    ("spec.podTemplate.labels", {"app.kubernetes.io/name": "mine"}, "choose another prefix"),
+    ("spec.podTemplate.annotations", {"seriatim.dev/template-hash": "0"}, "choose another prefix"),
+    ("spec.podTemplate.resources.requests", {"memory": "much"}, "such as 2, 500m or 1Gi"),
+    ("spec.podTemplate.resources.requests", {"cpu": "-1"}, "such as 2, 500m or 1Gi"),
+    ("spec.podTemplate.resources.limits", {"cpu": -1}, "such as 2, 500m or 1Gi"),
+    ("spec.podTemplate.resources.limits", {"cpu": True}, "must be of type"),
+    ("spec.podTemplate.tolerations", [{"operator": "Like"}], 'supported values: "Equal", "Exists"'),
+    ("spec.podTemplate.tolerations", [{"effect": "NoRun"}], "supported values"),
+    ("spec.podTemplate.env", [{"name": "SERIATIM_DATA", "value": "/x"}], "spec.settings"),
+    ("spec.podTemplate.env", [{"name": "1ST"}], "begins with no digit"),
+    ("spec.podTemplate.env", [{"name": "A"}, {"name": "A"}], "Duplicate value"),
+    ("spec.podTemplate.imagePullPolicy", "Sometimes", "supported values"),
+    ("spec.podTemplate.imagePullSecrets", [{"name": "A B"}], "the name of a Kubernetes object"),
+    ("spec.podTemplate.zoneKey", "", "at least 1 chars long"),
+    ("spec.podTemplate.containers", [], 'unknown field "spec.podTemplate.containers"'),
+    ("spec.nodeLossTimeoutSeconds", 5, "greater than or equal to 10"),
+    ("spec.deletionPolicy", "Keep", 'supported values: "Retain", "Delete"'),
+    ("spec.networkPolicy.clientSelector", {"matchExpressions": [{"key": "a", "operator": "Like"}]}, "supported values"),
+    ("spec.replicas", 3, 'unknown field "spec.replicas"'),
+]
+
+GROUP: list[tuple[str, object, str]] = [
+    ("spec.cluster", GONE, "spec.cluster: Required value"),
+    ("spec.group", GONE, "spec.group: Required value"),
+    ("spec.group", "first", "called g0, g1 and so on"),
+    ("spec.group", "g01", "called g0, g1 and so on"),
+    ("spec.weight", 0, "should be greater than 0"),
+    ("spec.weight", -1, "should be greater than 0"),
+    ("spec.weight", 1001, "should be less than or equal to 1000"),
+    ("spec.state", "Gone", 'supported values: "Active", "Cordoned", "Draining"'),
+]
+
+BROKER: list[tuple[str, object, str]] = [
+    ("metadata.name", "mine", "leave Broker objects to the operator"),
+    ("spec.cluster", "other", "leave Broker objects to the operator"),
+    ("spec.group", "x", "called g0, g1 and so on"),
+    ("spec.slot", -1, "greater than or equal to 0"),
+    ("spec.slot", 16, "less than or equal to 15"),
+    ("spec.slot", GONE, "spec.slot: Required value"),
+    ("spec.uid", "X7K2", "four small letters or digits"),
+    ("spec.uid", "x7k", "at least 4 chars long"),
+    ("spec.replaces", LONG, "Too long"),
+]
+
+TOPIC: list[tuple[str, object, str]] = [
+    ("metadata.name", "a" * 201, "say a shorter one in spec.name"),
+    ("spec.cluster", GONE, "spec.cluster: Required value"),
+    ("spec.cluster", "", "at least 1 chars long"),
+    ("spec.cluster", "c" * 41, "Too long: may not be more than 40"),
+    ("spec.name", "a/b", "letters, digits, dots, _ and -"),
+    ("spec.name", "_a", "begins with a letter or digit"),
+    ("spec.name", "a" * 201, "Too long: may not be more than 200"),
+    ("spec.partitions", 0, "greater than or equal to 1"),
+    ("spec.partitions", 20_001, "less than or equal to 20000"),
+    ("spec.partitions", 1.5, "must be of type integer"),
+    ("spec.durability", "Sometimes", 'supported values: "Flushed", "Replicated"'),
+    ("spec.retention", "3 days", "such as 72h or 7d, or Forever"),
+    ("spec.retention", "-1h", "such as 72h or 7d, or Forever"),
+    ("spec.retention", "0s", "at least a second"),
+    ("spec.retention", "99999999999d", "such as 72h or 7d, or Forever"),
+    ("spec.retention", 72, "must be of type string"),
+    ("spec.batchSizeBytesMax", 1 << 21, "less than or equal to 1048576"),
+    ("spec.batchSizeBytesMax", 10, "greater than or equal to 1024"),
+    ("spec.messageSizeBytesMax", 1 << 21, "less than or equal to 1048576"),
+    ("spec.messageSizeBytesMax", 0, "greater than or equal to 1"),
+    ("spec.chainWidth", 0, "greater than or equal to 1"),
+    ("spec.chainWidth", 17, "less than or equal to 16"),
+    ("spec.deletionPolicy", "Orphan", 'supported values: "Retain", "Delete"'),
+    ("spec.partition", 4, 'unknown field "spec.partition"'),
+]
+
+CONSUMER_GROUP: list[tuple[str, object, str]] = [
+    ("metadata.name", "a" * 201, "say a shorter one in spec.group"),
+    ("spec.cluster", GONE, "spec.cluster: Required value"),
+    ("spec.topic", GONE, "spec.topic: Required value"),
+    ("spec.topic", "a b", "letters, digits, dots, _ and -"),
+    ("spec.group", "a b", "letters, digits, dots, _ and -"),
+    ("spec.start", "Middle", 'supported values: "Earliest", "Latest"'),
+    ("spec.mode", "Shared", 'supported values: "Exclusive"'),
+    ("spec.deletionPolicy", "Orphan", 'supported values: "Retain", "Delete"'),
+]
+
+TABLE = [
+    pytest.param(kind, path, value, message, id=f"{kind}-{path}-{str(value)[:20] if value is not GONE else 'missing'}")
+    for kind, rows in (
+        ("BrokerCluster", CLUSTER),
+        ("BrokerGroup", GROUP),
+        ("Broker", BROKER),
+        ("Topic", TOPIC),
+        ("ConsumerGroup", CONSUMER_GROUP),
+    )
+    for path, value, message in rows
+]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.KIND)
+def test_what_the_table_spoils_is_good(kind: type[Resource], api_server: ApiServer) -> None:
+    answer = create(api_server, good(kind.KIND), is_kept=False)
+    assert answer.complaint == ""
+
+
+@pytest.mark.parametrize(("kind", "path", "value", "message"), TABLE)
+def test_a_wrong_value_is_refused_with_advice(
+    kind: str, path: str, value: object, message: str, api_server: ApiServer
+) -> None:
+    answer = create(api_server, changed(good(kind), path, value), is_kept=False)
+    assert message in answer.complaint
+    assert answer.status in (400, 422)
+
+
+GOOD_VALUES = [
+    ("BrokerCluster", "spec.etcd.endpoints", ["[fd00::1]:2379", "10.0.0.1:2379"]),
+    ("BrokerCluster", "spec.settings", {"heal_after_s": "60", "log_level": "debug"}),
+    ("BrokerCluster", "spec.podTemplate.resources.limits", {"cpu": "1500m", "memory": "2Gi"}),
+    ("BrokerCluster", "spec.podTemplate.resources.requests", {"cpu": 2, "memory": "2Gi"}),
+    ("BrokerCluster", "spec.podTemplate.labels", {"team.example/name": "orders"}),
+    ("BrokerCluster", "spec.networkPolicy.clientSelector", {}),
+    ("BrokerGroup", "spec.group", "g999"),
+    ("BrokerGroup", "spec.weight", 0.5),
+    ("Topic", "spec.name", "Order_Events.v2"),
+    ("Topic", "spec.retention", "Forever"),
+    ("Topic", "spec.retention", "1d12h"),
+    ("Topic", "spec.retention", "30s"),
+    ("Topic", "spec.partitions", 20_000),
+    ("ConsumerGroup", "spec.group", "Billing_1"),
+]
+
+
+@pytest.mark.parametrize(("kind", "path", "value"), GOOD_VALUES)
+def test_what_is_unusual_but_right_is_taken(kind: str, path: str, value: object, api_server: ApiServer) -> None:
+    assert create(api_server, changed(good(kind), path, value), is_kept=False).complaint == ""
