@@ -89,5 +89,12 @@ stories: $(SYNCED) ## the shortest story of each broken promise, drawn into docs
 explore: $(SYNCED) ## a small world, all interleavings: make explore STATES=100000 (WORLD="--crashes 2": one of one's own)
 	$(BIN)/python -m e2e.sim.explore --states $(or $(STATES),100000) $(WORLD)
 
+.PHONY: e2e-cluster e2e-cluster-down
+e2e-cluster: $(SYNCED) ## a real Kubernetes of three nodes on this machine (root; the first time needs Go and about 15 min)
+	$(BIN)/python -m e2e.cluster up
+
+e2e-cluster-down: $(SYNCED) ## end and remove that cluster; what was built stays cached
+	$(BIN)/python -m e2e.cluster down
+
 clean: ## remove what was made here (not the environment)
 	rm -rf demo-out bench-out faults-out .local .pytest_cache .mypy_cache .ruff_cache .hypothesis

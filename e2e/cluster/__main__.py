@@ -1,0 +1,92 @@
+"""`python -m e2e.cluster`: a Kubernetes of three nodes on this machine, up and down.
+
+Exit status 0: done. 1: something went wrong. 2: wrong use. 3: this machine cannot run it, and why is said.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Final
+
+from e2e.cluster.api import Cluster
+from e2e.cluster.errors import ClusterError, MachineError
+from e2e.cluster.layout import default_layout
+from e2e.cluster.lifecycle import Lifecycle
+
+EXIT_FAILED: Final = 1
+EXIT_CANNOT: Final = 3
+
+
+def say(line: str) -> None:
+    """One line for people."""
+    print(f"e2e-cluster: {line}", flush=True)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    commands = argparse.ArgumentParser(prog="python -m e2e.cluster", description=__doc__)
+    subparsers = commands.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    subparsers.add_parser("up", help="bring it up, or what of it is down (the first time builds for about 15 minutes)")
+    subparsers.add_parser("down", help="end and remove everything that `up` made; the caches stay")
+    subparsers.add_parser("status", help="processes, nodes and disks")
+    subparsers.add_parser("check", help="whether this machine can run it: exit status 0 or 3")
+    images = subparsers.add_parser("images", help="give image archives to all nodes")
+    images.add_argument("archive", nargs="+", type=Path)
+    run = subparsers.add_parser("run", help="run a command of the host with the cluster's names and KUBECONFIG")
+    run.add_argument("argv", nargs=argparse.REMAINDER, metavar="-- COMMAND ...")
+    for name, text in (
+        ("node-kill", "cut a node's power; its disks stay"),
+        ("node-start", "bring it back"),
+        ("node-delete", "kill it, delete its Node object and destroy its disks"),
+    ):
+        node = subparsers.add_parser(name, help=text)
+        node.add_argument("number", type=int, help="1 to 3")
+    return commands
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Do what the command line says; the exit status."""
+    arguments = parser().parse_args(argv)
+    try:
+        return _dispatch(arguments)
+    except MachineError as error:
+        say(f"this machine cannot: {error}")
+        return EXIT_CANNOT
+    except ClusterError as error:
+        say(f"FAILED {error}")
+        return EXIT_FAILED
+
+
+def _dispatch(arguments: argparse.Namespace) -> int:
+    layout = default_layout()
+    lifecycle = Lifecycle(layout, say)
+    cluster = Cluster(layout)
+    match arguments.command:
+        case "up":
+            lifecycle.up()
+        case "down":
+            lifecycle.down()
+        case "status":
+            print(cluster.describe())
+        case "check":
+            lifecycle.check()
+        case "images":
+            for archive in arguments.archive:
+                cluster.load_image(archive)
+        case "run":
+            return cluster.run(arguments.argv)
+        case "node-kill":
+            cluster.kill_node(arguments.number)
+        case "node-start":
+            cluster.start_node(arguments.number)
+        case "node-delete":
+            cluster.delete_node(arguments.number)
+        case other:
+            raise AssertionError(other)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

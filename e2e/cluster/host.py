@@ -1,0 +1,117 @@
+"""Whether this machine can run the cluster at all, and the Debian packages it needs for that."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from e2e.cluster.base_image import archive_path
+from e2e.cluster.cgroups import MOUNTS, hierarchies
+from e2e.cluster.errors import ClusterError, MachineError
+from e2e.cluster.layout import Layout
+from e2e.cluster.programs import ALL, etcd, is_built
+from e2e.cluster.running import run
+
+TOOLS: Final = {
+    "containerd": "containerd",
+    "ctr": "containerd",
+    "runc": "runc",
+    "buildah": "buildah",
+    "debootstrap": "debootstrap",
+    "ip": "iproute2",
+    "iptables": "iptables",
+    "socat": "socat",
+    "conntrack": "conntrack",
+    "unshare": "util-linux",
+    "getent": "libc-bin",
+}
+"""Programs of the host, each with the Debian package that brings it."""
+
+CNI_DIRECTORIES: Final = (Path("/usr/lib/cni"), Path("/opt/cni/bin"))
+CNI_PACKAGE: Final = "containernetworking-plugins"
+CNI_PLUGIN: Final = "ptp"
+
+
+def check_machine(layout: Layout) -> None:
+    """Refuse a machine that cannot.
+
+    Raises:
+        MachineError: With the reason, and what would help.
+    """
+    if sys.platform != "linux":
+        raise MachineError("the cluster's nodes are cgroups and network namespaces of Linux; use KUBECONFIG here")
+    if os.geteuid() != 0:
+        raise MachineError("nodes need root (network, mounts, cgroups): run as root, or use KUBECONFIG")
+    if not hierarchies(MOUNTS.read_text()):
+        raise MachineError("no cgroup hierarchy is mounted below /sys/fs/cgroup")
+    if "overlay" not in Path("/proc/filesystems").read_text() and not _can_load("overlay"):
+        raise MachineError("the kernel has no overlay file system, which containers' images need")
+    unbuilt = [module.name for module in ALL if not is_built(module, layout.bin)]
+    if not etcd().is_file():
+        unbuilt.append("etcd")
+    if unbuilt and shutil.which("go") is None:
+        raise MachineError(f"to build {', '.join(unbuilt)}, Go (1.26 or newer) is needed: https://go.dev/dl/")
+
+
+def missing_packages() -> list[str]:
+    """The Debian packages that are still to be installed."""
+    packages = {package for tool, package in TOOLS.items() if shutil.which(tool) is None}
+    if cni_directory() is None:
+        packages.add(CNI_PACKAGE)
+    return sorted(packages)
+
+
+def cni_directory() -> Path | None:
+    """Where the CNI plugins are."""
+    return next((path for path in CNI_DIRECTORIES if (path / CNI_PLUGIN).exists()), None)
+
+
+def install_packages(say: Callable[[str], None]) -> None:
+    """Install what is missing.
+
+    Raises:
+        MachineError: There is no apt-get, or it cannot.
+    """
+    missing = missing_packages()
+    if not missing:
+        return
+    if shutil.which("apt-get") is None:
+        raise MachineError(f"these must be installed, and there is no apt-get: {', '.join(missing)}")
+    say(f"installing {', '.join(missing)}")
+    environment = {"DEBIAN_FRONTEND": "noninteractive"}
+    try:
+        run(["apt-get", "update", "-q"], environment=environment, timeout_s=600)
+        argv = ["apt-get", "install", "-q", "-y", "--no-install-recommends", *missing]
+        run(argv, environment=environment, timeout_s=1200)
+    except ClusterError as error:
+        raise MachineError(f"the Debian packages {', '.join(missing)} cannot be installed: {error}") from error
+
+
+def check_network() -> None:
+    """Refuse a kernel in which Services cannot work.
+
+    Raises:
+        MachineError: iptables has no `nat` or `raw` table.
+    """
+    for table in ("nat", "raw"):
+        try:
+            run(["iptables", "-w", "-t", table, "-n", "-L"])
+        except ClusterError as error:
+            raise MachineError(f"iptables has no {table} table, which Services and faults need: {error}") from error
+
+
+def needs_minutes(layout: Layout) -> bool:
+    """Whether programs or the base image must still be made, which takes minutes."""
+    return not all(is_built(module, layout.bin) for module in ALL) or not archive_path(layout.cache).exists()
+
+
+def _can_load(module: str) -> bool:
+    modprobe = shutil.which("modprobe")
+    try:
+        return modprobe is not None and run([modprobe, module]) is not None
+    except ClusterError:
+        return False

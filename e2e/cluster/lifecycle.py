@@ -1,0 +1,159 @@
+"""`up` and `down`: the steps in their order. Each does nothing where its work is done, so both can be run again."""
+
+from __future__ import annotations
+
+import fcntl
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from e2e.cluster import base_image, host, images, network, pki, programs
+from e2e.cluster.control_plane import ControlPlane
+from e2e.cluster.disks import LABEL
+from e2e.cluster.errors import ClusterError
+from e2e.cluster.kube import kubectl
+from e2e.cluster.layout import DISKS_PER_NODE, ROOT, RUNTIME_DIRECTORY, Layout
+from e2e.cluster.node import Node
+from e2e.cluster.processes import Processes
+from e2e.cluster.running import wait_until
+
+KEEPER: Final = "keeper"
+DISKS_TIMEOUT_S: Final = 60
+OWNER: Final = RUNTIME_DIRECTORY / "owner"
+"""Holds the state directory of the cluster that uses this machine's addresses; there can be one."""
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of `up`: what people read, and what is done."""
+
+    title: str
+    act: Callable[[], object]
+
+
+class Lifecycle:
+    """Makes and unmakes the cluster of one checkout."""
+
+    def __init__(self, layout: Layout, say: Say) -> None:
+        self._layout = layout
+        self._say = say
+        self.processes = Processes(layout)
+        self.control_plane = ControlPlane(layout, self.processes)
+        self.nodes = [Node(layout, node.number, self.processes) for node in layout.nodes]
+
+    def steps(self) -> list[Step]:
+        """What `up` does, in order."""
+        layout = self._layout
+        return [
+            Step("this machine", lambda: host.check_machine(layout)),
+            Step("Debian packages", lambda: host.install_packages(self._say)),
+            Step("programs of Kubernetes", lambda: programs.build_all(layout.bin, self._say)),
+            Step("base image", lambda: base_image.build_base_image(layout.cache)),
+            Step("network", self._prepare_network),
+            Step("certificates", lambda: pki.create(layout)),
+            Step("etcd and API server", self.control_plane.start_api),
+            Step("controllers, scheduler, DNS", self.control_plane.start_controllers),
+            Step("nodes", self._start_nodes),
+            Step("Services", self.control_plane.start_proxy),
+            Step("disks", self._start_disks),
+        ]
+
+    def up(self) -> None:
+        """Bring the cluster up, or what of it is down.
+
+        Raises:
+            MachineError: This machine cannot.
+            ClusterError: A step failed; `down` cleans up, `up` tries again.
+        """
+        with self.locked():
+            began = time.monotonic()
+            for step in self.steps():
+                started = time.monotonic()
+                step.act()
+                self._say(f"{step.title}: {time.monotonic() - started:.1f} s")
+            self._say(f"up after {time.monotonic() - began:.0f} s; export KUBECONFIG={self._layout.kubeconfig}")
+
+    def down(self) -> None:
+        """End and remove everything that `up` made, also after one that failed half-way. The caches stay."""
+        if not self._layout.state.exists():
+            return
+        with self.locked():
+            self.processes.end(KEEPER)
+            for node in self.nodes:
+                node.remove()
+            self.control_plane.end()
+            if self._owns_machine():
+                network.remove_rules()
+                network.remove_control_interface()
+                network.restore_kernel(self._layout)
+                shutil.rmtree(RUNTIME_DIRECTORY, ignore_errors=True)
+            shutil.rmtree(self._layout.state)
+
+    def check(self) -> None:
+        """Whether this machine can run the cluster, as far as can be seen without doing anything.
+
+        Raises:
+            MachineError: It cannot.
+        """
+        host.check_machine(self._layout)
+
+    def node(self, number: int) -> Node:
+        """Node `number`, from 1.
+
+        Raises:
+            ClusterError: There is none.
+        """
+        if not 1 <= number <= len(self.nodes):
+            raise ClusterError(f"there is no node {number}: nodes are 1 to {len(self.nodes)}")
+        return self.nodes[number - 1]
+
+    def _prepare_network(self) -> None:
+        host.check_network()
+        self._claim_machine()
+        network.set_kernel(self._layout)
+        network.add_control_interface()
+        shutil.copyfile("/etc/resolv.conf", self._layout.state / "resolv.conf")
+
+    def _start_nodes(self) -> None:
+        images.keep(self._layout, base_image.archive_path(self._layout.cache))
+        for node in self.nodes:
+            if not node.is_running:
+                node.restart()
+        for node in self.nodes:
+            node.wait_ready()
+
+    def _start_disks(self) -> None:
+        argv = [sys.executable, "-m", "e2e.cluster.keeper"]
+        self.processes.start(KEEPER, argv, environment={"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"})
+        wanted = DISKS_PER_NODE * len(self.nodes)
+
+        def offered() -> bool:
+            volumes = kubectl(self._layout, "get", "persistentvolumes", f"--selector={LABEL}", "-o=name")
+            return len(volumes.split()) >= wanted
+
+        hint = str(self.processes.log_path(KEEPER))
+        wait_until("all disks to be on offer", offered, timeout_s=DISKS_TIMEOUT_S, interval_s=0.3, hint=hint)
+
+    def _claim_machine(self) -> None:
+        RUNTIME_DIRECTORY.mkdir(mode=0o755, exist_ok=True)
+        if OWNER.exists() and not self._owns_machine() and Path(OWNER.read_text()).exists():
+            raise ClusterError(f"the cluster of {OWNER.read_text()} uses this machine: run its `down` first")
+        OWNER.write_text(str(self._layout.state))
+
+    def _owns_machine(self) -> bool:
+        return OWNER.exists() and OWNER.read_text() == str(self._layout.state)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """One `up`, `down` or change of a node at a time."""
+        self._layout.state.mkdir(parents=True, exist_ok=True)
+        with (self._layout.state / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
