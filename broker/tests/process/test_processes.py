@@ -7,7 +7,7 @@ import json
 import shutil
 import signal
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import grpc
@@ -169,6 +169,45 @@ async def test_a_planned_switch_moves_the_partition_and_loses_nothing(cluster: C
         async with Consumer(end.next_server_address, partition, "g") as consumer:
             await consumer.until(lambda c: bool(c.values))
             assert consumer.values == [b"b"]
+
+
+@shared
+async def test_a_topic_grows_and_who_watches_is_told(cluster: Cluster) -> None:
+    async with Admin(any_address(cluster)) as admin:
+        made = await admin.create("growing", 2)
+        watch = admin.admin.WatchTopics(broker_pb2.WatchTopicsRequest(), timeout=40)
+        chains: dict[int, str] = {}
+        topics: dict[str, int] = {}
+
+        async def until(condition: Callable[[], bool]) -> None:
+            async for response in watch:
+                for entry in response.changed:
+                    topics[entry.topic.name] = len(entry.topic.partition_ids)
+                    chains.update({chain.partition_id: chain.master for chain in entry.chains})
+                for name in response.deleted:
+                    del topics[name]
+                if condition():
+                    return
+
+        await until(lambda: topics.get("growing") == 2)
+        settings = records_pb2.TopicSettings(retention_ms=5000)
+        call = broker_pb2.UpdateTopicRequest
+        grown = await admin.admin.UpdateTopic(
+            call(name="growing", incarnation=made.incarnation, partition_count=5, settings=settings), timeout=20
+        )
+        assert list(grown.partition_ids)[:2] == list(made.partition_ids)
+        assert (len(grown.partition_ids), grown.settings.retention_ms, grown.settings.flush) == (5, 5000, True)
+        await until(lambda: topics["growing"] == 5 and set(grown.partition_ids) <= set(chains))
+        for partition in grown.partition_ids:
+            assert (await admin.route(partition)).master_broker == chains[partition]
+        forever = call(name="growing", settings_mask=["retention_ms"])
+        assert (await admin.admin.UpdateTopic(forever)).settings.retention_ms == 0
+        unflushed = call(name="growing", settings_mask=["flush"])
+        assert (await refusal(admin.admin.UpdateTopic(unflushed))).number == errors.PreconditionError.number
+        for bad in (call(name="growing", partition_count=4), call(name="growing", settings_mask=["colour"])):
+            assert (await refusal(admin.admin.UpdateTopic(bad))).number == errors.BadRequestError.number
+        await admin.admin.DeleteTopic(broker_pb2.DeleteTopicRequest(name="growing"))
+        await until(lambda: "growing" not in topics)
 
 
 @shared

@@ -56,13 +56,14 @@ class Phase(enum.Enum):
 class Genesis(State):
     """What a first segment is made from."""
 
-    __slots__ = ("flush", "number", "send_chain", "topic")
+    __slots__ = ("flush", "number", "refused", "send_chain", "topic")
 
     def __init__(self, topic: str, number: int, flush: bool, send_chain: tuple[str, ...]) -> None:
         self.topic = topic
         self.number = number
         self.flush = flush
         self.send_chain = send_chain
+        self.refused = False  # the transaction did not hold
 
 
 class Switch(State):
@@ -187,7 +188,7 @@ class Switch(State):
         if failed:
             self._pause(outbox, partition)
             return
-        if chain is None and self.genesis is not None:
+        if chain is None and self.genesis is not None and not self.genesis.refused:
             self.groups_left = list(self.genesis.send_chain)
             self._prepare_next(outbox, partition)
             return
@@ -500,6 +501,8 @@ class Switch(State):
     def on_written(self, outbox: Outbox, partition: Partition, outcome: WriteOutcome) -> None:
         """Done: everybody concerned hears of it. Lost, or not known: read before anything else."""
         if outcome is not WriteOutcome.DONE and self.phase is Phase.WRITING:
+            if self.genesis is not None:
+                self.genesis.refused = outcome is WriteOutcome.CONFLICT  # somebody made, or deleted, it meanwhile
             self.phase = Phase.READING  # the read is under way
             self._renew(outbox)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
 import time
 from collections.abc import AsyncIterator
 from typing import Any
@@ -26,26 +25,19 @@ from seriatim_api.errors import (
 )
 from seriatim_api.ids import MemberId, PartitionId, RunId
 from seriatim_api.status import error_to_proto
-from seriatim_api.v1 import broker_pb2, broker_pb2_grpc, common_pb2, records_pb2
+from seriatim_api.v1 import broker_pb2, common_pb2, records_pb2
 
 from ..core.chain import Chain, SegmentState
 from ..core.effects import GroupDescribed, LogsListed, Resolved
 from ..core.events import CursorRecord, DeclareGap, DescribeGroup, FoundDamage, ListLogs, PlanSwitch
-from ..core.placement import CHAIN_WIDTH_DEFAULT
 from ..interfaces.coordinator import EventKind, Get, KeyValue
-from ..runtime.controller import Controller
 from ..runtime.coordination import READS_PER_TXN
 from ..runtime.membership import certify_death, declare_lost_disks
-from ..runtime.pages import WholeChain, read_all_whole, read_whole
+from ..runtime.pages import WholeChain, read_whole
 from ..runtime.records import cursor_from_value, join_pages
-from .limits import BATCH_BYTES_MAX
-from .outbound import BrokerCalls, is_forwarded
-from .services import Services, abort, check_name, remaining_s, typed_errors
-
-PARTITION_COUNT_MAX = 20_000
-"""Partitions of one topic: their ids still fit into one record."""
-
-TOPICS_PER_PAGE_MAX = 1000
+from .outbound import is_forwarded
+from .services import abort, check_name, remaining_s, typed_errors
+from .topic_admin import TopicAdmin
 
 SCRUB_READ_BYTES = 4 << 20
 SCRUB_BYTES_MAX = 256 << 20
@@ -53,74 +45,9 @@ SCRUB_LOGS_MAX = 500
 SCRUB_S = 5.0
 """What one call of a scrub reads at most; the caller goes on from where it ended."""
 
-_INCARNATION = re.compile("[0-9a-f]{32}")
 
-
-class AdminServicer(broker_pb2_grpc.AdminServicer):
-    """Serves `seriatim.v1.Admin`."""
-
-    def __init__(self, services: Services, controller: Controller, calls: BrokerCalls) -> None:
-        self._services = services
-        self._controller = controller
-        self._calls = calls
-
-    # ---- topics ----
-
-    @typed_errors
-    async def CreateTopic(  # noqa: N802 - the contract's names
-        self, request: broker_pb2.CreateTopicRequest, context: Any
-    ) -> records_pb2.TopicRecord:
-        """Make a topic; returns when all its partitions accept messages."""
-        check_name(request.name, "topic")
-        if not 1 <= request.partition_count <= PARTITION_COUNT_MAX:
-            raise BadRequestError(f"a topic has 1 to {PARTITION_COUNT_MAX} partitions, not {request.partition_count}")
-        if request.incarnation and not _INCARNATION.fullmatch(request.incarnation):
-            raise BadRequestError("a topic's incarnation is 32 hexadecimal digits")
-        settings = _complete(request)
-        if not self._controller.election.is_leader:
-            record: records_pb2.TopicRecord = await self._at_controller("CreateTopic", request, context)
-            return record
-        return await self._controller.topics.create(
-            request.name, request.partition_count, settings, remaining_s(context) * 0.95, request.incarnation
-        )
-
-    @typed_errors
-    async def DeleteTopic(  # noqa: N802
-        self, request: broker_pb2.DeleteTopicRequest, context: Any
-    ) -> broker_pb2.DeleteTopicResponse:
-        """Delete a topic and its data."""
-        check_name(request.name, "topic")
-        if not self._controller.election.is_leader:
-            await self._at_controller("DeleteTopic", request, context)
-        else:
-            await self._controller.topics.delete(request.name)
-        return broker_pb2.DeleteTopicResponse()
-
-    @typed_errors
-    async def ListTopics(  # noqa: N802
-        self, request: broker_pb2.ListTopicsRequest, _context: Any
-    ) -> broker_pb2.ListTopicsResponse:
-        """Topics by name, a page at a time."""
-        limit = min(request.limit or TOPICS_PER_PAGE_MAX, TOPICS_PER_PAGE_MAX)
-        listing = await self._services.coordinator.list(self._services.keys.topics)
-        records = (records_pb2.TopicRecord.FromString(item.value) for item in listing.items)
-        page = [record for record in records if record.name > request.after][:limit]
-        return broker_pb2.ListTopicsResponse(topics=page)
-
-    @typed_errors
-    async def DescribeTopic(  # noqa: N802
-        self, request: broker_pb2.DescribeTopicRequest, _context: Any
-    ) -> broker_pb2.DescribeTopicResponse:
-        """A topic with the chains of its partitions."""
-        topic = await self._services.topic(request.name)
-        gets = [Get(self._services.keys.chain(PartitionId(partition))) for partition in topic.partition_ids]
-        response = broker_pb2.DescribeTopicResponse(topic=topic)
-        for start in range(0, len(gets), READS_PER_TXN):
-            result = await self._services.coordinator.txn((), gets[start : start + READS_PER_TXN])
-            items = [found.item for found in result.responses if found.item is not None]
-            for whole in await read_all_whole(self._services.coordinator, self._services.keys, items):
-                response.chains.append(join_pages(whole.item.value, whole.pages))
-        return response
+class AdminServicer(TopicAdmin):
+    """Serves `seriatim.v1.Admin`; what is about topics stands in `topic_admin`."""
 
     # ---- chains ----
 
@@ -417,31 +344,6 @@ class AdminServicer(broker_pb2_grpc.AdminServicer):
                 f"seriatim member declare-dead {member.broker} --run {run.run}",
                 broker=member.broker,
             )
-
-    async def _at_controller(self, method: str, request: Any, context: Any) -> Any:
-        """Pass a call on to the controller."""
-        if is_forwarded(context):
-            raise NotServingError("the controller has just changed", retry_after_ms=200)
-        item = await self._services.coordinator.get(self._services.keys.controller)
-        if item is None:
-            raise NotServingError("no controller is elected at the moment", retry_after_ms=200)
-        broker = records_pb2.ControllerRecord.FromString(item.value).broker
-        if broker == self._services.identity.member.broker:
-            raise NotServingError("the controller is taking office", retry_after_ms=200)
-        return await self._calls.admin(broker, method, request, remaining_s(context) * 0.95)
-
-
-def _complete(request: broker_pb2.CreateTopicRequest) -> records_pb2.TopicSettings:
-    """The settings with defaults for what was left out. Unless settings are given, a topic is flushed before commit."""
-    settings = records_pb2.TopicSettings(flush=True)
-    if request.HasField("settings"):
-        settings.CopyFrom(request.settings)
-    settings.chain_width = settings.chain_width or CHAIN_WIDTH_DEFAULT
-    settings.batch_size_bytes_max = settings.batch_size_bytes_max or BATCH_BYTES_MAX
-    settings.message_size_bytes_max = settings.message_size_bytes_max or BATCH_BYTES_MAX
-    if max(settings.batch_size_bytes_max, settings.message_size_bytes_max) > BATCH_BYTES_MAX:
-        raise BadRequestError(f"batches and messages have at most {BATCH_BYTES_MAX} bytes")
-    return settings
 
 
 def _row(chain: Chain, cursor: CursorRecord | None) -> broker_pb2.GroupPartition:

@@ -33,6 +33,7 @@ from ..interfaces.coordinator import (
     KeyValue,
     Operation,
     Put,
+    absent,
     mod_revision_is,
     present,
 )
@@ -274,6 +275,8 @@ class CoordinatorWork:
         compares = [mod_revision_is(key, effect.revision)]
         if effect.certificate is not None:
             compares.append(present(self._keys.certificate(effect.certificate)))
+        if not effect.revision:  # its topic may have been deleted while it was being made: nobody would delete it again
+            compares.append(absent(self._keys.tombstone(effect.partition)))
         layout = self._archive.lay_out(effect.chain)
         operations: list[Operation] = [Put(key, layout.record)]
         for number, value in layout.pages:  # the record's compare stands for them: nobody writes them alone

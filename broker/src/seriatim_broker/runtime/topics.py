@@ -1,6 +1,7 @@
-"""What the controller does about topics: make them with all their partitions, and delete them with all their data.
+"""What the controller does about topics: make them with all their partitions, let them grow, and delete them.
 
-A topic is written as CREATING, its partitions are made by switches to their first segments, and then it is READY.
+A topic is written as CREATING, its partitions are made by switches to their first segments, and then it is READY. One
+that grows stays READY: the ids of its new partitions are set aside in its record until all of them accept messages.
 Whatever one controller leaves half done, the next one finishes.
 """
 
@@ -13,8 +14,10 @@ from typing import Any
 
 import structlog
 from seriatim_api.errors import (
+    BadRequestError,
     DeadlineExceededError,
     NotServingError,
+    PreconditionError,
     SeriatimError,
     TopicExistsError,
     UnavailableError,
@@ -101,11 +104,50 @@ class Topics:
             DeadlineExceededError: It is not done yet; the controller goes on with it.
         """
         record = await self._begin_topic(name, partition_count, settings, incarnation or uuid.uuid4().hex)
+        return await self._finished(record, deadline_s)
+
+    async def update(
+        self,
+        name: str,
+        incarnation: str,
+        partition_count: int,
+        change: Callable[[records_pb2.TopicSettings], None],
+        deadline_s: float,
+    ) -> records_pb2.TopicRecord:
+        """Add partitions, change settings, or both; returns the record when all partitions accept messages.
+
+        The same request sent again changes nothing, and is waited for.
+
+        Args:
+            name: Of the topic.
+            incarnation: Of the topic that is meant; empty: whichever has the name.
+            partition_count: How many there should be; 0: as many as there are.
+            change: Changes the settings in place.
+            deadline_s: How long to wait for new partitions.
+
+        Raises:
+            UnknownTopicError: There is none. PreconditionError: It is another one, or would have to shrink, or
+            `change` refused. NotServingError: This broker is not the controller, or the topic is being made.
+            DeadlineExceededError: It is not done yet; the controller goes on with it.
+        """
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + deadline_s
+        record = await self._write_update(name, incarnation, partition_count, change)
+        while record.growing_partition_ids:  # again if it was finished just before these were set aside
+            record = await self._finished(record, until_s - loop.time())
+            item = await self._coordinator.get(self._keys.topic(name))
+            if item is None:
+                raise UnknownTopicError(f"topic {name!r} was deleted", topic=name)
+            record = records_pb2.TopicRecord.FromString(item.value)
+            _check_is_meant(record, incarnation)
+        return record
+
+    async def _finished(self, record: records_pb2.TopicRecord, deadline_s: float) -> records_pb2.TopicRecord:
         finishing = self._finishing.get(record.incarnation) or self._begin_finishing(record)
-        await asyncio.wait((finishing,), timeout=deadline_s)
+        await asyncio.wait((finishing,), timeout=max(0.0, deadline_s))
         if not finishing.done():
             raise DeadlineExceededError(
-                f"topic {name!r} is not complete yet; the controller goes on with it", topic=name
+                f"topic {record.name!r} is not complete yet; the controller goes on with it", topic=record.name
             )
         if finishing.cancelled():
             raise NotServingError("this broker is not the controller any more")
@@ -127,11 +169,10 @@ class Topics:
             except SeriatimError as exc:
                 _log.warning("topic_not_finished", topic=record.name, error=str(exc))
                 return exc
-            finally:
-                del self._finishing[record.incarnation]
 
         task = self._group.create_task(finish(), name=f"topic {record.name}")
         self._finishing[record.incarnation] = task
+        task.add_done_callback(lambda _: self._finishing.pop(record.incarnation, None))
         return task
 
     async def delete(self, name: str) -> None:
@@ -151,7 +192,40 @@ class Topics:
         )
         if not result.succeeded:
             raise NotServingError(f"topic {name!r} was changed at the same time", retry_after_ms=50)
+        finishing = self._finishing.get(record.incarnation)
+        if finishing is not None:
+            finishing.cancel()
+            await asyncio.gather(finishing, return_exceptions=True)
         await self._remove_topic(record)
+
+    async def _write_update(
+        self, name: str, incarnation: str, partition_count: int, change: Callable[[records_pb2.TopicSettings], None]
+    ) -> records_pb2.TopicRecord:
+        """Write the new settings, and set ids aside for new partitions, in one transaction."""
+        key, counter_key = self._keys.topic(name), self._keys.partition_counter
+        while True:
+            found, counter_item = (
+                response.item for response in (await self._coordinator.txn((), [Get(key), Get(counter_key)])).responses
+            )
+            if found is None or counter_item is None:
+                raise UnknownTopicError(f"there is no topic {name!r}", topic=name)
+            record = records_pb2.TopicRecord.FromString(found.value)
+            _check_is_meant(record, incarnation)
+            change(record.settings)
+            counter = records_pb2.CounterRecord.FromString(counter_item.value)
+            first, missing = counter.next, _missing_count(record, partition_count)
+            record.growing_partition_ids.extend(range(first, first + missing))
+            counter.next += missing
+            value = record.SerializeToString()
+            if value == found.value:
+                return record
+            compares, puts = [mod_revision_is(key, found.mod_revision)], [Put(key, value)]
+            if missing:
+                compares.append(mod_revision_is(counter_key, counter_item.mod_revision))
+                puts.append(Put(counter_key, counter.SerializeToString()))
+            if (await self._election.txn(compares, puts)).succeeded:
+                _log.info("topic_updated", topic=name, partitions_added=missing)
+                return record
 
     async def _begin_topic(
         self, name: str, partition_count: int, settings: records_pb2.TopicSettings, incarnation: str
@@ -189,10 +263,36 @@ class Topics:
                 return record
 
     async def _finish_topic(self, record: records_pb2.TopicRecord) -> records_pb2.TopicRecord:
-        """Make the partitions that are missing, then say READY."""
+        """Make the partitions that are missing, and again while it grew meanwhile; then say so in its record."""
+        while True:
+            await self._create_partitions(record)
+            item = await self._coordinator.get(self._keys.topic(record.name))
+            written = records_pb2.TopicRecord.FromString(item.value) if item is not None else None
+            if (
+                item is None
+                or written is None
+                or written.incarnation != record.incarnation
+                or written.state == records_pb2.TOPIC_STATE_DELETING
+            ):
+                raise UnknownTopicError(f"topic {record.name!r} was deleted", topic=record.name)
+            if written.state == records_pb2.TOPIC_STATE_READY and not written.growing_partition_ids:
+                return written  # by the same request, sent before
+            if _all_ids(written) == _all_ids(record):
+                written.state = records_pb2.TOPIC_STATE_READY
+                written.partition_ids.extend(written.growing_partition_ids)
+                del written.growing_partition_ids[:]
+                put = Put(item.key, written.SerializeToString())
+                if (await self._election.txn([mod_revision_is(item.key, item.mod_revision)], [put])).succeeded:
+                    _log.info("topic_ready", topic=record.name, partitions=len(written.partition_ids))
+                    return written
+            record = written
+
+    async def _create_partitions(self, record: records_pb2.TopicRecord) -> None:
+        """Make whatever partitions of a topic there are not yet."""
         groups = sorted(self._directory.groups())
         if not groups:
             raise NotServingError("no broker group is admitted yet", retry_after_ms=200)
+        known = 0 if record.state == records_pb2.TOPIC_STATE_CREATING else len(record.partition_ids)
         await _all_of(
             self._create_partition(
                 record,
@@ -200,25 +300,9 @@ class Topics:
                 PartitionId(partition),
                 send_chain(PartitionId(partition), groups, chain_width=record.settings.chain_width),
             )
-            for number, partition in enumerate(record.partition_ids)
+            for number, partition in enumerate(_all_ids(record))
+            if number >= known
         )
-        key = self._keys.topic(record.name)
-        item = await self._coordinator.get(key)
-        if item is None:
-            raise UnknownTopicError(f"topic {record.name!r} was deleted", topic=record.name)
-        written = records_pb2.TopicRecord.FromString(item.value)
-        if written.incarnation != record.incarnation or written.state == records_pb2.TOPIC_STATE_DELETING:
-            raise UnknownTopicError(f"topic {record.name!r} was deleted", topic=record.name)
-        if written.state == records_pb2.TOPIC_STATE_READY:
-            return written  # by the same request, sent before
-        written.state = records_pb2.TOPIC_STATE_READY
-        result = await self._election.txn(
-            [mod_revision_is(key, item.mod_revision)], [Put(key, written.SerializeToString())]
-        )
-        if not result.succeeded:
-            raise NotServingError(f"topic {record.name!r} was changed at the same time", retry_after_ms=50)
-        _log.info("topic_ready", topic=record.name, partitions=len(record.partition_ids))
-        return written
 
     async def _create_partition(
         self, record: records_pb2.TopicRecord, number: int, partition: PartitionId, chain: tuple[str, ...]
@@ -263,16 +347,16 @@ class Topics:
         for item in (await self._coordinator.list(self._keys.topics)).items:
             record = records_pb2.TopicRecord.FromString(item.value)
             try:
-                if record.state == records_pb2.TOPIC_STATE_CREATING:
-                    await self._finish_topic(record)
-                elif record.state == records_pb2.TOPIC_STATE_DELETING:
+                if record.state == records_pb2.TOPIC_STATE_DELETING:
                     await self._remove_topic(record)
+                elif record.state == records_pb2.TOPIC_STATE_CREATING or record.growing_partition_ids:
+                    await asyncio.wait((self._finishing.get(record.incarnation) or self._begin_finishing(record),))
             except SeriatimError as exc:
                 _log.warning("topic_not_finished", topic=record.name, error=str(exc))
 
     async def _remove_topic(self, record: records_pb2.TopicRecord) -> None:
         """Tombstones before the chains, in the same transaction; the topic's own key last."""
-        partitions = [PartitionId(partition) for partition in record.partition_ids]
+        partitions = _all_ids(record)
         for start in range(0, len(partitions), DELETES_PER_TXN):
             operations: list[Operation] = []
             for partition in partitions[start : start + DELETES_PER_TXN]:
@@ -291,6 +375,35 @@ class Topics:
             await self._election.txn([], operations)
         await self._election.txn([], [Delete(self._keys.topic(record.name))])
         _log.info("topic_deleted", topic=record.name, partitions=len(partitions))
+
+
+def _all_ids(record: records_pb2.TopicRecord) -> list[PartitionId]:
+    """The partitions by number, those that are being added last."""
+    return [PartitionId(partition) for partition in (*record.partition_ids, *record.growing_partition_ids)]
+
+
+def _check_is_meant(record: records_pb2.TopicRecord, incarnation: str) -> None:
+    if record.state == records_pb2.TOPIC_STATE_DELETING:
+        raise UnknownTopicError(f"there is no topic {record.name!r}", topic=record.name)
+    if incarnation not in ("", record.incarnation):
+        raise PreconditionError(
+            f"topic {record.name!r} was deleted and made anew: it is {record.incarnation}", topic=record.name
+        )
+    if record.state != records_pb2.TOPIC_STATE_READY:
+        raise NotServingError(f"topic {record.name!r} is being created", retry_after_ms=50, topic=record.name)
+
+
+def _missing_count(record: records_pb2.TopicRecord, partition_count: int) -> int:
+    """How many partitions are to be added, besides those that are being added."""
+    if partition_count == 0:
+        return 0
+    if partition_count < len(record.partition_ids):
+        raise BadRequestError(
+            f"topic {record.name!r} has {len(record.partition_ids)} partitions, and none is ever taken away: "
+            f"{partition_count} are too few",
+            topic=record.name,
+        )
+    return max(0, partition_count - len(_all_ids(record)))
 
 
 async def _all_of(works: Iterable[Coroutine[Any, Any, None]]) -> None:

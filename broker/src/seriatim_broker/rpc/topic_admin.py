@@ -1,0 +1,178 @@
+"""Administration of topics: made, changed and deleted by the controller, listed and watched through any broker."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from seriatim_api.errors import BadRequestError, NotServingError, PreconditionError, SeriatimError
+from seriatim_api.ids import PartitionId
+from seriatim_api.v1 import broker_pb2, broker_pb2_grpc, records_pb2
+
+from ..core.placement import CHAIN_WIDTH_DEFAULT
+from ..interfaces.coordinator import Get
+from ..runtime.controller import Controller
+from ..runtime.coordination import READS_PER_TXN
+from ..runtime.pages import read_all_whole
+from ..runtime.records import join_pages
+from ..runtime.topic_feed import TopicFeed
+from .limits import BATCH_BYTES_MAX
+from .outbound import BrokerCalls, is_forwarded
+from .services import Services, abort, check_name, remaining_s, typed_errors
+
+PARTITION_COUNT_MAX = 20_000
+"""Partitions of one topic: their ids still fit into one record."""
+
+TOPICS_PER_PAGE_MAX = 1000
+
+_INCARNATION = re.compile("[0-9a-f]{32}")
+
+
+class TopicAdmin(broker_pb2_grpc.AdminServicer):
+    """The part of `seriatim.v1.Admin` that is about topics."""
+
+    def __init__(self, services: Services, controller: Controller, calls: BrokerCalls) -> None:
+        self._services = services
+        self._controller = controller
+        self._calls = calls
+        self._feed = TopicFeed(services.coordinator, services.keys)
+
+    @typed_errors
+    async def CreateTopic(  # noqa: N802 - the contract's names
+        self, request: broker_pb2.CreateTopicRequest, context: Any
+    ) -> records_pb2.TopicRecord:
+        """Make a topic; returns when all its partitions accept messages."""
+        check_name(request.name, "topic")
+        if not 1 <= request.partition_count <= PARTITION_COUNT_MAX:
+            raise BadRequestError(f"a topic has 1 to {PARTITION_COUNT_MAX} partitions, not {request.partition_count}")
+        if request.incarnation and not _INCARNATION.fullmatch(request.incarnation):
+            raise BadRequestError("a topic's incarnation is 32 hexadecimal digits")
+        # Unless settings are given, a topic is flushed before commit.
+        settings = records_pb2.TopicSettings(flush=True)
+        if request.HasField("settings"):
+            settings.CopyFrom(request.settings)
+        _complete(settings)
+        if not self._controller.election.is_leader:
+            record: records_pb2.TopicRecord = await self._at_controller("CreateTopic", request, context)
+            return record
+        return await self._controller.topics.create(
+            request.name, request.partition_count, settings, remaining_s(context) * 0.95, request.incarnation
+        )
+
+    @typed_errors
+    async def UpdateTopic(  # noqa: N802
+        self, request: broker_pb2.UpdateTopicRequest, context: Any
+    ) -> records_pb2.TopicRecord:
+        """Add partitions or change settings; returns when all partitions accept messages."""
+        check_name(request.name, "topic")
+        if request.partition_count > PARTITION_COUNT_MAX:
+            raise BadRequestError(
+                f"a topic has at most {PARTITION_COUNT_MAX} partitions, not {request.partition_count}"
+            )
+        change = _change_of(request)
+        if not self._controller.election.is_leader:
+            record: records_pb2.TopicRecord = await self._at_controller("UpdateTopic", request, context)
+            return record
+        return await self._controller.topics.update(
+            request.name, request.incarnation, request.partition_count, change, remaining_s(context) * 0.95
+        )
+
+    @typed_errors
+    async def DeleteTopic(  # noqa: N802
+        self, request: broker_pb2.DeleteTopicRequest, context: Any
+    ) -> broker_pb2.DeleteTopicResponse:
+        """Delete a topic and its data."""
+        check_name(request.name, "topic")
+        if not self._controller.election.is_leader:
+            await self._at_controller("DeleteTopic", request, context)
+        else:
+            await self._controller.topics.delete(request.name)
+        return broker_pb2.DeleteTopicResponse()
+
+    @typed_errors
+    async def ListTopics(  # noqa: N802
+        self, request: broker_pb2.ListTopicsRequest, _context: Any
+    ) -> broker_pb2.ListTopicsResponse:
+        """Topics by name, a page at a time."""
+        limit = min(request.limit or TOPICS_PER_PAGE_MAX, TOPICS_PER_PAGE_MAX)
+        listing = await self._services.coordinator.list(self._services.keys.topics)
+        records = (records_pb2.TopicRecord.FromString(item.value) for item in listing.items)
+        page = [record for record in records if record.name > request.after][:limit]
+        return broker_pb2.ListTopicsResponse(topics=page)
+
+    async def WatchTopics(  # noqa: N802
+        self, _request: broker_pb2.WatchTopicsRequest, context: Any
+    ) -> AsyncIterator[broker_pb2.WatchTopicsResponse]:
+        """All topics with their chains in short, then what changes, until the caller has enough."""
+        try:
+            async with self._feed.watch() as watcher:
+                while True:
+                    yield await watcher.take()
+        except SeriatimError as exc:
+            await abort(context, exc)
+
+    @typed_errors
+    async def DescribeTopic(  # noqa: N802
+        self, request: broker_pb2.DescribeTopicRequest, _context: Any
+    ) -> broker_pb2.DescribeTopicResponse:
+        """A topic with the chains of its partitions."""
+        topic = await self._services.topic(request.name)
+        gets = [Get(self._services.keys.chain(PartitionId(partition))) for partition in topic.partition_ids]
+        response = broker_pb2.DescribeTopicResponse(topic=topic)
+        for start in range(0, len(gets), READS_PER_TXN):
+            result = await self._services.coordinator.txn((), gets[start : start + READS_PER_TXN])
+            items = [found.item for found in result.responses if found.item is not None]
+            for whole in await read_all_whole(self._services.coordinator, self._services.keys, items):
+                response.chains.append(join_pages(whole.item.value, whole.pages))
+        return response
+
+    async def _at_controller(self, method: str, request: Any, context: Any) -> Any:
+        """Pass a call on to the controller."""
+        if is_forwarded(context):
+            raise NotServingError("the controller has just changed", retry_after_ms=200)
+        item = await self._services.coordinator.get(self._services.keys.controller)
+        if item is None:
+            raise NotServingError("no controller is elected at the moment", retry_after_ms=200)
+        broker = records_pb2.ControllerRecord.FromString(item.value).broker
+        if broker == self._services.identity.member.broker:
+            raise NotServingError("the controller is taking office", retry_after_ms=200)
+        return await self._calls.admin(broker, method, request, remaining_s(context) * 0.95)
+
+
+def _complete(settings: records_pb2.TopicSettings) -> None:
+    """Put defaults for what was left out.
+
+    Raises:
+        BadRequestError: A limit that no broker would keep.
+    """
+    settings.chain_width = settings.chain_width or CHAIN_WIDTH_DEFAULT
+    settings.batch_size_bytes_max = settings.batch_size_bytes_max or BATCH_BYTES_MAX
+    settings.message_size_bytes_max = settings.message_size_bytes_max or BATCH_BYTES_MAX
+    if max(settings.batch_size_bytes_max, settings.message_size_bytes_max) > BATCH_BYTES_MAX:
+        raise BadRequestError(f"batches and messages have at most {BATCH_BYTES_MAX} bytes")
+
+
+def _change_of(request: broker_pb2.UpdateTopicRequest) -> Callable[[records_pb2.TopicSettings], None]:
+    """What a request says of the settings: the fields that are set, and those that it names.
+
+    Raises:
+        BadRequestError: There is no such setting, or none may have that value.
+    """
+    names = {field.name for field, _ in request.settings.ListFields()} | set(request.settings_mask)
+    unknown = names - set(records_pb2.TopicSettings.DESCRIPTOR.fields_by_name)
+    if unknown:
+        raise BadRequestError(f"a topic has no setting {min(unknown)!r}")
+    wanted = records_pb2.TopicSettings()
+    wanted.CopyFrom(request.settings)
+    _complete(wanted)
+
+    def change(settings: records_pb2.TopicSettings) -> None:
+        if "flush" in names and wanted.flush != settings.flush:
+            raise PreconditionError(
+                "whether a topic is flushed before commit is said when it is made, and stays: make another one"
+            )
+        for name in names:
+            setattr(settings, name, getattr(wanted, name))
+
+    return change

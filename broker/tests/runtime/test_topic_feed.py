@@ -1,0 +1,240 @@
+"""The feed of topics: everything first, then what changes, for slow watchers and over compactions as well."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import pytest
+from seriatim_api.errors import OverloadedError
+from seriatim_api.ids import PartitionId
+from seriatim_api.v1 import broker_pb2, records_pb2
+from seriatim_broker.interfaces.coordinator import Delete, Put
+from seriatim_broker.runtime.archive import ChainArchive
+from seriatim_broker.runtime.keys import Keys
+from seriatim_broker.runtime.records import chain_to_record
+from seriatim_broker.runtime.topic_feed import (
+    CHAINS_PER_TAKE_MAX,
+    WATCHERS_MAX,
+    TopicFeed,
+    TopicWatcher,
+    summary_of,
+)
+from seriatim_broker.testing.memory_coordinator import MemoryCoordinator, MemoryStore
+
+from .test_archive import longer, switched
+from .test_planning import CHAIN
+
+KEYS = Keys("c")
+
+
+class World:
+    """A coordinator with topics in it, and a feed."""
+
+    def __init__(self) -> None:
+        self.store = MemoryStore()
+        self.feed = TopicFeed(MemoryCoordinator(self.store), KEYS)
+        self.next = 1
+
+    def put_topic(self, name: str, ids: list[int], growing: list[int] | None = None, inc: str = "i") -> None:
+        record = records_pb2.TopicRecord(
+            name=name, incarnation=inc, state=records_pb2.TOPIC_STATE_READY, partition_ids=ids,
+            growing_partition_ids=growing or [],
+        )  # fmt: skip
+        self.store.txn((), [Put(KEYS.topic(name), record.SerializeToString())], ())
+
+    def put_chain(self, partition: int, number: int = 0, epoch: int = 1) -> None:
+        chain = replace(CHAIN, partition=PartitionId(partition), number=number, epoch=epoch)
+        value = chain_to_record(chain).SerializeToString()
+        self.next = max(self.next, partition + 1)
+        counter = records_pb2.CounterRecord(next=self.next).SerializeToString()
+        puts = [Put(KEYS.chain(PartitionId(partition)), value), Put(KEYS.partition_counter, counter)]
+        self.store.txn((), puts, ())
+
+    def make(self, name: str, *ids: int) -> None:
+        self.put_topic(name, list(ids))
+        for number, partition in enumerate(ids):
+            self.put_chain(partition, number)
+
+    def delete(self, name: str, *ids: int) -> None:
+        self.store.txn((), [Delete(KEYS.chain(PartitionId(id_))) for id_ in ids], ())
+        self.store.txn((), [Delete(KEYS.topic(name))], ())
+
+
+class Seen:
+    """What a watcher was told, put together."""
+
+    def __init__(self, watcher: TopicWatcher) -> None:
+        self.watcher = watcher
+        self.topics: dict[str, records_pb2.TopicRecord] = {}
+        self.epochs: dict[int, int] = {}
+        self.deleted: list[str] = []
+        self.responses: list[broker_pb2.WatchTopicsResponse] = []
+
+    async def take(self) -> broker_pb2.WatchTopicsResponse:
+        async with asyncio.timeout(10):
+            response = await self.watcher.take()
+        self.responses.append(response)
+        for name in response.deleted:
+            self.deleted.append(name)
+            self.topics.pop(name, None)
+        for summary in response.changed:
+            self.topics[summary.topic.name] = summary.topic
+            self.epochs.update({chain.partition_id: chain.epoch for chain in summary.chains})
+        return response
+
+    async def take_all(self) -> None:
+        while not (await self.take()).is_whole:
+            pass
+
+    async def until(self, name: str, epoch: int, partition: int) -> None:
+        while name not in self.topics or self.epochs.get(partition) != epoch:
+            await self.take()
+
+
+@contextlib.asynccontextmanager
+async def watching(world: World) -> AsyncIterator[Seen]:
+    async with world.feed.watch() as watcher:
+        yield Seen(watcher)
+
+
+async def test_everything_comes_first_and_once_then_what_changes() -> None:
+    world = World()
+    world.make("a", 1, 2)
+    world.make("b", 3)
+    async with watching(world) as seen:
+        await seen.take_all()
+        assert {name: list(topic.partition_ids) for name, topic in seen.topics.items()} == {"a": [1, 2], "b": [3]}
+        assert seen.epochs == {1: 1, 2: 1, 3: 1}
+        assert sum(len(response.changed) for response in seen.responses) == 2
+        world.put_chain(2, 1, epoch=5)
+        response = await seen.take()
+        assert [(entry.topic.name, [chain.partition for chain in entry.chains]) for entry in response.changed] == [
+            ("a", [1])
+        ]
+        assert not response.is_whole
+        world.delete("b", 3)
+        while "b" in seen.topics:
+            await seen.take()
+        assert seen.deleted == ["b"]
+
+
+async def test_without_topics_the_first_answer_says_that_this_is_all() -> None:
+    world = World()
+    async with watching(world) as seen:
+        assert (await seen.take()).is_whole
+        world.make("a", 1)
+        await seen.until("a", 1, 1)
+
+
+async def test_a_partition_that_is_being_added_is_not_shown_before_it_belongs_to_the_topic() -> None:
+    world = World()
+    world.make("a", 1)
+    async with watching(world) as seen:
+        await seen.take_all()
+        world.put_topic("a", [1], growing=[2])
+        world.put_chain(2, 1)
+        await seen.take()
+        assert 2 not in seen.epochs
+        world.put_topic("a", [1, 2])
+        await seen.until("a", 1, 2)
+
+
+async def test_a_slow_watcher_finds_the_newest_version_once() -> None:
+    world = World()
+    world.make("a", 1)
+    world.make("b", 2)
+    async with watching(world) as seen, watching(world) as quick:
+        await seen.take_all()
+        await quick.take_all()
+        for epoch in range(2, 60):
+            world.put_chain(1, 0, epoch)
+        await quick.until("a", 59, 1)
+        response = await seen.take()
+        assert [chain.epoch for entry in response.changed for chain in entry.chains] == [59]
+
+
+async def test_a_topic_made_anew_under_its_name_comes_with_its_own_chains() -> None:
+    world = World()
+    world.make("a", 1)
+    async with watching(world) as seen:
+        await seen.take_all()
+        world.delete("a", 1)
+        world.put_topic("a", [9], inc="other")
+        world.put_chain(9, 0, epoch=4)
+        await seen.until("a", 4, 9)
+        assert seen.topics["a"].incarnation == "other"
+
+
+async def test_after_a_compaction_it_lists_again_and_says_what_changed_meanwhile() -> None:
+    world = World()
+    world.make("a", 1)
+    world.make("b", 2)
+    async with watching(world) as seen:
+        await seen.take_all()
+        world.put_chain(1, 0, epoch=7)  # in one turn of the loop: no watch has seen any of it
+        world.delete("b", 2)
+        world.make("c", 3)
+        world.store.compact(world.store.revision)
+        while seen.epochs.get(1) != 7 or "b" in seen.topics or 3 not in seen.epochs:
+            await seen.take()
+        assert set(seen.topics) == {"a", "c"}
+
+
+async def test_the_next_watcher_gets_everything_and_the_watches_end_with_the_last_one() -> None:
+    world = World()
+    world.make("a", 1)
+    async with watching(world) as first:
+        await first.take_all()
+        async with watching(world) as second:
+            await second.take_all()
+            assert second.epochs == {1: 1}
+    assert world.feed._following is None
+    async with watching(world) as third:
+        await third.take_all()
+        assert third.epochs == {1: 1}
+
+
+async def test_a_large_topic_comes_in_parts() -> None:
+    world = World()
+    count = CHAINS_PER_TAKE_MAX + 500
+    world.make("a", *range(1, count + 1))
+    async with watching(world) as seen:
+        await seen.take_all()
+        assert len(seen.epochs) == count
+        assert [sum(len(entry.chains) for entry in response.changed) for response in seen.responses] == [
+            CHAINS_PER_TAKE_MAX, 500,
+        ]  # fmt: skip
+
+
+async def test_too_many_watchers_are_refused() -> None:
+    world = World()
+    async with contextlib.AsyncExitStack() as stack:
+        for _ in range(WATCHERS_MAX):
+            await stack.enter_async_context(watching(world))
+        with pytest.raises(OverloadedError):
+            await stack.enter_async_context(watching(world))
+
+
+async def test_two_thousand_topics_are_listed_within_a_second() -> None:
+    world = World()
+    for number in range(1, 2001):
+        world.make(f"topic-{number}", number)
+    began = time.process_time()
+    async with watching(world) as seen:
+        await seen.take_all()
+    took_s = time.process_time() - began
+    assert len(seen.epochs) == 2000
+    assert took_s < 1.0, f"{took_s:.2f} s of processor time"  # 0.1 as a rule
+
+
+def test_a_summary_counts_over_pages() -> None:
+    chain = switched(longer(40), 100)
+    assert ChainArchive().lay_out(chain).pages, "a chain as long as this one has pages"
+    summary = summary_of(chain_to_record(chain))
+    assert (summary.segment_count, summary.segment) == (140, 140)
+    assert summary.sealed_messages == chain.open_segment.base
+    assert summary.master == chain.open_segment.master.broker

@@ -1,0 +1,247 @@
+"""Topics are made, grow and go, whatever controller dies in the middle of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from seriatim_api.errors import (
+    BadRequestError,
+    CoordinatorUnavailableError,
+    NotServingError,
+    PreconditionError,
+    SeriatimError,
+    UnavailableError,
+    UnknownTopicError,
+)
+from seriatim_api.ids import MemberId
+from seriatim_api.v1 import records_pb2
+from seriatim_broker.core.effects import Resolved
+from seriatim_broker.core.events import CreatePartition
+from seriatim_broker.interfaces.coordinator import Compare, Operation, Put, TxnResult, absent
+from seriatim_broker.runtime.keys import Keys
+from seriatim_broker.runtime.topics import Topics
+from seriatim_broker.testing.memory_coordinator import MemoryCoordinator, MemoryStore
+
+KEYS = Keys("c")
+SETTINGS = records_pb2.TopicSettings(flush=True, chain_width=2, retention_ms=5)
+A, B = MemberId("g0-0", "a"), MemberId("g0-1", "b")
+
+
+class Coordinator(MemoryCoordinator):
+    """One that the process loses after so many writes; the last of them is carried out, or not."""
+
+    def __init__(self, store: MemoryStore, writes_max: int = 1000, *, last_is_done: bool = True) -> None:
+        super().__init__(store)
+        self._left = writes_max
+        self._last_is_done = last_is_done
+
+    async def txn(
+        self, compares: Sequence[Compare], then: Sequence[Operation], *args: Any, deadline_s: float | None = None
+    ) -> TxnResult:
+        writes = any(isinstance(operation, Put) for operation in then)
+        if self._left <= 0:
+            raise CoordinatorUnavailableError("lost")
+        self._left -= writes
+        if writes and not self._left:
+            if self._last_is_done:
+                await super().txn(compares, then, *args, deadline_s=deadline_s)
+            raise CoordinatorUnavailableError("lost")
+        return await super().txn(compares, then, *args, deadline_s=deadline_s)
+
+
+class Partitions:
+    """Makes partitions as a core does, in the coordinator."""
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        self._coordinator = coordinator
+        self._replies: dict[int, Callable[[Any], None]] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        self.hold = asyncio.Event()
+        self.hold.set()
+
+    def new_request(self, reply: Callable[[Any], None]) -> int:
+        self._replies[len(self._replies) + 1] = reply
+        return len(self._replies)
+
+    def forget_request(self, request: int) -> None:
+        pass
+
+    def feed(self, event: CreatePartition) -> None:
+        self._tasks.append(asyncio.ensure_future(self._make(event)))
+
+    async def _make(self, event: CreatePartition) -> None:
+        await self.hold.wait()
+        error: SeriatimError | None = None
+        record = records_pb2.ChainRecord(partition_id=event.partition, topic=event.topic, partition=event.number)
+        key = KEYS.chain(event.partition)
+        try:
+            compares = [absent(key), absent(KEYS.tombstone(event.partition))]
+            await self._coordinator.txn(compares, [Put(key, record.SerializeToString())])
+        except SeriatimError as exc:
+            error = exc
+        self._replies[event.request](Resolved(event.request, None, error))
+
+
+class Directory:
+    def groups(self) -> dict[str, tuple[MemberId, ...]]:
+        return {"g0": (A, B), "g1": (A, B)}
+
+
+class Clock:
+    def wall_ms(self) -> int:
+        return 7
+
+
+class Controller:
+    """A controller of which only the topics are there."""
+
+    def __init__(self, store: MemoryStore, **options: Any) -> None:
+        self.coordinator = Coordinator(store, **options)
+        self.partitions = Partitions(self.coordinator)
+        parts: list[Any] = [self.coordinator, KEYS, self.partitions, Directory(), self.coordinator, Clock()]
+        self.topics = Topics(*parts)
+
+    async def __aenter__(self) -> Topics:
+        self._group = asyncio.TaskGroup()
+        await self._group.__aenter__()
+        self.topics.begin(self._group)
+        return self.topics
+
+    async def __aexit__(self, *_: object) -> None:
+        self.topics.end()
+        for task in list(self.topics._finishing.values()):
+            task.cancel()
+        await self._group.__aexit__(None, None, None)
+
+
+def topic_in(store: MemoryStore) -> records_pb2.TopicRecord:
+    return records_pb2.TopicRecord.FromString(store.items[KEYS.topic("t")].value)
+
+
+def chains_in(store: MemoryStore) -> dict[int, int]:
+    """Numbers in the topic by partition."""
+    records = [records_pb2.ChainRecord.FromString(item.value) for item in store.under(KEYS.chains)]
+    return {record.partition_id: record.partition for record in records}
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Let the others run until it holds."""
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110 - it is about what the store holds
+            await asyncio.sleep(0)
+
+
+def unchanged(_settings: records_pb2.TopicSettings) -> None:
+    pass
+
+
+def check_whole(store: MemoryStore, count: int) -> None:
+    record = topic_in(store)
+    assert record.state == records_pb2.TOPIC_STATE_READY
+    assert not record.growing_partition_ids
+    assert len(set(record.partition_ids)) == count
+    assert chains_in(store) == {partition: number for number, partition in enumerate(record.partition_ids)}
+
+
+async def test_a_topic_grows_and_its_old_partitions_stay_what_they_are() -> None:
+    store = MemoryStore()
+    async with Controller(store) as topics:
+        made = await topics.create("t", 2, SETTINGS, 5)
+        await topics.create("other", 3, SETTINGS, 5)
+        grown = await topics.update("t", made.incarnation, 5, unchanged, 5)
+        assert grown == topic_in(store)
+        assert list(grown.partition_ids)[:2] == list(made.partition_ids)
+        assert list(grown.partition_ids)[2:] == [6, 7, 8]
+        again = await topics.update("t", "", 5, unchanged, 5)
+        assert again == grown
+        assert (await topics.update("t", "", 0, unchanged, 5)) == grown
+
+
+async def test_settings_change_in_the_same_write() -> None:
+    store = MemoryStore()
+
+    def shorter(settings: records_pb2.TopicSettings) -> None:
+        settings.retention_ms = 1
+
+    async with Controller(store) as topics:
+        await topics.create("t", 1, SETTINGS, 5)
+        revision = store.revision
+        updated = await topics.update("t", "", 0, shorter, 5)
+        assert updated.settings.retention_ms == 1
+        assert store.revision == revision + 1
+        await topics.update("t", "", 0, shorter, 5)
+        assert store.revision == revision + 1, "the same again writes nothing"
+
+
+async def test_what_cannot_be_is_refused() -> None:
+    store = MemoryStore()
+    async with Controller(store) as topics:
+        with pytest.raises(UnknownTopicError):
+            await topics.update("t", "", 2, unchanged, 5)
+        await topics.create("t", 3, SETTINGS, 5)
+        before = store.revision
+        with pytest.raises(BadRequestError, match="taken away"):
+            await topics.update("t", "", 2, unchanged, 5)
+        with pytest.raises(PreconditionError, match="made anew"):
+            await topics.update("t", "another", 4, unchanged, 5)
+        assert store.revision == before
+
+
+@pytest.mark.parametrize("last_is_done", [True, False])
+@pytest.mark.parametrize("writes", range(1, 7))
+async def test_growth_that_one_controller_left_half_done_is_finished_by_the_next(
+    writes: int, last_is_done: bool
+) -> None:
+    store = MemoryStore()
+    async with Controller(store) as topics:
+        await topics.create("t", 2, SETTINGS, 5)
+    first = Controller(store, writes_max=writes, last_is_done=last_is_done)
+    async with first as topics:  # ids, three partitions, the record: five writes
+        try:
+            await topics.update("t", "", 5, unchanged, 0.5)
+            assert writes == 6
+        except (UnavailableError, TimeoutError):
+            assert writes < 6
+    async with Controller(store) as topics:
+        await topics.finish_topics()
+        begun = writes > 1 or last_is_done
+        check_whole(store, 5 if begun else 2)
+        await topics.update("t", "", 5, unchanged, 5)
+        check_whole(store, 5)
+
+
+async def test_more_growth_while_it_grows_is_waited_for() -> None:
+    store = MemoryStore()
+    controller = Controller(store)
+    async with controller as topics:
+        await topics.create("t", 1, SETTINGS, 5)
+        controller.partitions.hold.clear()
+        one = asyncio.create_task(topics.update("t", "", 3, unchanged, 5))
+        await until(lambda: len(topic_in(store).growing_partition_ids) == 2)
+        assert list(topic_in(store).partition_ids) == [1]
+        other = asyncio.create_task(topics.update("t", "", 6, unchanged, 5))
+        await until(lambda: len(topic_in(store).growing_partition_ids) == 5)
+        controller.partitions.hold.set()
+        assert len((await other).partition_ids) == 6
+        assert len((await one).partition_ids) == 6
+        check_whole(store, 6)
+
+
+async def test_a_topic_that_is_deleted_while_it_grows_leaves_no_partition_behind() -> None:
+    store = MemoryStore()
+    controller = Controller(store)
+    async with controller as topics:
+        await topics.create("t", 1, SETTINGS, 5)
+        controller.partitions.hold.clear()
+        growing = asyncio.create_task(topics.update("t", "", 3, unchanged, 5))
+        await until(lambda: bool(topic_in(store).growing_partition_ids))
+        await topics.delete("t")
+        with pytest.raises(NotServingError):
+            await growing
+        controller.partitions.hold.set()
+        await asyncio.gather(*controller.partitions._tasks)
+        assert chains_in(store) == {}
+        assert len(store.under(KEYS.tombstones)) == 3
