@@ -1,0 +1,247 @@
+"""The brokers of one cluster, asked over gRPC: Admin, Operations and Balancing.
+
+Any broker answers any call, so the addresses of all are tried one after another, the one that answered last first.
+Every call has a deadline and carries the epoch of the operator's Lease, which the brokers compare in what they write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+import grpc.aio
+import structlog
+from seriatim_api.errors import RoutingError, SeriatimError, UnavailableError
+from seriatim_api.status import from_status
+from seriatim_api.v1 import broker_pb2, broker_pb2_grpc, operations_pb2, operations_pb2_grpc, records_pb2
+
+EPOCH_METADATA = "seriatim-operator-epoch"
+
+ATTEMPT_S = 2.0
+"""For one broker's answer where another may be asked: a frozen one costs that much."""
+
+CALL_S = 8.0
+PAUSE_S = 0.1
+SWITCH_S = 15.0
+
+_OPTIONS = (
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.max_receive_message_length", 32 << 20),
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.min_reconnect_backoff_ms", 1_500),
+    ("grpc.max_reconnect_backoff_ms", 500),
+    ("grpc.enable_http_proxy", 0),
+)
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """What a client of a cluster with TLS needs: PEM texts, and the name that every broker's certificate carries."""
+
+    ca: bytes
+    certificate: bytes
+    key: bytes
+    server_name: str
+
+    def __repr__(self) -> str:
+        return f"Credentials(server_name={self.server_name!r})"
+
+
+class Brokers:
+    """One cluster's brokers.
+
+    Args:
+        epoch: Of the Lease, read at each call.
+    """
+
+    def __init__(self, cluster: str, epoch: Callable[[], int]) -> None:
+        self.cluster = cluster
+        self._epoch = epoch
+        self._addresses: tuple[str, ...] = ()
+        self._good = ""
+        self._credentials: Credentials | None = None
+        self._channels: dict[str, Any] = {}
+        self._retired: list[asyncio.Task[None]] = []
+
+    def reach(self, addresses: Sequence[str], credentials: Credentials | None) -> None:
+        """Where the brokers are now, and how to be let in; connections to others are given up."""
+        stale = set(self._channels) - set(addresses) if credentials == self._credentials else set(self._channels)
+        for address in stale:
+            channel = self._channels.pop(address)
+            self._retired = [task for task in self._retired if not task.done()]
+            self._retired.append(asyncio.create_task(channel.close(1.0), name=f"close {address}"))
+        self._addresses = tuple(addresses)
+        self._credentials = credentials
+
+    @property
+    def is_reachable(self) -> bool:
+        """Whether there is anybody to ask at all."""
+        return bool(self._addresses)
+
+    async def close(self) -> None:
+        """End all connections; calls under way are cancelled."""
+        channels = list(self._channels.values())
+        self._channels.clear()
+        await asyncio.gather(*(channel.close(None) for channel in channels), *self._retired, return_exceptions=True)
+
+    # ---- groups and members ----
+
+    async def list_groups(self, *, with_counts: bool) -> list[operations_pb2.BrokerGroupDescription]:
+        """The groups with their members; with counts every chain is read."""
+        request = operations_pb2.ListBrokerGroupsRequest(with_counts=with_counts)
+        return list((await self._operations("ListBrokerGroups", request)).groups)
+
+    async def describe_cluster(self) -> broker_pb2.DescribeClusterResponse:
+        """The cluster's id, and who is its controller."""
+        response: broker_pb2.DescribeClusterResponse = await self._admin(
+            "DescribeCluster", broker_pb2.DescribeClusterRequest()
+        )
+        return response
+
+    async def set_group(self, group: str, intent: records_pb2.BrokerGroupIntent.ValueType, weight: float) -> None:
+        """Say what is wanted of a group."""
+        request = operations_pb2.SetBrokerGroupRequest(group=group, intent=intent, weight=weight)
+        await self._operations("SetBrokerGroup", request)
+
+    async def remove_group(self, group: str) -> None:
+        """Forget a group that holds nothing any more.
+
+        Raises:
+            PreconditionError: It does.
+        """
+        await self._operations("RemoveBrokerGroup", operations_pb2.RemoveBrokerGroupRequest(group=group))
+
+    async def check_restart(self, broker: str) -> operations_pb2.CheckRestartResponse:
+        """Whether a member may be stopped now, in the brokers' own judgement."""
+        request = operations_pb2.CheckRestartRequest(broker=broker)
+        response: operations_pb2.CheckRestartResponse = await self._operations("CheckRestart", request)
+        return response
+
+    async def declare_dead(self, broker: str, incarnation: str, run: int, evidence: str) -> None:
+        """Have a death certificate written for a run that has provably ended."""
+        request = broker_pb2.DeclareDeadRequest(
+            broker=broker, run=run, issuer="operator", incarnation=incarnation, evidence=evidence
+        )
+        await self._admin("DeclareDead", request)
+
+    # ---- topics ----
+
+    async def create_topic(
+        self, name: str, partition_count: int, settings: records_pb2.TopicSettings, incarnation: str
+    ) -> records_pb2.TopicRecord:
+        """Make a topic; the same incarnation again makes it once."""
+        request = broker_pb2.CreateTopicRequest(
+            name=name, partition_count=partition_count, settings=settings, incarnation=incarnation
+        )
+        record: records_pb2.TopicRecord = await self._admin("CreateTopic", request, attempt_s=SWITCH_S)
+        return record
+
+    async def update_topic(self, request: broker_pb2.UpdateTopicRequest) -> records_pb2.TopicRecord:
+        """Add partitions, or change settings."""
+        record: records_pb2.TopicRecord = await self._admin("UpdateTopic", request, attempt_s=SWITCH_S)
+        return record
+
+    async def delete_topic(self, name: str) -> None:
+        """Delete a topic with its data."""
+        await self._admin("DeleteTopic", broker_pb2.DeleteTopicRequest(name=name), attempt_s=SWITCH_S)
+
+    async def watch_topics(self) -> AsyncIterator[broker_pb2.WatchTopicsResponse]:
+        """All topics, then each change; ends with an error when the broker goes.
+
+        Raises:
+            SeriatimError: Nobody answers, or the stream ended: call again.
+        """
+        if not self._addresses:
+            raise UnavailableError(f"no broker of {self.cluster} is there yet")
+        address = self._in_turn()[0]
+        stub = broker_pb2_grpc.AdminStub(self._channel(address))  # type: ignore[no-untyped-call]
+        try:
+            async for response in stub.WatchTopics(broker_pb2.WatchTopicsRequest(), metadata=self._metadata()):
+                self._good = address
+                yield response
+        except grpc.aio.AioRpcError as exc:
+            self._forget(address)
+            raise _error(exc) from exc
+        raise UnavailableError("the broker ended the watch")
+
+    async def create_consumer_group(self, topic: str, group: str, start: broker_pb2.StartPosition.ValueType) -> bool:
+        """Write a group's cursors before anybody joins; False if it was there."""
+        request = broker_pb2.CreateConsumerGroupRequest(topic=topic, group=group, start=start)
+        return bool((await self._admin("CreateConsumerGroup", request)).created)
+
+    async def delete_consumer_group(self, topic: str, group: str) -> None:
+        """Forget a group that nobody is in."""
+        await self._admin("DeleteConsumerGroup", broker_pb2.DeleteConsumerGroupRequest(topic=topic, group=group))
+
+    async def describe_consumer_group(self, topic: str, group: str) -> list[broker_pb2.GroupPartition]:
+        """Where a consumer group is, by partition."""
+        request = broker_pb2.DescribeGroupRequest(topic=topic, group=group)
+        return list((await self._admin("DescribeGroup", request)).partitions)
+
+    # ---- calls ----
+
+    async def _admin(self, method: str, request: Any, attempt_s: float = ATTEMPT_S) -> Any:
+        return await self._ask(broker_pb2_grpc.AdminStub, method, request, attempt_s)
+
+    async def _operations(self, method: str, request: Any) -> Any:
+        return await self._ask(operations_pb2_grpc.OperationsStub, method, request, ATTEMPT_S * 2)
+
+    async def _ask(self, stub: Callable[[Any], Any], method: str, request: Any, attempt_s: float) -> Any:
+        """Ask one broker after another until one answers or the time is over. What is asked may be done twice."""
+        until_s = time.monotonic() + max(CALL_S, attempt_s)
+        last: SeriatimError = UnavailableError(f"no broker of {self.cluster} is there yet")
+        while self._addresses:
+            for address in self._in_turn():
+                left_s = until_s - time.monotonic()
+                if left_s <= 0:
+                    raise last
+                try:
+                    call = getattr(stub(self._channel(address)), method)
+                    answer = await call(request, timeout=min(left_s, attempt_s), metadata=self._metadata())
+                except grpc.aio.AioRpcError as exc:
+                    last = _error(exc)
+                    if not isinstance(last, UnavailableError | RoutingError):
+                        raise last from exc
+                    if isinstance(last, UnavailableError):
+                        self._forget(address)
+                else:
+                    self._good = address
+                    return answer
+            await asyncio.sleep(PAUSE_S)
+        raise last
+
+    def _in_turn(self) -> list[str]:
+        """All addresses, the one that answered last first."""
+        return sorted(self._addresses, key=lambda address: address != self._good)
+
+    def _forget(self, address: str) -> None:
+        if self._good == address:
+            self._good = ""
+
+    def _metadata(self) -> tuple[tuple[str, str], ...]:
+        return ((EPOCH_METADATA, str(self._epoch())),)
+
+    def _channel(self, address: str) -> Any:
+        channel = self._channels.get(address)
+        if channel is None:
+            credentials = self._credentials
+            if credentials is None:
+                channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
+            else:
+                secure = grpc.ssl_channel_credentials(credentials.ca, credentials.key, credentials.certificate)
+                # Brokers are dialled by their pods' addresses; every one's certificate carries the cluster's own name.
+                override = ("grpc.ssl_target_name_override", credentials.server_name)
+                channel = grpc.aio.secure_channel(address, secure, options=(*_OPTIONS, override))
+            self._channels[address] = channel
+        return channel
+
+
+def _error(exc: grpc.aio.AioRpcError) -> SeriatimError:
+    trailing = exc.trailing_metadata()
+    return from_status(exc.code(), exc.details(), [(str(k), v) for k, v in trailing] if trailing else None)

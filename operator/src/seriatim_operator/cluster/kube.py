@@ -1,0 +1,298 @@
+"""The Kubernetes API, as much of it as the operator needs: the one module that calls it.
+
+Objects go in and out as plain dictionaries. Writes are server-side apply under one field manager, or a delete with the
+UID (and the version) of what was looked at; a conflict with another manager is logged before it is overruled. Calls
+block and run in threads of their own, each with a deadline.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, Protocol
+from urllib.parse import urlencode
+
+import structlog
+from kubernetes import client, config
+from kubernetes.client.exceptions import ApiException
+from kubernetes.config.config_exception import ConfigException
+from urllib3.exceptions import HTTPError
+
+from .kinds import EVENT, Kind, kind_of
+
+FIELD_MANAGER = "seriatim-operator"
+
+CALLS_AT_ONCE = 8
+CALL_TIMEOUT_S = 10.0
+PAGE_ITEMS = 500
+EVENTS_REMEMBERED_MAX = 1000
+
+Manifest = dict[str, Any]
+
+_log = structlog.get_logger(__name__)
+
+
+class KubeError(Exception):
+    """The API answered with an error, or not at all (status 0).
+
+    Attributes:
+        status: Of HTTP; 0 if there was no answer.
+        reason: The API's own word, such as "Conflict".
+    """
+
+    def __init__(self, status: int, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.reason = reason
+
+
+class ConflictError(KubeError):
+    """The object changed, or is another one by now: look again."""
+
+
+class InvalidError(KubeError):
+    """The API refuses the object as it is; sending it again helps nothing."""
+
+
+class Api(Protocol):
+    """What the rest of the operator asks of `Kube`; a test double has these too."""
+
+    async def get(self, kind: Kind, namespace: str | None, name: str) -> Manifest | None:
+        """One object, read from the API and not from a cache; None if there is none."""
+
+    async def list(self, kind: Kind, namespace: str | None, selector: str = "") -> list[Manifest]:
+        """All objects, page by page."""
+
+    async def apply(self, manifest: Manifest) -> Manifest:
+        """Server-side apply."""
+
+    async def apply_status(self, manifest: Manifest) -> Manifest:
+        """Server-side apply of the status."""
+
+    async def merge(self, kind: Kind, namespace: str | None, name: str, patch: Manifest) -> Manifest:
+        """A merge patch, for what apply cannot say: finalizers of others' objects, annotations taken away."""
+
+    async def delete(
+        self, kind: Kind, namespace: str | None, name: str, *, uid: str, grace_s: int | None = None, version: str = ""
+    ) -> bool:
+        """Delete exactly this object; False if it was gone already."""
+
+    async def event(self, about: Manifest, type_: str, reason: str, note: str, related: Manifest | None = None) -> None:
+        """Tell it in an Event; a failure is logged only."""
+
+
+class Kube:
+    """The API server of this pod's service account, or of a kubeconfig."""
+
+    def __init__(self, before_write: Callable[[], None] | None = None) -> None:
+        self._api = client.ApiClient(_configuration())
+        self._threads = ThreadPoolExecutor(CALLS_AT_ONCE, thread_name_prefix="kube")
+        self._before_write = before_write or (lambda: None)
+        self._told: dict[tuple[str, ...], tuple[str, int]] = {}
+
+    # ---- reading ----
+
+    async def get(self, kind: Kind, namespace: str | None, name: str) -> Manifest | None:
+        """One object, read from the API and not from a cache; None if there is none."""
+        try:
+            return await self._call("GET", kind.path(namespace, name))
+        except KubeError as exc:
+            if exc.status == 404:
+                return None
+            raise
+
+    async def list(self, kind: Kind, namespace: str | None, selector: str = "") -> list[Manifest]:
+        """All objects, page by page."""
+        items: list[Manifest] = []
+        token = ""
+        while True:
+            query = {"limit": str(PAGE_ITEMS)}
+            if selector:
+                query["labelSelector"] = selector
+            if token:
+                query["continue"] = token
+            page = await self._call("GET", kind.path(namespace), query)
+            for item in page.get("items") or []:
+                item.setdefault("apiVersion", kind.api_version)
+                item.setdefault("kind", kind.kind)
+                items.append(item)
+            token = page.get("metadata", {}).get("continue", "")
+            if not token:
+                return items
+
+    # ---- writing ----
+
+    async def apply(self, manifest: Manifest) -> Manifest:
+        """Server-side apply.
+
+        Raises:
+            InvalidError: The API refuses it.
+            KubeError: Anything else.
+        """
+        return await self._apply(manifest, None)
+
+    async def apply_status(self, manifest: Manifest) -> Manifest:
+        """Server-side apply of the status."""
+        return await self._apply(manifest, "status")
+
+    async def _apply(self, manifest: Manifest, subresource: str | None) -> Manifest:
+        metadata = manifest["metadata"]
+        path = kind_of(manifest).path(metadata.get("namespace"), metadata["name"], subresource)
+        query = {"fieldManager": FIELD_MANAGER, "fieldValidation": "Strict"}
+        try:
+            return await self._write("PATCH", path, query, manifest, "application/apply-patch+yaml")
+        except ConflictError as exc:
+            _log.warning("field_taken_over", kind=manifest["kind"], name=metadata["name"], error=str(exc))
+        return await self._write("PATCH", path, {**query, "force": "true"}, manifest, "application/apply-patch+yaml")
+
+    async def create(self, manifest: Manifest) -> Manifest:
+        """Create an object that must not be there yet.
+
+        Raises:
+            ConflictError: It is.
+        """
+        path = kind_of(manifest).path(manifest["metadata"].get("namespace"))
+        return await self._write("POST", path, {"fieldManager": FIELD_MANAGER}, manifest, "application/json")
+
+    async def replace(self, manifest: Manifest) -> Manifest:
+        """Write the whole object over the version that it carries.
+
+        Raises:
+            ConflictError: It changed since.
+        """
+        metadata = manifest["metadata"]
+        path = kind_of(manifest).path(metadata.get("namespace"), metadata["name"])
+        return await self._write("PUT", path, {"fieldManager": FIELD_MANAGER}, manifest, "application/json")
+
+    async def merge(self, kind: Kind, namespace: str | None, name: str, patch: Manifest) -> Manifest:
+        """A merge patch, for what apply cannot say: finalizers of others' objects, annotations taken away."""
+        path = kind.path(namespace, name)
+        return await self._write("PATCH", path, {"fieldManager": FIELD_MANAGER}, patch, "application/merge-patch+json")
+
+    async def delete(
+        self, kind: Kind, namespace: str | None, name: str, *, uid: str, grace_s: int | None = None, version: str = ""
+    ) -> bool:
+        """Delete exactly this object; False if it was gone already.
+
+        Raises:
+            ConflictError: Another object has the name by now, or it changed since `version`.
+        """
+        preconditions = {"uid": uid, **({"resourceVersion": version} if version else {})}
+        options: Manifest = {"preconditions": preconditions, "propagationPolicy": "Background"}
+        if grace_s is not None:
+            options["gracePeriodSeconds"] = grace_s
+        try:
+            await self._write("DELETE", kind.path(namespace, name), {}, options, "application/json")
+        except KubeError as exc:
+            if exc.status == 404:
+                return False
+            raise
+        return True
+
+    async def event(self, about: Manifest, type_: str, reason: str, note: str, related: Manifest | None = None) -> None:
+        """Tell it in an Event; the same words again raise the count of the first. A failure is logged only."""
+        metadata = about["metadata"]
+        namespace = metadata.get("namespace", "default")
+        key = (str(metadata.get("uid")), reason, note)
+        now = _now()
+        name, count = self._told.get(key, ("", 0))
+        try:
+            if name:
+                patch = {"count": count + 1, "lastTimestamp": now}
+                await self._write("PATCH", EVENT.path(namespace, name), {}, patch, "application/merge-patch+json")
+                self._told[key] = (name, count + 1)
+                return
+            body: Manifest = {
+                "apiVersion": "v1",
+                "kind": "Event",
+                "metadata": {"generateName": f"{metadata['name']}.", "namespace": namespace},
+                "involvedObject": _reference(about),
+                "type": type_,
+                "reason": reason,
+                "message": note[:1024],
+                "source": {"component": FIELD_MANAGER},
+                "reportingComponent": FIELD_MANAGER,
+                "reportingInstance": FIELD_MANAGER,
+                "firstTimestamp": now,
+                "lastTimestamp": now,
+                "count": 1,
+            }
+            if related is not None:
+                body["related"] = _reference(related)
+            made = await self._write("POST", EVENT.path(namespace), {}, body, "application/json")
+            if len(self._told) >= EVENTS_REMEMBERED_MAX:
+                self._told.clear()
+            self._told[key] = (made["metadata"]["name"], 1)
+        except KubeError as exc:
+            self._told.pop(key, None)
+            _log.info("event_not_posted", reason=reason, error=str(exc))
+
+    def close(self) -> None:
+        """Give up the threads; calls under way end by their deadlines."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    # ---- calls ----
+
+    async def _write(self, method: str, path: str, query: dict[str, str], body: Any, content_type: str) -> Manifest:
+        self._before_write()
+        return await self._call(method, path, query, body, content_type)
+
+    async def _call(
+        self, method: str, path: str, query: dict[str, str] | None = None, body: Any = None, content_type: str = ""
+    ) -> Manifest:
+        call = partial(self._call_now, method, path, query or {}, body, content_type)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+
+    def _call_now(self, method: str, path: str, query: dict[str, str], body: Any, content_type: str) -> Manifest:
+        headers = {"Accept": "application/json"}
+        if content_type:
+            headers["Content-Type"] = content_type
+        # JSON is YAML: an apply patch may be sent as it is, which the library does for text only.
+        data: Any = json.dumps(body) if content_type.endswith("yaml") else body
+        self._api.update_params_for_auth(headers, [], ["BearerToken"], path, method, data)
+        url = f"{self._api.configuration.host}{path}" + (f"?{urlencode(query)}" if query else "")
+        try:
+            response = self._api.call_api(method, url, headers, data, _request_timeout=CALL_TIMEOUT_S)
+            raw = response.read()  # type: ignore[no-untyped-call]
+        except (ApiException, HTTPError, OSError) as exc:
+            raise KubeError(0, "Unreachable", f"{method} {path}: {exc}") from exc
+        try:
+            answer: Manifest = json.loads(raw) if raw else {}
+        except ValueError:
+            answer = {}
+        if response.status >= 400:
+            raise _error(response.status, answer, f"{method} {path}")
+        return answer
+
+
+def _error(status: int, answer: Manifest, what: str) -> KubeError:
+    reason, message = str(answer.get("reason", "")), str(answer.get("message", "")) or f"HTTP status {status}"
+    kind = {409: ConflictError, 422: InvalidError, 400: InvalidError}.get(status, KubeError)
+    return kind(status, reason, f"{what}: {message}")
+
+
+def _reference(about: Manifest) -> Manifest:
+    metadata = about["metadata"]
+    reference = {"apiVersion": about["apiVersion"], "kind": about["kind"], "name": metadata["name"]}
+    for name in ("namespace", "uid"):
+        if metadata.get(name):
+            reference[name] = metadata[name]
+    return reference
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _configuration() -> client.Configuration:
+    configuration = client.Configuration()
+    try:
+        config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+    except ConfigException:
+        config.load_kube_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+    configuration.connection_pool_maxsize = CALLS_AT_ONCE
+    return configuration

@@ -1,0 +1,97 @@
+"""What is wanted of each group, and when its members may be evicted.
+
+A member whose node is cordoned takes the heads away from its whole group first; then the budget of that group opens, if
+the brokers say that the member's data is whole elsewhere. Until then an eviction is refused, and whoever drains the node
+tries again. So heads have moved before anything is evicted, and nothing is evicted that is the last copy.
+"""
+
+from __future__ import annotations
+
+from ..spec.broker import Broker
+from .actions import Apply, AskCounts, AskGate, Plan, SetGroup
+from .children import Children
+from .observed import Observed
+
+INTENT_OF_STATE = {"Active": "ACTIVE", "Cordoned": "CORDONED", "Draining": "DRAINING"}
+LOOK_S = 1.0
+
+
+def set_intents(observed: Observed, plan: Plan) -> None:
+    """Tell the brokers what is wanted of each group."""
+    if observed.members is None:
+        return
+    for group in [*observed.wanted_groups, *observed.leaving_groups]:
+        view = observed.members.get(group)
+        if view is None:
+            continue
+        intent, weight, why = _wanted(observed, group)
+        if (view.intent, view.weight) != (intent, weight):
+            plan.actions.append(SetGroup(group, intent, weight, why))
+
+
+def open_budgets(observed: Observed, make: Children, plan: Plan) -> None:
+    """The budget of each group: one eviction where it is safe and wanted, none otherwise."""
+    evictable = _evictable(observed, plan)
+    for group in [*observed.wanted_groups, *observed.leaving_groups]:
+        plan.actions.append(Apply(make.budget(group, 1 if group in evictable else 0)))
+
+
+def leaving_members(observed: Observed) -> dict[str, list[Broker]]:
+    """Brokers whose node is cordoned or announced to go, by node."""
+    found: dict[str, list[Broker]] = {}
+    for broker in observed.all_holders():
+        pod = observed.pods.get(broker.name)
+        node = observed.nodes.get(pod.node) if pod is not None else None
+        if node is not None and node.is_leaving:
+            found.setdefault(node.name, []).append(broker)
+    return found
+
+
+def _wanted(observed: Observed, group: str) -> tuple[str, float, str]:
+    by_name = {item.spec.group: item for item in observed.groups.values()}
+    item = by_name.get(group)
+    weight = item.spec.weight if item is not None else 1.0
+    if group in observed.leaving_groups:
+        return "DRAINING", weight, f"the cluster has {observed.cluster.spec.groups} groups now"
+    state = item.spec.state if item is not None else "Active"
+    cordoned = [b.name for brokers in leaving_members(observed).values() for b in brokers if b.spec.group == group]
+    if state == "Active" and cordoned:
+        return "CORDONED", weight, f"the node of {cordoned[0]} is cordoned"
+    return INTENT_OF_STATE[state], weight, f"the BrokerGroup says {state}"
+
+
+def _evictable(observed: Observed, plan: Plan) -> frozenset[str]:
+    """Groups that may lose a member now: those with a member on the one node whose turn it is."""
+    leaving = leaving_members(observed)
+    if not leaving:
+        return frozenset()
+    plan.look_again(LOOK_S)
+    if observed.members is None:
+        plan.blocked_by.append("no broker answers: nothing is evicted")
+        return frozenset()
+    node, brokers = min(leaving.items())
+    waiting = sorted(set(leaving) - {node})
+    if waiting:
+        plan.blocked_by.append(f"node {node} is drained first; {', '.join(waiting)} after it")
+    if any(observed.members[b.spec.group].heads is None for b in brokers if b.spec.group in observed.members):
+        plan.actions.append(AskCounts())
+        return frozenset()
+    return frozenset(broker.spec.group for broker in brokers if _may_be_evicted(observed, broker, plan))
+
+
+def _may_be_evicted(observed: Observed, broker: Broker, plan: Plan) -> bool:
+    assert observed.members is not None
+    group, view = broker.spec.group, observed.members.get(broker.spec.group)
+    name = f"{group}-{broker.spec.slot}"
+    if view is None:
+        return False
+    if view.heads:
+        plan.blocked_by.append(f"{view.heads} heads stand on {group} still: {broker.name} is not evicted")
+        return False
+    gate = observed.gates.get(name)
+    if gate is None:
+        plan.actions.append(AskGate(name))
+        return False
+    if not gate.is_safe:
+        plan.blocked_by.append(f"{broker.name} is not evicted: {gate.text}")
+    return gate.is_safe

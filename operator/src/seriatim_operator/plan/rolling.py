@@ -1,0 +1,113 @@
+"""A rolling change: one member at a time, and only when the brokers say that the other copy is whole.
+
+The barrier holds whatever the record of the operation says: no pod is deleted while another desired pod is missing,
+unscheduled or not ready, so a template that does not work stops the change at its first member.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+from ..spec.broker import Broker
+from .actions import AskGate, BeginOperation, DeletePod, EndOperation, Plan, Planned
+from .children import Children
+from .members import hash_of
+from .observed import Observed, PodView
+
+OPERATION = "Roll"
+ANNOTATION_APPROVE = "seriatim.dev/approve"
+"""On a BrokerCluster: the hash of the plan that a person approves."""
+
+LOOK_S = 0.5
+
+
+def plan_hash(observed: Observed, make: Children) -> str:
+    """Names the change as a whole: it stays while the change goes on, and is another one for another template."""
+    text = ",".join(f"{broker.name}={hash_of(make.pod(broker))}" for broker in observed.all_holders())
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def roll(observed: Observed, make: Children, plan: Plan) -> None:
+    """The next step of a rolling change, if one is wanted."""
+    stale = _stale(observed, make)
+    _end_finished(observed, plan, {broker.name for broker, _ in stale})
+    if not stale:
+        return
+    names = ", ".join(broker.name for broker, _ in stale)
+    plan.planned += [Planned("Restart", broker.name, "its template changed") for broker, _ in stale]
+    if observed.cluster.spec.change_approval == "Manual":
+        wanted = plan_hash(observed, make)
+        if observed.cluster.metadata.annotations.get(ANNOTATION_APPROVE) != wanted:
+            plan.blocked_by.append(f"approval: annotate with {ANNOTATION_APPROVE}={wanted} to restart {names}")
+            return
+    broker, pod = stale[0]
+    obstacle = _barrier(observed, pod)
+    if obstacle:
+        plan.blocked_by.append(f"{broker.name} is not restarted: {obstacle}")
+        plan.look_again(LOOK_S)
+        return
+    _restart(observed, plan, broker, pod)
+
+
+def _restart(observed: Observed, plan: Plan, broker: Broker, pod: PodView) -> None:
+    operation = observed.cluster.status.operation
+    if operation is not None and (operation.kind, operation.object) != (OPERATION, broker.name):
+        plan.blocked_by.append(f"{operation.kind} of {operation.object} is under way")
+        plan.look_again(LOOK_S)
+        return
+    name = f"{broker.spec.group}-{broker.spec.slot}"
+    gate = observed.gates.get(name)
+    if pod.is_running and gate is None:
+        plan.actions.append(AskGate(name))
+        return
+    if pod.is_running and gate is not None and not gate.is_safe:
+        plan.blocked_by.append(f"{broker.name} is not restarted: {gate.text}")
+        plan.look_again(LOOK_S)
+        return
+    answer = gate.text if gate is not None else "its container does not run"
+    if operation is None:
+        plan.actions.append(BeginOperation(OPERATION, broker.name, "its template changed"))
+    else:
+        plan.actions.append(DeletePod(pod.name, pod.uid, "TemplateChanged", f"restarts {broker.name}: {answer}"))
+
+
+def _end_finished(observed: Observed, plan: Plan, stale: set[str]) -> None:
+    """Give the operation back once the member serves with its new template, or is no more."""
+    operation = observed.cluster.status.operation
+    if operation is None or operation.kind != OPERATION:
+        return
+    pod = observed.pods.get(operation.object)
+    is_gone = operation.object not in observed.brokers
+    is_done = pod is not None and pod.is_ready and not pod.is_deleting and operation.object not in stale
+    if is_gone or is_done:
+        plan.actions.append(EndOperation(f"{operation.object} serves again"))
+
+
+def _stale(observed: Observed, make: Children) -> list[tuple[Broker, PodView]]:
+    """Members whose pod is not as it should be, broken ones first, then group by group."""
+    found: list[tuple[Broker, PodView]] = []
+    for broker in observed.all_holders():
+        pod = observed.pods.get(broker.name)
+        if pod is None or pod.is_deleting:
+            continue
+        if pod.template_hash != hash_of(make.pod(broker)):
+            found.append((broker, pod))
+    return sorted(found, key=lambda item: (item[1].is_ready, int(item[0].spec.group[1:]), -item[0].spec.slot))
+
+
+def _barrier(observed: Observed, candidate: PodView) -> str:
+    """Why nothing may be restarted now; empty if it may."""
+    for broker in observed.all_holders():
+        pod = observed.pods.get(broker.name)
+        if pod is None:
+            return f"pod {broker.name} is not there"
+        if pod.name == candidate.name:
+            continue
+        if pod.is_deleting:
+            return f"pod {broker.name} is on its way out"
+        if not pod.is_scheduled:
+            return f"pod {broker.name} has no node"
+        if not pod.is_ready:
+            return f"pod {broker.name} is not ready"
+    lost = [b.name for b in observed.brokers.values() if b.status.disk_lost and not b.status.released]
+    return f"the disk of {lost[0]} is being replaced" if lost else ""

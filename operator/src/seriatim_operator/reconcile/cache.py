@@ -1,0 +1,53 @@
+"""What the watches have told: the newest manifest of each object, by kind and name.
+
+A cache may lag behind the API, so nothing is taken away on its word alone: before a disruptive step the same questions
+are asked of the API itself (`cluster.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+Manifest = dict[str, Any]
+
+_UNREAD = ("managedFields",)
+"""Parts of metadata that nobody reads here, and that make most of an object's size."""
+
+
+class Cache:
+    """Objects by kind, namespace and name."""
+
+    def __init__(self) -> None:
+        self._objects: dict[str, dict[tuple[str, str], Manifest]] = {}
+
+    def put(self, kind: str, manifest: Manifest) -> None:
+        """An object as the API says it is."""
+        metadata = {name: value for name, value in manifest["metadata"].items() if name not in _UNREAD}
+        self._objects.setdefault(kind, {})[_key(metadata)] = {**manifest, "metadata": metadata}
+
+    def drop(self, kind: str, manifest: Manifest) -> None:
+        """An object that is no more; a later one of the same name stays."""
+        objects = self._objects.get(kind, {})
+        key = _key(manifest["metadata"])
+        found = objects.get(key)
+        if found is not None and found["metadata"].get("uid") == manifest["metadata"].get("uid"):
+            del objects[key]
+
+    def get(self, kind: str, namespace: str, name: str) -> Manifest | None:
+        """One object, if it was seen."""
+        return self._objects.get(kind, {}).get((namespace, name))
+
+    def of(self, kind: str, namespace: str | None = None) -> Iterator[Manifest]:
+        """All objects of a kind, or those of one namespace."""
+        for (where, _), manifest in list(self._objects.get(kind, {}).items()):
+            if namespace is None or where == namespace:
+                yield manifest
+
+    def count(self, kind: str) -> int:
+        """How many objects of a kind there are."""
+        return len(self._objects.get(kind, {}))
+
+
+def _key(metadata: Manifest) -> tuple[str, str]:
+    return str(metadata.get("namespace") or ""), str(metadata["name"])

@@ -1,0 +1,39 @@
+"""What the operator's process is told: environment variables `SERIATIM_OPERATOR_*`, as the chart sets them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import field_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+
+class OperatorSettings(BaseSettings):
+    """Everything that can be said to the operator.
+
+    Attributes:
+        namespace: Where it runs, and has its Lease.
+        watch_namespaces: Namespaces whose objects it reconciles; none for all, which needs a ClusterRole.
+        identity: Of this process, unique: the pod's name and UID.
+        broker_image: The brokers' image where a cluster names none.
+        lease_name: Of the Lease by which one operator at a time acts.
+        metrics_listen: `host:port` of metrics and health.
+        log_level: The least severe level that is written.
+        cluster_domain: The domain of the cluster's DNS.
+    """
+
+    model_config = SettingsConfigDict(env_prefix="SERIATIM_OPERATOR_", frozen=True, extra="forbid")
+
+    namespace: str = "default"
+    watch_namespaces: Annotated[tuple[str, ...], NoDecode] = ()
+    identity: str = ""
+    broker_image: str = "seriatim.dev/broker:dev"
+    lease_name: str = "seriatim-operator"
+    metrics_listen: str = "0.0.0.0:7102"
+    log_level: str = "info"
+    cluster_domain: str = "cluster.local"
+
+    @field_validator("watch_namespaces", mode="before")
+    @classmethod
+    def _split(cls, value: object) -> object:
+        return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value

@@ -1,0 +1,286 @@
+"""What is reported of a cluster, its groups and its brokers: pure functions of what was observed and planned."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from ..plan.actions import Apply, BeginOperation, EndOperation, MarkLost, Plan
+from ..plan.cluster import OPERATION_S
+from ..plan.cordon import leaving_members
+from ..plan.loss import is_gone
+from ..plan.observed import Ended, Observed, PodView
+from ..spec.broker import Broker, BrokerStatus, DiskLost, Released
+from ..spec.cluster import BrokerClusterStatus, Operation, PlannedChange
+from ..spec.group import BrokerGroup, BrokerGroupStatus, MemberStatus
+from .conditions import Fact, settle
+
+DISK_REASONS = {
+    "ForeignDiskError": "ForeignDisk",
+    "WipedDiskError": "WipedDisk",
+    "OldDiskError": "OldDisk",
+    "DiskInUseError": "ClonedDisk",
+    "LostDiskError": "LostDisk",
+    "NewerFormatError": "NewerFormat",
+    "CorruptionError": "Corrupt",
+}
+"""What a broker says in its status file when it refuses its disk, and the condition's reason."""
+
+PORT = 7100
+
+
+def time_of(now_s: float) -> datetime:
+    """A time of the API, to the second."""
+    return datetime.fromtimestamp(int(now_s), UTC)
+
+
+# ---- brokers --------------------------------------------------------------------------------------------
+
+
+def broker_status(observed: Observed, broker: Broker, plan: Plan) -> BrokerStatus:
+    """What is true of one incarnation; what was latched stays."""
+    before, pod, claim = broker.status, observed.pods.get(broker.name), observed.claims.get(broker.name)
+    member = observed.member(f"{broker.spec.group}-{broker.spec.slot}")
+    incarnation, run = before.incarnation, before.run
+    for end in pod.ended if pod is not None else ():
+        incarnation, run = end.incarnation or incarnation, end.run or run
+    if member is not None and pod is not None and pod.is_ready and before.disk_lost is None:
+        incarnation, run = member.incarnation, member.run  # it serves, so the slot is its disk's
+    lost = before.disk_lost
+    for action in plan.actions:
+        if isinstance(action, MarkLost) and action.broker_object == broker.name and lost is None:
+            lost = DiskLost(at=time_of(observed.now_s), proof=action.proof)
+    released = before.released
+    if before.disk_lost is not None and released is None and pod is None and claim is None:
+        released = Released(at=time_of(observed.now_s))
+    disk = before.disk
+    if claim is not None:
+        disk = f"{claim.name}: {claim.volume}" if claim.volume else claim.name
+    facts = _broker_facts(observed, broker, pod, incarnation, is_lost=lost is not None)
+    return BrokerStatus(
+        observed_generation=broker.metadata.generation,
+        conditions=settle(before.conditions, facts, generation=broker.metadata.generation, now_s=observed.now_s),
+        phase="Released" if released else "DiskLost" if lost else _phase(pod),
+        node=(pod.node if pod is not None else "") or before.node,
+        incarnation=incarnation,
+        run=run,
+        disk=disk,
+        disk_lost=lost,
+        released=released,
+    )
+
+
+def _phase(pod: PodView | None) -> Any:
+    if pod is None or not pod.is_scheduled:
+        return "Pending"
+    return "Running" if pod.is_running else "Pending" if not pod.ended else "Stopped"
+
+
+def _broker_facts(
+    observed: Observed, broker: Broker, pod: PodView | None, incarnation: str, *, is_lost: bool
+) -> list[Fact]:
+    claim = observed.claims.get(broker.name)
+    refusal = _refusal(pod)
+    if is_lost:
+        ready = Fact("Ready", "False", "DiskLost", "its disk is given up; another one takes its slot")
+    elif pod is not None and pod.is_ready:
+        ready = Fact("Ready", "True", "Serving")
+    elif refusal is not None:
+        ready = Fact("Ready", "False", "Refused", refusal.text)
+    elif pod is not None and pod.is_running:
+        ready = Fact("Ready", "False", "Starting")
+    else:
+        waiting = f"the kubelet says {pod.waiting}" if pod is not None and pod.waiting else ""
+        ready = Fact("Ready", "False", "NotRunning", waiting)
+    scheduled = (
+        Fact("Scheduled", "False", "NoPod")
+        if pod is None
+        else Fact("Scheduled", "True", "OnNode", pod.node)
+        if pod.is_scheduled
+        else Fact(
+            "Scheduled", "False", "NoNode", "no node takes it: kubectl describe pod says which rule each node breaks"
+        )
+    )
+    bound = (
+        Fact("StorageBound", "False", "NoClaim")
+        if claim is None
+        else Fact("StorageBound", "True", "Bound", claim.volume)
+        if claim.volume
+        else Fact("StorageBound", "False", "Unbound", "the class has no volume for it on a node that takes it")
+    )
+    return [ready, scheduled, bound, _disk_fact(observed, broker, pod, refusal, incarnation, is_lost=is_lost)]
+
+
+def _disk_fact(
+    observed: Observed, broker: Broker, pod: PodView | None, refusal: Ended | None, incarnation: str, *, is_lost: bool
+) -> Fact:
+    if is_lost:
+        return Fact("DiskHealthy", "False", "GivenUp")
+    if is_gone(observed, broker):
+        hosts = ", ".join(sorted(observed.hosts_of(broker)))
+        timeout_s = observed.cluster.spec.node_loss_timeout_seconds
+        return Fact(
+            "DiskHealthy", "False", "NodeGone", f"no Node bears the host name {hosts}; given up after {timeout_s} s"
+        )
+    if refusal is not None and refusal.error in DISK_REASONS:
+        return Fact("DiskHealthy", "False", DISK_REASONS[refusal.error], refusal.text)
+    if incarnation or (pod is not None and pod.is_ready):
+        return Fact("DiskHealthy", "True", "Accepted")
+    return Fact("DiskHealthy", "Unknown", "NotJoined")
+
+
+def _refusal(pod: PodView | None) -> Ended | None:
+    """Why the container does not serve, in its own words; nothing once it runs for good."""
+    if pod is None or pod.is_ready or not pod.ended or not pod.ended[-1].error:
+        return None
+    return pod.ended[-1]
+
+
+# ---- groups ---------------------------------------------------------------------------------------------
+
+
+def group_status(observed: Observed, item: BrokerGroup) -> BrokerGroupStatus:
+    """What is true of one group."""
+    group, before = item.spec.group, item.status
+    holders = observed.holders(group)
+    members = tuple(_member_status(observed, broker) for broker in holders)
+    view = (observed.members or {}).get(group)
+    heads = view.heads if view is not None and view.heads is not None else before.heads
+    segments = view.segments if view is not None and view.segments is not None else before.segments
+    ready = len(members) >= observed.cluster.spec.members_per_group and all(member.ready for member in members)
+    away = ", ".join(member.broker for member in members if not member.ready) or "members are missing"
+    if observed.members is None:
+        whole = Fact("Whole", "Unknown", "Unknown", "no broker answers")
+    else:
+        is_whole = (
+            view is not None
+            and len(view.members) >= 2
+            and all(m.is_admitted and m.is_live and not m.is_certified for m in view.members)
+        )
+        whole = Fact.of("Whole", is_whole, "AllThere" if is_whole else "Incomplete")
+    if heads is None or segments is None:
+        drained = Fact("Drained", "Unknown", "NotCounted")
+    else:
+        drained = Fact.of("Drained", not heads and not segments, "HoldsData" if heads or segments else "Empty")
+    facts = [Fact.of("Ready", ready, "Serving" if ready else "MembersAway", "" if ready else away), whole, drained]
+    return BrokerGroupStatus(
+        observed_generation=item.metadata.generation,
+        conditions=settle(before.conditions, facts, generation=item.metadata.generation, now_s=observed.now_s),
+        members=members,
+        heads=heads,
+        segments=segments,
+    )
+
+
+def _member_status(observed: Observed, broker: Broker) -> MemberStatus:
+    pod = observed.pods.get(broker.name)
+    member = observed.member(f"{broker.spec.group}-{broker.spec.slot}")
+    return MemberStatus(
+        slot=broker.spec.slot,
+        broker=broker.name,
+        node=pod.node if pod is not None else "",
+        role="",
+        ready=pod is not None and pod.is_ready,
+        incarnation=member.incarnation if member is not None else "",
+    )
+
+
+# ---- the cluster ----------------------------------------------------------------------------------------
+
+
+def cluster_status(observed: Observed, plan: Plan, hash_: str, cluster_id: str) -> BrokerClusterStatus:
+    """What is true of the cluster, with the operation as the plan leaves it."""
+    cluster, before = observed.cluster, observed.cluster.status
+    ready_groups = sum(_is_ready(observed, group) for group in observed.wanted_groups)
+    facts = _cluster_facts(observed, plan, ready_groups)
+    return BrokerClusterStatus(
+        observed_generation=cluster.metadata.generation,
+        conditions=settle(before.conditions, facts, generation=cluster.metadata.generation, now_s=observed.now_s),
+        groups=len({broker.spec.group for broker in observed.brokers.values()}),
+        ready_groups=ready_groups,
+        selector=f"seriatim.dev/cluster={cluster.name},app.kubernetes.io/component=broker",
+        cluster_id=cluster_id or before.cluster_id,
+        bootstrap=f"{cluster.name}.{cluster.namespace}.svc:{PORT}",
+        planned_changes=tuple(
+            PlannedChange(action=change.action, object=change.object, reason=change.reason, hash=hash_)
+            for change in plan.planned[:100]
+        ),
+        operation=operation_after(observed, plan),
+        blocked_by="; ".join(plan.blocked_by)[:1024],
+    )
+
+
+def operation_after(observed: Observed, plan: Plan) -> Operation | None:
+    """The operation as the plan leaves it."""
+    operation = observed.cluster.status.operation
+    for action in plan.actions:
+        if isinstance(action, EndOperation):
+            operation = None
+        elif isinstance(action, BeginOperation):
+            operation = Operation(
+                kind=action.kind,
+                object=action.object,
+                started_at=time_of(observed.now_s),
+                expires_at=time_of(observed.now_s + OPERATION_S),
+            )
+    return operation
+
+
+def _is_ready(observed: Observed, group: str) -> bool:
+    holders = observed.holders(group)
+    pods = [observed.pods.get(broker.name) for broker in holders]
+    return len(holders) >= observed.cluster.spec.members_per_group and all(p is not None and p.is_ready for p in pods)
+
+
+def _cluster_facts(observed: Observed, plan: Plan, ready_groups: int) -> list[Fact]:
+    wanted = len(observed.wanted_groups)
+    serving = f"{ready_groups} of {wanted} groups"
+    ready = Fact.of(
+        "Ready",
+        ready_groups == wanted,
+        "AllServing" if ready_groups == wanted else "SomeServing" if ready_groups else "NotServing",
+        serving,
+    )
+    degraded = _degraded(observed, plan, ready_groups == wanted)
+    operation = operation_after(observed, plan)
+    waits = "; ".join(plan.blocked_by)
+    if observed.cluster.spec.paused:
+        progressing = Fact("Progressing", "False", "Paused", "spec.paused is set")
+    elif operation is not None:
+        progressing = Fact("Progressing", "True", "Operating", f"{operation.kind} of {operation.object}")
+    elif waits:
+        progressing = Fact("Progressing", "True", "Waiting", waits)
+    elif ready.status != "True":
+        progressing = Fact("Progressing", "True", "Applying", serving)
+    else:
+        progressing = Fact("Progressing", "False", "AsWanted")
+    quiesced = progressing.status == "False"
+    stable = quiesced and ready.status == "True" and degraded.status == "False"
+    return [
+        ready,
+        progressing,
+        degraded,
+        Fact.of("Quiesced", quiesced, "Done" if quiesced else "Busy"),
+        Fact.of("Stable", stable, "Steady" if stable else "Unsteady"),
+    ]
+
+
+def _degraded(observed: Observed, plan: Plan, all_ready: bool) -> Fact:
+    if plan.problems:
+        reason, message = plan.problems[0]
+        return Fact("Degraded", "True", reason, "; ".join(text for _, text in plan.problems) or message)
+    gone = [broker.name for broker in observed.all_holders() if is_gone(observed, broker)]
+    if gone:
+        return Fact("Degraded", "True", "NodeGone", f"the machine of {', '.join(gone)} is gone")
+    started = observed.cluster.status.is_true("Ready") or observed.cluster.status.cluster_id
+    if not all_ready and started:
+        away = [b.name for b in observed.all_holders() if not ((p := observed.pods.get(b.name)) and p.is_ready)]
+        leaving = [name for name, brokers in leaving_members(observed).items() if brokers]
+        note = f"{', '.join(away) or 'members are missing'}" + (f" (cordoned: {', '.join(leaving)})" if leaving else "")
+        return Fact("Degraded", "True", "MembersAway", note)
+    return Fact("Degraded", "False", "Healthy")
+
+
+def is_applied(plan: Plan) -> bool:
+    """Whether the plan makes or changes no child."""
+    return not any(isinstance(action, Apply) for action in plan.actions)

@@ -1,0 +1,88 @@
+"""The closed lists of reasons: what may stand in `reason` of each condition, and what it means.
+
+Alerts, scripts and people rely on these words; a new one is added here first. `docs/reference/conditions.md` is made
+from this table.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+CLUSTER: Final = {
+    "Ready": {
+        "AllServing": "every member of every group serves",
+        "SomeServing": "at least one whole group serves, others do not",
+        "NotServing": "no group is whole: nothing is accepted",
+    },
+    "Progressing": {
+        "AsWanted": "nothing is left to do for this generation",
+        "Applying": "children are being made or changed",
+        "Operating": "the one disruptive operation is under way",
+        "Waiting": "the next step waits; blockedBy says for what",
+        "Paused": "spec.paused is set",
+    },
+    "Degraded": {
+        "Healthy": "nothing is wrong",
+        "MembersAway": "some members do not serve",
+        "NodeGone": "a machine with a disk of the cluster is gone",
+        "StorageClassUnknown": "the storage class does not exist",
+        "StorageClassImmediate": "the storage class binds before scheduling",
+        "ClassCannotExpand": "larger volumes are wanted, and the class does not expand them",
+        "SettingsInvalid": "spec.settings has a name or value that brokers do not know",
+        "TooFewNodes": "there are fewer nodes than members of a group",
+        "CertificateInvalid": "the authority or a certificate cannot be used",
+        "OneMachineHoldsAll": "the loss of one machine would leave no whole group",
+        "EtcdUnreachable": "brokers cannot start, for etcd does not answer them",
+    },
+    "Quiesced": {
+        "Done": "nothing happens until somebody changes something",
+        "Busy": "steps are under way or awaited",
+    },
+    "Stable": {
+        "Steady": "quiesced, ready and not degraded",
+        "Unsteady": "one of these is not so",
+    },
+}
+
+GROUP: Final = {
+    "Ready": {"Serving": "all members serve", "MembersAway": "a member does not serve"},
+    "Whole": {
+        "AllThere": "all members are admitted and live: segments can be opened here",
+        "Incomplete": "a member is missing: no segment is opened here while another group is whole",
+        "Unknown": "no broker answers",
+    },
+    "Drained": {
+        "Empty": "no head and no segment lies here",
+        "HoldsData": "heads or segments lie here",
+        "NotCounted": "nobody asked",
+    },
+}
+
+BROKER: Final = {
+    "Ready": {
+        "Serving": "admitted and serving",
+        "Starting": "its container runs and does not serve yet",
+        "NotRunning": "its container does not run",
+        "Refused": "it refuses to start; DiskHealthy or the message says why",
+        "DiskLost": "its disk is given up",
+    },
+    "Scheduled": {"OnNode": "it has a node", "NoNode": "no node was found for it", "NoPod": "it has no pod"},
+    "StorageBound": {
+        "Bound": "its claim has a volume",
+        "Unbound": "its claim has none yet",
+        "NoClaim": "it has no claim",
+    },
+    "DiskHealthy": {
+        "Accepted": "the brokers know the disk by its passport",
+        "NotJoined": "it has not joined yet",
+        "NodeGone": "no node bears the host name that the volume is bound to",
+        "ForeignDisk": "the disk is another member's or another cluster's",
+        "WipedDisk": "the directory is empty, and the slot's disk was not",
+        "OldDisk": "the directory is an older copy of the disk",
+        "ClonedDisk": "the disk is in use by another process",
+        "LostDisk": "the disk was declared lost and must not come back",
+        "NewerFormat": "the disk was written by a newer version",
+        "Corrupt": "the disk's passport or log cannot be read",
+        "GivenUp": "the disk is proved lost, and replaced",
+    },
+}
