@@ -1,0 +1,39 @@
+"""The small children: objects of our own kinds, and the account that brokers run under."""
+
+from __future__ import annotations
+
+from ..spec.base import API_GROUP, API_VERSION
+from ..spec.broker import BrokerSpec
+from ..spec.cluster import BrokerCluster
+from .names import (
+    LABEL_GROUP,
+    Manifest,
+    broker_labels,
+    broker_object_name,
+    child,
+    common_labels,
+    group_object_name,
+    service_account_name,
+)
+
+_OURS = f"{API_GROUP}/{API_VERSION}"
+
+
+def service_account(cluster: BrokerCluster) -> Manifest:
+    """An account with no rights, whose token is not given to anyone."""
+    manifest = child(cluster, "v1", "ServiceAccount", service_account_name(cluster.name))
+    return {**manifest, "automountServiceAccountToken": False}
+
+
+def broker_group(cluster: BrokerCluster, group: str) -> Manifest:
+    """A group's object. Weight and state are its users' to write: the operator does not name them."""
+    labels = {**common_labels(cluster.name), LABEL_GROUP: group}
+    manifest = child(cluster, _OURS, "BrokerGroup", group_object_name(cluster.name, group), labels=labels)
+    return {**manifest, "spec": {"cluster": cluster.name, "group": group}}
+
+
+def broker(cluster: BrokerCluster, spec: BrokerSpec) -> Manifest:
+    """An incarnation's object."""
+    assert spec.cluster == cluster.name, "a broker of another cluster"
+    manifest = child(cluster, _OURS, "Broker", broker_object_name(spec), labels=broker_labels(spec))
+    return {**manifest, "spec": spec.to_manifest()}

@@ -1,0 +1,93 @@
+"""The brokers' settings file, and the hash that says whether a running broker has what is wanted."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+import tomli_w
+
+from ..spec.cluster import BrokerCluster
+from ..spec.values import parse_quantity
+from .names import (
+    ADMIN_PORT,
+    BROKER_PORT,
+    CONFIG_FILE,
+    CONFIG_PATH,
+    DATA_PATH,
+    ETCD_TLS_DIRECTORY,
+    TLS_DIRECTORY,
+    Manifest,
+    child,
+    config_name,
+    protocol_cluster_name,
+)
+from .settings import parse_settings
+
+HASH_LENGTH = 16
+
+
+def broker_toml(cluster: BrokerCluster) -> str:
+    """What all brokers of a cluster are told; what differs between them is in their environment.
+
+    Raises:
+        SettingsError: `spec.settings` cannot be given to a broker.
+    """
+    spec = cluster.spec
+    table: dict[str, Any] = {
+        "cluster": protocol_cluster_name(cluster),
+        "data": DATA_PATH,
+        "listen": f"0.0.0.0:{BROKER_PORT}",
+        "admin_listen": f"0.0.0.0:{ADMIN_PORT}",
+        "coordinator": list(spec.etcd.endpoints),
+        **parse_settings(spec.settings),
+    }
+    if spec.tls.enabled:
+        table |= _tls_paths("tls", TLS_DIRECTORY)
+    if spec.etcd.tls_secret is not None:
+        table |= _tls_paths("coordinator_tls", ETCD_TLS_DIRECTORY)
+    return tomli_w.dumps(dict(sorted(table.items())))
+
+
+def config_map(cluster: BrokerCluster) -> Manifest:
+    """The ConfigMap with the settings file.
+
+    Raises:
+        SettingsError: `spec.settings` cannot be given to a broker.
+    """
+    manifest = child(cluster, "v1", "ConfigMap", config_name(cluster.name))
+    return {**manifest, "data": {CONFIG_FILE: broker_toml(cluster)}}
+
+
+def template_hash(cluster: BrokerCluster, default_image: str) -> str:
+    """Changes when, and only when, the brokers have to be restarted to get what is wanted.
+
+    Only what somebody wants goes in, never what a builder makes of it: a newer operator that writes pods differently
+    must not restart a broker by that alone. Labels, annotations and certificates change in place; what decides on which
+    node a pod may be counts when it is placed, and a broker whose disk is on a node cannot be placed elsewhere anyway.
+
+    Raises:
+        SettingsError: `spec.settings` cannot be given to a broker.
+    """
+    spec, template = cluster.spec, cluster.spec.pod_template
+    inputs = {
+        "image": spec.image or default_image,
+        "settings": parse_settings(spec.settings),
+        "etcd": [list(spec.etcd.endpoints), spec.etcd.tls_secret],
+        "tls": spec.tls.enabled,
+        "env": [[variable.name, variable.value] for variable in template.env],
+        "resources": {
+            kind: {name: str(parse_quantity(amount).normalize()) for name, amount in amounts.items()}
+            for kind, amounts in (("requests", template.resources.requests), ("limits", template.resources.limits))
+        },
+    }
+    text = json.dumps(inputs, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:HASH_LENGTH]
+
+
+def _tls_paths(prefix: str, directory: str) -> dict[str, str]:
+    return {
+        f"{prefix}_{what}": f"{CONFIG_PATH}/{directory}/{file}"
+        for what, file in (("ca", "ca.crt"), ("cert", "tls.crt"), ("key", "tls.key"))
+    }

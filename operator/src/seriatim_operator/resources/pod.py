@@ -1,0 +1,240 @@
+"""A broker's pod: one container, restricted as far as Kubernetes can restrict it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Final
+
+from ..spec.broker import BrokerSpec
+from ..spec.cluster import BrokerCluster, PodTemplate
+from .config import template_hash
+from .names import (
+    ADMIN_PORT,
+    ADMIN_PORT_NAME,
+    ANNOTATION_TEMPLATE_HASH,
+    BROKER_PORT,
+    BROKER_PORT_NAME,
+    CONFIG_FILE,
+    CONFIG_PATH,
+    CONTAINER,
+    ETCD_TLS_DIRECTORY,
+    STATUS_FILE,
+    TLS_DIRECTORY,
+    USER_ID,
+    VOLUME_PATH,
+    Manifest,
+    broker_address,
+    broker_labels,
+    broker_name,
+    broker_object_name,
+    brokers_name,
+    child,
+    config_name,
+    group_selector_labels,
+    selector_labels,
+    service_account_name,
+    tls_secret_name,
+)
+from .settings import STOP_DEADLINE_DEFAULT_S, parse_settings
+
+HOSTNAME_KEY: Final = "kubernetes.io/hostname"
+
+GRACE_MARGIN_S: Final = 27
+"""On top of the broker's own deadline to hand over (3 s): closing the database, and a slow machine; 30 s in all."""
+
+STARTUP_S_MAX: Final = 3600
+"""A broker that replays a long log must not be killed for it: it would begin again."""
+
+_LIVENESS_FAILURES_MAX: Final = 6
+"""Of 10 s each: an event loop that stood for a minute will not turn again. Safety needs no probe, it has fences."""
+
+
+def pod(cluster: BrokerCluster, broker: BrokerSpec, default_image: str) -> Manifest:
+    """The pod of one incarnation.
+
+    Args:
+        cluster: Whose broker it is.
+        broker: Which member, on which disk.
+        default_image: For a cluster that names none.
+
+    Raises:
+        SettingsError: `spec.settings` cannot be given to a broker.
+    """
+    template = cluster.spec.pod_template
+    manifest = child(
+        cluster,
+        "v1",
+        "Pod",
+        broker_object_name(broker),
+        labels={**template.labels, **broker_labels(broker)},
+        annotations={**template.annotations, ANNOTATION_TEMPLATE_HASH: template_hash(cluster, default_image)},
+    )
+    spec: Manifest = {
+        "hostname": broker_name(broker.group, broker.slot),
+        "subdomain": brokers_name(cluster.name),
+        "serviceAccountName": service_account_name(cluster.name),
+        "automountServiceAccountToken": False,
+        # Variables made from Services of the namespace can look like settings of ours (SERIATIM_...).
+        "enableServiceLinks": False,
+        "restartPolicy": "Always",
+        "terminationGracePeriodSeconds": _grace_s(cluster),
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": USER_ID,
+            "runAsGroup": USER_ID,
+            "fsGroup": USER_ID,
+            "fsGroupChangePolicy": "OnRootMismatch",
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "affinity": _affinity(broker),
+        "topologySpreadConstraints": _spread(broker, template.zone_key),
+        "tolerations": _tolerations(template),
+        "containers": [_container(cluster, broker, default_image)],
+        "volumes": _volumes(cluster, broker),
+    }
+    if template.node_selector:
+        spec["nodeSelector"] = dict(template.node_selector)
+    if template.priority_class_name is not None:
+        spec["priorityClassName"] = template.priority_class_name
+    if template.image_pull_secrets:
+        spec["imagePullSecrets"] = [{"name": secret.name} for secret in template.image_pull_secrets]
+    return {**manifest, "spec": spec}
+
+
+def pod_in_place(existing: Mapping[str, Any], wanted: Manifest) -> Manifest:
+    """What may be applied to a pod that exists: labels and annotations, for the rest of a pod does not change.
+
+    The hash stays that of the pod's birth: it says what the pod has, not what is wanted. The spec is repeated as it is,
+    because server-side apply takes away what a manager no longer names.
+    """
+    born_with = (existing["metadata"].get("annotations") or {}).get(ANNOTATION_TEMPLATE_HASH, "")
+    metadata = wanted["metadata"]
+    annotations = {**metadata.get("annotations", {}), ANNOTATION_TEMPLATE_HASH: born_with}
+    return {**wanted, "metadata": {**metadata, "annotations": annotations}, "spec": existing["spec"]}
+
+
+def _grace_s(cluster: BrokerCluster) -> int:
+    stop_deadline = parse_settings(cluster.spec.settings).get("stop_deadline_s", STOP_DEADLINE_DEFAULT_S)
+    return math.ceil(float(stop_deadline)) + GRACE_MARGIN_S
+
+
+def _container(cluster: BrokerCluster, broker: BrokerSpec, default_image: str) -> Manifest:
+    template = cluster.spec.pod_template
+    scheme = "HTTPS" if cluster.spec.tls.enabled else "HTTP"
+    container: Manifest = {
+        "name": CONTAINER,
+        "image": cluster.spec.image or default_image,
+        "imagePullPolicy": template.image_pull_policy,
+        # Arguments only: the image's entry point is an init that runs `seriatim`.
+        "args": ["broker", "--config", f"{CONFIG_PATH}/{CONFIG_FILE}"],
+        "env": _environment(cluster, broker),
+        "ports": [
+            {"name": BROKER_PORT_NAME, "containerPort": BROKER_PORT, "protocol": "TCP"},
+            {"name": ADMIN_PORT_NAME, "containerPort": ADMIN_PORT, "protocol": "TCP"},
+        ],
+        "startupProbe": _probe("/healthz", scheme, period_s=1, failures=STARTUP_S_MAX),
+        "readinessProbe": _probe("/readyz", scheme, period_s=2, failures=2),
+        "livenessProbe": _probe("/healthz", scheme, period_s=10, failures=_LIVENESS_FAILURES_MAX),
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        # What the broker leaves here says which run ended: the evidence for its death certificate.
+        "terminationMessagePath": STATUS_FILE,
+        "terminationMessagePolicy": "File",
+        "volumeMounts": [
+            {"name": "data", "mountPath": VOLUME_PATH},
+            {"name": "config", "mountPath": CONFIG_PATH, "readOnly": True},
+            {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 - a volume of the pod's own
+        ],
+    }
+    amounts = {
+        kind: dict(values)
+        for kind, values in (("requests", template.resources.requests), ("limits", template.resources.limits))
+        if values
+    }
+    if amounts:
+        container["resources"] = amounts
+    return container
+
+
+def _environment(cluster: BrokerCluster, broker: BrokerSpec) -> list[Manifest]:
+    variables = {
+        "SERIATIM_GROUP": broker.group,
+        "SERIATIM_SLOT": str(broker.slot),
+        "SERIATIM_ADVERTISE": broker_address(cluster, broker.group, broker.slot),
+        "SERIATIM_STATUS_FILE": STATUS_FILE,
+    }
+    if broker.replaces is not None:
+        variables["SERIATIM_REPLACE_DISK_OF"] = broker.replaces
+    users = {variable.name: variable.value for variable in cluster.spec.pod_template.env}
+    return [{"name": name, "value": value} for name, value in {**users, **variables}.items()]
+
+
+def _probe(path: str, scheme: str, period_s: int, failures: int) -> Manifest:
+    return {
+        "httpGet": {"path": path, "port": ADMIN_PORT_NAME, "scheme": scheme},
+        "periodSeconds": period_s,
+        # A loaded machine answers late; a probe that times out too soon is a failover too many.
+        "timeoutSeconds": 5,
+        "failureThreshold": failures,
+    }
+
+
+def _volumes(cluster: BrokerCluster, broker: BrokerSpec) -> list[Manifest]:
+    """Disk, scratch space, and one volume for all files, so that they change together."""
+    sources: list[Manifest] = [
+        {"configMap": {"name": config_name(cluster.name), "items": [{"key": CONFIG_FILE, "path": CONFIG_FILE}]}}
+    ]
+    if cluster.spec.tls.enabled:
+        sources.append(_secret_files(tls_secret_name(cluster.name, "broker"), TLS_DIRECTORY))
+    if cluster.spec.etcd.tls_secret is not None:
+        sources.append(_secret_files(cluster.spec.etcd.tls_secret, ETCD_TLS_DIRECTORY))
+    return [
+        {"name": "data", "persistentVolumeClaim": {"claimName": broker_object_name(broker)}},
+        {"name": "config", "projected": {"defaultMode": 0o440, "sources": sources}},
+        {"name": "tmp", "emptyDir": {"sizeLimit": "64Mi"}},
+    ]
+
+
+def _secret_files(secret: str, directory: str) -> Manifest:
+    files = ("ca.crt", "tls.crt", "tls.key")
+    return {"secret": {"name": secret, "items": [{"key": file, "path": f"{directory}/{file}"} for file in files]}}
+
+
+def _affinity(broker: BrokerSpec) -> Manifest:
+    """Never two members of a group on one machine: they hold the same messages."""
+    selector = {"matchLabels": group_selector_labels(broker.cluster, broker.group)}
+    term = {"labelSelector": selector, "topologyKey": HOSTNAME_KEY}
+    return {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+
+
+def _spread(broker: BrokerSpec, zone_key: str) -> list[Manifest]:
+    """Members of a group over zones, all brokers over machines, where that is possible."""
+
+    def over(key: str, labels: dict[str, str]) -> Manifest:
+        return {
+            "maxSkew": 1,
+            "topologyKey": key,
+            "whenUnsatisfiable": "ScheduleAnyway",
+            "labelSelector": {"matchLabels": labels},
+        }
+
+    group = group_selector_labels(broker.cluster, broker.group)
+    return [over(zone_key, group), over(HOSTNAME_KEY, selector_labels(broker.cluster))]
+
+
+def _tolerations(template: PodTemplate) -> list[Manifest]:
+    """The user's, and those that leave a lost node to the operator.
+
+    By default a pod on a silent node is deleted after five minutes. Its disk is there, and nowhere else: all that would
+    do is to end a broker that comes back with its node. Whether the node is gone for good is for the operator to prove;
+    who knows it is sets the out-of-service taint, which is not borne, or deletes the Node.
+    """
+    silent = [
+        {"key": f"node.kubernetes.io/{state}", "operator": "Exists", "effect": "NoExecute"}
+        for state in ("not-ready", "unreachable")
+    ]
+    return [*(toleration.to_manifest() for toleration in template.tolerations), *silent]

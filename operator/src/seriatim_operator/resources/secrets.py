@@ -1,0 +1,65 @@
+"""Secrets of certificates: as manifests, and back as files.
+
+They have the layout that cert-manager writes, so either may keep them: one that bears cert-manager's mark, or not ours,
+is left alone.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from ..spec.cluster import BrokerCluster
+from .names import ANNOTATION_CHANGED_AT, FIELD_MANAGER, LABEL_MANAGED_BY, Manifest, child
+
+CERT_MANAGER_MARKS = ("cert-manager.io/certificate-name", "cert-manager.io/issuer-name")
+"""Annotations that cert-manager puts on each Secret it fills."""
+
+
+def tls_secret(
+    cluster: BrokerCluster, name: str, files: Mapping[str, bytes], changed_at: datetime | None = None
+) -> Manifest:
+    """A Secret with a certificate and its key.
+
+    Args:
+        cluster: Whose.
+        name: Of the Secret.
+        files: What is in it: `tls.crt`, `tls.key`, and mostly `ca.crt`.
+        changed_at: Noted on it; see `changed_at`.
+    """
+    noted = {ANNOTATION_CHANGED_AT: changed_at.astimezone(UTC).isoformat(timespec="seconds")} if changed_at else None
+    manifest = child(cluster, "v1", "Secret", name, annotations=noted)
+    data = {file: base64.b64encode(content).decode() for file, content in sorted(files.items())}
+    return {**manifest, "type": "kubernetes.io/tls", "data": data}
+
+
+def is_ours(manifest: Mapping[str, Any]) -> bool:
+    """Whether the operator keeps this Secret; otherwise somebody else does, and it is only read."""
+    metadata = manifest["metadata"]
+    if any(mark in (metadata.get("annotations") or {}) for mark in CERT_MANAGER_MARKS):
+        return False
+    return bool((metadata.get("labels") or {}).get(LABEL_MANAGED_BY) == FIELD_MANAGER)
+
+
+def secret_files(manifest: Mapping[str, Any]) -> dict[str, bytes]:
+    """The files of a Secret; one that is no base64 counts as empty, which its reader reports."""
+    files: dict[str, bytes] = {}
+    for file, content in (manifest.get("data") or {}).items():
+        try:
+            files[file] = base64.b64decode(content, validate=True)
+        except (binascii.Error, TypeError, ValueError):
+            files[file] = b""
+    return files
+
+
+def changed_at(manifest: Mapping[str, Any]) -> datetime | None:
+    """When the operator last put something into it that brokers have to see; None if it does not say."""
+    text = (manifest["metadata"].get("annotations") or {}).get(ANNOTATION_CHANGED_AT, "")
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return time if time.tzinfo is not None else None

@@ -1,0 +1,43 @@
+"""The two Services: one gives brokers their host names, the other is where clients begin."""
+
+from __future__ import annotations
+
+from ..spec.cluster import BrokerCluster
+from .names import (
+    ADMIN_PORT,
+    ADMIN_PORT_NAME,
+    BROKER_PORT,
+    BROKER_PORT_NAME,
+    Manifest,
+    brokers_name,
+    child,
+    client_service_name,
+    selector_labels,
+)
+
+
+def brokers_service(cluster: BrokerCluster) -> Manifest:
+    """Headless: `g0-1.orders-brokers.shop.svc`, also while a broker is not ready, for it becomes so by its peers."""
+    manifest = child(cluster, "v1", "Service", brokers_name(cluster.name))
+    spec = {
+        "clusterIP": "None",
+        "publishNotReadyAddresses": True,
+        "selector": selector_labels(cluster.name),
+        "ports": [_port(BROKER_PORT_NAME, BROKER_PORT), _port(ADMIN_PORT_NAME, ADMIN_PORT)],
+    }
+    return {**manifest, "spec": spec}
+
+
+def client_service(cluster: BrokerCluster) -> Manifest:
+    """Any broker that serves; from there clients are led to the right ones."""
+    manifest = child(cluster, "v1", "Service", client_service_name(cluster.name))
+    spec = {
+        "type": "ClusterIP",
+        "selector": selector_labels(cluster.name),
+        "ports": [_port(BROKER_PORT_NAME, BROKER_PORT)],
+    }
+    return {**manifest, "spec": spec}
+
+
+def _port(name: str, number: int) -> Manifest:
+    return {"name": name, "port": number, "targetPort": name, "protocol": "TCP"}

@@ -1,0 +1,138 @@
+"""The broker settings that users may write into `spec.settings`: a closed list, checked before a broker sees them.
+
+A broker refuses to start over a bad setting. Rolled out one member at a time that would stop at the first, but a member
+would be down for a misspelling: so the same checks are made here, and end in a condition. Where things are (addresses,
+paths, names) is decided by the operator and is not in the list. All of these need a restart of the broker.
+
+    SettingsError
+    ├── UnknownSettingError    there is no such setting, or it is not the user's
+    └── InvalidSettingError    the value is none
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+_MIB: Final = 1 << 20
+
+SettingValue = int | float | str
+
+
+class SettingsError(Exception):
+    """`spec.settings` cannot be given to a broker.
+
+    Attributes:
+        name: The setting.
+    """
+
+    def __init__(self, name: str, problem: str) -> None:
+        """Name the setting, and say what is wrong with it."""
+        super().__init__(problem)
+        self.name = name
+
+
+class UnknownSettingError(SettingsError):
+    """There is no such setting.
+
+    Attributes:
+        nearest: The one that was probably meant.
+    """
+
+    def __init__(self, name: str, nearest: str) -> None:
+        """Name both."""
+        super().__init__(name, f"there is no setting {name!r}; the nearest is {nearest!r}")
+        self.nearest = nearest
+
+
+class InvalidSettingError(SettingsError):
+    """The value is none that the setting can have."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Number:
+    """A number between two limits, the limits included; `over` leaves the lower one out."""
+
+    low: float
+    high: float = math.inf
+    is_whole: bool = True
+    over: bool = False
+
+    def parse(self, text: str) -> SettingValue:
+        try:
+            value = int(text) if self.is_whole else float(text)
+        except ValueError:
+            raise ValueError("a whole number" if self.is_whole else "a number") from None
+        if not (self.low < value if self.over else self.low <= value) or not value <= self.high or math.isnan(value):
+            raise ValueError(self._limits())
+        return value
+
+    def _limits(self) -> str:
+        kind = "a whole number" if self.is_whole else "a number"
+        low = f"{'above' if self.over else 'of at least'} {self.low:g}"
+        return f"{kind} {low}" + ("" if self.high == math.inf else f" and at most {self.high:g}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """One word of a few."""
+
+    words: tuple[str, ...]
+
+    def parse(self, text: str) -> SettingValue:
+        if text not in self.words:
+            raise ValueError("one of " + ", ".join(self.words))
+        return text
+
+
+USER_SETTINGS: Final[Mapping[str, _Number | _Choice]] = {
+    "batch_size_bytes_max": _Number(1024, _MIB),
+    "head_cache_size_bytes_max": _Number(0),
+    "heal_after_s": _Number(0, is_whole=False, over=True),
+    "heartbeat_ms": _Number(10),
+    "in_flight_size_bytes_max": _Number(_MIB),
+    "join_deadline_s": _Number(0, is_whole=False, over=True),
+    "log_level": _Choice(("debug", "info", "warning", "error")),
+    "planned_switch_ms": _Number(10),
+    "serve_lease_ms": _Number(50),
+    "silence_ms": _Number(50),
+    "stop_deadline_s": _Number(0, is_whole=False),
+    "tls_client_auth": _Choice(("required", "optional")),
+}
+
+STOP_DEADLINE_DEFAULT_S: Final = 3.0
+_HEARTBEAT_DEFAULT_MS: Final = 100
+_SERVE_LEASE_DEFAULT_MS: Final = 300
+
+
+def parse_settings(settings: Mapping[str, str]) -> dict[str, SettingValue]:
+    """The settings with their values, by name.
+
+    Raises:
+        UnknownSettingError: There is no such setting.
+        InvalidSettingError: A value is none, or two do not go together.
+    """
+    values = {name: _parse(name, text) for name, text in sorted(settings.items())}
+    heartbeat = values.get("heartbeat_ms", _HEARTBEAT_DEFAULT_MS)
+    lease = values.get("serve_lease_ms", _SERVE_LEASE_DEFAULT_MS)
+    assert isinstance(heartbeat, int)
+    assert isinstance(lease, int)
+    if heartbeat >= lease:
+        raise InvalidSettingError(
+            "heartbeat_ms",
+            f"heartbeat_ms ({heartbeat}) must be below serve_lease_ms ({lease}): a lease outlives a heartbeat",
+        )
+    return values
+
+
+def _parse(name: str, text: str) -> SettingValue:
+    kind = USER_SETTINGS.get(name)
+    if kind is None:
+        raise UnknownSettingError(name, difflib.get_close_matches(name, USER_SETTINGS, 1, 0.0)[0])
+    try:
+        return kind.parse(text)
+    except ValueError as exc:
+        raise InvalidSettingError(name, f"{name} must be {exc}, not {text!r}") from None
