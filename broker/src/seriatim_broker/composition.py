@@ -15,7 +15,7 @@ import structlog
 from seriatim_api.errors import PreconditionError, SeriatimError
 from seriatim_api.ids import MemberId, PartitionId
 from seriatim_api.tls import TlsSource
-from seriatim_api.v1 import broker_pb2_grpc
+from seriatim_api.v1 import broker_pb2_grpc, operations_pb2_grpc
 
 from .adapters.crc import crc32c
 from .adapters.etcd import EtcdConfig, EtcdCoordinator, EtcdTls
@@ -34,8 +34,10 @@ from .metrics import BrokerCollector, Counters, Exposition
 from .rpc.admin import AdminServicer
 from .rpc.consuming import ConsumingServicer
 from .rpc.limits import SERVER_OPTIONS
+from .rpc.operations import OperationsServicer
 from .rpc.outbound import BrokerCalls
 from .rpc.peer import GrpcDialer, PeerServicer
+from .rpc.peer_names import PeerNames
 from .rpc.producing import ProducingServicer
 from .rpc.routing import RoutingServicer
 from .rpc.services import Services
@@ -226,7 +228,7 @@ class Broker:
         self._links = runtime.links
         self._directory_of_members = runtime.directory
         self._controller = runtime.controller
-        self._peer_servicer = PeerServicer(peer, self._links.carry_accepted)
+        self._peer_servicer = PeerServicer(peer, self._links.carry_accepted, self._peer_names())
         self._calls = BrokerCalls(self._directory_of_members, self._transport)
         self._services = Services(
             identity=identity,
@@ -244,6 +246,18 @@ class Broker:
         self._is_assembled = True
         self._exposition.add(BrokerCollector(settings.broker, self.counters, self._gauges()))
 
+    def _peer_names(self) -> PeerNames | None:
+        """Certificates can be checked where they are asked for."""
+        if self.tls is None:
+            return None
+        if self.settings.tls_client_auth != "required":
+            _log.warning("client_certificates_optional", note="nobody is asked who they are: brokers neither")
+            return None
+        directory = self._directory_of_members
+        return PeerNames(
+            lambda broker: filter(None, (directory.client_address(broker), directory.peer_address(broker)))
+        )
+
     async def _listen(self) -> None:
         server = grpc.aio.server(options=SERVER_OPTIONS)
         server.add_generic_rpc_handlers(
@@ -255,8 +269,10 @@ class Broker:
         )
         routing = RoutingServicer(self._services)
         admin = AdminServicer(self._services, self._controller, self._calls)
+        operations = OperationsServicer(self._services, self._runtime.groups, self._runtime.gate)
         broker_pb2_grpc.add_RoutingServicer_to_server(routing, server)  # type: ignore[no-untyped-call]
         broker_pb2_grpc.add_AdminServicer_to_server(admin, server)  # type: ignore[no-untyped-call]
+        operations_pb2_grpc.add_OperationsServicer_to_server(operations, server)  # type: ignore[no-untyped-call]
         try:
             if self.tls is None:
                 server.add_insecure_port(self.settings.listen)

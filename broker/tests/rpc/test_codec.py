@@ -78,6 +78,7 @@ chains = st.builds(
     flush=st.booleans(),
     send_chain=st.lists(texts, max_size=3).map(tuple),
     segments=st.lists(segments, min_size=1, max_size=3, unique_by=lambda s: s.no).map(tuple),
+    width=st.integers(1, 100),
 )
 
 BY_NAME: dict[str, st.SearchStrategy[Any]] = {
@@ -93,6 +94,10 @@ BY_NAME: dict[str, st.SearchStrategy[Any]] = {
     "chain": chains,
     "refused": st.lists(st.tuples(u32, u32), max_size=3).map(tuple),
     "replaces": st.none() | members,
+    "leaving": st.lists(members, max_size=3).map(tuple),
+    "without": members,
+    "segments": st.lists(st.tuples(u32, u32), max_size=3).map(tuple),
+    "reports": st.lists(st.builds(m.CopyReport, st.sampled_from(m.Standing), u63, u63), max_size=3).map(tuple),
     "max_bytes": u32,
 }
 BY_KIND_AND_NAME: dict[tuple[type, str], st.SearchStrategy[Any]] = {

@@ -9,6 +9,7 @@ from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from seriatim_api.v1 import common_pb2 as _common_pb2
 from seriatim_api.v1 import records_pb2 as _records_pb2
 import builtins as _builtins
@@ -21,6 +22,41 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class _CopyStanding:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _CopyStandingEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CopyStanding.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    COPY_STANDING_UNSPECIFIED: _CopyStanding.ValueType  # 0
+    """nothing is known of the segment here"""
+    COPY_STANDING_WHOLE: _CopyStanding.ValueType  # 1
+    """sealed, and all of it is on this disk"""
+    COPY_STANDING_PARTIAL: _CopyStanding.ValueType  # 2
+    """some of it is here"""
+    COPY_STANDING_IN_STEP: _CopyStanding.ValueType  # 3
+    """open, this is its master, and every member has all up to the commit"""
+    COPY_STANDING_OUT_OF_STEP: _CopyStanding.ValueType  # 4
+    """open, this is its master, and a member is not linked or behind"""
+    COPY_STANDING_NOWHERE_TO_GO: _CopyStanding.ValueType  # 5
+    """in step, but no other group could take the head"""
+
+class CopyStanding(_CopyStanding, metaclass=_CopyStandingEnumTypeWrapper): ...
+
+COPY_STANDING_UNSPECIFIED: CopyStanding.ValueType  # 0
+"""nothing is known of the segment here"""
+COPY_STANDING_WHOLE: CopyStanding.ValueType  # 1
+"""sealed, and all of it is on this disk"""
+COPY_STANDING_PARTIAL: CopyStanding.ValueType  # 2
+"""some of it is here"""
+COPY_STANDING_IN_STEP: CopyStanding.ValueType  # 3
+"""open, this is its master, and every member has all up to the commit"""
+COPY_STANDING_OUT_OF_STEP: CopyStanding.ValueType  # 4
+"""open, this is its master, and a member is not linked or behind"""
+COPY_STANDING_NOWHERE_TO_GO: CopyStanding.ValueType  # 5
+"""in step, but no other group could take the head"""
+Global___CopyStanding: _TypeAlias = CopyStanding  # noqa: Y015
 
 @_typing.final
 class PeerHello(_message.Message):
@@ -154,6 +190,10 @@ class PeerMessage(_message.Message):
     TAKE_OVER_FIELD_NUMBER: _builtins.int
     HEAL_REQUEST_FIELD_NUMBER: _builtins.int
     SUSPECT_TAIL_FIELD_NUMBER: _builtins.int
+    MOVE_REQUEST_FIELD_NUMBER: _builtins.int
+    RELEASE_REQUEST_FIELD_NUMBER: _builtins.int
+    COPIES_QUESTION_FIELD_NUMBER: _builtins.int
+    COPIES_ANSWER_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def heartbeat(self) -> Global___Heartbeat: ...
     @_builtins.property
@@ -204,6 +244,14 @@ class PeerMessage(_message.Message):
     def heal_request(self) -> Global___HealRequest: ...
     @_builtins.property
     def suspect_tail(self) -> Global___SuspectTail: ...
+    @_builtins.property
+    def move_request(self) -> Global___MoveRequest: ...
+    @_builtins.property
+    def release_request(self) -> Global___ReleaseRequest: ...
+    @_builtins.property
+    def copies_question(self) -> Global___CopiesQuestion: ...
+    @_builtins.property
+    def copies_answer(self) -> Global___CopiesAnswer: ...
     def __init__(
         self,
         *,
@@ -232,12 +280,16 @@ class PeerMessage(_message.Message):
         take_over: Global___TakeOver | None = ...,
         heal_request: Global___HealRequest | None = ...,
         suspect_tail: Global___SuspectTail | None = ...,
+        move_request: Global___MoveRequest | None = ...,
+        release_request: Global___ReleaseRequest | None = ...,
+        copies_question: Global___CopiesQuestion | None = ...,
+        copies_answer: Global___CopiesAnswer | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["chain_update", b"chain_update", "copy_answer", b"copy_answer", "copy_request", b"copy_request", "cursor_sync", b"cursor_sync", "cursor_synced", b"cursor_synced", "eligible_request", b"eligible_request", "fence_answer", b"fence_answer", "fence_request", b"fence_request", "heal_request", b"heal_request", "heartbeat", b"heartbeat", "heartbeat_answer", b"heartbeat_answer", "kind", b"kind", "prepare_answer", b"prepare_answer", "prepare_request", b"prepare_request", "quiesce_answer", b"quiesce_answer", "quiesce_request", b"quiesce_request", "replica_tail", b"replica_tail", "replicate_ack", b"replicate_ack", "replicate_refused", b"replicate_refused", "resume_replica", b"resume_replica", "store_tail", b"store_tail", "suspect_tail", b"suspect_tail", "table_answer", b"table_answer", "table_request", b"table_request", "tail_stored", b"tail_stored", "take_over", b"take_over"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["chain_update", b"chain_update", "copies_answer", b"copies_answer", "copies_question", b"copies_question", "copy_answer", b"copy_answer", "copy_request", b"copy_request", "cursor_sync", b"cursor_sync", "cursor_synced", b"cursor_synced", "eligible_request", b"eligible_request", "fence_answer", b"fence_answer", "fence_request", b"fence_request", "heal_request", b"heal_request", "heartbeat", b"heartbeat", "heartbeat_answer", b"heartbeat_answer", "kind", b"kind", "move_request", b"move_request", "prepare_answer", b"prepare_answer", "prepare_request", b"prepare_request", "quiesce_answer", b"quiesce_answer", "quiesce_request", b"quiesce_request", "release_request", b"release_request", "replica_tail", b"replica_tail", "replicate_ack", b"replicate_ack", "replicate_refused", b"replicate_refused", "resume_replica", b"resume_replica", "store_tail", b"store_tail", "suspect_tail", b"suspect_tail", "table_answer", b"table_answer", "table_request", b"table_request", "tail_stored", b"tail_stored", "take_over", b"take_over"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chain_update", b"chain_update", "copy_answer", b"copy_answer", "copy_request", b"copy_request", "cursor_sync", b"cursor_sync", "cursor_synced", b"cursor_synced", "eligible_request", b"eligible_request", "fence_answer", b"fence_answer", "fence_request", b"fence_request", "heal_request", b"heal_request", "heartbeat", b"heartbeat", "heartbeat_answer", b"heartbeat_answer", "kind", b"kind", "prepare_answer", b"prepare_answer", "prepare_request", b"prepare_request", "quiesce_answer", b"quiesce_answer", "quiesce_request", b"quiesce_request", "replica_tail", b"replica_tail", "replicate_ack", b"replicate_ack", "replicate_refused", b"replicate_refused", "resume_replica", b"resume_replica", "store_tail", b"store_tail", "suspect_tail", b"suspect_tail", "table_answer", b"table_answer", "table_request", b"table_request", "tail_stored", b"tail_stored", "take_over", b"take_over"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chain_update", b"chain_update", "copies_answer", b"copies_answer", "copies_question", b"copies_question", "copy_answer", b"copy_answer", "copy_request", b"copy_request", "cursor_sync", b"cursor_sync", "cursor_synced", b"cursor_synced", "eligible_request", b"eligible_request", "fence_answer", b"fence_answer", "fence_request", b"fence_request", "heal_request", b"heal_request", "heartbeat", b"heartbeat", "heartbeat_answer", b"heartbeat_answer", "kind", b"kind", "move_request", b"move_request", "prepare_answer", b"prepare_answer", "prepare_request", b"prepare_request", "quiesce_answer", b"quiesce_answer", "quiesce_request", b"quiesce_request", "release_request", b"release_request", "replica_tail", b"replica_tail", "replicate_ack", b"replicate_ack", "replicate_refused", b"replicate_refused", "resume_replica", b"resume_replica", "store_tail", b"store_tail", "suspect_tail", b"suspect_tail", "table_answer", b"table_answer", "table_request", b"table_request", "tail_stored", b"tail_stored", "take_over", b"take_over"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["heartbeat", "heartbeat_answer", "fence_request", "fence_answer", "prepare_request", "prepare_answer", "chain_update", "quiesce_request", "quiesce_answer", "replicate_ack", "replicate_refused", "resume_replica", "replica_tail", "copy_request", "copy_answer", "store_tail", "tail_stored", "table_request", "table_answer", "cursor_sync", "cursor_synced", "eligible_request", "take_over", "heal_request", "suspect_tail"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["heartbeat", "heartbeat_answer", "fence_request", "fence_answer", "prepare_request", "prepare_answer", "chain_update", "quiesce_request", "quiesce_answer", "replicate_ack", "replicate_refused", "resume_replica", "replica_tail", "copy_request", "copy_answer", "store_tail", "tail_stored", "table_request", "table_answer", "cursor_sync", "cursor_synced", "eligible_request", "take_over", "heal_request", "suspect_tail", "move_request", "release_request", "copies_question", "copies_answer"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -1109,3 +1161,125 @@ class HealRequest(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___HealRequest: _TypeAlias = HealRequest  # noqa: Y015
+
+@_typing.final
+class MoveRequest(_message.Message):
+    """The controller asks the master of an open segment to move the head to another group: its own is to have none."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITION_ID_FIELD_NUMBER: _builtins.int
+    SEGMENT_FIELD_NUMBER: _builtins.int
+    partition_id: _builtins.int
+    segment: _builtins.int
+    def __init__(
+        self,
+        *,
+        partition_id: _builtins.int = ...,
+        segment: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partition_id", b"partition_id", "segment", b"segment"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MoveRequest: _TypeAlias = MoveRequest  # noqa: Y015
+
+@_typing.final
+class ReleaseRequest(_message.Message):
+    """The controller asks the server of a sealed segment to have members leave its record, who are being drained."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITION_ID_FIELD_NUMBER: _builtins.int
+    SEGMENT_FIELD_NUMBER: _builtins.int
+    LEAVING_FIELD_NUMBER: _builtins.int
+    partition_id: _builtins.int
+    segment: _builtins.int
+    @_builtins.property
+    def leaving(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Member]: ...
+    def __init__(
+        self,
+        *,
+        partition_id: _builtins.int = ...,
+        segment: _builtins.int = ...,
+        leaving: _abc.Iterable[_common_pb2.Member] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["leaving", b"leaving", "partition_id", b"partition_id", "segment", b"segment"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReleaseRequest: _TypeAlias = ReleaseRequest  # noqa: Y015
+
+@_typing.final
+class CopiesQuestion(_message.Message):
+    """What do you hold of these segments, if `without` were stopped? Partition and segment as columns."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SERIAL_FIELD_NUMBER: _builtins.int
+    WITHOUT_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    SEGMENT_FIELD_NUMBER: _builtins.int
+    serial: _builtins.int
+    @_builtins.property
+    def without(self) -> _common_pb2.Member: ...
+    @_builtins.property
+    def partition(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def segment(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        serial: _builtins.int = ...,
+        without: _common_pb2.Member | None = ...,
+        partition: _abc.Iterable[_builtins.int] | None = ...,
+        segment: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["without", b"without"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partition", b"partition", "segment", b"segment", "serial", b"serial", "without", b"without"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CopiesQuestion: _TypeAlias = CopiesQuestion  # noqa: Y015
+
+@_typing.final
+class CopiesAnswer(_message.Message):
+    """One row for each segment that was asked for, in the same order, as columns of equal length."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SERIAL_FIELD_NUMBER: _builtins.int
+    STANDING_FIELD_NUMBER: _builtins.int
+    INDEX_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    serial: _builtins.int
+    @_builtins.property
+    def standing(self) -> _containers.RepeatedScalarFieldContainer[Global___CopyStanding.ValueType]: ...
+    @_builtins.property
+    def index(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """up to where: the sealed length, or the commit"""
+
+    @_builtins.property
+    def epoch(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """of the chain as it is known here"""
+
+    def __init__(
+        self,
+        *,
+        serial: _builtins.int = ...,
+        standing: _abc.Iterable[Global___CopyStanding.ValueType] | None = ...,
+        index: _abc.Iterable[_builtins.int] | None = ...,
+        epoch: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "index", b"index", "serial", b"serial", "standing", b"standing"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CopiesAnswer: _TypeAlias = CopiesAnswer  # noqa: Y015

@@ -481,6 +481,7 @@ class ChainRecord(_message.Message):
     PARTITION_FIELD_NUMBER: _builtins.int
     FLUSH_FIELD_NUMBER: _builtins.int
     PAGE_COUNT_FIELD_NUMBER: _builtins.int
+    CHAIN_WIDTH_FIELD_NUMBER: _builtins.int
     partition_id: _builtins.int
     epoch: _builtins.int
     topic: _builtins.str
@@ -489,6 +490,8 @@ class ChainRecord(_message.Message):
     flush: _builtins.bool
     page_count: _builtins.int
     """pages of older segments, /seriatim/<cluster>/pages/<partition id>/<page no>"""
+    chain_width: _builtins.int
+    """groups that the send chain names at most; 0: 5"""
     @_builtins.property
     def send_chain(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
@@ -504,10 +507,11 @@ class ChainRecord(_message.Message):
         partition: _builtins.int = ...,
         flush: _builtins.bool = ...,
         page_count: _builtins.int = ...,
+        chain_width: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "flush", b"flush", "page_count", b"page_count", "partition", b"partition", "partition_id", b"partition_id", "segments", b"segments", "send_chain", b"send_chain", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chain_width", b"chain_width", "epoch", b"epoch", "flush", b"flush", "page_count", b"page_count", "partition", b"partition", "partition_id", b"partition_id", "segments", b"segments", "send_chain", b"send_chain", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -550,12 +554,15 @@ class CursorRecord(_message.Message):
     START_INDEX_FIELD_NUMBER: _builtins.int
     MODE_FIELD_NUMBER: _builtins.int
     TOPIC_FIELD_NUMBER: _builtins.int
+    DELETED_FIELD_NUMBER: _builtins.int
     segment: _builtins.int
     group_epoch: _builtins.int
     start_index: _builtins.int
     """where the group begins in `segment`"""
     mode: Global___ConsumerMode.ValueType
     topic: _builtins.str
+    deleted: _builtins.bool
+    """the group was forgotten here; `group_epoch` is the last it had, and its next one is higher"""
     def __init__(
         self,
         *,
@@ -564,10 +571,11 @@ class CursorRecord(_message.Message):
         start_index: _builtins.int = ...,
         mode: Global___ConsumerMode.ValueType = ...,
         topic: _builtins.str = ...,
+        deleted: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["group_epoch", b"group_epoch", "mode", b"mode", "segment", b"segment", "start_index", b"start_index", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["deleted", b"deleted", "group_epoch", b"group_epoch", "mode", b"mode", "segment", b"segment", "start_index", b"start_index", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -12,6 +12,8 @@ and functions `f(outbox, partition, ...)`; it calls the parts that stand below i
     replication         from the master to its slaves, and the commit
     fencing, preparing, quiescence    what a member answers to a switcher
     eligibility         members that join those who may serve a segment
+    leaving             heads and members that leave a group which is cordoned or drained
+    standing            what a member holds of segments, for whoever wants to stop another one
     copying             segments that this member completes
     repair              segments whose copy here is damaged
     settle              the length of an UNSETTLED segment

@@ -19,6 +19,7 @@ from . import (
     dispatch,
     fencing,
     gaps,
+    leaving,
     links,
     record,
     repair,
@@ -26,12 +27,14 @@ from . import (
     right,
     routes,
     settle,
+    standing,
     switch,
 )  # fmt: skip
 from .config import BrokerConfig
 from .effects import AppendRefused, Effect, LogsListed, Send
 from .events import (
     Append,
+    AskCopies,
     CertificateRead,
     CertificateSeen,
     ChainRead,
@@ -56,9 +59,11 @@ from .events import (
     ListLogs,
     LogRead,
     Moment,
+    MoveHead,
     Persisted,
     PlanSwitch,
     Received,
+    Release,
     ResolveConsumer,
     ResolveProducer,
     StartPosition,
@@ -68,7 +73,17 @@ from .events import (
 from .groups import crossing, cursors, delivery, progress, questions, serving, subscribing
 from .learning import learn
 from .log import DropPartition, RecoveredPartition
-from .messages import ChainUpdate, HealRequest, Heartbeat, HeartbeatAnswer, Message
+from .messages import (
+    ChainUpdate,
+    CopiesAnswer,
+    CopiesQuestion,
+    HealRequest,
+    Heartbeat,
+    HeartbeatAnswer,
+    Message,
+    MoveRequest,
+    ReleaseRequest,
+)
 from .outbox import LogDurable, Outbox, Stored, Timer
 from .partition import Partition, Partitions
 from .state import State
@@ -239,6 +254,13 @@ class BrokerCore(State):
                 self.outbox.send(sender, ChainUpdate(partition.chain, partition.revision))  # older: told the newer
             learn(self.outbox, partition, message.chain, message.revision)
             return
+        if isinstance(message, CopiesQuestion):
+            outbox, reports = self.outbox, standing.reports(self.outbox, self.partitions, message)
+            outbox.send(sender, CopiesAnswer(message.serial, reports))
+            return
+        if isinstance(message, CopiesAnswer):
+            standing.on_answer(self.outbox, sender, message)
+            return
         partition = self._partition(message.partition)
         dispatch.MESSAGES[type(message)](self.outbox, partition, sender, message)
         self._forget_if_idle(partition)
@@ -290,6 +312,7 @@ class BrokerCore(State):
         outbox = self.outbox
         outbox.groups = dict(event.groups)
         outbox.runs = dict(event.runs)
+        outbox.specs = dict(event.specs)
         for partition in list(self.partitions.values()):
             if partition.chain is not None:
                 outbox.watch_peers(partition.id, partition.chain)
@@ -368,6 +391,25 @@ class BrokerCore(State):
         else:
             self.outbox.send(event.member, HealRequest(event.partition, event.segment_no, event.replaces))
             self._forget_if_idle(partition)
+
+    def _on_move_head(self, event: MoveHead) -> None:
+        partition = self._partition(event.partition)
+        if event.master == self.outbox.member:
+            leaving.move_head(self.outbox, partition, event.segment_no)
+        else:
+            self.outbox.send(event.master, MoveRequest(event.partition, event.segment_no))
+        self._forget_if_idle(partition)
+
+    def _on_release(self, event: Release) -> None:
+        partition = self._partition(event.partition)
+        if event.by == self.outbox.member:
+            leaving.release(self.outbox, partition, event.segment_no, event.leaving)
+        else:
+            self.outbox.send(event.by, ReleaseRequest(event.partition, event.segment_no, event.leaving))
+        self._forget_if_idle(partition)
+
+    def _on_ask_copies(self, event: AskCopies) -> None:
+        standing.ask(self.outbox, event)
 
     # ---- consumers --------------------------------------------------------------------------------------
 
@@ -469,6 +511,9 @@ _HANDLERS: dict[type, Callable[[BrokerCore, Any], None]] = {
     FoundDamage: BrokerCore._on_found_damage,
     SwitchAwayFrom: BrokerCore._on_switch_away,
     Heal: BrokerCore._on_heal,
+    MoveHead: BrokerCore._on_move_head,
+    Release: BrokerCore._on_release,
+    AskCopies: BrokerCore._on_ask_copies,
     ConsumerJoin: BrokerCore._on_join,
     ConsumerLeave: BrokerCore._on_leave,
     ConsumerAck: BrokerCore._on_consumer_ack,

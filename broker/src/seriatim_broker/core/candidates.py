@@ -1,7 +1,11 @@
 """Candidates: the groups that a switch could open the next segment on, best first.
 
 Whole groups come before those that lost a member, and a group that failed is passed over for a while, longer each time,
-while another will do.
+while another will do. A group that is cordoned or drained is passed over as long as any other whole one is there, the
+old segment's own included; it is still better than a group that is not whole.
+
+Groups outside the send chain come after those in it: a chain can always leave a cordoned group, and one that was made
+before a group was added comes to know it at its next switch (`send_chain`).
 """
 
 from __future__ import annotations
@@ -10,18 +14,84 @@ from seriatim_api.ids import MemberId
 
 from .chain import Chain
 from .outbox import Outbox
+from .placement import DEFAULT_SPEC, Intent, order, placeable, weights_of
 
 
 def in_order(outbox: Outbox, chain: Chain) -> list[str]:
     """Groups to try, best first: whole ones in the order of the send chain, then flapping ones, then the rest."""
     head, *rest = chain.send_chain
-    order = [*rest, head]
-    linked = [group for group in order if _is_whole(outbox, group)]
-    steady = [group for group in linked if group != head and not _is_flapping(outbox, group)]
-    others = [group for group in linked if group not in steady and group != head]
-    possible = [group for group in order if group not in linked and usable_members(outbox, group)]
+    outside = [group for group in _wanting(outbox, chain) if group not in chain.send_chain]
+    ranked = [*rest, *outside, head]
+    linked = [group for group in ranked if is_whole(outbox, group)]
+    open_ones = [group for group in linked if group != head and not is_closed(outbox, group)]
+    steady = [group for group in open_ones if not _is_flapping(outbox, group)]
+    flapping = [group for group in open_ones if group not in steady]
+    closed = [group for group in linked if group != head and is_closed(outbox, group)]
+    possible = [group for group in ranked if group not in linked and usable_members(outbox, group)]
     own = [head] if head in linked else []
-    return [*steady, *others, *[g for g in possible if g != head], *own, *[g for g in possible if g == head]]
+    before_closed = own if closed and not is_closed(outbox, head) else []
+    others = [group for group in possible if group in rest]
+    own_members = [group for group in possible if group == head]
+    found = [*steady, *flapping, *before_closed, *closed, *others, *own, *own_members, *possible]
+    return list(dict.fromkeys(found))
+
+
+def open_target(outbox: Outbox, chain: Chain) -> str:
+    """The group that a head should be moved to which stands where none should; empty while there is none.
+
+    Who might be one, and is not linked, is connected to: whoever asks again finds it.
+    """
+    own = chain.open_segment.group
+    for group in in_order(outbox, chain):
+        if group != own and is_whole(outbox, group) and not is_closed(outbox, group):
+            return group
+    for group in _wanting(outbox, chain)[: chain.width]:
+        for member in outbox.groups.get(group, ()):
+            outbox.connect(member.broker)
+    return ""
+
+
+def send_chain(outbox: Outbox, chain: Chain, group: str) -> tuple[str, ...]:
+    """The send chain once the head has moved to `group`: the old head goes to the tail.
+
+    What need not change stays as it is. Groups that are no more, or that are drained, leave it; active ones that want
+    the partition most take free places, before the old head.
+    """
+    old = chain.open_segment.group
+    stay = [name for name in chain.send_chain if name not in (old, group) and _stays(outbox, name)]
+    tail = [old] if old != group and _stays(outbox, old) else []
+    room = chain.width - 1 - len(stay) - len(tail)
+    new = [name for name in _wanting(outbox, chain) if name not in (*chain.send_chain, group)]
+    if room < 0:  # the new head came from outside: whoever is farthest from its turn makes room
+        tail = tail if len(stay) < chain.width - 1 else []
+        stay = stay[: chain.width - 1 - len(tail)]
+    return (group, *stay, *new[: max(room, 0)], *tail)
+
+
+def has_place(outbox: Outbox, chain: Chain, without: MemberId) -> bool:
+    """Whether the head has somewhere to go when a member is stopped: never on fewer members than `min_copies`."""
+    for group in in_order(outbox, chain):
+        members = outbox.groups.get(group, ())
+        left = [member for member in members if member != without and outbox.is_linked(member)]
+        whole = without in members or len(left) == len(members)
+        if whole and len(left) >= outbox.config.min_copies:
+            return True
+    return False
+
+
+def is_closed(outbox: Outbox, group: str) -> bool:
+    """Whether heads should not stand on the group: it is cordoned or drained."""
+    return outbox.specs.get(group, DEFAULT_SPEC).intent is not Intent.ACTIVE
+
+
+def _stays(outbox: Outbox, group: str) -> bool:
+    """Whether a send chain goes on naming the group."""
+    return group in outbox.groups and outbox.specs.get(group, DEFAULT_SPEC).intent is not Intent.DRAINING
+
+
+def _wanting(outbox: Outbox, chain: Chain) -> list[str]:
+    """The active groups, the one that wants the partition most first."""
+    return order(placeable(outbox.groups, outbox.specs), chain.partition, weights_of(outbox.specs))
 
 
 def usable_members(outbox: Outbox, group: str) -> tuple[MemberId, ...]:
@@ -33,7 +103,8 @@ def usable_members(outbox: Outbox, group: str) -> tuple[MemberId, ...]:
     return tuple(linked if len(linked) >= outbox.config.min_copies else members)
 
 
-def _is_whole(outbox: Outbox, group: str) -> bool:
+def is_whole(outbox: Outbox, group: str) -> bool:
+    """Whether all members of a group are there."""
     members = outbox.groups.get(group, ())
     return len(members) >= outbox.config.min_copies and all(outbox.is_linked(member) for member in members)
 

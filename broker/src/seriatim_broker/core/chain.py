@@ -17,6 +17,8 @@ from dataclasses import dataclass, replace
 
 from seriatim_api.ids import MemberId, PartitionId, RunId
 
+from .placement import CHAIN_WIDTH_DEFAULT
+
 
 class SegmentState(enum.Enum):
     """Where a segment is in its life."""
@@ -92,7 +94,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """The record: the send chain, and the segments from the oldest to the open one."""
+    """The record: the send chain (at most `width` groups), and the segments from the oldest to the open one."""
 
     partition: PartitionId
     epoch: int
@@ -101,6 +103,7 @@ class Chain:
     flush: bool
     send_chain: tuple[str, ...]
     segments: tuple[Segment, ...]
+    width: int = CHAIN_WIDTH_DEFAULT
 
     @property
     def open_segment(self) -> Segment:
@@ -131,13 +134,14 @@ class Seal:
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """What a switch prepared for the new segment."""
+    """What a switch prepared for the new segment, and the send chain from then on (empty: the old one, turned)."""
 
     attempt: bytes
     group: str
     members: tuple[MemberId, ...]
     master_run: int
     incomplete_table: bool
+    send_chain: tuple[str, ...] = ()
 
 
 def create(
@@ -175,7 +179,7 @@ def seal_and_open(chain: Chain, seal: Seal, opening: Opening, now_ms: int) -> Ch
         records_lost=_loses_records(old, seal.server),
     )
     base = None if old.base is None else old.base + seal.length
-    return _moved(chain, sealed, _open(opening, old.no + 1, base, epoch, now_ms))
+    return _moved(chain, sealed, _open(opening, old.no + 1, base, epoch, now_ms), opening.send_chain)
 
 
 def open_over(chain: Chain, opening: Opening, now_ms: int) -> Chain:
@@ -183,7 +187,7 @@ def open_over(chain: Chain, opening: Opening, now_ms: int) -> Chain:
     assert opening.incomplete_table
     old = chain.open_segment
     unsettled = replace(old, state=old.to_state(SegmentState.UNSETTLED), sealed_at_ms=now_ms)
-    return _moved(chain, unsettled, _open(opening, old.no + 1, None, chain.epoch + 1, now_ms))
+    return _moved(chain, unsettled, _open(opening, old.no + 1, None, chain.epoch + 1, now_ms), opening.send_chain)
 
 
 def settle(chain: Chain, no: int, seal: Seal) -> Chain:
@@ -272,6 +276,19 @@ def replace_copy(chain: Chain, no: int, member: MemberId, dead: MemberId) -> Cha
     )
 
 
+def remove_copies(chain: Chain, no: int, leaving: Iterable[MemberId]) -> Chain:
+    """Members whose copies are needed no more leave the record of a sealed segment, in every role that they have."""
+    old = _require(chain, no)
+    gone = set(leaving)
+    assert old.state is SegmentState.SEALED
+    assert old.server not in gone, "the server hands its right over first"
+    members = tuple(member for member in old.members if member not in gone)
+    eligible = tuple(member for member in old.eligible if member not in gone)
+    tail_copies = tuple(member for member in old.tail_copies if member not in gone)
+    left = replace(old, members=members, eligible=eligible, tail_copies=tail_copies)
+    return _replace_segment(chain, left, chain.epoch + 1)
+
+
 def drop_oldest(chain: Chain, first_kept: int) -> Chain:
     """Let go of the segments before `first_kept`: retention. Only settled ones ever go."""
     assert chain.settled_before(first_kept)
@@ -320,14 +337,17 @@ def _open(opening: Opening, no: int, base: int | None, epoch: int, now_ms: int) 
     )
 
 
-def _moved(chain: Chain, old: Segment, new: Segment) -> Chain:
+def _moved(chain: Chain, old: Segment, new: Segment, send_chain: tuple[str, ...]) -> Chain:
     """The head moves: the failed group goes to the tail of the send chain, the new one to the front."""
     others = tuple(group for group in chain.send_chain if group not in (old.group, new.group))
     rest = (old.group,) if old.group != new.group else ()
+    send_chain = send_chain or (new.group, *others, *rest)
+    assert send_chain[0] == new.group, "the head of the send chain owns the open segment"
+    assert len(set(send_chain)) == len(send_chain)
     moved = replace(
         chain,
         epoch=chain.epoch + 1,
-        send_chain=(new.group, *others, *rest),
+        send_chain=send_chain,
         segments=(*chain.segments[:-1], old, new),
     )
     check(moved)

@@ -5,14 +5,14 @@ The asynchronous half (election, watches, paging over chains) is `runtime.contro
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from seriatim_api.ids import MemberId
 
 from .chain import Chain, Segment, SegmentState
-from .events import Heal, SwitchAwayFrom
-from .placement import healer
+from .events import Heal, Release, SwitchAwayFrom
+from .placement import healer, healers
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,3 +100,47 @@ def wants_copies(segment: Segment, gone: Set[MemberId], min_copies: int) -> bool
     if segment.state is SegmentState.LOST:
         return False
     return left < min_copies if segment.state is not SegmentState.SEALED else 0 < left < min_copies
+
+
+def holders(segment: Segment) -> set[MemberId]:
+    """Whose disks a segment still needs, for its messages or to serve them; a lost one needs nobody's."""
+    if segment.state is SegmentState.LOST:
+        return set()
+    return {*segment.members, *segment.eligible, *segment.tail_copies, segment.server}
+
+
+def plan_leaving(
+    chain: Chain,
+    is_drained: Callable[[MemberId], bool],
+    live: Mapping[str, Sequence[MemberId]],
+    *,
+    min_copies: int,
+) -> list[Heal | Release]:
+    """What to do so that nothing of a partition's sealed segments needs the members of drained groups.
+
+    First `min_copies` members of other groups become whole copies, one that can be served from each; then the drained
+    ones leave the record. What is not sealed stays where it is until it is.
+
+    Args:
+        chain: The partition.
+        is_drained: Whether a member belongs to a group that is drained.
+        live: Running, admitted members by group, of the groups that new copies may go to.
+        min_copies: How many whole copies must stay.
+    """
+    steps: list[Heal | Release] = []
+    there = {member for members in live.values() for member in members}
+    for segment in chain.segments:
+        leaving = tuple(sorted(filter(is_drained, holders(segment))))
+        if segment.state is not SegmentState.SEALED or not leaving:
+            continue
+        whole = [member for member in segment.eligible if member not in leaving and member in there]
+        if len(whole) >= min_copies:
+            by = segment.server if segment.server in leaving or segment.server in there else whole[0]
+            steps.append(Release(chain.partition, segment.no, by, leaving))
+            continue
+        listed = [member for member in segment.members if member not in leaving and member in there]
+        brokers = {member.broker for member in holders(segment)}
+        free = [member for _, members in sorted(live.items()) for member in members if member.broker not in brokers]
+        for member in healers(chain.partition, segment.no, free, min_copies - len(listed)):
+            steps.append(Heal(chain.partition, segment.no, member, None))
+    return steps

@@ -11,7 +11,20 @@ from typing import Any
 
 from seriatim_api.ids import MemberId
 
-from . import copying, eligibility, fencing, preparing, quiescence, repair, replication, right, routes, settle, tables
+from . import (
+    copying,
+    eligibility,
+    fencing,
+    leaving,
+    preparing,
+    quiescence,
+    repair,
+    replication,
+    right,
+    routes,
+    settle,
+    tables,
+)
 from .groups import cursors, progress, questions, serving
 from .messages import (
     CopyAnswer,
@@ -22,10 +35,12 @@ from .messages import (
     FenceAnswer,
     FenceRequest,
     HealRequest,
+    MoveRequest,
     PrepareAnswer,
     PrepareRequest,
     QuiesceAnswer,
     QuiesceRequest,
+    ReleaseRequest,
     ReplicaTail,
     Replicate,
     ReplicateAck,
@@ -65,6 +80,14 @@ def _heal_request(outbox: Outbox, partition: Partition, sender: MemberId, messag
     if partition.chain is None:
         partition.read_chain(outbox)  # the controller asks again
     copying.heal(outbox, partition, message.segment_no, message.replaces)
+
+
+def _move_request(outbox: Outbox, partition: Partition, sender: MemberId, message: MoveRequest) -> None:
+    leaving.move_head(outbox, partition, message.segment_no)
+
+
+def _release_request(outbox: Outbox, partition: Partition, sender: MemberId, message: ReleaseRequest) -> None:
+    leaving.release(outbox, partition, message.segment_no, message.leaving)
 
 
 def _copy_answer(outbox: Outbox, partition: Partition, sender: MemberId, message: CopyAnswer) -> None:
@@ -107,6 +130,8 @@ MESSAGES: dict[type, Callable[[Outbox, Partition, MemberId, Any], None]] = {
     EligibleRequest: eligibility.on_eligible_request,
     TakeOver: _take_over,
     HealRequest: _heal_request,
+    MoveRequest: _move_request,
+    ReleaseRequest: _release_request,
 }
 """By the kind of message: (outbox, partition, sender, message)."""
 

@@ -13,7 +13,7 @@ from seriatim_api.ids import PartitionId, RunId
 from .chain import Chain
 from .events import CursorRecord
 from .log import Batch, Write
-from .messages import Message
+from .messages import CopyReport, Message
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,6 +270,14 @@ class LogsListed:
 
 
 @dataclass(frozen=True, slots=True)
+class CopiesTold:
+    """The answer to `AskCopies`."""
+
+    request: int
+    reports: tuple[CopyReport, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Deliver:
     """An event for one subscription of a consumer's stream, in order."""
 
@@ -304,6 +312,7 @@ Effect = (
     | ConsumerResolved
     | GroupDescribed
     | LogsListed
+    | CopiesTold
     | Deliver
     | Note
 )

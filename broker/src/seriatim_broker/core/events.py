@@ -13,6 +13,7 @@ from seriatim_api.ids import MemberId, PartitionId, RunId
 from .chain import Chain
 from .log import Batch
 from .messages import Message
+from .placement import GroupSpec
 
 
 class Moment(NamedTuple):
@@ -178,7 +179,7 @@ class CursorWritten:
 
 @dataclass(frozen=True, slots=True)
 class DirectoryChanged:
-    """The admitted members of each group, by slot; and the runs that members last registered."""
+    """The admitted members of each group, by slot; the runs that members last registered; what is wanted of groups."""
 
     groups: tuple[tuple[str, tuple[MemberId, ...]], ...]
     runs: tuple[tuple[MemberId, int], ...] = ()
@@ -187,6 +188,7 @@ class DirectoryChanged:
 # ---- clients --------------------------------------------------------------------------------------------
 
 
+    specs: tuple[tuple[str, GroupSpec], ...] = ()
 @dataclass(frozen=True, slots=True)
 class Append:
     """A batch from a producer. The frame layer has checked lengths, limits and the body's CRC.
@@ -308,6 +310,35 @@ class Heal:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerJoin:
+@dataclass(frozen=True, slots=True)
+class MoveHead:
+    """The controller decided that the head of a partition should leave its group; its master switches, as planned."""
+
+    partition: PartitionId
+    segment_no: int
+    master: MemberId
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """The controller decided that drained members should leave the record of a sealed segment; `by` does it."""
+
+    partition: PartitionId
+    segment_no: int
+    by: MemberId
+    leaving: tuple[MemberId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AskCopies:
+    """What does a member hold of these segments? Answered by `CopiesTold`, or never: whoever asks has a deadline."""
+
+    request: int
+    member: MemberId
+    without: MemberId
+    segments: tuple[tuple[PartitionId, int], ...]
+
+
     """A consumer of an exclusive group asks for a partition. (stream, subscription) names it from now on."""
 
     stream: int
@@ -391,5 +422,8 @@ Event = (
     | ConsumerAck
     | ConsumerCredit
     | ConsumerGone
+    | MoveHead
+    | Release
+    | AskCopies
     | DescribeGroup
 )

@@ -7,6 +7,7 @@ on its control stream, so that bulk never delays a heartbeat or a fence.
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass
 
 from seriatim_api.ids import MemberId, PartitionId
@@ -286,6 +287,64 @@ class HealRequest:
     replaces: MemberId | None
 
 
+@dataclass(frozen=True, slots=True)
+class MoveRequest:
+    """The controller asks the master of an open segment to move the head to another group."""
+
+    partition: PartitionId
+    segment_no: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseRequest:
+    """The controller asks the server of a sealed segment to have members leave the record that are being drained."""
+
+    partition: PartitionId
+    segment_no: int
+    leaving: tuple[MemberId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CopiesQuestion:
+    """What do you hold of these segments, and what would become of the open ones if `without` were stopped?"""
+
+    serial: int
+    without: MemberId
+    segments: tuple[tuple[PartitionId, int], ...]
+
+
+class Standing(enum.IntEnum):
+    """What a member says of its copy of a segment. Numbers as on the wire.
+
+    IN_STEP and the two after it: the segment is open, this is its master in the run that opened it, and every other
+    member has (not has) all up to the commit, and there is (is not) another group that the head could go to.
+    """
+
+    UNKNOWN = 0
+    WHOLE = 1
+    PARTIAL = 2
+    IN_STEP = 3
+    OUT_OF_STEP = 4
+    NOWHERE_TO_GO = 5
+
+
+@dataclass(frozen=True, slots=True)
+class CopyReport:
+    """A member's word on one segment: up to where it has it, and the epoch of the chain that it knows."""
+
+    standing: Standing
+    index: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class CopiesAnswer:
+    """One report for each segment of the question, in its order."""
+
+    serial: int
+    reports: tuple[CopyReport, ...]
+
+
 Message = (
     Heartbeat
     | HeartbeatAnswer
@@ -313,6 +372,10 @@ Message = (
     | EligibleRequest
     | TakeOver
     | HealRequest
+    | MoveRequest
+    | ReleaseRequest
+    | CopiesQuestion
+    | CopiesAnswer
 )
 
 DATA = (Replicate, ReplicateAck, ReplicateRefused, ResumeReplica, ReplicaTail, CopyRequest, CopyAnswer)

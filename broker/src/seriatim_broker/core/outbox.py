@@ -19,6 +19,7 @@ from .effects import Connect, Effect, Note, Persist, Send
 from .events import Moment
 from .log import Write
 from .messages import Heartbeat, Message, ReplicateAck
+from .placement import GroupSpec
 from .state import State
 
 _T = TypeVar("_T")
@@ -94,6 +95,7 @@ class Outbox(State):
         "beat_due_us",
         "checksum",
         "config",
+        "copies_asked",
         "credits",
         "durable_token",
         "effects",
@@ -113,6 +115,7 @@ class Outbox(State):
         "runs",
         "serial",
         "shared",
+        "specs",
         "started_us",
         "streams",
         "suspect_before_run",
@@ -143,6 +146,7 @@ class Outbox(State):
         self.polls: dict[tuple[str, PartitionId, str | int], int] = {}  # what is polled -> when next
         self.links: dict[str, Link] = {}
         self.groups: dict[str, tuple[MemberId, ...]] = {}
+        self.specs: dict[str, GroupSpec] = {}  # what is wanted of groups, where somebody said anything
         self.watched: dict[str, dict[PartitionId, None]] = {}  # broker -> partitions that need to hear it
         self.watched_by: dict[PartitionId, tuple[str, ...]] = {}
         # server -> partition -> segment it is refused for -> (session, time) of the newer record it was sent, or (0, 0)
@@ -157,6 +161,7 @@ class Outbox(State):
         self.tokens = 0  # given out in this run
         self.beat_due_us = 0
         self.reads: dict[int, Read] = {}  # serial -> who asked the disk
+        self.copies_asked: dict[int, tuple[MemberId, int]] = {}  # request -> who was asked, for how many segments
         self.flapping: dict[str, tuple[int, int]] = {}  # group -> (passed over until, for how long)
 
     # ---- effects ----

@@ -6,14 +6,51 @@ weights say how much of the load a group should get.
 
 from __future__ import annotations
 
+import enum
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from seriatim_api.ids import MemberId, PartitionId
 
 CHAIN_WIDTH_DEFAULT = 5
 """Groups that a send chain names: enough to fail over several times, few enough for a small record."""
+
+
+class Intent(enum.Enum):
+    """What is wanted of a broker group.
+
+    CORDONED: no head stands on it while another whole group will do; its data stays. DRAINING: and its sealed segments
+    are copied to other groups, so that it can be removed.
+    """
+
+    ACTIVE = "active"
+    CORDONED = "cordoned"
+    DRAINING = "draining"
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSpec:
+    """The intent for a group, and its share of the load in proportion to the others'."""
+
+    intent: Intent = Intent.ACTIVE
+    weight: float = 1.0
+
+
+DEFAULT_SPEC = GroupSpec()
+"""Of a group that nobody said anything about."""
+
+
+def placeable(groups: Iterable[str], specs: Mapping[str, GroupSpec]) -> list[str]:
+    """The groups that new partitions and heads go to: the active ones, or all if there is none. Sorted."""
+    names = sorted(groups)
+    return [name for name in names if specs.get(name, DEFAULT_SPEC).intent is Intent.ACTIVE] or names
+
+
+def weights_of(specs: Mapping[str, GroupSpec]) -> dict[str, float]:
+    """The weights that are not the default."""
+    return {name: spec.weight for name, spec in specs.items()}
 
 
 def score(name: str, partition: int, weight: float) -> float:
@@ -44,7 +81,10 @@ def send_chain(
 
 def healer(partition: PartitionId, segment_no: int, candidates: Sequence[MemberId]) -> MemberId | None:
     """Which of the candidates should copy a segment: spread by hash, the same whoever computes it."""
-    if not candidates:
-        return None
+    return next(iter(healers(partition, segment_no, candidates, 1)), None)
+
+
+def healers(partition: PartitionId, segment_no: int, candidates: Sequence[MemberId], count: int) -> list[MemberId]:
+    """The same for several copies; fewer if there are not so many candidates."""
     by_name = {str(member): member for member in candidates}
-    return by_name[order(list(by_name), partition << 23 | segment_no)[0]]
+    return [by_name[name] for name in order(list(by_name), partition << 23 | segment_no)[: max(count, 0)]]

@@ -459,7 +459,12 @@ class Switch(State):
 
     def _write(self, outbox: Outbox, partition: Partition) -> None:
         opening = Opening(
-            self.attempt, self.group, self.members, self.prepared[self.members[0]], not self.table_complete
+            self.attempt,
+            self.group,
+            self.members,
+            self.prepared[self.members[0]],
+            not self.table_complete,
+            candidates.send_chain(outbox, self.chain, self.group) if self.chain is not None else (),
         )
         now_ms = max([outbox.now.wall_ms, *(answer.last_append_ms for answer in self.answers.values())])
         self.phase = Phase.WRITING
@@ -536,6 +541,13 @@ def begin_planned(outbox: Outbox, partition: Partition, request: int) -> None:
         outbox.emit(Resolved(request, partition.route(), error))
         return
     partition.switch = Switch(Kind.PLANNED, "planned", 0, request)
+    partition.switch.begin(outbox, partition)
+
+
+def begin_move(outbox: Outbox, partition: Partition) -> None:
+    """Move the open segment away from its group, as planned; nobody waits for the answer."""
+    assert partition.switch is None
+    partition.switch = Switch(Kind.PLANNED, "group cordoned", 0, None)
     partition.switch.begin(outbox, partition)
 
 

@@ -367,6 +367,47 @@ def _read_heal_request(field: Pb) -> m.HealRequest:
     return m.HealRequest(*_place(field), member_from_record(field.replaces) if field.HasField("replaces") else None)
 
 
+def _write_release_request(message: m.ReleaseRequest, field: Pb) -> None:
+    _segment(message, field)
+    field.leaving.extend(_members(message.leaving))
+
+
+def _read_release_request(field: Pb) -> m.ReleaseRequest:
+    return m.ReleaseRequest(*_place(field), members_from_record(field.leaving))
+
+
+def _write_copies_question(message: m.CopiesQuestion, field: Pb) -> None:
+    field.serial = message.serial
+    field.without.CopyFrom(member_to_record(message.without))
+    field.partition.extend(partition for partition, _ in message.segments)
+    field.segment.extend(segment for _, segment in message.segments)
+
+
+def _read_copies_question(field: Pb) -> m.CopiesQuestion:
+    segments = zip(map(PartitionId, field.partition), field.segment, strict=True)
+    return m.CopiesQuestion(field.serial, member_from_record(field.without), tuple(segments))
+
+
+def _write_copies_answer(message: m.CopiesAnswer, field: Pb) -> None:
+    field.serial = message.serial
+    for report in message.reports:
+        field.standing.append(report.standing)
+        field.index.append(report.index)
+        field.epoch.append(report.epoch)
+
+
+def _read_copies_answer(field: Pb) -> m.CopiesAnswer:
+    rows = zip(map(_standing, field.standing), field.index, field.epoch, strict=True)
+    return m.CopiesAnswer(field.serial, tuple(m.CopyReport(*row) for row in rows))
+
+
+def _standing(number: int) -> m.Standing:
+    """What a newer version says and this one does not know proves nothing."""
+    return m.Standing(number) if number in _STANDINGS else m.Standing.UNKNOWN
+
+
+_STANDINGS = frozenset(map(int, m.Standing))
+
 _TABLE: dict[type, tuple[str, Callable[[Any, Pb], None], Callable[[Pb], Any]]] = {
     m.Heartbeat: ("heartbeat", _write_heartbeat, _read_heartbeat),
     m.HeartbeatAnswer: ("heartbeat_answer", _write_heartbeat_answer, _read_heartbeat_answer),
@@ -417,6 +458,10 @@ _TABLE: dict[type, tuple[str, Callable[[Any, Pb], None], Callable[[Pb], Any]]] =
     m.EligibleRequest: ("eligible_request", _segment, lambda f: m.EligibleRequest(*_place(f))),
     m.TakeOver: ("take_over", _write_take_over, lambda f: m.TakeOver(*_place(f), f.server_epoch)),
     m.HealRequest: ("heal_request", _write_heal_request, _read_heal_request),
+    m.MoveRequest: ("move_request", _segment, lambda f: m.MoveRequest(*_place(f))),
+    m.ReleaseRequest: ("release_request", _write_release_request, _read_release_request),
+    m.CopiesQuestion: ("copies_question", _write_copies_question, _read_copies_question),
+    m.CopiesAnswer: ("copies_answer", _write_copies_answer, _read_copies_answer),
 }
 
 _READERS: dict[str, Callable[[Pb], Any]] = {name: read for name, _, read in _TABLE.values()}

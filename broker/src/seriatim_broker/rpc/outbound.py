@@ -19,6 +19,9 @@ RETIRED_GRACE_S = 60.0
 FORWARDED_KEY = "seriatim-forwarded"
 """Metadata of a call that another broker passed on: it is answered here, never passed on again."""
 
+OPERATOR_EPOCH_KEY = "seriatim-operator-epoch"
+"""Metadata of a call of an operator: the epoch of its Lease. It travels with the call when that is passed on."""
+
 
 class BrokerCalls:
     """Channels to other brokers, made when first needed and kept until the certificates change."""
@@ -30,8 +33,10 @@ class BrokerCalls:
         self._channels: dict[str, grpc.aio.Channel] = {}
         self._closing: set[asyncio.Task[None]] = set()
 
-    async def admin(self, broker: str, method: str, request: Any, deadline_s: float) -> Any:
-        """Call a method of `Admin` at another broker, marked as forwarded.
+    async def admin(
+        self, broker: str, method: str, request: Any, deadline_s: float, operator: str | None = None
+    ) -> Any:
+        """Call a method of `Admin` at another broker, marked as forwarded, and as from that operator if from any.
 
         Raises:
             SeriatimError: What the other broker answered, or that it did not.
@@ -42,7 +47,7 @@ class BrokerCalls:
         stub = broker_pb2_grpc.AdminStub(self._channel(address))  # type: ignore[no-untyped-call]
         call = getattr(stub, method)
         try:
-            return await call(request, timeout=deadline_s, metadata=((FORWARDED_KEY, "1"),))
+            return await call(request, timeout=deadline_s, metadata=_forwarded(operator))
         except grpc.aio.AioRpcError as exc:
             raise _error_of(exc) from exc
 
@@ -81,3 +86,16 @@ def _error_of(exc: grpc.aio.AioRpcError) -> SeriatimError:
 def is_forwarded(context: Any) -> bool:
     """Whether another broker passed this call on."""
     return any(key == FORWARDED_KEY for key, _ in context.invocation_metadata() or ())
+
+
+def _forwarded(operator: str | None) -> tuple[tuple[str, str], ...]:
+    forwarded = ((FORWARDED_KEY, "1"),)
+    return forwarded if operator is None else (*forwarded, (OPERATOR_EPOCH_KEY, operator))
+
+
+def operator_epoch(context: Any) -> str | None:
+    """The epoch that an operator names with this call, as it wrote it; None for everybody else."""
+    for key, value in context.invocation_metadata() or ():
+        if key == OPERATOR_EPOCH_KEY:
+            return value if isinstance(value, str) else value.decode("utf-8", "replace")
+    return None

@@ -12,6 +12,7 @@ from typing import Any, NoReturn, TypeVar
 import grpc
 import structlog
 from seriatim_api.errors import (
+    BadRequestError,
     DeadlineExceededError,
     IllegalNameError,
     NotServingError,
@@ -33,9 +34,11 @@ from ..runtime.directory import Directory
 from ..runtime.driver import Driver, Reply
 from ..runtime.keys import Keys
 from ..runtime.membership import Identity
+from ..runtime.operators import Guard, guard_of, unguarded
 from ..runtime.pages import read_all_whole
 from ..runtime.records import parse_chain
 from .limits import IN_FLIGHT_BYTES_MAX, PROTOCOL, STREAM_COUNT_MAX
+from .outbound import OPERATOR_EPOCH_KEY, operator_epoch
 
 DEADLINE_S_DEFAULT = 10.0
 """Of a call whose caller named none."""
@@ -137,6 +140,20 @@ class Services:
             whole = await read_all_whole(self.coordinator, self.keys, items)
             chains += [parse_chain(chain.item.value, chain.pages) for chain in whole]
         return chains
+
+
+def guard_of_call(services: Services, context: Any) -> Guard:
+    """What the transactions of a call compare: nothing, or that the operator who makes it is the newest.
+
+    Raises:
+        BadRequestError: The epoch that the call names is none.
+    """
+    epoch = operator_epoch(context)
+    if epoch is None:
+        return unguarded
+    if not epoch.isdecimal() or not 0 <= int(epoch) < 2**63:
+        raise BadRequestError(f"{OPERATOR_EPOCH_KEY} is a number, not {epoch[:40]!r}")
+    return guard_of(services.coordinator, services.keys, int(epoch))
 
 
 def check_name(name: str, what: str) -> None:

@@ -20,16 +20,19 @@ from ..interfaces.coordinator import Coordinator, Put
 from ..interfaces.link import Dialer
 from ..interfaces.storage import Storage
 from ..metrics import Counters
+from .broker_groups import BrokerGroups
 from .caretaker import Caretaker, CaretakerSettings
 from .controller import Controller
 from .coordination import CoordinatorWork
 from .directory import Directory
+from .drainer import Drainer
 from .driver import Core, Driver
 from .election import Election
 from .keys import Keys
 from .lease import LeaseKeeper
 from .links import Links
 from .membership import Identity, live_record
+from .restart_gate import RestartGate
 from .topics import Topics
 
 LIVE_KEY_RETRY_S = 0.2
@@ -90,7 +93,12 @@ class Runtime:
         caretaker = Caretaker(
             identity, coordinator, keys, self.driver, self.directory, election, linked, settings, clock
         )
-        self.controller = Controller(election, topics, caretaker)
+        drainer = Drainer(
+            coordinator, keys, self.driver, self.directory, caretaker.is_there, clock, settings.min_copies
+        )
+        self.controller = Controller(election, topics, caretaker, drainer)
+        self.groups = BrokerGroups(coordinator, keys, self.directory)
+        self.gate = RestartGate(coordinator, keys, self.driver, self.directory)
 
     def start(self) -> None:
         """Let the core begin."""

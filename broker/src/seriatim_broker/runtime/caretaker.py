@@ -12,8 +12,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
 import structlog
-from seriatim_api.errors import CorruptionError
-from seriatim_api.ids import MemberId, PartitionId
+from seriatim_api.ids import MemberId
 from seriatim_api.v1 import records_pb2
 
 from ..core.chain import Chain
@@ -23,13 +22,10 @@ from ..interfaces.coordinator import Coordinator, Put, mod_revision_is
 from .directory import Directory
 from .driver import Driver
 from .election import Election
-from .keys import CHAINS_PER_PAGE, Keys
+from .keys import Keys
+from .listing import all_chains
 from .membership import Identity
-from .pages import read_all_whole
-from .records import member_from_record, parse_chain
-
-CHAINS_PER_READ = 250
-"""Chains listed at a time: a record has some hundred bytes as a rule, and 30 KB where a chain is long."""
+from .records import member_from_record
 
 HEALS_PER_PASS_MAX = 32
 HEAL_PASS_S = 5.0
@@ -112,6 +108,14 @@ class Caretaker:
             if result.succeeded:
                 _log.info("admitted", member=str(member_from_record(written.member)), group=written.group)
 
+    def is_there(self, broker: str) -> bool:
+        """Whether a broker runs, as far as is known here, and its run is not certified to have ended."""
+        run = self._directory.run_of(broker)
+        return run is not None and run not in self._directory.certified and self._lives(broker)
+
+    def _lives(self, broker: str) -> bool:
+        return broker == self._identity.member.broker or self._directory.is_live(broker) or self._is_linked(broker)
+
     def _views(self) -> list[MemberView]:
         now_us = self._clock.monotonic_us()
         views: list[MemberView] = []
@@ -119,7 +123,7 @@ class Caretaker:
             member = member_from_record(record.member)
             run = self._directory.run_of(broker)
             certified = run is not None and run in self._directory.certified
-            lives = broker == self._identity.member.broker or self._directory.is_live(broker) or self._is_linked(broker)
+            lives = self._lives(broker)
             if lives and not certified:
                 self._away_since.pop(member, None)
             away_us = now_us - self._away_since.setdefault(member, now_us) if certified or not lives else 0
@@ -189,20 +193,5 @@ class Caretaker:
             _log.info("healing", segments=begun, away=sorted(map(str, dead)))
         return wanted
 
-    async def _chains(self) -> AsyncIterator[Chain]:
-        """All chains, page by page: partition ids are counted, and keys begin with their leading digits."""
-        counter = await self._coordinator.get(self._keys.partition_counter)
-        if counter is None:
-            return
-        end = records_pb2.CounterRecord.FromString(counter.value).next
-        for first in range(0, end, CHAINS_PER_PAGE):
-            prefix = self._keys.chains_page(PartitionId(first))
-            listing = await self._coordinator.list(prefix, limit_per_page=CHAINS_PER_READ, deadline_s=10.0)
-            for number, item in enumerate(listing.items):
-                try:
-                    for whole in await read_all_whole(self._coordinator, self._keys, (item,), deadline_s=2.0):
-                        yield parse_chain(whole.item.value, whole.pages)
-                except CorruptionError as exc:
-                    _log.error("chain_unreadable", key=item.key, error=str(exc))
-                if number % 50 == 49:
-                    await asyncio.sleep(0)  # a long list must not hold up the loop
+    def _chains(self) -> AsyncIterator[Chain]:
+        return all_chains(self._coordinator, self._keys)

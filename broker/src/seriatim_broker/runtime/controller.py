@@ -1,7 +1,8 @@
 """The controller: one broker, elected, that looks after the cluster. Never needed for a switch.
 
-It admits incarnations, creates and deletes topics, notices groups of which nobody is left, and has sealed segments
-copied that have too few copies. Who it is decides `election`; what it does stands in `topics` and `caretaker`.
+It admits incarnations, creates and deletes topics, notices groups of which nobody is left, has sealed segments copied
+that have too few copies, and empties groups that are to be left. Who it is decides `election`; what it does stands in
+`topics`, `caretaker` and `drainer`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import structlog
 from seriatim_api.errors import SeriatimError
 
 from .caretaker import Caretaker
+from .drainer import Drainer
 from .election import Election
 from .topics import Topics
 
@@ -25,10 +27,11 @@ _log = structlog.get_logger(__name__)
 class Controller:
     """Runs in every broker; does something in the elected one."""
 
-    def __init__(self, election: Election, topics: Topics, caretaker: Caretaker) -> None:
+    def __init__(self, election: Election, topics: Topics, caretaker: Caretaker, drainer: Drainer) -> None:
         self.election = election
         self.topics = topics
         self._caretaker = caretaker
+        self._drainer = drainer
 
     async def run(self) -> None:
         """Stand for election, and lead while elected, until cancelled."""
@@ -41,6 +44,7 @@ class Controller:
                 group.create_task(self._persist(self.topics.finish_topics), name="unfinished topics")
                 group.create_task(self._persist(self._caretaker.watch_members), name="members")
                 group.create_task(self._persist(self._caretaker.heal), name="heal")
+                group.create_task(self._persist(self._drainer.run), name="groups that are left")
         finally:
             self.topics.end()
 

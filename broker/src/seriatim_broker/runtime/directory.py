@@ -1,4 +1,4 @@
-"""Who is in the cluster and how to reach them: the member records and the live keys, mirrored.
+"""Who is in the cluster, how to reach them, what is wanted of their groups: members, live keys, intents, mirrored.
 
 What the core learns is `DirectoryChanged`, and only when something changed that it asked for: admitted members by
 group. Addresses, runs and live keys stay here.
@@ -15,10 +15,11 @@ from seriatim_api.ids import MemberId, RunId
 from seriatim_api.v1 import records_pb2
 
 from ..core.events import CertificateSeen, DirectoryChanged, DropPartitionData, Event
+from ..core.placement import DEFAULT_SPEC, GroupSpec, placeable
 from ..interfaces.coordinator import Coordinator
 from .keys import Keys, partition_of
 from .mirror import mirror
-from .records import member_from_record, members_from_record
+from .records import member_from_record, members_from_record, spec_from_value
 
 _log = structlog.get_logger(__name__)
 
@@ -40,6 +41,7 @@ class Directory:
         self._listeners: list[Callable[[], None]] = []
         self._groups: tuple[tuple[str, tuple[MemberId, ...]], ...] | None = None
         self._runs: tuple[tuple[MemberId, int], ...] = ()
+        self.specs: dict[str, GroupSpec] = {}
         self.members: dict[str, records_pb2.MemberRecord] = {}
         self.live_runs: dict[str, int] = {}
         self.certified: set[RunId] = set()
@@ -92,6 +94,14 @@ class Directory:
         """The admitted members of each group, by slot."""
         return dict(self._groups or ())
 
+    def spec(self, group: str) -> GroupSpec:
+        """What is wanted of a group."""
+        return self.specs.get(group, DEFAULT_SPEC)
+
+    def placeable(self) -> list[str]:
+        """The groups that new partitions go to, by name."""
+        return placeable(self.groups(), self.specs)
+
     # ---- mirroring ----
 
     async def run(self, coordinator: Coordinator) -> None:
@@ -99,6 +109,7 @@ class Directory:
         async with asyncio.TaskGroup() as group:
             for prefix, changed in (
                 (self._keys.members, self._members_changed),
+                (self._keys.group_specs, self._specs_changed),
                 (self._keys.lives, self._lives_changed),
                 (self._keys.certificates, self._certificates_changed),
                 (self._keys.tombstones, self._tombstones_changed),
@@ -120,9 +131,21 @@ class Directory:
         if (found, runs) != (self._groups, self._runs):
             self._groups = found
             self._runs = runs
-            self._emit(DirectoryChanged(found, runs))
+            self._emit_groups()
         self.loaded.set()
         self._tell()
+
+    def _specs_changed(self, values: Mapping[str, bytes], _keys: Sequence[str]) -> None:
+        found = {key.rpartition("/")[2]: spec_from_value(value) for key, value in values.items()}
+        if found != self.specs:
+            self.specs = found
+            if self._groups is not None:
+                self._emit_groups()
+            self._tell()
+
+    def _emit_groups(self) -> None:
+        assert self._groups is not None
+        self._emit(DirectoryChanged(self._groups, self._runs, tuple(sorted(self.specs.items(), key=_name_of))))
 
     def _lives_changed(self, values: Mapping[str, bytes], _keys: Sequence[str]) -> None:
         records = (records_pb2.LiveRecord.FromString(value) for value in values.values())
@@ -149,3 +172,7 @@ class Directory:
     def _tell(self) -> None:
         for changed in self._listeners:
             changed()
+
+
+def _name_of(pair: tuple[str, GroupSpec]) -> str:
+    return pair[0]

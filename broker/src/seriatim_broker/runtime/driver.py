@@ -39,7 +39,15 @@ STORY_EVENTS = 20
 
 _log = structlog.get_logger(__name__)
 
-Reply = fx.AppendAccepted | fx.AppendRefused | fx.Resolved | fx.ConsumerResolved | fx.GroupDescribed | fx.LogsListed
+Reply = (
+    fx.AppendAccepted
+    | fx.AppendRefused
+    | fx.Resolved
+    | fx.ConsumerResolved
+    | fx.GroupDescribed
+    | fx.LogsListed
+    | fx.CopiesTold
+)
 Deliver = Callable[[int, fx.DeliveryEvent], None]
 
 

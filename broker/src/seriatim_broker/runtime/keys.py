@@ -56,6 +56,20 @@ class Keys:
         return f"{self.members}{broker}"
 
     @property
+    def group_specs(self) -> str:
+        """Prefix of what is wanted of the broker groups."""
+        return f"{self.prefix}spec/groups/"
+
+    def group_spec(self, group: str) -> str:
+        """What is wanted of a broker group."""
+        return f"{self.group_specs}{group}"
+
+    @property
+    def operator(self) -> str:
+        """The highest epoch of an operator's Lease that was seen."""
+        return f"{self.prefix}spec/operator"
+
+    @property
     def lives(self) -> str:
         """Prefix of the live keys."""
         return f"{self.prefix}live/"

@@ -22,6 +22,7 @@ from seriatim_api.v1 import common_pb2, records_pb2
 
 from ..core.chain import Chain, Segment, SegmentState
 from ..core.events import CursorRecord
+from ..core.placement import CHAIN_WIDTH_DEFAULT, GroupSpec, Intent
 
 if TYPE_CHECKING:
     from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
@@ -44,6 +45,13 @@ _STATE_TO_RECORD = {
     SegmentState.LOST: records_pb2.SEGMENT_STATE_LOST,
 }
 _STATE_FROM_RECORD = {number: state for state, number in _STATE_TO_RECORD.items()}
+
+_INTENT_FROM_RECORD = {
+    records_pb2.BROKER_GROUP_INTENT_UNSPECIFIED: Intent.ACTIVE,
+    records_pb2.BROKER_GROUP_INTENT_ACTIVE: Intent.ACTIVE,
+    records_pb2.BROKER_GROUP_INTENT_CORDONED: Intent.CORDONED,
+    records_pb2.BROKER_GROUP_INTENT_DRAINING: Intent.DRAINING,
+}
 
 
 def member_to_record(member: MemberId) -> common_pb2.Member:
@@ -104,6 +112,7 @@ def chain_to_record(
     record.topic = chain.topic
     record.partition = chain.number
     record.flush = chain.flush
+    record.chain_width = chain.width
     record.send_chain[:] = chain.send_chain
     record.page_count = 0
     segments_to_record(record.segments, chain.segments[paged_count:], segments_over or {})
@@ -175,6 +184,7 @@ def chain_from_record(record: records_pb2.ChainRecord) -> Chain:
         flush=record.flush,
         send_chain=_shared_names(tuple(map(sys.intern, record.send_chain))),
         segments=tuple(_read_segment(segment) for segment in record.segments),
+        width=record.chain_width or CHAIN_WIDTH_DEFAULT,
     )
 
 

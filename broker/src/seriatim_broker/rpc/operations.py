@@ -1,0 +1,115 @@
+"""What people and the operator say about broker groups: translated here, done in the runtime.
+
+Any broker answers; the controller follows what is written.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from seriatim_api.errors import BadRequestError
+from seriatim_api.v1 import operations_pb2, operations_pb2_grpc, records_pb2
+
+from ..runtime.broker_groups import BrokerGroups, GroupView
+from ..runtime.records import member_from_record
+from ..runtime.restart_gate import RestartGate
+from .services import Services, check_name, guard_of_call, remaining_s, typed_errors
+
+_INTENTS = frozenset(
+    {
+        records_pb2.BROKER_GROUP_INTENT_ACTIVE,
+        records_pb2.BROKER_GROUP_INTENT_CORDONED,
+        records_pb2.BROKER_GROUP_INTENT_DRAINING,
+    }
+)
+
+GATE_S_MAX = 5.0
+"""The gate says UNKNOWN after this, whatever the caller's deadline."""
+
+
+class OperationsServicer(operations_pb2_grpc.OperationsServicer):
+    """Serves `seriatim.v1.Operations`."""
+
+    def __init__(self, services: Services, groups: BrokerGroups, gate: RestartGate) -> None:
+        self._services = services
+        self._groups = groups
+        self._gate = gate
+
+    @typed_errors
+    async def ListBrokerGroups(  # noqa: N802 - the contract's names
+        self, request: operations_pb2.ListBrokerGroupsRequest, context: Any
+    ) -> operations_pb2.ListBrokerGroupsResponse:
+        """The groups, what is wanted of them, and how much lies on them."""
+        await guard_of_call(self._services, context)()
+        views = await self._groups.views(with_counts=request.with_counts)
+        return operations_pb2.ListBrokerGroupsResponse(groups=map(self._describe, views))
+
+    @typed_errors
+    async def SetBrokerGroup(  # noqa: N802
+        self, request: operations_pb2.SetBrokerGroupRequest, context: Any
+    ) -> operations_pb2.BrokerGroupDescription:
+        """Say what is wanted of a group."""
+        check_name(request.group, "broker group")
+        if request.intent and request.intent not in _INTENTS:
+            raise BadRequestError(f"{request.intent} is no intent for a broker group that this version knows")
+        view = await self._groups.set(
+            request.group,
+            request.intent or None,
+            request.weight if request.HasField("weight") else None,
+            guard_of_call(self._services, context),
+        )
+        return self._describe(view)
+
+    @typed_errors
+    async def RemoveBrokerGroup(  # noqa: N802
+        self, request: operations_pb2.RemoveBrokerGroupRequest, context: Any
+    ) -> operations_pb2.RemoveBrokerGroupResponse:
+        """Forget a group that is drained and does not run."""
+        check_name(request.group, "broker group")
+        await self._groups.remove(request.group, guard_of_call(self._services, context))
+        return operations_pb2.RemoveBrokerGroupResponse()
+
+    @typed_errors
+    async def RemoveMember(  # noqa: N802
+        self, request: operations_pb2.RemoveMemberRequest, context: Any
+    ) -> operations_pb2.RemoveMemberResponse:
+        """Forget a broker that is certified dead and whose disk nobody needs."""
+        check_name(request.broker, "broker")
+        await self._groups.remove_member(request.broker, guard_of_call(self._services, context))
+        return operations_pb2.RemoveMemberResponse()
+
+    @typed_errors
+    async def CheckRestart(  # noqa: N802
+        self, request: operations_pb2.CheckRestartRequest, context: Any
+    ) -> operations_pb2.CheckRestartResponse:
+        """Whether a broker may be stopped now."""
+        await guard_of_call(self._services, context)()
+        answer = await self._gate.check(request.broker, min(GATE_S_MAX, remaining_s(context) * 0.8))
+        response = operations_pb2.CheckRestartResponse(
+            verdict=operations_pb2.RestartVerdict.ValueType(answer.verdict),
+            text=answer.text,
+            segments_checked=answer.segment_count,
+        )
+        if answer.finding is not None:
+            response.partition_id = answer.finding.need.partition
+            response.segment = answer.finding.need.segment_no
+            response.epoch = answer.finding.need.epoch
+            response.index = answer.finding.index
+        return response
+
+    def _describe(self, view: GroupView) -> operations_pb2.BrokerGroupDescription:
+        directory = self._services.directory
+        described = operations_pb2.BrokerGroupDescription(record=view.record)
+        for record in view.members:
+            broker = record.member.broker
+            run = directory.run_of(broker)
+            is_same = run is not None and (run.member, run.run) == (member_from_record(record.member), record.run)
+            described.members.add(
+                record=record,
+                live=is_same and directory.is_live(broker),
+                certified=is_same and run in directory.certified,
+            )
+        if view.count is not None:
+            described.heads = view.count.heads
+            described.segments = view.count.segments
+        return described

@@ -1,0 +1,232 @@
+"""Broker groups, as people and the operator see and change them: what is wanted of them, what still lies on them.
+
+Everything here is one read or one transaction, made by whichever broker was asked; what follows from an intent the
+controller does (`drainer`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import structlog
+from seriatim_api.errors import BadRequestError, NotServingError, PreconditionError
+from seriatim_api.ids import RunId
+from seriatim_api.v1 import records_pb2
+
+from ..core.chain import Chain
+from ..core.controller import holders
+from ..core.placement import Intent
+from ..interfaces.coordinator import Compare, Coordinator, Delete, Get, KeyValue, Operation, Put, mod_revision_is
+from .directory import Directory
+from .keys import Keys
+from .listing import all_chains
+from .operators import Guard, unguarded
+from .records import member_from_record, spec_from_value
+
+ATTEMPTS_MAX = 10
+"""Of a transaction that somebody else's always overtakes."""
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class Count:
+    """What lies on a group: open segments, and all segments of which it holds a copy or a part."""
+
+    heads: int = 0
+    segments: int = 0
+
+
+@dataclass(slots=True)
+class GroupView:
+    """A group as it is now; `members` by slot."""
+
+    record: records_pb2.BrokerGroupRecord
+    members: list[records_pb2.MemberRecord] = field(default_factory=list)
+    count: Count | None = None
+
+
+def group_in(broker: str) -> str:
+    """The group that a broker's name tells, of one whose record is gone."""
+    return broker.rpartition("-")[0]
+
+
+def count_segments(chains: Iterable[Chain], group_of: dict[str, str], counts: dict[str, Count]) -> None:
+    """Add what the chains say to the counts; `group_of` names the group of a broker."""
+    for chain in chains:
+        for segment in chain.segments:
+            groups = {group_of.get(member.broker) or group_in(member.broker) for member in holders(segment)}
+            for group in sorted(groups):
+                count = counts.setdefault(group, Count())
+                count.segments += 1
+                count.heads += segment is chain.open_segment and segment.group == group
+
+
+class BrokerGroups:
+    """See the module."""
+
+    def __init__(self, coordinator: Coordinator, keys: Keys, directory: Directory) -> None:
+        self._coordinator = coordinator
+        self._keys = keys
+        self._directory = directory
+
+    # ---- looking ----
+
+    async def views(self, *, with_counts: bool) -> list[GroupView]:
+        """All groups by name, as the coordinator has them at this moment."""
+        members = await self._members()
+        views = {key.rpartition("/")[2]: GroupView(record) for key, (_, record) in (await self._specs()).items()}
+        for _, member in members.values():
+            default = records_pb2.BrokerGroupRecord(group=member.group)
+            views.setdefault(member.group, GroupView(default)).members.append(member)
+        if with_counts:
+            counts = await self._counts(members)
+            for name, view in views.items():
+                view.count = counts.get(name, Count())
+        for name, view in views.items():
+            view.record.group = name
+            view.record.intent = view.record.intent or records_pb2.BROKER_GROUP_INTENT_ACTIVE
+            view.record.weight = view.record.weight or 1.0
+            view.members.sort(key=lambda record: record.slot)
+        return [views[name] for name in sorted(views)]
+
+    async def _members(self) -> dict[str, tuple[KeyValue, records_pb2.MemberRecord]]:
+        listing = await self._coordinator.list(self._keys.members)
+        return {item.key: (item, records_pb2.MemberRecord.FromString(item.value)) for item in listing.items}
+
+    async def _specs(self) -> dict[str, tuple[KeyValue, records_pb2.BrokerGroupRecord]]:
+        listing = await self._coordinator.list(self._keys.group_specs)
+        return {item.key: (item, records_pb2.BrokerGroupRecord.FromString(item.value)) for item in listing.items}
+
+    async def _counts(self, members: dict[str, tuple[KeyValue, records_pb2.MemberRecord]]) -> dict[str, Count]:
+        group_of = {record.member.broker: record.group for _, record in members.values()}
+        counts: dict[str, Count] = {}
+        async for chain in all_chains(self._coordinator, self._keys, strict=True):
+            count_segments((chain,), group_of, counts)
+        return counts
+
+    # ---- changing ----
+
+    async def set(
+        self,
+        group: str,
+        intent: records_pb2.BrokerGroupIntent.ValueType | None,
+        weight: float | None,
+        guard: Guard = unguarded,
+    ) -> GroupView:
+        """Write what is wanted of a group; what is None stays.
+
+        Raises:
+            BadRequestError: There is no such group, or the weight is none.
+        """
+        if weight is not None and not 0 < weight < 1e6:
+            raise BadRequestError(f"a weight is above 0 and below 1,000,000, not {weight:g}")
+        key = self._keys.group_spec(group)
+        for _ in range(ATTEMPTS_MAX):
+            compares = await guard()
+            item = (await self._coordinator.txn((), [Get(key)])).responses[0].item
+            await self._check_known(group, item)
+            record = records_pb2.BrokerGroupRecord.FromString(item.value) if item else records_pb2.BrokerGroupRecord()
+            record.group = group
+            if intent is not None:
+                record.intent = intent
+            if weight is not None:
+                record.weight = weight
+            value = record.SerializeToString()
+            if item is not None and item.value == value:
+                break
+            revision = item.mod_revision if item is not None else 0
+            result = await self._coordinator.txn([*compares, mod_revision_is(key, revision)], [Put(key, value)])
+            if result.succeeded:
+                _log.info("broker_group_set", group=group, spec=str(spec_from_value(value)))
+                break
+        else:
+            raise NotServingError(f"broker group {group!r} is changed all the time", retry_after_ms=100)
+        return next(view for view in await self.views(with_counts=False) if view.record.group == group)
+
+    async def _check_known(self, group: str, item: KeyValue | None) -> None:
+        if item is None and not any(record.group == group for _, record in (await self._members()).values()):
+            raise BadRequestError(f"there is no broker group {group!r}", group=group)
+
+    async def remove(self, group: str, guard: Guard = unguarded) -> None:
+        """Forget a group that is drained, and whose brokers do not run; a group that is not there is no error.
+
+        Raises:
+            PreconditionError: It is not drained, or a broker of it runs.
+        """
+        specs = await self._specs()
+        members = await self._members()
+        spec = specs.get(self._keys.group_spec(group))
+        mine = {key: pair for key, pair in members.items() if pair[1].group == group}
+        if spec is None and not mine:
+            return
+        if spec is None or spec_from_value(spec[0].value).intent is not Intent.DRAINING:
+            raise PreconditionError(f"broker group {group!r} is not being drained; drain it first", group=group)
+        for _, record in mine.values():
+            await self._check_ended(record)
+        count = (await self._counts(members)).get(group, Count())
+        if count.segments:
+            raise PreconditionError(
+                f"broker group {group!r} still holds {count.segments} segments, {count.heads} of them open; "
+                "wait until it is drained",
+                group=group,
+                segments=count.segments,
+                heads=count.heads,
+            )
+        compares: list[Compare] = [mod_revision_is(spec[0].key, spec[0].mod_revision)]
+        operations: list[Operation] = [Delete(spec[0].key)]
+        for key, (item, _) in mine.items():
+            compares.append(mod_revision_is(key, item.mod_revision))
+            operations.append(Delete(key))
+        await self._change([*compares, *await guard()], operations, f"broker group {group!r}")
+        _log.info("broker_group_removed", group=group, brokers=[record.member.broker for _, record in mine.values()])
+
+    async def remove_member(self, broker: str, guard: Guard = unguarded) -> None:
+        """Forget a broker that is certified dead and whose disk nobody needs; one that is not there is no error.
+
+        Raises:
+            PreconditionError: It may run, or its disk holds a segment.
+        """
+        members = await self._members()
+        key = self._keys.member(broker)
+        if key not in members:
+            return
+        item, record = members[key]
+        member = member_from_record(record.member)
+        await self._check_ended(record, must_be_certified=True)
+        async for chain in all_chains(self._coordinator, self._keys, strict=True):
+            for segment in chain.segments:
+                if member in holders(segment):
+                    raise PreconditionError(
+                        f"the disk of {broker} is needed for segment {segment.no} of partition {chain.partition}",
+                        broker=broker,
+                        partition=chain.partition,
+                        segment=segment.no,
+                    )
+        compares = [mod_revision_is(key, item.mod_revision), *await guard()]
+        await self._change(compares, [Delete(key)], broker)
+        _log.info("member_removed", member=str(member))
+
+    async def _check_ended(self, record: records_pb2.MemberRecord, *, must_be_certified: bool = False) -> None:
+        run = RunId(member_from_record(record.member), record.run)
+        certificate, live = (
+            response.item
+            for response in (
+                await self._coordinator.txn(
+                    (), [Get(self._keys.certificate(run)), Get(self._keys.live(run.member.broker))]
+                )
+            ).responses
+        )
+        if certificate is not None:
+            return
+        if must_be_certified or live is not None:
+            raise PreconditionError(
+                f"nobody has said that run {run.run} of {run.member.broker} has ended; stop the broker first",
+                broker=run.member.broker,
+                run=run.run,
+            )
+
+    async def _change(self, compares: list[Compare], operations: list[Operation], what: str) -> None:
+        if not (await self._coordinator.txn(compares, operations)).succeeded:
+            raise NotServingError(f"{what} was changed at the same time", retry_after_ms=100)

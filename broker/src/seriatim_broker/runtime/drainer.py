@@ -1,0 +1,140 @@
+"""What the controller does for groups that are cordoned or drained: heads leave, then copies are made elsewhere.
+
+Chains are looked at only while somebody wants a group to be left. Whoever is asked to move a head or to leave a record
+looks for itself whether it may (`core.leaving`), and answers nothing: the next look shows what came of it. A partition
+that did not do what it was asked is asked less and less often.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterator
+
+import structlog
+from seriatim_api.ids import MemberId
+
+from ..core.chain import Chain
+from ..core.controller import plan_leaving
+from ..core.events import Heal, MoveHead, Release
+from ..core.placement import Intent
+from ..interfaces.clock import Clock
+from ..interfaces.coordinator import Coordinator
+from .broker_groups import group_in
+from .directory import Directory
+from .driver import Driver
+from .keys import Keys
+from .listing import all_chains
+
+MOVES_PER_PASS_MAX = 64
+"""As many planned switches as go to the coordinator at once."""
+
+COPIES_PER_PASS_MAX = 64
+PASS_S = 0.5
+"""Between two looks while there is something to do."""
+
+IDLE_PASS_S = 10.0
+"""Between two looks when all was done: a failover may have put a head on a cordoned group for want of another."""
+
+RETRY_US = 1_000_000
+RETRY_US_MAX = 15_000_000
+
+_log = structlog.get_logger(__name__)
+
+_Step = MoveHead | Heal | Release
+
+
+class Drainer:
+    """A duty of the elected broker, until cancelled."""
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        keys: Keys,
+        driver: Driver,
+        directory: Directory,
+        is_there: Callable[[str], bool],
+        clock: Clock,
+        min_copies: int,
+    ) -> None:
+        self._coordinator = coordinator
+        self._keys = keys
+        self._driver = driver
+        self._directory = directory
+        self._is_there = is_there
+        self._clock = clock
+        self._min_copies = min_copies
+        self._changed = asyncio.Event()
+        self._asked: dict[_Step, tuple[int, int]] = {}  # when it may be asked again, and the pause after that
+        directory.on_change(self._changed.set)
+
+    async def run(self) -> None:
+        """Look whenever something changed, and again while something is left to do."""
+        while True:
+            self._changed.clear()
+            if not self._closed():
+                self._asked.clear()
+                await self._changed.wait()
+                continue
+            began_us = self._clock.monotonic_us()
+            left = await self._pass()
+            took_s = (self._clock.monotonic_us() - began_us) / 1e6
+            if left:
+                await asyncio.sleep(max(PASS_S, 2 * took_s))
+                continue
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), IDLE_PASS_S)
+
+    def _closed(self) -> dict[str, Intent]:
+        """The groups that should have no heads."""
+        specs = self._directory.specs
+        return {group: spec.intent for group, spec in specs.items() if spec.intent is not Intent.ACTIVE}
+
+    async def _pass(self) -> int:
+        """Ask for what is due; returns how much is left to do."""
+        closed = self._closed()
+        drained = {group for group, intent in closed.items() if intent is Intent.DRAINING}
+        live = {
+            group: [member for member in members if self._is_there(member.broker)]
+            for group, members in self._directory.groups().items()
+            if group not in closed
+        }
+        left = moves = copies = 0
+        before, self._asked = self._asked, {}
+        async for chain in all_chains(self._coordinator, self._keys):
+            for step in self._steps(chain, closed, drained, live):
+                left += 1
+                if step in before:
+                    self._asked[step] = before[step]
+                is_move = isinstance(step, MoveHead)
+                has_room = moves < MOVES_PER_PASS_MAX if is_move else copies < COPIES_PER_PASS_MAX
+                if has_room and self._is_due(step):
+                    moves, copies = moves + is_move, copies + (not is_move)
+                    self._driver.feed(step)
+        if moves or copies:
+            _log.info("groups_left", groups=sorted(closed), heads=moves, copies=copies, left=left)
+        return left
+
+    def _steps(
+        self, chain: Chain, closed: dict[str, Intent], drained: set[str], live: dict[str, list[MemberId]]
+    ) -> Iterator[_Step]:
+        segment = chain.open_segment
+        if segment.group in closed and any(live.values()):
+            yield MoveHead(chain.partition, segment.no, segment.master)
+        if drained:
+            yield from plan_leaving(
+                chain, lambda member: self._group_of(member) in drained, live, min_copies=self._min_copies
+            )
+
+    def _group_of(self, member: MemberId) -> str:
+        record = self._directory.members.get(member.broker)
+        return record.group if record is not None else group_in(member.broker)
+
+    def _is_due(self, step: _Step) -> bool:
+        """Whether to ask (again): after a pause that grows while it is asked for in vain."""
+        now_us = self._clock.monotonic_us()
+        due_us, pause_us = self._asked.get(step, (0, RETRY_US))
+        if now_us < due_us:
+            return False
+        self._asked[step] = (now_us + pause_us, min(2 * pause_us, RETRY_US_MAX))
+        return True

@@ -1,0 +1,55 @@
+"""All chains of the cluster, for whoever must look at each: page by page, and giving way to everything else.
+
+Partition ids are counted, and keys begin with their leading digits: a page is all partitions that share those.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import structlog
+from seriatim_api.errors import CorruptionError
+from seriatim_api.ids import PartitionId
+from seriatim_api.v1 import records_pb2
+
+from ..core.chain import Chain
+from ..interfaces.coordinator import Coordinator
+from .keys import CHAINS_PER_PAGE, Keys
+from .pages import read_all_whole
+from .records import parse_chain
+
+CHAINS_PER_READ = 250
+"""Chains listed at a time: a record has some hundred bytes as a rule, and 30 KB where a chain is long."""
+
+_log = structlog.get_logger(__name__)
+
+
+async def all_chains(coordinator: Coordinator, keys: Keys, *, strict: bool = False) -> AsyncIterator[Chain]:
+    """Every chain, linearizable each for itself.
+
+    Args:
+        coordinator: Where they are.
+        keys: Of the cluster.
+        strict: What cannot be read is an error, where it otherwise is left out: for who must have seen all.
+
+    Raises:
+        CorruptionError: A record that cannot be read, if `strict`.
+    """
+    counter = await coordinator.get(keys.partition_counter)
+    if counter is None:
+        return
+    end = records_pb2.CounterRecord.FromString(counter.value).next
+    for first in range(0, end, CHAINS_PER_PAGE):
+        prefix = keys.chains_page(PartitionId(first))
+        listing = await coordinator.list(prefix, limit_per_page=CHAINS_PER_READ, deadline_s=10.0)
+        for number, item in enumerate(listing.items):
+            try:
+                for whole in await read_all_whole(coordinator, keys, (item,), deadline_s=2.0):
+                    yield parse_chain(whole.item.value, whole.pages)
+            except CorruptionError as exc:
+                if strict:
+                    raise
+                _log.error("chain_unreadable", key=item.key, error=str(exc))
+            if number % 50 == 49:
+                await asyncio.sleep(0)  # a long list must not hold up the loop

@@ -1,0 +1,141 @@
+"""The gate before a restart: reads which segments a broker is part of, asks who else has them, and says what is safe.
+
+Whoever stops brokers one by one asks here before each. Any broker can find out; nothing is changed by it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from seriatim_api.errors import BadRequestError
+from seriatim_api.ids import MemberId, PartitionId
+
+from ..core.effects import CopiesTold
+from ..core.events import AskCopies
+from ..core.messages import CopyReport
+from ..core.restarting import Finding, Need, Verdict, decide, judge, needs
+from ..interfaces.coordinator import Coordinator
+from .directory import Directory
+from .driver import Driver, Reply
+from .keys import Keys
+from .listing import all_chains
+
+SEGMENTS_PER_QUESTION = 500
+"""Asked of one member at once: an answer of a few kilobytes."""
+
+QUESTIONS_AT_ONCE = 8
+ANSWER_S = 0.3
+"""For one answer; the question is put again after it, for a link may have had to be made first."""
+
+AGAIN_S = 0.1
+"""After an answer that leaves something open: a head may have moved between the reading and the asking."""
+
+
+@dataclass(frozen=True, slots=True)
+class GateAnswer:
+    """Whether a broker may be stopped now, what decided that, and how many segments were looked at."""
+
+    verdict: Verdict
+    text: str
+    finding: Finding | None
+    segment_count: int
+
+
+class RestartGate:
+    """Answers for any broker of the cluster."""
+
+    def __init__(self, coordinator: Coordinator, keys: Keys, driver: Driver, directory: Directory) -> None:
+        self._coordinator = coordinator
+        self._keys = keys
+        self._driver = driver
+        self._directory = directory
+
+    async def check(self, broker: str, deadline_s: float) -> GateAnswer:
+        """Whether the broker may be stopped without leaving anything on one disk only.
+
+        Raises:
+            BadRequestError: There is no such broker.
+            SeriatimError: The coordinator does not answer, or a chain cannot be read: that is not safe either.
+        """
+        run = self._directory.run_of(broker)
+        if run is None:
+            raise BadRequestError(f"there is no broker {broker!r}", broker=broker)
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + deadline_s
+        while True:
+            answer = await self._look(run.member, until_s)
+            if answer.verdict is not Verdict.UNKNOWN or loop.time() + AGAIN_S > until_s:
+                return answer
+            await asyncio.sleep(AGAIN_S)
+
+    async def _look(self, member: MemberId, until_s: float) -> GateAnswer:
+        found: list[Need] = []
+        async for chain in all_chains(self._coordinator, self._keys, strict=True):
+            found += needs(chain, member)
+        reports = await self._ask_all(found, member, until_s)
+        findings = [judge(need, reports, self._is_there) for need in found]
+        deciding = decide(findings)
+        if deciding is None:
+            return GateAnswer(Verdict.SAFE, f"no segment needs {member.broker}", None, 0)
+        return GateAnswer(deciding.verdict, deciding.text, deciding, len(found))
+
+    def _is_there(self, member: MemberId) -> bool:
+        run = self._directory.run_of(member.broker)
+        return (
+            self._directory.is_admitted(member)
+            and self._directory.is_live(member.broker)
+            and run is not None
+            and run not in self._directory.certified
+        )
+
+    async def _ask_all(
+        self, found: Iterable[Need], without: MemberId, until_s: float
+    ) -> dict[tuple[MemberId, PartitionId, int], CopyReport]:
+        wanted: dict[MemberId, list[tuple[PartitionId, int]]] = {}
+        for need in found:
+            for member in need.ask:
+                if self._is_there(member):
+                    wanted.setdefault(member, []).append((need.partition, need.segment_no))
+        reports: dict[tuple[MemberId, PartitionId, int], CopyReport] = {}
+        slots = asyncio.Semaphore(QUESTIONS_AT_ONCE)
+
+        async def ask(member: MemberId, segments: Sequence[tuple[PartitionId, int]]) -> None:
+            async with slots:
+                told = await self._ask(member, without, segments, until_s)
+            for (partition, no), report in zip(segments, told, strict=False):
+                reports[member, partition, no] = report
+
+        await asyncio.gather(*(ask(member, part) for member, segments in wanted.items() for part in _parts(segments)))
+        return reports
+
+    async def _ask(
+        self, member: MemberId, without: MemberId, segments: Sequence[tuple[PartitionId, int]], until_s: float
+    ) -> tuple[CopyReport, ...]:
+        """What a member says; nothing if it did not answer in time."""
+        loop = asyncio.get_running_loop()
+        while loop.time() < until_s:
+            answer: asyncio.Future[Reply] = loop.create_future()
+
+            def take(reply: Reply, answer: asyncio.Future[Reply] = answer) -> None:
+                if not answer.done():
+                    answer.set_result(reply)
+
+            request = self._driver.new_request(take)
+            self._driver.feed(AskCopies(request, member, without, tuple(segments)))
+            try:
+                async with asyncio.timeout_at(min(until_s, loop.time() + ANSWER_S)):
+                    reply = await answer
+            except TimeoutError:
+                continue
+            finally:
+                self._driver.forget_request(request)
+            assert isinstance(reply, CopiesTold)
+            return reply.reports
+        return ()
+
+
+def _parts(segments: Sequence[tuple[PartitionId, int]]) -> Iterator[Sequence[tuple[PartitionId, int]]]:
+    for start in range(0, len(segments), SEGMENTS_PER_QUESTION):
+        yield segments[start : start + SEGMENTS_PER_QUESTION]
