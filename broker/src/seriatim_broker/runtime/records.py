@@ -236,6 +236,12 @@ def cursor_from_value(value: bytes) -> CursorRecord:
     return CursorRecord(record.segment, record.group_epoch, record.start_index, sys.intern(record.topic))
 
 
+def spec_from_value(value: bytes) -> GroupSpec:
+    """What is wanted of a group, from a coordinator's value. What a newer version wants is taken for a cordon."""
+    record = _parse(records_pb2.BrokerGroupRecord, value)
+    return GroupSpec(_INTENT_FROM_RECORD.get(record.intent, Intent.CORDONED), record.weight or 1.0)
+
+
 def _write_segment(record: records_pb2.SegmentRecord, segment: Segment) -> None:
     record.no = segment.no
     record.attempt = segment.attempt
