@@ -183,12 +183,12 @@ class DirectoryChanged:
 
     groups: tuple[tuple[str, tuple[MemberId, ...]], ...]
     runs: tuple[tuple[MemberId, int], ...] = ()
+    specs: tuple[tuple[str, GroupSpec], ...] = ()
 
 
 # ---- clients --------------------------------------------------------------------------------------------
 
 
-    specs: tuple[tuple[str, GroupSpec], ...] = ()
 @dataclass(frozen=True, slots=True)
 class Append:
     """A batch from a producer. The frame layer has checked lengths, limits and the body's CRC.
@@ -305,11 +305,6 @@ class Heal:
     replaces: MemberId | None
 
 
-# ---- consumers ------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class ConsumerJoin:
 @dataclass(frozen=True, slots=True)
 class MoveHead:
     """The controller decided that the head of a partition should leave its group; its master switches, as planned."""
@@ -339,6 +334,11 @@ class AskCopies:
     segments: tuple[tuple[PartitionId, int], ...]
 
 
+# ---- consumers ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerJoin:
     """A consumer of an exclusive group asks for a partition. (stream, subscription) names it from now on."""
 
     stream: int
@@ -417,13 +417,13 @@ Event = (
     | FoundDamage
     | SwitchAwayFrom
     | Heal
+    | MoveHead
+    | Release
+    | AskCopies
     | ConsumerJoin
     | ConsumerLeave
     | ConsumerAck
     | ConsumerCredit
     | ConsumerGone
-    | MoveHead
-    | Release
-    | AskCopies
     | DescribeGroup
 )
