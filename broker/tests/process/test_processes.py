@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import shutil
 import signal
@@ -211,9 +212,49 @@ async def test_a_topic_grows_and_who_watches_is_told(cluster: Cluster) -> None:
 
 
 @shared
+async def test_a_group_is_made_before_anybody_joins_and_forgotten_when_nobody_is_in_it(cluster: Cluster) -> None:
+    async with Admin(any_address(cluster)) as admin:
+        topic = await admin.create("grouped", 4)
+        routes = [await admin.route(partition) for partition in topic.partition_ids]
+        sent = [b"a", b"b"]
+        partition, route = topic.partition_ids[0], routes[0]
+        group = {"topic": "grouped", "group": "late"}
+        late = broker_pb2.CreateConsumerGroupRequest(**group, start=broker_pb2.START_POSITION_LATEST)
+        forget = broker_pb2.DeleteConsumerGroupRequest(**group)
+        describe = broker_pb2.DescribeGroupRequest(**group)
+        assert (await refusal(admin.admin.DeleteConsumerGroup(forget))).number == errors.UnknownGroupError.number
+        async with Producer(route.master_address) as producer:
+            await producer.append(partition, 0, [sent[0]], starts=True)
+            assert (await admin.admin.CreateConsumerGroup(late)).created
+            assert not (await admin.admin.CreateConsumerGroup(late)).created
+            rows = (await admin.admin.DescribeGroup(describe)).partitions
+            assert [(row.has_cursor, row.position, row.end_position) for row in rows] == [
+                (True, 1, 1), (True, 0, 0), (True, 0, 0), (True, 0, 0),
+            ]  # fmt: skip
+            await producer.append(partition, 1, [sent[1]])
+        async with Consumer(route.master_address, partition, "late") as consumer:
+            await consumer.until(lambda c: bool(c.values))
+            assert consumer.values == sent[1:]
+            await consumer.ack(make_offset(1, 1))
+            await consumer.until(lambda c: "ack_confirmed" in c.kinds())
+            refused = await refusal(admin.admin.DeleteConsumerGroup(forget))
+            assert refused.number == errors.PreconditionError.number
+        async with asyncio.timeout(20):
+            while True:  # until the server has seen that the consumer is gone
+                with contextlib.suppress(grpc.aio.AioRpcError):
+                    await admin.admin.DeleteConsumerGroup(forget)
+                    break
+                await asyncio.sleep(0.05)
+        assert (await refusal(admin.admin.DescribeGroup(describe))).number == errors.UnknownGroupError.number
+        async with Consumer(route.master_address, partition, "late") as consumer:  # anew: what it acknowledged is gone
+            await consumer.until(lambda c: len(c.values) == 2)
+            assert consumer.values == sent
+
+
+@shared
 async def test_metrics_and_health(cluster: Cluster) -> None:
     name = next(iter(cluster.brokers))
-    assert await cluster.get(name, "/live") == (200, "live\n")
+    assert await cluster.get(name, "/healthz") == (200, "live\n")
     status, page = await cluster.get(name, "/metrics")
     assert status == 200
     assert f'seriatim_ready{{broker="{name}"}} 1.0' in page

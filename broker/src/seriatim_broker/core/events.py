@@ -50,12 +50,17 @@ class StartPosition(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class CursorRecord:
-    """Where a consumer group is, as the coordinator knows it: a segment, and the epoch of the group."""
+    """Where a consumer group is, as the coordinator knows it: a segment, and the epoch of the group.
+
+    `deleted`: the group was forgotten. What it acknowledged is still on disks, under its epoch: a group of that name
+    that begins anew does so under a higher one.
+    """
 
     segment_no: int
     group_epoch: int
     start_index: int
     topic: str
+    deleted: bool = False
 
 
 # ---- time, links, disk ----------------------------------------------------------------------------------

@@ -6,7 +6,6 @@ run by the master. A call that was passed on once is answered where it arrived, 
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator
@@ -20,24 +19,21 @@ from seriatim_api.errors import (
     PartitionOutOfRangeError,
     PreconditionError,
     SeriatimError,
-    UnknownGroupError,
     UnknownTopicError,
 )
 from seriatim_api.ids import MemberId, PartitionId, RunId
-from seriatim_api.status import error_to_proto
 from seriatim_api.v1 import broker_pb2, common_pb2, records_pb2
 
-from ..core.chain import Chain, SegmentState
-from ..core.effects import GroupDescribed, LogsListed, Resolved
-from ..core.events import CursorRecord, DeclareGap, DescribeGroup, FoundDamage, ListLogs, PlanSwitch
+from ..core.chain import SegmentState
+from ..core.effects import LogsListed, Resolved
+from ..core.events import DeclareGap, FoundDamage, ListLogs, PlanSwitch
 from ..interfaces.coordinator import EventKind, Get, KeyValue
-from ..runtime.coordination import READS_PER_TXN
 from ..runtime.membership import certify_death, declare_lost_disks
 from ..runtime.pages import WholeChain, read_whole
-from ..runtime.records import cursor_from_value, join_pages
+from ..runtime.records import join_pages
+from .group_admin import GroupAdmin
 from .outbound import is_forwarded
-from .services import abort, check_name, remaining_s, typed_errors
-from .topic_admin import TopicAdmin
+from .services import abort, remaining_s, typed_errors
 
 SCRUB_READ_BYTES = 4 << 20
 SCRUB_BYTES_MAX = 256 << 20
@@ -46,8 +42,8 @@ SCRUB_S = 5.0
 """What one call of a scrub reads at most; the caller goes on from where it ended."""
 
 
-class AdminServicer(TopicAdmin):
-    """Serves `seriatim.v1.Admin`; what is about topics stands in `topic_admin`."""
+class AdminServicer(GroupAdmin):
+    """Serves `seriatim.v1.Admin`; what is about topics and groups stands in `topic_admin` and `group_admin`."""
 
     # ---- chains ----
 
@@ -136,84 +132,6 @@ class AdminServicer(TopicAdmin):
             raise reply.error
         assert reply.route is not None
         return self._services.route(reply.route)
-
-    # ---- groups ----
-
-    @typed_errors
-    async def DescribeGroup(  # noqa: N802
-        self, request: broker_pb2.DescribeGroupRequest, context: Any
-    ) -> broker_pb2.DescribeGroupResponse:
-        """Where a consumer group is, by the servers of its heads; what a silent server would know is left out."""
-        check_name(request.group, "consumer group")
-        topic = await self._services.topic(request.topic)
-        chains = await self._services.chains(topic.partition_ids)
-        cursors = await self._cursors(chains, request.group)
-        if not any(cursors) and not is_forwarded(context):
-            raise UnknownGroupError(
-                f"no consumer group {request.group!r} on topic {request.topic!r}", group=request.group
-            )
-        rows = {chain.number: _row(chain, cursor) for chain, cursor in zip(chains, cursors, strict=True)}
-        own = self._services.identity.member.broker
-        by_server: dict[str, list[Chain]] = {}
-        for chain in chains:
-            by_server.setdefault(rows[chain.number].server_broker, []).append(chain)
-        deadline_s = remaining_s(context) * 0.8
-        asked = [self._describe_here(chain, request.group, rows, deadline_s) for chain in by_server.pop(own, [])]
-        if not is_forwarded(context):
-            asked += [self._describe_there(server, request, rows, deadline_s) for server in by_server if server]
-        await asyncio.gather(*asked)
-        return broker_pb2.DescribeGroupResponse(partitions=[rows[number] for number in sorted(rows)])
-
-    async def _cursors(self, chains: list[Chain], group: str) -> list[CursorRecord | None]:
-        found: list[CursorRecord | None] = []
-        for start in range(0, len(chains), READS_PER_TXN):
-            gets = [Get(self._services.keys.cursor(c.partition, group)) for c in chains[start : start + READS_PER_TXN]]
-            result = await self._services.coordinator.txn((), gets)
-            found += [cursor_from_value(r.item.value) if r.item else None for r in result.responses]
-        return found
-
-    async def _describe_here(
-        self, chain: Chain, group: str, rows: dict[int, broker_pb2.GroupPartition], deadline_s: float
-    ) -> None:
-        row = rows[chain.number]
-        try:
-            reply = await self._services.ask_core(
-                lambda number: DescribeGroup(number, chain.partition, group), deadline_s
-            )
-            assert isinstance(reply, GroupDescribed)
-            if reply.error is not None:
-                raise reply.error
-        except SeriatimError as exc:
-            row.error.CopyFrom(error_to_proto(exc))
-            return
-        row.segment = reply.segment_no
-        row.acked_index = reply.acked
-        row.position = reply.position or 0
-        row.end_is_at_least = reply.end_position is None
-        known_end = chain.open_segment.base if reply.end_position is None else reply.end_position
-        row.end_position = max(row.position, known_end or 0)
-        row.group_epoch = reply.group_epoch
-        row.active_consumer = reply.active
-        row.standby_consumers[:] = reply.standbys
-
-    async def _describe_there(
-        self,
-        server: str,
-        request: broker_pb2.DescribeGroupRequest,
-        rows: dict[int, broker_pb2.GroupPartition],
-        deadline_s: float,
-    ) -> None:
-        try:
-            response = await self._calls.admin(server, "DescribeGroup", request, deadline_s)
-        except SeriatimError as exc:
-            for row in rows.values():
-                if row.server_broker == server:
-                    row.error.CopyFrom(error_to_proto(exc))
-            return
-        for found in response.partitions:
-            mine = rows.get(found.partition)
-            if mine is not None and mine.server_broker == server and found.server_broker == server:
-                rows[found.partition] = found
 
     # ---- cluster ----
 
@@ -344,16 +262,3 @@ class AdminServicer(TopicAdmin):
                 f"seriatim member declare-dead {member.broker} --run {run.run}",
                 broker=member.broker,
             )
-
-
-def _row(chain: Chain, cursor: CursorRecord | None) -> broker_pb2.GroupPartition:
-    """What the coordinator knows; a group without a cursor is where a new one would begin."""
-    row = broker_pb2.GroupPartition(partition=chain.number, partition_id=chain.partition, has_cursor=cursor is not None)
-    segment = (chain.segment(cursor.segment_no) if cursor is not None else None) or chain.segments[0]
-    row.segment = segment.no
-    row.server_broker = segment.server.broker if cursor is not None else ""
-    if cursor is not None:
-        row.acked_index = cursor.start_index
-        row.group_epoch = cursor.group_epoch
-        row.position = (segment.base or 0) + cursor.start_index
-    return row

@@ -222,6 +222,7 @@ def cursor_to_value(record: CursorRecord, over: bytes | None = None) -> bytes:
     written.group_epoch = record.group_epoch
     written.start_index = record.start_index
     written.topic = record.topic
+    written.deleted = record.deleted
     written.mode = records_pb2.CONSUMER_MODE_EXCLUSIVE
     return written.SerializeToString()
 
@@ -233,7 +234,9 @@ def cursor_from_value(value: bytes) -> CursorRecord:
         CorruptionError: The value is no cursor record.
     """
     record = _parse(records_pb2.CursorRecord, value)
-    return CursorRecord(record.segment, record.group_epoch, record.start_index, sys.intern(record.topic))
+    return CursorRecord(
+        record.segment, record.group_epoch, record.start_index, sys.intern(record.topic), record.deleted
+    )
 
 
 def spec_from_value(value: bytes) -> GroupSpec:

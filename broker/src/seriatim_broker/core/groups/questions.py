@@ -114,7 +114,8 @@ def _answer_to(
 def _description(partition: Partition, head: GroupHead, request: int, segment: Segment) -> GroupDescribed:
     assert partition.chain is not None
     cursor = partition.cursors.get((segment.no, head.group))
-    acked = head.acked if head.phase is Phase.SERVING else (cursor.acked if cursor is not None else 0)
+    known = cursor is not None and cursor.group_epoch == head.group_epoch
+    acked = head.acked if head.phase is Phase.SERVING else (cursor.acked if cursor is not None and known else 0)
     position = segment.base + acked if segment.base is not None else None
     last = partition.chain.open_segment
     log = partition.logs.get(last.no)

@@ -31,14 +31,16 @@ def on_cursor_read(
     if failed:
         outbox.poll(outbox.config.retry_us, "cursor", partition.id, group)
         return
-    if record is None and not head.consumers and all(question.describe for question in head.questions):
+    is_new = record is None or record.deleted
+    if is_new and not head.consumers and all(question.describe for question in head.questions):
         error = errors.UnknownGroupError(f"group {group} has no position in partition {partition.id}")
         questions.fail(outbox, partition, head, error)  # to describe a group must not make it
         forget_if_unused(partition, head)
         return
-    if record is None:
+    if record is None or record.deleted:
         if partition.chain is not None and head.crossing_serial == 0:
-            _create_cursor(outbox, partition, head, partition.chain)
+            last_epoch = record.group_epoch if record is not None else 0
+            _create_cursor(outbox, partition, head, partition.chain, last_epoch + 1, revision)
         elif partition.chain is None:
             outbox.poll(outbox.config.retry_us, "cursor", partition.id, group)
         return
@@ -58,7 +60,9 @@ def on_cursor_timer(outbox: Outbox, partition: Partition, group: str) -> None:
         outbox.emit(ReadCursor(partition.id, group))
 
 
-def _create_cursor(outbox: Outbox, partition: Partition, head: GroupHead, chain: Chain) -> None:
+def _create_cursor(
+    outbox: Outbox, partition: Partition, head: GroupHead, chain: Chain, epoch: int, revision: int
+) -> None:
     """A group that was never here begins at the first segment, or at the end of the open one."""
     segment = chain.segments[0]
     index = 0
@@ -70,7 +74,7 @@ def _create_cursor(outbox: Outbox, partition: Partition, head: GroupHead, chain:
             _refuse_all(outbox, partition, head, segment)  # only a member of the open segment knows its end
             return
         index = log.commit
-    crossing.write_cursor(outbox, partition, head, CursorRecord(segment.no, 1, index, chain.topic), 0)
+    crossing.write_cursor(outbox, partition, head, CursorRecord(segment.no, epoch, index, chain.topic), revision)
 
 
 def _let_go(head: GroupHead) -> None:

@@ -1,0 +1,203 @@
+"""Administration of consumer groups: made, described and forgotten through any broker.
+
+A group is described by the servers of its heads, and one that begins at the end of a partition by that one's master.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from seriatim_api.errors import NotServingError, PreconditionError, SeriatimError, UnavailableError, UnknownGroupError
+from seriatim_api.status import error_to_proto
+from seriatim_api.v1 import broker_pb2
+
+from ..core.chain import Chain
+from ..core.effects import GroupDescribed, LogsListed
+from ..core.events import CursorRecord, DescribeGroup, ListLogs
+from ..runtime.consumer_groups import GroupCursors
+from .outbound import is_forwarded
+from .services import check_name, remaining_s, typed_errors
+from .topic_admin import TopicAdmin
+
+CREATE_ROUNDS_MAX = 10
+"""A partition moves, or a consumer joins, while a group is made: each costs a round."""
+
+
+class GroupAdmin(TopicAdmin):
+    """The part of `seriatim.v1.Admin` that is about consumer groups."""
+
+    @typed_errors
+    async def CreateConsumerGroup(  # noqa: N802 - the contract's names
+        self, request: broker_pb2.CreateConsumerGroupRequest, context: Any
+    ) -> broker_pb2.CreateConsumerGroupResponse:
+        """Write the group's cursors on all partitions of the topic where it has none."""
+        check_name(request.group, "consumer group")
+        topic = await self._services.topic(request.topic)
+        created = False
+        for _ in range(CREATE_ROUNDS_MAX):
+            chains = await self._services.chains(topic.partition_ids)
+            cursors = await self._cursors(chains, request.group)
+            missing = [chain for chain in chains if not cursors.has(chain.partition)]
+            if not missing:
+                return broker_pb2.CreateConsumerGroupResponse(created=created)
+            if request.start == broker_pb2.START_POSITION_LATEST:
+                created |= await self._begin_at_the_end(cursors, missing, request, context)
+                if is_forwarded(context):
+                    break
+            else:
+                starts = {chain.partition: (chain.segments[0].no, 0) for chain in missing}
+                created |= await cursors.create(request.topic, starts)
+        if is_forwarded(context):
+            return broker_pb2.CreateConsumerGroupResponse(created=created)
+        raise NotServingError(f"partitions of {request.topic!r} move all the time", retry_after_ms=200)
+
+    async def _begin_at_the_end(
+        self,
+        cursors: GroupCursors,
+        missing: Sequence[Chain],
+        request: broker_pb2.CreateConsumerGroupRequest,
+        context: Any,
+    ) -> bool:
+        """Only the master of an open segment knows its end; a call that was passed on is about the own ones."""
+        by_master: dict[str, list[Chain]] = {}
+        for chain in missing:
+            by_master.setdefault(chain.open_segment.master.broker, []).append(chain)
+        starts = {
+            chain.partition: (chain.open_segment.no, await self._end_of(chain, remaining_s(context)))
+            for chain in by_master.pop(self._services.identity.member.broker, ())
+        }
+        created = await cursors.create(request.topic, starts) if starts else False
+        if not is_forwarded(context):
+            for master in by_master:
+                answer = await self._calls.admin(master, "CreateConsumerGroup", request, remaining_s(context) * 0.9)
+                created |= answer.created
+        return created
+
+    async def _end_of(self, chain: Chain, deadline_s: float) -> int:
+        """What is committed of the open segment: a switch never seals it shorter."""
+        partition, no = chain.partition, chain.open_segment.no
+        listed = await self._services.ask_core(lambda number: ListLogs(number, partition, no - 1, 1), deadline_s)
+        assert isinstance(listed, LogsListed)
+        return next((length for id_, segment, length in listed.logs if (id_, segment) == (partition, no)), 0)
+
+    @typed_errors
+    async def DeleteConsumerGroup(  # noqa: N802
+        self, request: broker_pb2.DeleteConsumerGroupRequest, context: Any
+    ) -> broker_pb2.DeleteConsumerGroupResponse:
+        """Forget where the group is, unless somebody is in it."""
+        check_name(request.group, "consumer group")
+        topic = await self._services.topic(request.topic)
+        chains = await self._services.chains(topic.partition_ids)
+        cursors = await self._cursors(chains, request.group)
+        if not any(cursors.has(chain.partition) for chain in chains):
+            raise _unknown(request.topic, request.group)
+        for row in await self._describe(request.topic, request.group, chains, cursors, context):
+            if row.HasField("error"):
+                raise UnavailableError(
+                    f"{row.server_broker} does not say whether somebody reads partition {row.partition}: "
+                    f"{row.error.message}"
+                )
+            if row.active_consumer or row.standby_consumers:
+                who = row.active_consumer or row.standby_consumers[0]
+                raise PreconditionError(f"{who} reads partition {row.partition}: stop the group's consumers first")
+        await cursors.delete()
+        return broker_pb2.DeleteConsumerGroupResponse()
+
+    @typed_errors
+    async def DescribeGroup(  # noqa: N802
+        self, request: broker_pb2.DescribeGroupRequest, context: Any
+    ) -> broker_pb2.DescribeGroupResponse:
+        """Where a consumer group is, by the servers of its heads; what a silent server would know is left out."""
+        check_name(request.group, "consumer group")
+        topic = await self._services.topic(request.topic)
+        chains = await self._services.chains(topic.partition_ids)
+        cursors = await self._cursors(chains, request.group)
+        if not is_forwarded(context) and not any(cursors.has(chain.partition) for chain in chains):
+            raise _unknown(request.topic, request.group)
+        rows = await self._describe(request.topic, request.group, chains, cursors, context)
+        return broker_pb2.DescribeGroupResponse(partitions=rows)
+
+    async def _describe(
+        self, topic: str, group: str, chains: Sequence[Chain], cursors: GroupCursors, context: Any
+    ) -> list[broker_pb2.GroupPartition]:
+        rows = {chain.number: _row(chain, cursors.standing(chain.partition)) for chain in chains}
+        own = self._services.identity.member.broker
+        by_server: dict[str, list[Chain]] = {}
+        for chain in chains:
+            by_server.setdefault(rows[chain.number].server_broker, []).append(chain)
+        deadline_s = remaining_s(context) * 0.8
+        asked = [self._describe_here(chain, group, rows, deadline_s) for chain in by_server.pop(own, [])]
+        if not is_forwarded(context):
+            request = broker_pb2.DescribeGroupRequest(topic=topic, group=group)
+            asked += [self._describe_there(server, request, rows, deadline_s) for server in by_server if server]
+        await asyncio.gather(*asked)
+        return [rows[number] for number in sorted(rows)]
+
+    async def _cursors(self, chains: Sequence[Chain], group: str) -> GroupCursors:
+        cursors = GroupCursors(self._services.coordinator, self._services.keys, group)
+        await cursors.read([chain.partition for chain in chains])
+        return cursors
+
+    async def _describe_here(
+        self, chain: Chain, group: str, rows: dict[int, broker_pb2.GroupPartition], deadline_s: float
+    ) -> None:
+        row = rows[chain.number]
+        try:
+            reply = await self._services.ask_core(
+                lambda number: DescribeGroup(number, chain.partition, group), deadline_s
+            )
+            assert isinstance(reply, GroupDescribed)
+            if reply.error is not None:
+                raise reply.error
+        except SeriatimError as exc:
+            row.error.CopyFrom(error_to_proto(exc))
+            return
+        begun = (reply.segment_no, reply.group_epoch) != (row.segment, row.group_epoch) or reply.acked > row.acked_index
+        row.segment = reply.segment_no
+        if begun:  # else nobody has read since the cursor was written, and its server has nothing to add
+            row.acked_index = reply.acked
+            row.position = reply.position or 0
+        row.end_is_at_least = reply.end_position is None
+        known_end = chain.open_segment.base if reply.end_position is None else reply.end_position
+        row.end_position = max(row.position, known_end or 0)
+        row.group_epoch = reply.group_epoch
+        row.active_consumer = reply.active
+        row.standby_consumers[:] = reply.standbys
+
+    async def _describe_there(
+        self,
+        server: str,
+        request: broker_pb2.DescribeGroupRequest,
+        rows: dict[int, broker_pb2.GroupPartition],
+        deadline_s: float,
+    ) -> None:
+        try:
+            response = await self._calls.admin(server, "DescribeGroup", request, deadline_s)
+        except SeriatimError as exc:
+            for row in rows.values():
+                if row.server_broker == server:
+                    row.error.CopyFrom(error_to_proto(exc))
+            return
+        for found in response.partitions:
+            mine = rows.get(found.partition)
+            if mine is not None and mine.server_broker == server and found.server_broker == server:
+                rows[found.partition] = found
+
+
+def _row(chain: Chain, cursor: CursorRecord | None) -> broker_pb2.GroupPartition:
+    """What the coordinator knows; a group without a cursor is where a new one would begin."""
+    row = broker_pb2.GroupPartition(partition=chain.number, partition_id=chain.partition, has_cursor=cursor is not None)
+    segment = (chain.segment(cursor.segment_no) if cursor is not None else None) or chain.segments[0]
+    row.segment = segment.no
+    row.server_broker = segment.server.broker if cursor is not None else ""
+    if cursor is not None:
+        row.acked_index = cursor.start_index
+        row.group_epoch = cursor.group_epoch
+        row.position = (segment.base or 0) + cursor.start_index
+    return row
+
+
+def _unknown(topic: str, group: str) -> UnknownGroupError:
+    return UnknownGroupError(f"no consumer group {group!r} on topic {topic!r}", group=group)

@@ -1,0 +1,96 @@
+"""Consumer groups made before anybody joins, and forgotten when nobody is in them any more.
+
+A group that is forgotten leaves its cursors behind, marked so: what it acknowledged is still on its servers' disks
+under its epoch, and a group of the same name must not take that for its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from seriatim_api.errors import NotServingError
+from seriatim_api.ids import PartitionId
+
+from ..core.events import CursorRecord
+from ..interfaces.coordinator import Compare, Coordinator, Get, Operation, Put, mod_revision_is, present
+from .coordination import READS_PER_TXN
+from .keys import Keys
+from .records import cursor_from_value, cursor_to_value
+
+CURSORS_PER_TXN = 60
+"""Two compares each, below the coordinator's limit of 128."""
+
+
+class GroupCursors:
+    """The cursors of one group on a topic, as they were read; each is written over only as long as it stands so."""
+
+    def __init__(self, coordinator: Coordinator, keys: Keys, group: str) -> None:
+        self._coordinator = coordinator
+        self._keys = keys
+        self._group = group
+        self._revisions: dict[PartitionId, int] = {}
+        self._values: dict[PartitionId, bytes] = {}
+        self.records: dict[PartitionId, CursorRecord] = {}
+
+    async def read(self, partitions: Sequence[PartitionId]) -> None:
+        """Read the cursors on these partitions."""
+        for start in range(0, len(partitions), READS_PER_TXN):
+            page = partitions[start : start + READS_PER_TXN]
+            result = await self._coordinator.txn((), [Get(self._keys.cursor(id_, self._group)) for id_ in page])
+            for partition, response in zip(page, result.responses, strict=True):
+                item = response.item
+                self._revisions[partition] = item.mod_revision if item is not None else 0
+                self.records.pop(partition, None)
+                if item is not None:
+                    self._values[partition] = item.value
+                    self.records[partition] = cursor_from_value(item.value)
+
+    def has(self, partition: PartitionId) -> bool:
+        """Whether the group is on that partition."""
+        return self.standing(partition) is not None
+
+    def standing(self, partition: PartitionId) -> CursorRecord | None:
+        """Where the group is on that partition; None if it is not."""
+        record = self.records.get(partition)
+        return record if record is not None and not record.deleted else None
+
+    async def create(self, topic: str, starts: Mapping[PartitionId, tuple[int, int]]) -> bool:
+        """Let the group begin at (segment, index) of each partition.
+
+        Returns:
+            False if somebody was quicker somewhere: read again.
+        """
+        waiting = list(starts.items())
+        for first in range(0, len(waiting), CURSORS_PER_TXN):
+            records: dict[PartitionId, CursorRecord] = {}
+            for partition, (segment_no, index) in waiting[first : first + CURSORS_PER_TXN]:
+                before = self.records.get(partition)
+                assert before is None or before.deleted
+                epoch = before.group_epoch + 1 if before is not None else 1
+                records[partition] = CursorRecord(segment_no, epoch, index, topic)
+            if not await self._write(records):
+                return False
+        return True
+
+    async def delete(self) -> None:
+        """Mark all cursors that were read.
+
+        Raises:
+            NotServingError: Somebody wrote one meanwhile: look again who is in the group.
+        """
+        waiting = [(partition, record) for partition, record in self.records.items() if not record.deleted]
+        for first in range(0, len(waiting), CURSORS_PER_TXN):
+            part = {id_: replace(record, deleted=True) for id_, record in waiting[first : first + CURSORS_PER_TXN]}
+            if not await self._write(part):
+                raise NotServingError(f"consumer group {self._group!r} moved at the same time", retry_after_ms=50)
+
+    async def _write(self, records: Mapping[PartitionId, CursorRecord]) -> bool:
+        """All of them, or none: only where their partitions still are."""
+        compares: list[Compare] = []
+        puts: list[Operation] = []
+        for partition, record in records.items():
+            key = self._keys.cursor(partition, self._group)
+            compares += [mod_revision_is(key, self._revisions[partition]), present(self._keys.chain(partition))]
+            puts.append(Put(key, cursor_to_value(record, self._values.get(partition))))
+        return (await self._coordinator.txn(compares, puts)).succeeded
