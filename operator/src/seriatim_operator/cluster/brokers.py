@@ -57,10 +57,10 @@ class Brokers:
     """One cluster's brokers.
 
     Args:
-        epoch: Of the Lease, read at each call.
+        epoch: Of the Lease, read at each call; None for who is no operator.
     """
 
-    def __init__(self, cluster: str, epoch: Callable[[], int]) -> None:
+    def __init__(self, cluster: str, epoch: Callable[[], int] | None) -> None:
         self.cluster = cluster
         self._epoch = epoch
         self._addresses: tuple[str, ...] = ()
@@ -151,6 +151,12 @@ class Brokers:
         """Delete a topic with its data."""
         await self._admin("DeleteTopic", broker_pb2.DeleteTopicRequest(name=name), attempt_s=SWITCH_S)
 
+    async def describe_topic(self, name: str) -> broker_pb2.DescribeTopicResponse:
+        """A topic with its chains."""
+        request = broker_pb2.DescribeTopicRequest(name=name)
+        response: broker_pb2.DescribeTopicResponse = await self._admin("DescribeTopic", request)
+        return response
+
     async def watch_topics(self) -> AsyncIterator[broker_pb2.WatchTopicsResponse]:
         """All topics, then each change; ends with an error when the broker goes.
 
@@ -225,7 +231,7 @@ class Brokers:
             self._good = ""
 
     def _metadata(self) -> tuple[tuple[str, str], ...]:
-        return ((EPOCH_METADATA, str(self._epoch())),)
+        return () if self._epoch is None else ((EPOCH_METADATA, str(self._epoch())),)
 
     def _channel(self, address: str) -> Any:
         channel = self._channels.get(address)

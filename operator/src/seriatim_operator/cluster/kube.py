@@ -86,10 +86,22 @@ class Api(Protocol):
 
 
 class Kube:
-    """The API server of this pod's service account, or of a kubeconfig."""
+    """The API server of this pod's service account, or of a kubeconfig.
 
-    def __init__(self, before_write: Callable[[], None] | None = None) -> None:
-        self._api = client.ApiClient(_configuration())
+    Args:
+        before_write: Called before each write; it raises to refuse it.
+        configuration: Of the connection, if it is not to be found in the usual places.
+        field_manager: In whose name fields are written.
+    """
+
+    def __init__(
+        self,
+        before_write: Callable[[], None] | None = None,
+        configuration: client.Configuration | None = None,
+        field_manager: str = FIELD_MANAGER,
+    ) -> None:
+        self._api = client.ApiClient(configuration or _configuration())
+        self._field_manager = field_manager
         self._threads = ThreadPoolExecutor(CALLS_AT_ONCE, thread_name_prefix="kube")
         self._before_write = before_write or (lambda: None)
         self._told: dict[tuple[str, ...], tuple[str, int]] = {}
@@ -142,7 +154,7 @@ class Kube:
     async def _apply(self, manifest: Manifest, subresource: str | None) -> Manifest:
         metadata = manifest["metadata"]
         path = kind_of(manifest).path(metadata.get("namespace"), metadata["name"], subresource)
-        query = {"fieldManager": FIELD_MANAGER, "fieldValidation": "Strict"}
+        query = {"fieldManager": self._field_manager, "fieldValidation": "Strict"}
         try:
             return await self._write("PATCH", path, query, manifest, "application/apply-patch+yaml")
         except ConflictError as exc:
@@ -156,7 +168,7 @@ class Kube:
             ConflictError: It is.
         """
         path = kind_of(manifest).path(manifest["metadata"].get("namespace"))
-        return await self._write("POST", path, {"fieldManager": FIELD_MANAGER}, manifest, "application/json")
+        return await self._write("POST", path, {"fieldManager": self._field_manager}, manifest, "application/json")
 
     async def replace(self, manifest: Manifest) -> Manifest:
         """Write the whole object over the version that it carries.
@@ -166,12 +178,14 @@ class Kube:
         """
         metadata = manifest["metadata"]
         path = kind_of(manifest).path(metadata.get("namespace"), metadata["name"])
-        return await self._write("PUT", path, {"fieldManager": FIELD_MANAGER}, manifest, "application/json")
+        return await self._write("PUT", path, {"fieldManager": self._field_manager}, manifest, "application/json")
 
     async def merge(self, kind: Kind, namespace: str | None, name: str, patch: Manifest) -> Manifest:
         """A merge patch, for what apply cannot say: finalizers of others' objects, annotations taken away."""
         path = kind.path(namespace, name)
-        return await self._write("PATCH", path, {"fieldManager": FIELD_MANAGER}, patch, "application/merge-patch+json")
+        return await self._write(
+            "PATCH", path, {"fieldManager": self._field_manager}, patch, "application/merge-patch+json"
+        )
 
     async def delete(
         self, kind: Kind, namespace: str | None, name: str, *, uid: str, grace_s: int | None = None, version: str = ""
