@@ -152,11 +152,11 @@ def create(
     send_chain: tuple[str, ...],
     opening: Opening,
     now_ms: int,
+    width: int = CHAIN_WIDTH_DEFAULT,
 ) -> Chain:
     """The first record of a partition, with its first segment open."""
-    chain = Chain(
-        partition, 1, topic, number, flush, send_chain, (_open(opening, no=1, base=0, epoch=1, now_ms=now_ms),)
-    )
+    first = _open(opening, no=1, base=0, epoch=1, now_ms=now_ms)
+    chain = Chain(partition, 1, topic, number, flush, send_chain, (first,), width)
     check(chain)
     return chain
 

@@ -13,7 +13,7 @@ from seriatim_api.ids import MemberId, PartitionId, RunId
 from .chain import Chain
 from .log import Batch
 from .messages import Message
-from .placement import GroupSpec
+from .placement import CHAIN_WIDTH_DEFAULT, GroupSpec
 
 
 class Moment(NamedTuple):
@@ -248,6 +248,7 @@ class CreatePartition:
     number: int
     flush: bool
     send_chain: tuple[str, ...]
+    width: int = CHAIN_WIDTH_DEFAULT
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,13 +56,14 @@ class Phase(enum.Enum):
 class Genesis(State):
     """What a first segment is made from."""
 
-    __slots__ = ("flush", "number", "refused", "send_chain", "topic")
+    __slots__ = ("flush", "number", "refused", "send_chain", "topic", "width")
 
-    def __init__(self, topic: str, number: int, flush: bool, send_chain: tuple[str, ...]) -> None:
+    def __init__(self, topic: str, number: int, flush: bool, send_chain: tuple[str, ...], width: int) -> None:
         self.topic = topic
         self.number = number
         self.flush = flush
         self.send_chain = send_chain
+        self.width = width
         self.refused = False  # the transaction did not hold
 
 
@@ -470,7 +471,7 @@ class Switch(State):
         self.phase = Phase.WRITING
         if self.genesis is not None:
             g = self.genesis
-            chain = create(partition.id, g.topic, g.number, g.flush, g.send_chain, opening, now_ms)
+            chain = create(partition.id, g.topic, g.number, g.flush, g.send_chain, opening, now_ms, g.width)
             partition.revision = 0
             partition.write_chain(outbox, "switch", chain)
             return
@@ -559,5 +560,5 @@ def begin_genesis(outbox: Outbox, partition: Partition, event: CreatePartition) 
         outbox.emit(Resolved(event.request, partition.route(), None if known else busy))
         return
     partition.switch = Switch(Kind.GENESIS, "created", 0, event.request)
-    partition.switch.genesis = Genesis(event.topic, event.number, event.flush, event.send_chain)
+    partition.switch.genesis = Genesis(event.topic, event.number, event.flush, event.send_chain, event.width)
     partition.switch.begin(outbox, partition)

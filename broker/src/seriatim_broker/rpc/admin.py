@@ -32,8 +32,11 @@ from ..runtime.membership import certify_death, declare_lost_disks
 from ..runtime.pages import WholeChain, read_whole
 from ..runtime.records import join_pages
 from .group_admin import GroupAdmin
-from .outbound import is_forwarded
-from .services import abort, remaining_s, typed_errors
+from .outbound import is_forwarded, operator_epoch
+from .services import abort, guard_of_call, remaining_s, typed_errors
+
+EVIDENCE_LENGTH_MAX = 1000
+"""Characters of what somebody knows a death by."""
 
 SCRUB_READ_BYTES = 4 << 20
 SCRUB_BYTES_MAX = 256 << 20
@@ -113,6 +116,8 @@ class AdminServicer(GroupAdmin):
         self, request: broker_pb2.SwitchPartitionRequest, context: Any
     ) -> common_pb2.Route:
         """A planned switch, run by the master of the open segment."""
+        # A fence cannot be taken back, so this is compared before the switch begins, not in its transaction.
+        await guard_of_call(self._services, context)()
         chains = await self._services.chains([request.partition_id])
         if not chains:
             raise UnknownTopicError(f"there is no partition {request.partition_id}", partition=request.partition_id)
@@ -121,7 +126,7 @@ class AdminServicer(GroupAdmin):
             if is_forwarded(context):
                 raise NotServingError("the partition moved while the call was passed on", retry_after_ms=20)
             route: common_pb2.Route = await self._calls.admin(
-                master, "SwitchPartition", request, remaining_s(context) * 0.95
+                master, "SwitchPartition", request, remaining_s(context) * 0.95, operator_epoch(context)
             )
             return route
         reply = await self._services.ask_core(
@@ -155,23 +160,31 @@ class AdminServicer(GroupAdmin):
 
     @typed_errors
     async def DeclareDead(  # noqa: N802
-        self, request: broker_pb2.DeclareDeadRequest, _context: Any
+        self, request: broker_pb2.DeclareDeadRequest, context: Any
     ) -> broker_pb2.DeclareDeadResponse:
         """Write a death certificate, on somebody's word that the run has ended."""
-        known = self._services.directory.run_of(request.broker)
+        services = self._services
+        known = services.directory.run_of(request.broker)
         if known is None:
             raise BadRequestError(f"there is no broker {request.broker!r}", broker=request.broker)
         if not request.issuer:
             raise BadRequestError("a death certificate names who issued it")
-        number = request.run or known.run
-        if number > known.run:
-            raise PreconditionError(f"run {number} of {request.broker} has not begun: {known.run} is the last one")
-        run = RunId(MemberId(known.member.broker, known.member.incarnation), number)
-        if run == self._services.identity.run_id:
+        meant = MemberId(known.member.broker, request.incarnation or known.member.incarnation)
+        number = request.run
+        if meant == known.member:
+            number = number or known.run
+            if number > known.run:
+                raise PreconditionError(f"run {number} of {request.broker} has not begun: {known.run} is the last one")
+        elif not number:
+            raise BadRequestError(f"which run of the earlier disk {meant.incarnation} has ended?", broker=meant.broker)
+        run = RunId(meant, number)
+        if run == services.identity.run_id:
             raise PreconditionError("this very run answers: it is not dead")
-        services = self._services
         evidence = f"declared through {services.identity.member.broker} at {time.time_ns() // 1_000_000} ms"
-        await certify_death(services.coordinator, services.keys, run, request.issuer, evidence)
+        if request.evidence:
+            evidence = f"{request.evidence[:EVIDENCE_LENGTH_MAX]}; {evidence}"
+        guard = guard_of_call(services, context)
+        await certify_death(services.coordinator, services.keys, run, request.issuer, evidence, guard=guard)
         return broker_pb2.DeclareDeadResponse()
 
     @typed_errors

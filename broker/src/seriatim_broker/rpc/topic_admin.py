@@ -18,8 +18,8 @@ from ..runtime.pages import read_all_whole
 from ..runtime.records import join_pages
 from ..runtime.topic_feed import TopicFeed
 from .limits import BATCH_BYTES_MAX
-from .outbound import BrokerCalls, is_forwarded
-from .services import Services, abort, check_name, remaining_s, typed_errors
+from .outbound import BrokerCalls, is_forwarded, operator_epoch
+from .services import Services, abort, check_name, guard_of_call, remaining_s, typed_errors
 
 PARTITION_COUNT_MAX = 20_000
 """Partitions of one topic: their ids still fit into one record."""
@@ -57,7 +57,12 @@ class TopicAdmin(broker_pb2_grpc.AdminServicer):
             record: records_pb2.TopicRecord = await self._at_controller("CreateTopic", request, context)
             return record
         return await self._controller.topics.create(
-            request.name, request.partition_count, settings, remaining_s(context) * 0.95, request.incarnation
+            request.name,
+            request.partition_count,
+            settings,
+            remaining_s(context) * 0.95,
+            request.incarnation,
+            guard_of_call(self._services, context),
         )
 
     @typed_errors
@@ -75,7 +80,12 @@ class TopicAdmin(broker_pb2_grpc.AdminServicer):
             record: records_pb2.TopicRecord = await self._at_controller("UpdateTopic", request, context)
             return record
         return await self._controller.topics.update(
-            request.name, request.incarnation, request.partition_count, change, remaining_s(context) * 0.95
+            request.name,
+            request.incarnation,
+            request.partition_count,
+            change,
+            remaining_s(context) * 0.95,
+            guard_of_call(self._services, context),
         )
 
     @typed_errors
@@ -87,7 +97,7 @@ class TopicAdmin(broker_pb2_grpc.AdminServicer):
         if not self._controller.election.is_leader:
             await self._at_controller("DeleteTopic", request, context)
         else:
-            await self._controller.topics.delete(request.name)
+            await self._controller.topics.delete(request.name, guard_of_call(self._services, context))
         return broker_pb2.DeleteTopicResponse()
 
     @typed_errors
@@ -137,7 +147,7 @@ class TopicAdmin(broker_pb2_grpc.AdminServicer):
         broker = records_pb2.ControllerRecord.FromString(item.value).broker
         if broker == self._services.identity.member.broker:
             raise NotServingError("the controller is taking office", retry_after_ms=200)
-        return await self._calls.admin(broker, method, request, remaining_s(context) * 0.95)
+        return await self._calls.admin(broker, method, request, remaining_s(context) * 0.95, operator_epoch(context))
 
 
 def _complete(settings: records_pb2.TopicSettings) -> None:

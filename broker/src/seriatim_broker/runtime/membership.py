@@ -23,13 +23,15 @@ from seriatim_api.errors import (
     ForeignDiskError,
     LostDiskError,
     NewerFormatError,
+    NotServingError,
     PreconditionError,
 )
 from seriatim_api.ids import MemberId, RunId
 from seriatim_api.v1 import records_pb2
 
-from ..interfaces.coordinator import Coordinator, KeyValue, Put, absent, mod_revision_is
+from ..interfaces.coordinator import Coordinator, Get, KeyValue, Put, absent, mod_revision_is
 from .keys import Keys
+from .operators import Guard, unguarded
 from .records import member_from_record, member_to_record
 
 FORMAT_LEVEL = 1
@@ -205,9 +207,20 @@ async def declare_lost_disks(
 
 
 async def certify_death(
-    coordinator: Coordinator, keys: Keys, run: RunId, issuer: str, evidence: str, *, deadline_s: float = 2.0
+    coordinator: Coordinator,
+    keys: Keys,
+    run: RunId,
+    issuer: str,
+    evidence: str,
+    *,
+    guard: Guard = unguarded,
+    deadline_s: float = 2.0,
 ) -> bool:
-    """Write a death certificate; False if there is one already. The caller knows that the run has ended."""
+    """Write a death certificate; False if there is one already. The caller knows that the run has ended.
+
+    Raises:
+        StaleOperatorError: By the guard. NotServingError: What the guard compares was changed at the same time.
+    """
     record = records_pb2.DeathCertificate(
         member=member_to_record(run.member),
         run=run.run,
@@ -216,7 +229,11 @@ async def certify_death(
         evidence=evidence,
     )
     key = keys.certificate(run)
-    result = await coordinator.txn([absent(key)], [Put(key, record.SerializeToString())], deadline_s=deadline_s)
+    result = await coordinator.txn(
+        [*await guard(), absent(key)], [Put(key, record.SerializeToString())], [Get(key)], deadline_s=deadline_s
+    )
+    if not result.succeeded and result.responses[0].item is None:
+        raise NotServingError("another operator has just come", retry_after_ms=50)
     return result.succeeded
 
 

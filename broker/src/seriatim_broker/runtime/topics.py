@@ -28,7 +28,7 @@ from seriatim_api.v1 import records_pb2
 
 from ..core.effects import Resolved
 from ..core.events import CreatePartition
-from ..core.placement import send_chain
+from ..core.placement import CHAIN_WIDTH_DEFAULT, send_chain, weights_of
 from ..interfaces.clock import Clock
 from ..interfaces.coordinator import (
     Coordinator,
@@ -44,6 +44,7 @@ from .directory import Directory
 from .driver import Driver, Reply
 from .election import Election
 from .keys import Keys
+from .operators import Guard, unguarded
 
 CREATES_IN_FLIGHT_MAX = 64
 """Partitions that are being made at once: as many transactions as go to the coordinator at once."""
@@ -94,16 +95,18 @@ class Topics:
         settings: records_pb2.TopicSettings,
         deadline_s: float,
         incarnation: str = "",
+        guard: Guard = unguarded,
     ) -> records_pb2.TopicRecord:
         """Make a topic with all its partitions; returns its record when it is READY.
 
-        With the incarnation of a topic that is there, this is the same request again: it is waited for.
+        With the incarnation of a topic that is there, this is the same request again: it is waited for. The guard is
+        compared where the topic is begun; the rest is the controller's.
 
         Raises:
             TopicExistsError: There is one of that name. NotServingError: This broker is not the controller.
             DeadlineExceededError: It is not done yet; the controller goes on with it.
         """
-        record = await self._begin_topic(name, partition_count, settings, incarnation or uuid.uuid4().hex)
+        record = await self._begin_topic(name, partition_count, settings, incarnation or uuid.uuid4().hex, guard)
         return await self._finished(record, deadline_s)
 
     async def update(
@@ -113,6 +116,7 @@ class Topics:
         partition_count: int,
         change: Callable[[records_pb2.TopicSettings], None],
         deadline_s: float,
+        guard: Guard = unguarded,
     ) -> records_pb2.TopicRecord:
         """Add partitions, change settings, or both; returns the record when all partitions accept messages.
 
@@ -124,6 +128,7 @@ class Topics:
             partition_count: How many there should be; 0: as many as there are.
             change: Changes the settings in place.
             deadline_s: How long to wait for new partitions.
+            guard: Compared where the change is written.
 
         Raises:
             UnknownTopicError: There is none. PreconditionError: It is another one, or would have to shrink, or
@@ -132,7 +137,7 @@ class Topics:
         """
         loop = asyncio.get_running_loop()
         until_s = loop.time() + deadline_s
-        record = await self._write_update(name, incarnation, partition_count, change)
+        record = await self._write_update(name, incarnation, partition_count, change, guard)
         while record.growing_partition_ids:  # again if it was finished just before these were set aside
             record = await self._finished(record, until_s - loop.time())
             item = await self._coordinator.get(self._keys.topic(name))
@@ -175,20 +180,21 @@ class Topics:
         task.add_done_callback(lambda _: self._finishing.pop(record.incarnation, None))
         return task
 
-    async def delete(self, name: str) -> None:
-        """Delete a topic and all its data.
+    async def delete(self, name: str, guard: Guard = unguarded) -> None:
+        """Delete a topic and all its data. The guard is compared where that is decided.
 
         Raises:
             UnknownTopicError: There is none. NotServingError: This broker is not the controller.
         """
         key = self._keys.topic(name)
+        guarded = await guard()
         item = await self._coordinator.get(key)
         if item is None:
             raise UnknownTopicError(f"there is no topic {name!r}", topic=name)
         record = records_pb2.TopicRecord.FromString(item.value)
         record.state = records_pb2.TOPIC_STATE_DELETING
         result = await self._election.txn(
-            [mod_revision_is(key, item.mod_revision)], [Put(key, record.SerializeToString())]
+            [*guarded, mod_revision_is(key, item.mod_revision)], [Put(key, record.SerializeToString())]
         )
         if not result.succeeded:
             raise NotServingError(f"topic {name!r} was changed at the same time", retry_after_ms=50)
@@ -199,11 +205,17 @@ class Topics:
         await self._remove_topic(record)
 
     async def _write_update(
-        self, name: str, incarnation: str, partition_count: int, change: Callable[[records_pb2.TopicSettings], None]
+        self,
+        name: str,
+        incarnation: str,
+        partition_count: int,
+        change: Callable[[records_pb2.TopicSettings], None],
+        guard: Guard,
     ) -> records_pb2.TopicRecord:
         """Write the new settings, and set ids aside for new partitions, in one transaction."""
         key, counter_key = self._keys.topic(name), self._keys.partition_counter
         while True:
+            guarded = await guard()
             found, counter_item = (
                 response.item for response in (await self._coordinator.txn((), [Get(key), Get(counter_key)])).responses
             )
@@ -219,7 +231,7 @@ class Topics:
             value = record.SerializeToString()
             if value == found.value:
                 return record
-            compares, puts = [mod_revision_is(key, found.mod_revision)], [Put(key, value)]
+            compares, puts = [*guarded, mod_revision_is(key, found.mod_revision)], [Put(key, value)]
             if missing:
                 compares.append(mod_revision_is(counter_key, counter_item.mod_revision))
                 puts.append(Put(counter_key, counter.SerializeToString()))
@@ -228,11 +240,12 @@ class Topics:
                 return record
 
     async def _begin_topic(
-        self, name: str, partition_count: int, settings: records_pb2.TopicSettings, incarnation: str
+        self, name: str, partition_count: int, settings: records_pb2.TopicSettings, incarnation: str, guard: Guard
     ) -> records_pb2.TopicRecord:
         """Take partition ids and write the topic as CREATING, in one transaction."""
         key, counter_key = self._keys.topic(name), self._keys.partition_counter
         while True:
+            guarded = await guard()
             found, counter_item = (
                 response.item for response in (await self._coordinator.txn((), [Get(key), Get(counter_key)])).responses
             )
@@ -255,6 +268,7 @@ class Topics:
                 created_at_ms=self._clock.wall_ms(),
             )
             compares = [
+                *guarded,
                 absent(key),
                 mod_revision_is(counter_key, counter_item.mod_revision if counter_item else 0),
             ]
@@ -289,7 +303,8 @@ class Topics:
 
     async def _create_partitions(self, record: records_pb2.TopicRecord) -> None:
         """Make whatever partitions of a topic there are not yet."""
-        groups = sorted(self._directory.groups())
+        groups = self._directory.placeable()
+        weights = weights_of(self._directory.specs)
         if not groups:
             raise NotServingError("no broker group is admitted yet", retry_after_ms=200)
         known = 0 if record.state == records_pb2.TOPIC_STATE_CREATING else len(record.partition_ids)
@@ -298,7 +313,7 @@ class Topics:
                 record,
                 number,
                 PartitionId(partition),
-                send_chain(PartitionId(partition), groups, chain_width=record.settings.chain_width),
+                send_chain(PartitionId(partition), groups, chain_width=record.settings.chain_width, weights=weights),
             )
             for number, partition in enumerate(_all_ids(record))
             if number >= known
@@ -308,13 +323,14 @@ class Topics:
         self, record: records_pb2.TopicRecord, number: int, partition: PartitionId, chain: tuple[str, ...]
     ) -> None:
         """Have the core make a partition; one that is there already is no error."""
+        width = record.settings.chain_width or CHAIN_WIDTH_DEFAULT
         async with self._creates:
             for attempt in range(CREATE_RETRIES):
                 if await self._coordinator.get(self._keys.chain(partition)) is not None:
                     return
                 reply = await self._ask(
                     lambda request: CreatePartition(
-                        request, partition, record.name, number, record.settings.flush, chain
+                        request, partition, record.name, number, record.settings.flush, chain, width
                     )
                 )
                 if reply is not None and reply.error is None:
