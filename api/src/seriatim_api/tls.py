@@ -23,6 +23,22 @@ from seriatim_api.errors import PreconditionError
 CHECK_INTERVAL_S: Final = 1.0
 """How often the files are looked at, at most: connections may come by the hundred, a look is three system calls."""
 
+NOT_CONNECTED: Final = "failed to connect to all addresses"
+"""How gRPC begins when no connection came about."""
+
+_CLOSED: Final = "Socket closed"
+"""All that a server says to somebody whose certificate it does not accept, or who speaks plain text to TLS."""
+
+_CAUSES: Final = (
+    ("certificate has expired", "the other side's certificate has expired"),
+    ("certificate is not yet valid", "the other side's certificate is not valid yet: do the clocks agree?"),
+    ("CERTIFICATE_VERIFY_FAILED", "the other side's certificate was not issued by the CA that was given"),
+    ("Hostname Verification", "the other side's certificate is for other names than the one that was dialed"),
+    ("WRONG_VERSION_NUMBER", "the other side does not speak TLS on this port"),
+    ("handshake failed", "the two sides could not agree on TLS"),
+)
+"""Words of gRPC, or of the library below it, and what they mean; the first that fits."""
+
 Fingerprint = tuple[tuple[int, int, int], ...]
 """Modification time in nanoseconds, size and inode of each file."""
 
@@ -184,3 +200,22 @@ def _stat(file: Path) -> tuple[int, int, int]:
     except OSError:
         return 0, 0, 0
     return stat.st_mtime_ns, stat.st_size, stat.st_ino
+
+
+def explain(details: str, *, shows_certificate: bool) -> str | None:
+    """Why a connection with TLS did not come about, from gRPC's words; None if TLS is not the cause.
+
+    Args:
+        details: Of the failed call.
+        shows_certificate: Whether a certificate of our own was shown.
+    """
+    if not details.startswith(NOT_CONNECTED):
+        return None
+    for words, cause in _CAUSES:
+        if words in details:
+            return cause
+    if _CLOSED not in details:
+        return None
+    if shows_certificate:
+        return "the other side closed the connection: it probably does not accept the certificate that was shown"
+    return "the other side closed the connection: it probably asks for a certificate, and none was shown"

@@ -9,11 +9,13 @@ Only the options stand here: `seriatim --help` loads this module, and what runs 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
 from .grpc_polling import poll_in_one_thread
+
+_FILE: Final = click.Path(path_type=Path, dir_okay=False)
 
 
 @click.command()
@@ -42,12 +44,21 @@ def broker(config: Path | None, assignments: tuple[str, ...], **flags: Any) -> N
 @click.option("--data", type=click.Path(path_type=Path, file_okay=False), required=True, help="Data directory.")
 @click.option("--listen", required=True, help="host:port of the etcd API.")
 @click.option("--log-level", default="info", help="debug, info, warning or error.")
-def coordinator(data: Path, listen: str, log_level: str) -> None:
+@click.option("--tls-cert", type=_FILE, help="Speak TLS: the coordinator's certificate (PEM).")
+@click.option("--tls-key", type=_FILE, help="Its private key (PEM).")
+@click.option("--tls-ca", type=_FILE, help="The CA whose certificates brokers must show (PEM).")
+def coordinator(
+    data: Path, listen: str, log_level: str, tls_cert: Path | None, tls_key: Path | None, tls_ca: Path | None
+) -> None:
     """Run the embedded coordinator: the part of etcd that Seriatim uses, for one machine."""
+    if len({file is None for file in (tls_cert, tls_key, tls_ca)}) > 1:
+        raise click.UsageError("--tls-cert, --tls-key and --tls-ca come together")
     poll_in_one_thread()
+    from seriatim_api.tls import TlsFiles
+
     from .serving import run_coordinator
 
-    run_coordinator(data, listen, log_level)
+    run_coordinator(data, listen, log_level, TlsFiles(tls_ca, tls_cert, tls_key) if tls_ca is not None else None)
 
 
 @click.command()

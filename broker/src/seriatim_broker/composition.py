@@ -37,6 +37,7 @@ from .rpc.limits import SERVER_OPTIONS
 from .rpc.operations import OperationsServicer
 from .rpc.outbound import BrokerCalls
 from .rpc.peer import GrpcDialer, PeerServicer
+from .rpc.peer_names import PeerNames
 from .rpc.producing import ProducingServicer
 from .rpc.routing import RoutingServicer
 from .rpc.services import Services
@@ -132,7 +133,7 @@ class Broker:
     ) -> None:
         self.settings = settings
         self._exposition = exposition
-        self._die = die
+        self._end = die
         self._clock = SystemClock()
         self._keys = Keys(settings.cluster)
         self._status = StatusFile(settings.status_file, settings.broker)
@@ -227,7 +228,7 @@ class Broker:
         self._links = runtime.links
         self._directory_of_members = runtime.directory
         self._controller = runtime.controller
-        self._peer_servicer = PeerServicer(peer, self._links.carry_accepted)
+        self._peer_servicer = PeerServicer(peer, self._links.carry_accepted, self._peer_names())
         self._calls = BrokerCalls(self._directory_of_members, self._transport)
         self._services = Services(
             identity=identity,
@@ -244,6 +245,18 @@ class Broker:
         self._driver.on_note(self._count_switch)
         self._is_assembled = True
         self._exposition.add(BrokerCollector(settings.broker, self.counters, self._gauges()))
+
+    def _peer_names(self) -> PeerNames | None:
+        """Certificates can be checked where they are asked for."""
+        if self.tls is None:
+            return None
+        if self.settings.tls_client_auth != "required":
+            _log.warning("client_certificates_optional", note="nobody is asked who they are: brokers neither")
+            return None
+        directory = self._directory_of_members
+        return PeerNames(
+            lambda broker: filter(None, (directory.client_address(broker), directory.peer_address(broker)))
+        )
 
     async def _listen(self) -> None:
         server = grpc.aio.server(options=SERVER_OPTIONS)
@@ -279,7 +292,16 @@ class Broker:
     async def wait(self) -> None:
         """Until something that must run has failed; that is then raised."""
         assert self._duties is not None
-        await asyncio.shield(self._duties)
+        try:
+            await asyncio.shield(self._duties)
+        except Exception as exc:
+            self._status.failed(exc)
+            raise
+
+    def _die(self, error: BaseException) -> None:
+        """A step of the core failed."""
+        self._status.failed(error)
+        self._end(error)
 
     def not_ready(self) -> str:
         """Why this broker is not ready; empty if it is: admitted and serving."""

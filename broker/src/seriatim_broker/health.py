@@ -89,9 +89,9 @@ class AdminPort:
         path = words[1].split(b"?")[0]
         if path == b"/metrics":
             return _response(200, self._metrics(), "text/plain; version=0.0.4; charset=utf-8")
-        if path in (b"/healthz", b"/live"):
+        if path == b"/healthz":
             return _response(200, b"live\n")
-        if path in (b"/readyz", b"/ready"):
+        if path == b"/readyz":
             reason = self._not_ready()
             return _response(503, f"{reason}\n".encode()) if reason else _response(200, b"ready\n")
         return _response(404, b"/metrics, /healthz, /readyz\n")

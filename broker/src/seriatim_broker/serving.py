@@ -6,6 +6,7 @@ It is apart from the commands because it imports every library of the broker; he
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import sys
 from collections.abc import Coroutine
@@ -15,13 +16,16 @@ from typing import Any
 import click
 import structlog
 from seriatim_api.errors import BadRequestError, SeriatimError
+from seriatim_api.tls import TlsFiles, TlsSource
 
 from . import logs
 from .composition import Broker, serve_admin
 from .embedded import serve
 from .metrics import Exposition
 from .process_memory import keep_freed_memory, settle_objects
-from .settings import BrokerSettings, check_address, load
+from .settings import ENVIRONMENT_PREFIX, BrokerSettings, check_address, load
+from .status_file import StatusFile
+from .tls import open_source, server_credentials
 
 EXIT_STATUS_REFUSED = 2
 EXIT_STATUS_FAILED = 1
@@ -35,18 +39,27 @@ def run_broker(config: Path | None, assignments: tuple[str, ...], flags: dict[st
         settings = load({**_assigned(assignments), **_given(flags)}, config)
         logs.configure(settings.log_level, broker=settings.broker)
     except (SeriatimError, ValueError) as exc:
+        _tell_supervisor(exc)
         _refuse(exc)
     _run(_broker(settings))
 
 
-def run_coordinator(data: Path, listen: str, log_level: str) -> None:
-    """Run the embedded coordinator."""
+def _tell_supervisor(exc: Exception) -> None:
+    """Settings that are none: where the status file is, and who this was to be, is asked of the environment alone."""
+    file, group, slot = (os.environ.get(ENVIRONMENT_PREFIX + name, "") for name in ("STATUS_FILE", "GROUP", "SLOT"))
+    if file:
+        StatusFile(Path(file), f"{group}-{slot}").failed(exc)
+
+
+def run_coordinator(data: Path, listen: str, log_level: str, tls: TlsFiles | None) -> None:
+    """Run the embedded coordinator, with mutual TLS if certificates are given."""
     try:
         check_address(listen)
         logs.configure(log_level)
-    except ValueError as exc:
+        source = open_source(tls, "coordinator") if tls is not None else None
+    except (SeriatimError, ValueError) as exc:
         _refuse(exc)
-    _run(_coordinator(data, listen))
+    _run(_coordinator(data, listen, source))
 
 
 def run_standalone(data: Path, listen: str, admin_listen: str, log_level: str) -> None:
@@ -66,8 +79,9 @@ async def _broker(settings: BrokerSettings) -> None:
     await _serve_until_stopped([running], settings.admin_listen, exposition)
 
 
-async def _coordinator(data: Path, listen: str) -> None:
-    running = await serve(data, listen)
+async def _coordinator(data: Path, listen: str, tls: TlsSource | None) -> None:
+    credentials = server_credentials(tls, "required") if tls is not None else None
+    running = await serve(data, listen, credentials=credentials)
     settle_objects()
     try:
         await _stop_signal()

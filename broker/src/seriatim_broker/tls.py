@@ -39,7 +39,11 @@ def open_source(files: TlsFiles, what: str) -> TlsSource:
 
 
 def server_credentials(source: TlsSource, client_auth: Literal["required", "optional"]) -> grpc.ServerCredentials:
-    """For a gRPC port; the library asks again before each handshake, from a thread of its own."""
+    """For a gRPC port; the library asks again before each handshake, from a thread of its own.
+
+    Where client certificates are optional, none is asked for: gRPC for Python knows no state in between, so nobody
+    can be told apart there, brokers included.
+    """
     shown, material = source.current()
 
     def changed() -> Any:

@@ -91,7 +91,7 @@ class Cluster:
     async def ready(self, name: str) -> None:
         """Wait until a broker is admitted and serving."""
         async with asyncio.timeout(READY_DEADLINE_S):
-            while (await self.get(name, "/ready"))[0] != 200:
+            while (await self.get(name, "/readyz"))[0] != 200:
                 running = self.brokers[name].running
                 assert running is not None
                 assert running.returncode is None, self.brokers[name].log_text()

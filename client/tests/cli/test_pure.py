@@ -13,7 +13,7 @@ from rich.console import Console, RenderableType
 from seriatim.cli._chain_view import compact, draw_chain, draw_ribbons
 from seriatim.cli._meter import Latencies, SendMeter, describe
 from seriatim.cli._ports import ChainView, SegmentView
-from seriatim.cli._settings import BOOTSTRAP_DEFAULT, local_cluster, resolve_bootstrap
+from seriatim.cli._settings import BOOTSTRAP_DEFAULT, TlsOptions, local_cluster, resolve
 from seriatim.cli._sources import Message, Pace, generate, parse_rate, read_lines, split_key
 
 RECORDED = Path(__file__).parent / "recorded"
@@ -175,20 +175,41 @@ async def test_lines_come_as_they_are_written(tmp_path: Path) -> None:
         os.close(read_end)
 
 
+NO_TLS = TlsOptions()
+
+
 def test_bootstrap_is_what_is_said_or_the_local_cluster_or_the_default(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert resolve_bootstrap(None) == BOOTSTRAP_DEFAULT
-    assert resolve_bootstrap("a:1, b:2") == ("a:1", "b:2")
+    assert resolve(None, NO_TLS) == (BOOTSTRAP_DEFAULT, None)
+    assert resolve("a:1, b:2", NO_TLS) == (("a:1", "b:2"), None)
     for wrong in ("a", "a:", ":7", "a:0", "a:99999", " , "):
         with pytest.raises(click.UsageError):
-            resolve_bootstrap(wrong)
+            resolve(wrong, NO_TLS)
     directory = tmp_path / ".local" / "cluster"
     directory.mkdir(parents=True)
     (directory / "cluster.json").write_text(json.dumps({"bootstrap": ["127.0.0.2:7000"]}))
     (directory / "lock").touch()
-    assert local_cluster(directory) == ()  # its runner has ended
+    assert local_cluster(directory) == ((), None)  # its runner has ended
     with (directory / "lock").open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        assert resolve_bootstrap(None) == ("127.0.0.2:7000",)
+        assert resolve(None, NO_TLS) == (("127.0.0.2:7000",), None)
+
+
+def test_tls_is_what_is_said_or_that_of_the_local_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    mine = TlsOptions("ca", "cert", "key", "name")
+    assert resolve(None, mine)[1] == resolve("a:1", mine)[1] == mine
+    for wrong in (TlsOptions(cert="c", key="k"), TlsOptions(server_name="n"), TlsOptions("ca", key="k")):
+        with pytest.raises(click.UsageError, match="--tls-"):
+            resolve("a:1", wrong)
+    directory = tmp_path / ".local" / "cluster"
+    directory.mkdir(parents=True)
+    (directory / "cluster.json").write_text(json.dumps({"bootstrap": ["127.0.0.2:7000"], "tls_directory": "/d/tls"}))
+    with (directory / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        found = TlsOptions("/d/tls/ca.crt", "/d/tls/client.crt", "/d/tls/client.key")
+        assert resolve(None, NO_TLS) == (("127.0.0.2:7000",), found)
+        assert resolve(None, mine) == (("127.0.0.2:7000",), mine)
+        assert resolve("a:1", NO_TLS) == (("a:1",), None)  # another cluster is meant

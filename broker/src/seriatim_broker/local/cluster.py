@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import ssl
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Final
@@ -19,7 +20,7 @@ from typing import Final
 import structlog
 from seriatim_api.errors import DeadlineExceededError, PreconditionError, SeriatimError, UnavailableError
 
-from seriatim_broker.adapters.etcd import EtcdConfig, EtcdCoordinator
+from seriatim_broker.adapters.etcd import EtcdConfig, EtcdCoordinator, EtcdTls
 from seriatim_broker.local import health, names
 from seriatim_broker.local.certificates import CertificateWriter
 from seriatim_broker.local.faults import FaultKind, FaultListener, FaultRecord, Phase
@@ -40,6 +41,9 @@ from seriatim_broker.local.state import (
     read_state,
     write_state,
 )
+from seriatim_broker.local.tls import DIRECTORY_NAME as TLS_DIRECTORY_NAME
+from seriatim_broker.local.tls import LocalTls
+from seriatim_broker.local.tls import make as make_certificates
 
 START_DEADLINE_S: Final = 90.0
 """For the coordinator to answer and for all brokers to be ready: Python alone takes a second each on a busy core."""
@@ -118,6 +122,7 @@ class LocalCluster:
         broker_options: Further options of each broker, as on its command line.
         environment: Of all processes; None for this process's.
         on_fault: Told of each fault as it happens.
+        tls: Whether everything speaks TLS, with certificates made at the start.
     """
 
     def __init__(
@@ -135,6 +140,7 @@ class LocalCluster:
         broker_options: Iterable[str] = (),
         environment: Mapping[str, str] | None = None,
         on_fault: FaultListener | None = None,
+        tls: bool = False,
     ) -> None:
         self.directory = Path(directory).resolve()
         self._shape = (groups, members)
@@ -143,8 +149,11 @@ class LocalCluster:
         self._network = network
         self._base_port = base_port
         self._coordinator_kind: CoordinatorKind = coordinator
-        self._programs = programs or SeriatimPrograms(coordinator, tuple(broker_options))
-        self._environment = {**(os.environ if environment is None else environment), "PYTHONUNBUFFERED": "1"}
+        self._programs: Programs = programs or SeriatimPrograms(coordinator, tuple(broker_options))
+        self._wants_tls = tls
+        self.tls: LocalTls | None = None  # from the start on, if it is wanted
+        self._admin_tls: ssl.SSLContext | None = None
+        self._environment = _environment_of_servers(os.environ if environment is None else environment)
         self._on_fault = on_fault
         self._plan: ClusterPlan | None = None
         self._lock: DirectoryLock | None = None
@@ -270,6 +279,15 @@ class LocalCluster:
         for name in (*self.broker_names, COORDINATOR):
             self.data_directory(name).mkdir(parents=True, exist_ok=True, mode=0o700)
         self.log_file(COORDINATOR).parent.mkdir(exist_ok=True)
+        if self._wants_tls:
+            self._make_certificates()
+
+    def _make_certificates(self) -> None:
+        hosts = [address.host for address in self.plan.listen_addresses]
+        self.tls = make_certificates(self.directory / TLS_DIRECTORY_NAME, hosts)
+        self._admin_tls = ssl.create_default_context(cafile=str(self.tls.ca))
+        if isinstance(self._programs, SeriatimPrograms):
+            self._programs = replace(self._programs, tls=self.tls.server)
 
     def _find_ports(self, base_port: int | None) -> tuple[PortRange, ClusterPlan]:
         above = 0
@@ -301,7 +319,8 @@ class LocalCluster:
                 environment=self._environment,
                 on_end=self._ended,
             )
-        self._coordinator = EtcdCoordinator(EtcdConfig((str(plan.coordinator),)))
+        tls = EtcdTls(self.tls.client) if self.tls is not None else None
+        self._coordinator = EtcdCoordinator(EtcdConfig((str(plan.coordinator),), tls))
         self._certificates = CertificateWriter(self._coordinator, plan.name)
         self._certificates_task = asyncio.create_task(self._certificates.run(), name="certificates")
         self._spawn(COORDINATOR)
@@ -388,7 +407,7 @@ class LocalCluster:
     async def _is_ready(self, name: str) -> bool:
         if self.pid(name) is None:
             return False
-        return await health.is_ready(self.plan.broker(name).admin, deadline_s=READY_DEADLINE_S)
+        return await health.is_ready(self.plan.broker(name).admin, deadline_s=READY_DEADLINE_S, tls=self._admin_tls)
 
     async def _coordinator_answers(self) -> bool:
         assert self._coordinator is not None
@@ -599,6 +618,7 @@ class LocalCluster:
                 coordinator=str(self.plan.coordinator),
                 bootstrap=self.bootstrap,
                 control=self._control,
+                tls_directory=str(self.directory / TLS_DIRECTORY_NAME) if self.tls is not None else "",
                 processes=(
                     ProcessEntry("runner", own.pid, own.started_ticks),
                     *(
@@ -622,3 +642,9 @@ def _cuts_of(name: str, cuts: set[LinkPath]) -> tuple[str, ...]:
         other if other in sends and other in hears else f">{other}" if other in sends else f"<{other}"
         for other in sorted(sends | hears)
     )
+
+
+def _environment_of_servers(environment: Mapping[str, str]) -> dict[str, str]:
+    """Without what is meant for clients: SERIATIM_TLS_... would be settings of a broker as well."""
+    kept = {name: value for name, value in environment.items() if not name.startswith("SERIATIM_TLS_")}
+    return {**kept, "PYTHONUNBUFFERED": "1"}

@@ -61,6 +61,7 @@ def cluster() -> None:
 @click.option("--proxy/--no-proxy", default=True, show_default=True, help="Without it nothing can be cut; faster.")
 @click.option("--name", default="local", show_default=True, help="The cluster's name.")
 @click.option("--base-port", type=click.IntRange(1024, 65435), help="First port; else the earlier one, or a free one.")
+@click.option("--tls", is_flag=True, help="Everything speaks TLS, with certificates made for it in the directory.")
 @click.option("--detach/--foreground", default=True, show_default=True, help="Leave it running, or until Ctrl-C.")
 @click.option("--broker-option", "broker_options", multiple=True, metavar="WORD", help="A word more for each broker.")
 def up(
@@ -71,6 +72,7 @@ def up(
     proxy: bool,
     name: str,
     base_port: int | None,
+    tls: bool,
     detach: bool,
     broker_options: tuple[str, ...],
 ) -> None:
@@ -88,6 +90,7 @@ def up(
         name=name,
         base_port=base_port,
         broker_options=broker_options,
+        tls=tls,
     )
     if detach:
         _print_up(directory, config, runner.detach(config))

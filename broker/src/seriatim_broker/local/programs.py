@@ -14,6 +14,7 @@ from typing import Literal, Protocol
 
 from seriatim_api.errors import ForeignDiskError, PreconditionError
 from seriatim_api.ids import RunId
+from seriatim_api.tls import TlsFiles
 
 from seriatim_broker.adapters.crc import crc32c
 from seriatim_broker.adapters.passport import read_passport
@@ -49,10 +50,12 @@ class SeriatimPrograms:
     Attributes:
         coordinator_kind: The embedded coordinator, or etcd.
         broker_options: Further options of every broker, as on its command line.
+        tls: The certificate of all processes; None for plain text.
     """
 
     coordinator_kind: CoordinatorKind = "embedded"
     broker_options: tuple[str, ...] = ()
+    tls: TlsFiles | None = None
 
     def broker(self, plan: ClusterPlan, broker: BrokerPlan, data: Path) -> Sequence[str]:
         """`seriatim broker`, with this broker's own map of peers."""
@@ -69,7 +72,11 @@ class SeriatimPrograms:
         }
         if peers:
             options["--peers"] = peers
-        return [*_OURS, "broker", *(word for option in options.items() for word in option), *self.broker_options]
+        words = [*_OURS, "broker", *(word for option in options.items() for word in option)]
+        if self.tls is not None:
+            for name, file in (("ca", self.tls.ca), ("cert", self.tls.cert), ("key", self.tls.key)):
+                words += ["--set", f"tls_{name}={file}", "--set", f"coordinator_tls_{name}={file}"]
+        return [*words, *self.broker_options]
 
     def coordinator(self, plan: ClusterPlan, data: Path) -> Sequence[str]:
         """`seriatim coordinator`, or etcd with one member.
@@ -78,8 +85,11 @@ class SeriatimPrograms:
             PreconditionError: etcd is asked for, and there is none.
         """
         if self.coordinator_kind == "etcd":
-            return _etcd(plan, data)
-        return [*_OURS, "coordinator", "--data", str(data), "--listen", str(plan.coordinator)]
+            return _etcd(plan, data, self.tls)
+        words = [*_OURS, "coordinator", "--data", str(data), "--listen", str(plan.coordinator)]
+        if self.tls is not None:
+            words += ["--tls-ca", str(self.tls.ca), "--tls-cert", str(self.tls.cert), "--tls-key", str(self.tls.key)]
+        return words
 
     def last_run(self, data: Path, broker: str) -> RunId | None:
         """As the directory's passport has it."""
@@ -111,8 +121,9 @@ def find_etcd() -> str:
     return found
 
 
-def _etcd(plan: ClusterPlan, data: Path) -> Sequence[str]:
-    clients, peers = f"http://{plan.coordinator}", f"http://{plan.coordinator_peers}"
+def _etcd(plan: ClusterPlan, data: Path, tls: TlsFiles | None) -> Sequence[str]:
+    scheme = "http" if tls is None else "https"
+    clients, peers = f"{scheme}://{plan.coordinator}", f"{scheme}://{plan.coordinator_peers}"
     options = {
         "--name": plan.name,
         "--data-dir": str(data),
@@ -123,4 +134,13 @@ def _etcd(plan: ClusterPlan, data: Path) -> Sequence[str]:
         "--initial-cluster": f"{plan.name}={peers}",
         "--log-level": "warn",
     }
-    return [find_etcd(), *(word for option in options.items() for word in option)]
+    words = [find_etcd(), *(word for option in options.items() for word in option)]
+    if tls is not None:
+        for peer in ("", "peer-"):
+            words += [
+                f"--{peer}trusted-ca-file={tls.ca}",
+                f"--{peer}cert-file={tls.cert}",
+                f"--{peer}key-file={tls.key}",
+            ]
+            words.append(f"--{peer}client-cert-auth")
+    return words

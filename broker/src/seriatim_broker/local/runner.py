@@ -45,6 +45,7 @@ class RunnerConfig:
     name: str
     base_port: int | None
     broker_options: tuple[str, ...] = ()
+    tls: bool = False
 
 
 async def run(config: RunnerConfig, *, report: Report | None = None) -> None:
@@ -70,6 +71,7 @@ async def run(config: RunnerConfig, *, report: Report | None = None) -> None:
         name=config.name,
         base_port=config.base_port,
         broker_options=config.broker_options,
+        tls=config.tls,
     )
     try:
         if await _unless(over, cluster.start()):

@@ -48,6 +48,7 @@ class ClusterState:
         bootstrap: Where clients begin.
         control: The runner's control socket; empty if nobody listens to one.
         processes: The runner first, then its children.
+        tls_directory: Where the certificates of a cluster with TLS are; empty for plain text.
     """
 
     cluster: str
@@ -61,6 +62,7 @@ class ClusterState:
     bootstrap: tuple[str, ...]
     control: str
     processes: tuple[ProcessEntry, ...]
+    tls_directory: str = ""
 
 
 def read_state(directory: Path) -> ClusterState | None:

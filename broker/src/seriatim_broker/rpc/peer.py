@@ -25,6 +25,7 @@ from ..core.messages import DATA, Heartbeat, HeartbeatAnswer, Message
 from ..interfaces.link import PeerIdentity, PeerRefusedError, PeerSilentError
 from . import peer_frames
 from .limits import PROTOCOL
+from .peer_names import PeerNames
 from .transport import PLAIN, Transport
 
 QUEUE_SIZE_BYTES_MAX = 64 << 20
@@ -259,6 +260,7 @@ class GrpcDialer:
     def __init__(self, identity: PeerIdentity, transport: Transport = PLAIN) -> None:
         self._identity = identity
         self._transport = transport
+        self._trouble: dict[str, str] = {}  # what was said last of an address where TLS failed
 
     async def dial(self, address: str, deadline_s: float) -> PeerConnection:
         """Connect and exchange hellos; see `interfaces.link.Dialer`."""
@@ -286,11 +288,11 @@ class GrpcDialer:
             await release()
             raise
         except (grpc.aio.AioRpcError, grpc.aio.UsageError, asyncio.InvalidStateError) as exc:
-            failure = await self._failure(exc, control, data)
+            failure = await self._failure(address, exc, control, data)
             await release()
             raise failure from exc
         if grpc.aio.EOF in replies:
-            failure = await self._failure(None, control, data)
+            failure = await self._failure(address, None, control, data)
             await release()
             raise failure
         try:
@@ -308,9 +310,12 @@ class GrpcDialer:
             dialed=True,
         )
         connection.on_end(release, confirmation=frame)
+        self._trouble.pop(address, None)
         return connection
 
-    async def _failure(self, exc: BaseException | None, *calls: Any) -> PeerRefusedError | PeerSilentError:
+    async def _failure(
+        self, address: str, exc: BaseException | None, *calls: Any
+    ) -> PeerRefusedError | PeerSilentError:
         """Whether a failed dial says that nobody is there, by the status of the calls."""
         codes: list[grpc.StatusCode] = []
         texts: list[str] = []
@@ -319,9 +324,19 @@ class GrpcDialer:
                 codes.append(await call.code())
                 texts.append(str(await call.details()))
         text = "; ".join(texts) or str(exc)
-        if grpc.StatusCode.UNAVAILABLE in codes and all(map(self._transport.is_nobody, texts)):
+        trouble = next(filter(None, map(self._transport.tls_failure, texts)), None)
+        if trouble is not None:
+            self._tell_trouble(address, trouble)
+            return PeerSilentError(trouble)
+        if grpc.StatusCode.UNAVAILABLE in codes and not any("DNS" in text for text in texts):
             return PeerRefusedError(text)
         return PeerSilentError(text)
+
+    def _tell_trouble(self, address: str, text: str) -> None:
+        """It lasts until somebody acts: said once for each cause, and not with every try."""
+        if self._trouble.get(address) != text:
+            self._trouble[address] = text
+            _log.warning("peer_tls_failed", address=address, reason=text)
 
 
 # ---- accepting ------------------------------------------------------------------------------------------
@@ -333,11 +348,18 @@ class PeerServicer:
     Args:
         identity: Who we are.
         carry: Uses a connection until it ends; returns why.
+        names: Checks the certificate of whoever dials; None where none is shown.
     """
 
-    def __init__(self, identity: PeerIdentity, carry: Callable[[PeerConnection], Awaitable[str]]) -> None:
+    def __init__(
+        self,
+        identity: PeerIdentity,
+        carry: Callable[[PeerConnection], Awaitable[str]],
+        names: PeerNames | None = None,
+    ) -> None:
         self._identity = identity
         self._carry = carry
+        self._names = names
         self._waiting: dict[bytes, asyncio.Future[tuple[PeerIdentity, _Half]]] = {}
         self._connections: dict[bytes, asyncio.Future[PeerConnection]] = {}
 
@@ -414,6 +436,8 @@ class PeerServicer:
                 if frame is grpc.aio.EOF:
                     raise BadRequestError("a link begins with a hello")
                 peer, session = read_hello(frame, self._identity.cluster_id)
+                if self._names is not None:
+                    self._names.check(peer.member.broker, context)
                 await context.write(write_hello(self._identity, session))
                 return peer, session
         except TimeoutError:

@@ -9,13 +9,9 @@ from __future__ import annotations
 from typing import Protocol
 
 import grpc
-from seriatim_api.tls import TlsSource
+from seriatim_api.tls import TlsSource, explain
 
 from .limits import CHANNEL_OPTIONS
-
-_TLS_TROUBLE = ("handshake", "Handshake", "verification", "Verification", "Socket closed", "security handshaker")
-"""Words of gRPC for a connection that reached somebody, and then failed for TLS. A server that does not like a
-certificate closes the socket without a word."""
 
 
 class Transport(Protocol):
@@ -28,8 +24,11 @@ class Transport(Protocol):
     def channel(self, address: str) -> grpc.aio.Channel:
         """A new channel; connects when it is first used."""
 
-    def is_nobody(self, text: str) -> bool:
-        """Whether a failure to connect, in gRPC's words, says that nobody listens."""
+    def tls_failure(self, details: str) -> str | None:
+        """Why TLS kept a connection from coming about, from gRPC's words; None if it did not.
+
+        Such a failure says nothing of the process on the other side.
+        """
 
 
 class PlainTransport:
@@ -41,9 +40,9 @@ class PlainTransport:
         """See `Transport.channel`."""
         return grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
 
-    def is_nobody(self, text: str) -> bool:
-        """See `Transport.is_nobody`."""
-        return "DNS" not in text
+    def tls_failure(self, details: str) -> str | None:
+        """See `Transport.tls_failure`."""
+        return None
 
 
 class TlsTransport:
@@ -66,9 +65,9 @@ class TlsTransport:
             self._generation = generation
         return grpc.aio.secure_channel(address, self._credentials, options=CHANNEL_OPTIONS)
 
-    def is_nobody(self, text: str) -> bool:
-        """See `Transport.is_nobody`. A refused certificate says nothing of the process behind it."""
-        return "DNS" not in text and not any(word in text for word in _TLS_TROUBLE)
+    def tls_failure(self, details: str) -> str | None:
+        """See `Transport.tls_failure`."""
+        return explain(details, shows_certificate=self._source.files.cert is not None)
 
 
 PLAIN = PlainTransport()

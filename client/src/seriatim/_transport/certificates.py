@@ -7,8 +7,8 @@ import re
 from typing import Any, Final
 
 import grpc
+from seriatim_api import tls
 from seriatim_api.errors import PreconditionError
-from seriatim_api.tls import TlsSource
 
 from seriatim._tls import Tls
 
@@ -16,20 +16,8 @@ _PREAMBLE: Final = re.compile(
     r"^failed to connect to all addresses; last error: [A-Z]+: ipv[46]:[^ ]*: (?:Failed to connect to remote host: )?"
 )
 
-_CAUSES: Final = (
-    ("certificate has expired", "the broker's certificate has expired"),
-    ("certificate is not yet valid", "the broker's certificate is not valid yet: do the clocks agree?"),
-    ("CERTIFICATE_VERIFY_FAILED", "the broker's certificate was not issued by the CA that was given"),
-    (
-        "Hostname Verification Check failed",
-        "the broker's certificate is for other names than the one that was dialed",
-    ),
-    ("WRONG_VERSION_NUMBER", "the broker does not speak TLS on this port"),
-)
-"""Words of gRPC, or of the library below it, and what they mean; the first that fits."""
-
 _CLOSED: Final = "Socket closed"
-"""All that a server says to a client whose certificate it does not accept, or that speaks plain text to TLS."""
+"""All that a broker with TLS says to plain text."""
 
 _log = logging.getLogger("seriatim")
 
@@ -41,10 +29,10 @@ class Certificates:
         PreconditionError: The files cannot be used; the text says why and what to do.
     """
 
-    def __init__(self, tls: Tls) -> None:
-        self.shows_certificate = tls.cert is not None
-        self._source = TlsSource(tls.files, _tell_change)
-        self._options = (("grpc.ssl_target_name_override", tls.server_name),) if tls.server_name else ()
+    def __init__(self, asked: Tls) -> None:
+        self.shows_certificate = asked.cert is not None
+        self._source = tls.TlsSource(asked.files, _tell_change)
+        self._options = (("grpc.ssl_target_name_override", asked.server_name),) if asked.server_name else ()
 
     @property
     def generation(self) -> int:
@@ -69,15 +57,8 @@ def explain(details: str | None, certificates: Certificates | None) -> tuple[str
     """
     text = details or "no reason given"
     reason = _PREAMBLE.sub("", text)
-    if reason == text:
-        return text, False  # it was connected
     if certificates is None:
-        return (f"{_CLOSED}; does the broker ask for TLS?" if reason == _CLOSED else reason), False
-    for words, cause in _CAUSES:
-        if words in reason:
-            return cause, True
-    if reason != _CLOSED:
-        return reason, False
-    if certificates.shows_certificate:
-        return "the broker closed the connection: it probably does not accept the client's certificate", True
-    return "the broker closed the connection: it probably asks for a client certificate, and none was given", True
+        is_cut = reason != text and _CLOSED in reason
+        return (f"{reason}; does the broker ask for TLS?" if is_cut else reason), False
+    cause = tls.explain(text, shows_certificate=certificates.shows_certificate)
+    return cause or reason, cause is not None

@@ -62,7 +62,9 @@ async def _client(settings: Settings) -> AsyncIterator[seriatim.Client]:
     logger.addHandler(warnings)
     try:
         asked = settings.tls
-        tls = seriatim.Tls(asked.ca, asked.cert, asked.key, asked.server_name) if asked is not None else None
+        tls = None
+        if asked is not None and asked.ca is not None:
+            tls = seriatim.Tls(asked.ca, asked.cert, asked.key, asked.server_name)
         async with seriatim.Client.connect(settings.bootstrap, name="cli", tls=tls) as client:
             yield client
     finally:

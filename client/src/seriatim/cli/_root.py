@@ -17,7 +17,7 @@ import click
 from seriatim_api.errors import SeriatimError
 
 from seriatim.cli._remedies import remedy_of
-from seriatim.cli._settings import Settings, resolve_bootstrap, resolve_tls
+from seriatim.cli._settings import Settings, TlsOptions, resolve
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -206,5 +206,5 @@ def main(
     if ctx.invoked_subcommand in _OWN_COMMANDS:
         # gRPC would print each failed handshake, several a second; what failed is in our own errors.
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    tls = resolve_tls(tls_ca, tls_cert, tls_key, tls_server_name)
-    ctx.obj = Settings(bootstrap=resolve_bootstrap(bootstrap), as_json=output == "json", tls=tls)
+    addresses, tls = resolve(bootstrap, TlsOptions(tls_ca, tls_cert, tls_key, tls_server_name))
+    ctx.obj = Settings(bootstrap=addresses, as_json=output == "json", tls=tls)

@@ -29,31 +29,16 @@ class TlsOptions:
     """The options about TLS.
 
     Attributes:
-        ca: File of the CA's certificates.
+        ca: File of the CA's certificates; plain text without it.
         cert: File of the client's certificate, or none.
         key: File of its private key, or none.
         server_name: The name to look for in the brokers' certificates, or the one that is dialed.
     """
 
-    ca: str
-    cert: str | None
-    key: str | None
-    server_name: str | None
-
-
-def resolve_tls(ca: str | None, cert: str | None, key: str | None, server_name: str | None) -> TlsOptions | None:
-    """What the options mean together; None if none is given.
-
-    Raises:
-        click.UsageError: One without those that belong to it.
-    """
-    if ca is None:
-        if cert or key or server_name:
-            raise click.UsageError("TLS begins with --tls-ca: the file with the certificates of the brokers' CA")
-        return None
-    if (cert is None) != (key is None):
-        raise click.UsageError("--tls-cert and --tls-key come together")
-    return TlsOptions(ca, cert, key, server_name)
+    ca: str | None = None
+    cert: str | None = None
+    key: str | None = None
+    server_name: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,15 +74,31 @@ class Settings:
         click.echo(json.dumps(value, ensure_ascii=False))
 
 
-def resolve_bootstrap(given: str | None) -> tuple[str, ...]:
-    """The addresses of --bootstrap, else of the local cluster that runs here, else the default.
+def resolve(given: str | None, tls: TlsOptions) -> tuple[tuple[str, ...], TlsOptions | None]:
+    """Where to begin, and how to speak TLS there: as the options say, else as the local cluster that runs here does.
 
     Raises:
-        click.UsageError: Not a list of `host:port`.
+        click.UsageError: Not a list of `host:port`; an option about TLS without those that belong to it.
     """
-    if given is None:
-        directory = Path(os.environ.get("SERIATIM_CLUSTER_DIR", CLUSTER_DIRECTORY_DEFAULT))
-        return local_cluster(directory) or BOOTSTRAP_DEFAULT
+    asked = _checked(tls)
+    if given is not None:
+        return _addresses(given), asked
+    directory = Path(os.environ.get("SERIATIM_CLUSTER_DIR", CLUSTER_DIRECTORY_DEFAULT))
+    bootstrap, found = local_cluster(directory)
+    return bootstrap or BOOTSTRAP_DEFAULT, asked or found
+
+
+def _checked(tls: TlsOptions) -> TlsOptions | None:
+    if tls.ca is None:
+        if tls.cert or tls.key or tls.server_name:
+            raise click.UsageError("TLS begins with --tls-ca: the file with the certificates of the brokers' CA")
+        return None
+    if (tls.cert is None) != (tls.key is None):
+        raise click.UsageError("--tls-cert and --tls-key come together")
+    return tls
+
+
+def _addresses(given: str) -> tuple[str, ...]:
     addresses = tuple(word.strip() for word in given.split(",") if word.strip())
     for address in addresses:
         host, _, port = address.rpartition(":")
@@ -108,16 +109,24 @@ def resolve_bootstrap(given: str | None) -> tuple[str, ...]:
     return addresses
 
 
-def local_cluster(directory: Path) -> tuple[str, ...]:
-    """Where the clients of the cluster that runs in `directory` begin; empty if none does."""
+def local_cluster(directory: Path) -> tuple[tuple[str, ...], TlsOptions | None]:
+    """Where the clients of the cluster that runs in `directory` begin, and its TLS; nothing if none runs."""
     try:
         with (directory / "lock").open() as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:  # its runner lives
         try:
-            return tuple(str(address) for address in json.loads((directory / "cluster.json").read_text())["bootstrap"])
+            state = json.loads((directory / "cluster.json").read_text())
+            return tuple(str(address) for address in state["bootstrap"]), _tls_of(state)
         except (OSError, ValueError, KeyError, TypeError):
-            return ()
+            return (), None
     except OSError:
-        return ()
-    return ()
+        return (), None
+    return (), None
+
+
+def _tls_of(state: dict[str, str]) -> TlsOptions | None:
+    directory = state.get("tls_directory", "")
+    return (
+        TlsOptions(*(f"{directory}/{name}" for name in ("ca.crt", "client.crt", "client.key"))) if directory else None
+    )

@@ -1,0 +1,61 @@
+"""Whether a dialing peer is the broker that it says it is: its certificate names the host where that broker is reached.
+
+Every client of the cluster has a certificate of the same CA, and none of them may take part in replication. A broker
+shows the one certificate that it has, whichever side it is on; so what a dialer checks of the name that it dials, an
+acceptor checks of the address that the dialing broker registered. Without TLS there is nothing to check.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from ipaddress import IPv4Address, IPv6Address, ip_address
+from typing import Any
+
+from seriatim_api.errors import PreconditionError
+
+
+class PeerNames:
+    """Checks dialing peers.
+
+    Args:
+        addresses_of: `host:port` under which a broker is reached by others; empty if it is not known (yet).
+    """
+
+    def __init__(self, addresses_of: Callable[[str], Iterable[str]]) -> None:
+        self._addresses_of = addresses_of
+
+    def check(self, broker: str, context: Any) -> None:
+        """Refuse a call of somebody who is not `broker`.
+
+        Raises:
+            PreconditionError: The certificate is for other names, or it is not known where the broker is reached.
+        """
+        hosts = {address.rpartition(":")[0].strip("[]") for address in self._addresses_of(broker)}
+        if not hosts:
+            raise PreconditionError(f"{broker} has not registered where it is reached; it may dial again soon")
+        shown = context.auth_context()
+        names = [name.decode() for kind in ("peer_dns", "peer_ip") for name in shown.get(kind, ())]
+        if not any(covers(name, host) for name in names for host in hosts):
+            raise PreconditionError(
+                f"the certificate shown by {broker} is for {', '.join(names) or 'no host'}, and {broker} is reached at "
+                f"{', '.join(sorted(hosts))}. Remedy: issue brokers' certificates for the hosts that they advertise"
+            )
+
+
+def covers(name: str, host: str) -> bool:
+    """Whether a name of a certificate is that of a host; `*` stands for one label, the first."""
+    address = _as_ip(host)
+    if address is not None:
+        return address == _as_ip(name)
+    name, host = name.lower().rstrip("."), host.lower().rstrip(".")
+    if not name.startswith("*."):
+        return name == host
+    label, _, rest = host.partition(".")
+    return bool(label) and rest == name[2:]
+
+
+def _as_ip(text: str) -> IPv4Address | IPv6Address | None:
+    try:
+        return ip_address(text)
+    except ValueError:
+        return None
