@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from seriatim_api.errors import PreconditionError, UnavailableError
 from seriatim_api.ids import MemberId
 from seriatim_broker.core import effects as fx
 from seriatim_broker.core import events as ev
@@ -441,6 +442,83 @@ def test_a_planned_switch_waits_until_the_master_rests_and_fences_then() -> None
     prepare_answers(bench, M10, M11)
     bench.written()
     assert [effect.error for effect in bench.all(fx.Resolved)] == [None]
+
+
+def planned_for(group: str, master: str = "") -> Bench:
+    bench = Bench(M20)
+    for member in (M00, M01, M10, M11, M21):
+        bench.link(member)
+    bench.do(ev.PlanSwitch(9, P, group, master))
+    bench.read_chain(first_chain())
+    return bench
+
+
+def rested(bench: Bench) -> None:
+    (request,) = bench.sent(msg.QuiesceRequest, M00)
+    bench.hear(M00, msg.QuiesceAnswer(P, 1, request.switch, True))
+    fenced(bench, M00, 4, unbroken=True, commit=4)
+
+
+@pytest.mark.parametrize(
+    ("group", "master", "members"),
+    [
+        ("g2", "", (M20, M21)),  # by turn: partition 7, segment 1
+        ("g2", "g2-0", (M20, M21)),
+        ("g2", "g2-1", (M21, M20)),
+        ("g1", "g1-1", (M11, M10)),
+        ("g0", "g0-1", (M01, M00)),  # the same group under its other member
+    ],
+)
+def test_a_planned_switch_goes_where_it_is_told(group: str, master: str, members: tuple[MemberId, ...]) -> None:
+    bench = planned_for(group, master)
+    rested(bench)
+    prepares = [message for member in members for message in bench.sent(msg.PrepareRequest, member)]
+    if M20 in members:
+        assert bench.part.switch is not None
+        assert bench.part.switch.members == members
+    else:
+        assert {prepare.members for prepare in prepares} == {members}
+        prepare_answers(bench, *members)
+        bench.written()
+        (resolved,) = bench.all(fx.Resolved)
+        assert resolved.error is None
+        assert resolved.route is not None
+        assert resolved.route.master == members[0].broker
+
+
+@pytest.mark.parametrize(
+    ("group", "master"), [("g0", ""), ("g0", "g0-0"), ("g1", "g2-0"), ("nowhere", ""), ("nowhere", "g1-0")]
+)
+def test_a_target_that_cannot_be_is_refused_before_anybody_waits(group: str, master: str) -> None:
+    bench = planned_for(group, master)
+    assert not bench.sent(msg.QuiesceRequest)
+    (resolved,) = bench.all(fx.Resolved)
+    assert isinstance(resolved.error, (PreconditionError, UnavailableError))
+    assert P not in bench.core.partitions
+
+
+def test_a_target_that_is_not_whole_is_refused_before_anybody_waits() -> None:
+    bench = Bench(M20)
+    for member in (M00, M01, M10, M21):
+        bench.link(member)
+    bench.do(ev.PlanSwitch(9, P, "g1"))
+    bench.read_chain(first_chain())
+    assert not bench.sent(msg.QuiesceRequest)
+    (resolved,) = bench.all(fx.Resolved)
+    assert isinstance(resolved.error, UnavailableError)
+    assert [effect for effect in bench.all(fx.Connect) if effect.broker == M11.broker]
+
+
+def test_a_target_that_dies_after_the_fence_costs_the_target_and_nothing_else() -> None:
+    bench = planned_for("g2", "g2-1")
+    rested(bench)
+    bench.unlink(M21, refused=True)
+    prepare_answers(bench, M10, M11)
+    bench.written()
+    (resolved,) = bench.all(fx.Resolved)
+    assert resolved.error is None
+    assert resolved.route is not None
+    assert resolved.route.master in ("g1-0", "g1-1")
 
 
 def test_a_planned_switch_is_dropped_if_the_master_does_not_rest() -> None:

@@ -361,7 +361,7 @@ class BrokerCore(State):
             self.outbox.write(DropPartition(event.partition))
 
     def _on_plan_switch(self, event: PlanSwitch) -> None:
-        switch.begin_planned(self.outbox, self._partition(event.partition), event.request)
+        switch.begin_planned(self.outbox, self._partition(event.partition), event)
 
     def _on_declare_gap(self, event: DeclareGap) -> None:
         gaps.declare(self.outbox, self._partition(event.partition), event)

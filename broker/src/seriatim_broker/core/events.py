@@ -260,10 +260,16 @@ class DropPartitionData:
 
 @dataclass(frozen=True, slots=True)
 class PlanSwitch:
-    """Move the open segment to the next group of the send chain, everyone alive."""
+    """Move the open segment, everyone alive: to the next whole group, or to the one that is named.
+
+    `target_master`: which member of the target is to be the master; empty: whose turn it is. With the own group as
+    target this changes the master only.
+    """
 
     request: int
     partition: PartitionId
+    target_group: str = ""
+    target_master: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from seriatim_api.ids import MemberId
 from . import candidates
 from .chain import Chain, Opening, Seal, Segment, create, open_over, seal_and_open
 from .effects import ReadCertificate, Resolved
-from .events import CreatePartition, WriteOutcome
+from .events import CreatePartition, PlanSwitch, WriteOutcome
 from .log import TailCopy
 from .messages import (
     FenceAnswer,
@@ -94,6 +94,8 @@ class Switch(State):
         "started_us",
         "table",
         "table_complete",
+        "target_group",
+        "target_master",
     )
 
     def __init__(self, kind: Kind, reason: str, segment_no: int, request: int | None) -> None:
@@ -120,6 +122,8 @@ class Switch(State):
         self.deadline_us = 0
         self.pause_us = 0
         self.started_us = 0
+        self.target_group = ""  # of a planned switch: where it should go, if that was said
+        self.target_master = ""
 
     @property
     def is_planned(self) -> bool:
@@ -256,13 +260,30 @@ class Switch(State):
 
     def _quiesce(self, outbox: Outbox, partition: Partition, chain: Chain) -> None:
         old = chain.open_segment
-        targets = candidates.in_order(outbox, chain)
-        if not [group for group in targets if group != old.group]:
-            self.give_up(outbox, partition, errors.PreconditionError("no other group of the send chain is whole"))
+        problem = self._problem(outbox, chain)
+        if problem is not None:
+            self.give_up(outbox, partition, problem)
             return
         self.phase = Phase.QUIESCING
         self._set_deadline(outbox, partition, 2 * outbox.config.planned_switch_us)
         outbox.send(old.master, QuiesceRequest(partition.id, old.no, self.id))
+
+    def _problem(self, outbox: Outbox, chain: Chain) -> errors.SeriatimError | None:
+        """Why a planned switch has nowhere to go; None if it has."""
+        old, target = chain.open_segment, self.target_group
+        if not target:
+            others = [group for group in candidates.in_order(outbox, chain) if group != old.group]
+            return None if others else errors.PreconditionError("no other group of the send chain is whole")
+        members = outbox.groups.get(target, ())
+        if self.target_master and self.target_master not in [member.broker for member in members]:
+            return errors.PreconditionError(f"{self.target_master} is no member of group {target!r}")
+        if not candidates.is_whole(outbox, target):
+            for member in members:
+                outbox.connect(member.broker)  # whoever asks again may find it whole
+            return errors.UnavailableError(f"group {target!r} is not whole, as far as is known here")
+        if target == old.group and self.target_master in ("", old.master.broker):
+            return errors.PreconditionError(f"the open segment is there: {old.master.broker} is its master")
+        return None
 
     def on_quiesced(self, outbox: Outbox, partition: Partition, message: QuiesceAnswer) -> None:
         """The master rests, or goes on."""
@@ -395,7 +416,9 @@ class Switch(State):
         assert self.chain is not None
         self.groups_left = candidates.in_order(outbox, self.chain)
         if self.kind is Kind.PLANNED:
-            self.groups_left = [group for group in self.groups_left if group != self.chain.open_segment.group]
+            own = self.chain.open_segment.group
+            target = [self.target_group] if self.target_group else []
+            self.groups_left = [*target, *(group for group in self.groups_left if group not in (own, *target))]
         self._prepare_next(outbox, partition)
 
     def _prepare_next(self, outbox: Outbox, partition: Partition) -> None:
@@ -405,7 +428,7 @@ class Switch(State):
             usable = candidates.usable_members(outbox, self.group)
             if not usable:
                 continue
-            turn = (partition.id + self.segment_no) % len(usable)  # the members of a group take turns as master
+            turn = self._turn(partition, usable)
             self.members = outbox.share((*usable[turn:], *usable[:turn]))
             self.attempt = outbox.new_id()
             self.prepared = {}
@@ -415,6 +438,13 @@ class Switch(State):
                 self._ask_prepare(outbox, partition, member)
             return
         self._pause(outbox, partition)
+
+    def _turn(self, partition: Partition, usable: tuple[MemberId, ...]) -> int:
+        """Which member is to be the master: the one that was asked for, else they take turns."""
+        names = [member.broker for member in usable]
+        if self.kind is Kind.PLANNED and self.group == self.target_group and self.target_master in names:
+            return names.index(self.target_master)
+        return (partition.id + self.segment_no) % len(usable)
 
     def _ask_prepare(self, outbox: Outbox, partition: Partition, member: MemberId) -> None:
         flush = self.genesis.flush if self.genesis is not None else self.chain is not None and self.chain.flush
@@ -535,13 +565,15 @@ def begin_failover(outbox: Outbox, partition: Partition, reason: str, segment_no
     partition.switch.begin(outbox, partition)
 
 
-def begin_planned(outbox: Outbox, partition: Partition, request: int) -> None:
+def begin_planned(outbox: Outbox, partition: Partition, event: PlanSwitch) -> None:
     """Move the open segment, everyone alive, unless a switch is under way."""
     if partition.switch is not None:
         error = errors.UnavailableError("another switch of this partition is under way", retry_after_ms=100)
-        outbox.emit(Resolved(request, partition.route(), error))
+        outbox.emit(Resolved(event.request, partition.route(), error))
         return
-    partition.switch = Switch(Kind.PLANNED, "planned", 0, request)
+    partition.switch = Switch(Kind.PLANNED, "planned", 0, event.request)
+    partition.switch.target_group = event.target_group
+    partition.switch.target_master = event.target_master
     partition.switch.begin(outbox, partition)
 
 

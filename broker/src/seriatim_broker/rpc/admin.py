@@ -130,7 +130,10 @@ class AdminServicer(GroupAdmin):
             )
             return route
         reply = await self._services.ask_core(
-            lambda number: PlanSwitch(number, PartitionId(request.partition_id)), remaining_s(context)
+            lambda number: PlanSwitch(
+                number, PartitionId(request.partition_id), request.target_group, request.target_master
+            ),
+            remaining_s(context),
         )
         assert isinstance(reply, Resolved)
         if reply.error is not None:
