@@ -1,0 +1,109 @@
+"""Taking the operator away, against a real API server: refused while clusters stand, and nothing is left held."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from seriatim_operator.cluster.kinds import Kind
+from seriatim_operator.cluster.kube import Kube, KubeError
+from seriatim_operator.reconcile.uninstall import refusal, release, survey
+
+from ..api_server import ApiServer
+
+# The test's API server has a certificate of its own making.
+pytestmark = pytest.mark.filterwarnings("ignore:Unverified HTTPS request")
+
+NAMESPACE = "uninstalling"
+
+CLUSTER = {
+    "apiVersion": "seriatim.dev/v1alpha1",
+    "kind": "BrokerCluster",
+    "metadata": {"name": "orders", "namespace": NAMESPACE},
+    "spec": {
+        "groups": 2,
+        "etcd": {"endpoints": ["etcd:2379"]},
+        "storage": {"storageClassName": "local", "size": "10Gi"},
+    },
+}
+
+
+def topic(name: str, *finalizers: str) -> dict[str, Any]:
+    """A Topic of the cluster."""
+    return {
+        "apiVersion": "seriatim.dev/v1alpha1",
+        "kind": "Topic",
+        "metadata": {"name": name, "namespace": NAMESPACE, "finalizers": list(finalizers)},
+        "spec": {"cluster": "orders", "deletionPolicy": "Delete"},
+    }
+
+
+@pytest.fixture
+def api(api_server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kube]:
+    """The operator's client, on an empty namespace."""
+    # The client's library reads the environment once, when it is imported.
+    monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(api_server.kubeconfig))
+    api_server.call("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
+    kube = Kube()
+    yield kube
+    kube.close()
+    base = f"/apis/seriatim.dev/v1alpha1/namespaces/{NAMESPACE}"
+    for plural in ("topics", "brokerclusters"):
+        assert api_server.call("DELETE", f"{base}/{plural}").status == 200
+
+
+async def test_a_cluster_that_stands_is_named_with_what_hangs_on_it(api: Kube) -> None:
+    await api.create(CLUSTER)
+    await api.create(topic("payments"))
+    found = await survey(api, [NAMESPACE])
+    text = refusal(found, takes_etcd=True)
+    assert "the operator and the etcd of" in text
+    assert f"{NAMESPACE}/orders: 1 topics; its volumes stay when it is deleted" in text
+    assert f"kubectl -n {NAMESPACE} delete brokercluster orders" in text
+    assert "etcd" not in refusal(found, takes_etcd=False)
+
+
+async def test_without_clusters_nothing_is_in_the_way(api: Kube) -> None:
+    assert refusal(await survey(api, [NAMESPACE]), takes_etcd=True) == ""
+
+
+async def test_our_finalizers_are_taken_off_and_others_stay(api: Kube, api_server: ApiServer) -> None:
+    await api.create(topic("payments", "seriatim.dev/topic", "example.com/audit"))
+    await api.create(topic("invoices", "seriatim.dev/topic"))
+    await api.create(topic("free", "example.com/audit"))
+    path = f"/apis/seriatim.dev/v1alpha1/namespaces/{NAMESPACE}/topics"
+    api_server.call("DELETE", f"{path}/invoices")
+    try:
+        assert await release(api, await survey(api, [NAMESPACE])) == 2
+        left = {
+            item["metadata"]["name"]: item["metadata"]["finalizers"]
+            for item in api_server.call("GET", path).body["items"]
+        }
+        assert left == {"payments": ["example.com/audit"], "free": ["example.com/audit"]}
+    finally:
+        for name in ("payments", "free"):
+            patch = {"metadata": {"finalizers": None}}
+            api_server.call("PATCH", f"{path}/{name}", patch, "application/merge-patch+json")
+
+
+class NoDefinitions:
+    """An API without our kinds, or one that refuses to be asked."""
+
+    def __init__(self, status: int) -> None:
+        self._status = status
+
+    async def list(self, kind: Kind, namespace: str | None, selector: str = "") -> list[dict[str, Any]]:
+        """What the API server says to a path that it does not know."""
+        raise KubeError(self._status, "", f"no {kind.plural} in {namespace} {selector}")
+
+
+async def test_a_kind_that_is_not_there_has_no_objects() -> None:
+    found = await survey(NoDefinitions(404), [NAMESPACE])
+    assert not found.clusters
+    assert not found.held
+
+
+async def test_who_may_not_look_does_not_take_it_for_empty() -> None:
+    with pytest.raises(KubeError):
+        await survey(NoDefinitions(403), [NAMESPACE])
