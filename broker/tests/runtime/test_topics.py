@@ -245,3 +245,14 @@ async def test_a_topic_that_is_deleted_while_it_grows_leaves_no_partition_behind
         await asyncio.gather(*controller.partitions._tasks)
         assert chains_in(store) == {}
         assert len(store.under(KEYS.tombstones)) == 3
+
+
+async def test_only_the_incarnation_that_is_meant_is_deleted() -> None:
+    store = MemoryStore()
+    async with Controller(store) as topics:
+        made = await topics.create("t", 1, SETTINGS, 5)
+        with pytest.raises(PreconditionError, match="deleted and made anew"):
+            await topics.delete("t", incarnation="0" * 32)
+        assert topic_in(store) == made
+        await topics.delete("t", incarnation=made.incarnation)
+        assert chains_in(store) == {}

@@ -97,7 +97,8 @@ class TopicAdmin(broker_pb2_grpc.AdminServicer):
         if not self._controller.election.is_leader:
             await self._at_controller("DeleteTopic", request, context)
         else:
-            await self._controller.topics.delete(request.name, guard_of_call(self._services, context))
+            guard = guard_of_call(self._services, context)
+            await self._controller.topics.delete(request.name, guard, request.incarnation)
         return broker_pb2.DeleteTopicResponse()
 
     @typed_errors

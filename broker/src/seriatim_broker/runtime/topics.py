@@ -180,11 +180,12 @@ class Topics:
         task.add_done_callback(lambda _: self._finishing.pop(record.incarnation, None))
         return task
 
-    async def delete(self, name: str, guard: Guard = unguarded) -> None:
+    async def delete(self, name: str, guard: Guard = unguarded, incarnation: str = "") -> None:
         """Delete a topic and all its data. The guard is compared where that is decided.
 
         Raises:
             UnknownTopicError: There is none. NotServingError: This broker is not the controller.
+            PreconditionError: Another incarnation than the one that is meant has the name.
         """
         key = self._keys.topic(name)
         guarded = await guard()
@@ -192,6 +193,7 @@ class Topics:
         if item is None:
             raise UnknownTopicError(f"there is no topic {name!r}", topic=name)
         record = records_pb2.TopicRecord.FromString(item.value)
+        _check_incarnation(record, incarnation)
         record.state = records_pb2.TOPIC_STATE_DELETING
         result = await self._election.txn(
             [*guarded, mod_revision_is(key, item.mod_revision)], [Put(key, record.SerializeToString())]
@@ -401,6 +403,10 @@ def _all_ids(record: records_pb2.TopicRecord) -> list[PartitionId]:
 def _check_is_meant(record: records_pb2.TopicRecord, incarnation: str) -> None:
     if record.state == records_pb2.TOPIC_STATE_DELETING:
         raise UnknownTopicError(f"there is no topic {record.name!r}", topic=record.name)
+    _check_incarnation(record, incarnation)
+
+
+def _check_incarnation(record: records_pb2.TopicRecord, incarnation: str) -> None:
     if incarnation not in ("", record.incarnation):
         raise PreconditionError(
             f"topic {record.name!r} was deleted and made anew: it is {record.incarnation}", topic=record.name

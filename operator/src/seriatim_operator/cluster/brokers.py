@@ -147,9 +147,10 @@ class Brokers:
         record: records_pb2.TopicRecord = await self._admin("UpdateTopic", request, attempt_s=SWITCH_S)
         return record
 
-    async def delete_topic(self, name: str) -> None:
-        """Delete a topic with its data."""
-        await self._admin("DeleteTopic", broker_pb2.DeleteTopicRequest(name=name), attempt_s=SWITCH_S)
+    async def delete_topic(self, name: str, incarnation: str) -> None:
+        """Delete that topic with its data, and none that took its name since."""
+        request = broker_pb2.DeleteTopicRequest(name=name, incarnation=incarnation)
+        await self._admin("DeleteTopic", request, attempt_s=SWITCH_S)
 
     async def describe_topic(self, name: str) -> broker_pb2.DescribeTopicResponse:
         """A topic with its chains."""
