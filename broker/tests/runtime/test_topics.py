@@ -86,8 +86,11 @@ class Partitions:
 
 
 class Directory:
-    def groups(self) -> dict[str, tuple[MemberId, ...]]:
-        return {"g0": (A, B), "g1": (A, B)}
+    def __init__(self) -> None:
+        self.specs: dict[str, Any] = {}
+
+    def placeable(self) -> list[str]:
+        return ["g0", "g1"]
 
 
 class Clock:
