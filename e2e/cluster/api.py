@@ -118,7 +118,7 @@ class Cluster:
         """Bring a killed or deleted node back, and wait until it is Ready; a killed one has the disks it had."""
         with self._lifecycle().locked():
             found = self._node(node)
-            found.restart()
+            found.start()
             found.wait_ready()
 
     def delete_node(self, node: int | str) -> None:
@@ -127,7 +127,7 @@ class Cluster:
             found = self._node(node)
             found.kill()
             found.wipe()
-            found.forget_object()
+            found.delete_object()
 
     def is_node_running(self, node: int | str) -> bool:
         """Whether a node has power."""
@@ -156,7 +156,7 @@ class Cluster:
             kept = images.keep(self._layout, archive)
             for node in lifecycle.nodes:
                 if node.is_running:
-                    images.import_into(node.layout, kept)
+                    node.import_image(kept)
 
     def resolve(self, name: str) -> list[str]:
         """The addresses that the cluster's DNS has for a name, such as `orders.shop.svc`."""

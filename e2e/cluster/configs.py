@@ -34,6 +34,9 @@ TOLERATION_S: Final = 30  # default 300; how long pods stay bound to a node that
 SYNC_FREQUENCY_S: Final = 10  # default 60; how late a pod sees its changed Secret or ConfigMap
 RESTART_BACKOFF_MAX_S: Final = 10  # default 300; tests kill containers often
 
+CONTAINERD_SOCKET: Final = "/run/containerd/containerd.sock"
+"""The same path in every node: each has its own mounts (see `private_mounts`)."""
+
 KUBELET_PORT: Final = 10250
 KUBELET_HEALTH_PORT: Final = 10248
 
@@ -167,10 +170,10 @@ def containerd_config(node: NodeLayout, cni_directory: Path) -> str:
     return f"""\
 version = 2
 root = "{node.root / "containerd"}"
-state = "{node.runtime / "containerd"}"
+state = "/run/containerd"
 
 [grpc]
-  address = "{node.socket}"
+  address = "{CONTAINERD_SOCKET}"
 
 [plugins.'io.containerd.grpc.v1.cri']
   sandbox_image = "{BASE_IMAGE}"
@@ -199,7 +202,6 @@ def cni_config(node: NodeLayout) -> str:
         "ipMasq": False,
         "ipam": {
             "type": "host-local",
-            "dataDir": str(node.runtime / "ipam"),
             "ranges": [[{"subnet": node.subnet, "rangeStart": f"10.88.{node.number}.10"}]],
             "routes": [{"dst": "0.0.0.0/0"}],
         },
@@ -229,8 +231,8 @@ def kubelet_config(layout: Layout, node: NodeLayout) -> str:
             "clusterDNS": [DNS_ADDRESS],
             "clusterDomain": CLUSTER_DOMAIN,
             "resolvConf": str(layout.state / "resolv.conf"),
-            "containerRuntimeEndpoint": f"unix://{node.socket}",
-            "imageServiceEndpoint": f"unix://{node.socket}",
+            "containerRuntimeEndpoint": f"unix://{CONTAINERD_SOCKET}",
+            "imageServiceEndpoint": f"unix://{CONTAINERD_SOCKET}",
             "cgroupDriver": "cgroupfs",
             "cgroupRoot": f"/{node.cgroup}",
             "failCgroupV1": False,

@@ -2,7 +2,8 @@
 
 A disk is a directory of one node, named by a random id that is never used again, and offered as one PersistentVolume.
 When its claim is gone and its policy is Delete, it is wiped: volume and directory go, and a new disk takes its place.
-A disk of a node that is down is left as it is, and so are the volumes of a node that is gone: nobody could say more.
+A disk of a node that is down is left as it is, and so is a volume whose disk is lost while a claim holds it: that is
+for whoever made the claim to find out.
 """
 
 from __future__ import annotations
@@ -24,17 +25,23 @@ CAPACITY: Final = "10Gi"
 """What a volume claims to have; a directory has no such limit."""
 
 
+GIVEN_BACK: Final = ("Released", "Failed")
+"""Phases of a volume whose claim is gone."""
+
+
 @dataclass(frozen=True, slots=True)
 class Volume:
     """A PersistentVolume of ours.
 
     Attributes:
-        name: Its name: the node's and the disk's.
+        node: Whose it is.
+        disk: The directory's name.
         phase: As Kubernetes says: Available, Bound, Released, Failed, Pending.
         deletes: Whether its reclaim policy is Delete.
     """
 
-    name: str
+    node: str
+    disk: str
     phase: str
     deletes: bool
 
@@ -62,12 +69,26 @@ class Wipe:
     disk: str
 
 
-Action = Make | Offer | Wipe
+@dataclass(frozen=True, slots=True)
+class Withdraw:
+    """Take back the volume of a disk that is no more, which nobody has: its node was lost and came back empty."""
+
+    node: str
+    disk: str
+
+
+Action = Make | Offer | Wipe | Withdraw
 
 
 def volume_name(node: str, disk: str) -> str:
     """The volume's name of a disk."""
     return f"{node}-{disk}"
+
+
+def split_volume_name(name: str) -> tuple[str, str]:
+    """The node and the disk of a volume's name."""
+    node, _, disk = name.partition("-")
+    return node, disk
 
 
 def new_disk() -> str:
@@ -82,16 +103,19 @@ def plan(disks: Mapping[str, Sequence[str]], volumes: Sequence[Volume]) -> list[
         disks: The disks of each node that runs; nodes that do not are left out.
         volumes: All volumes of ours.
     """
-    by_name = {volume.name: volume for volume in volumes}
+    by_disk = {(volume.node, volume.disk): volume for volume in volumes}
     actions: list[Action] = []
     for node, names in disks.items():
         for disk in names:
-            volume = by_name.get(volume_name(node, disk))
+            volume = by_disk.pop((node, disk), None)
             if volume is None:
                 actions.append(Offer(node, disk))
-            elif volume.phase in ("Released", "Failed") and volume.deletes:
+            elif volume.phase in GIVEN_BACK and volume.deletes:
                 actions.append(Wipe(node, disk))
         actions += [Make(node)] * (DISKS_PER_NODE - len(names))
+    for volume in by_disk.values():
+        if volume.node in disks and volume.phase in (*GIVEN_BACK, "Available"):
+            actions.append(Withdraw(volume.node, volume.disk))
     return actions
 
 

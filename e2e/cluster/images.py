@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 from e2e.cluster.layout import Layout, NodeLayout, stamp_of
-from e2e.cluster.running import run
 
 NAMESPACE = "k8s.io"
 """Where containerd keeps what the kubelet may use."""
 
 
 def keep(layout: Layout, archive: Path) -> Path:
-    """Keep an archive for nodes to come, under its file name; a later one of the same name replaces it."""
+    """Keep a copy of an archive for nodes to come, under its file name; a later one of the same name replaces it."""
     layout.images.mkdir(parents=True, exist_ok=True)
     kept = layout.images / archive.name
-    fresh = kept.with_suffix(".new")
-    fresh.unlink(missing_ok=True)
-    try:
-        os.link(archive, fresh)
-    except OSError:  # another file system
-        shutil.copyfile(archive, fresh)
-    fresh.rename(kept)
+    if not kept.exists() or _stamp(kept) != _stamp(archive):
+        fresh = kept.with_suffix(".new")
+        shutil.copy2(archive, fresh)
+        fresh.rename(kept)
     return kept
 
 
@@ -32,14 +28,18 @@ def kept(layout: Layout) -> list[Path]:
     return sorted(layout.images.glob("*.tar"))
 
 
-def import_into(node: NodeLayout, archive: Path) -> bool:
-    """Import an archive into one node's containerd unless it has it; whether it had to."""
+def import_into(node: NodeLayout, ctr: Callable[..., str], archive: Path) -> bool:
+    """Import an archive into one node's containerd (whose `ctr` is given) unless it has it; whether it had to."""
     marker = node.root / "images" / f"{archive.name}.stamp"
-    state = archive.stat()
-    stamp = stamp_of(str(state.st_size), str(state.st_mtime_ns), str(state.st_ino))
+    stamp = _stamp(archive)
     if marker.exists() and marker.read_text() == stamp:
         return False
-    run(["ctr", f"--address={node.socket}", "-n", NAMESPACE, "images", "import", archive], timeout_s=300)
+    ctr("-n", NAMESPACE, "images", "import", archive)
     marker.parent.mkdir(parents=True, exist_ok=True)
     marker.write_text(stamp)
     return True
+
+
+def _stamp(archive: Path) -> str:
+    state = archive.stat()
+    return stamp_of(str(state.st_size), str(state.st_mtime_ns))

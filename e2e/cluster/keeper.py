@@ -13,7 +13,6 @@ from urllib3.exceptions import HTTPError
 
 from e2e.cluster import disks
 from e2e.cluster.layout import Layout, NodeLayout, default_layout
-from e2e.cluster.mounts import unmount_below
 from e2e.cluster.node import Node
 from e2e.cluster.processes import Processes
 
@@ -44,7 +43,7 @@ class Keeper:
         found = self._api.list_persistent_volume(label_selector=disks.LABEL, _request_timeout=REQUEST_TIMEOUT_S)
         return [
             disks.Volume(
-                volume.metadata.name,
+                *disks.split_volume_name(volume.metadata.name),
                 volume.status.phase or "Pending",
                 volume.spec.persistent_volume_reclaim_policy == "Delete",
             )
@@ -62,12 +61,13 @@ class Keeper:
                     if error.status != EXISTS:
                         raise
             case disks.Wipe(_, disk):
-                self._wipe(node, disk)
+                # The directory goes first: were the volume first and we died, the data would be offered again.
+                shutil.rmtree(node.disks / disk)
+                self._delete_volume(node, disk)
+            case disks.Withdraw(_, disk):
+                self._delete_volume(node, disk)
 
-    def _wipe(self, node: NodeLayout, disk: str) -> None:
-        # The directory goes first: were the volume first and we died, the data would be offered again.
-        unmount_below(node.disks / disk)
-        shutil.rmtree(node.disks / disk)
+    def _delete_volume(self, node: NodeLayout, disk: str) -> None:
         try:
             self._api.delete_persistent_volume(disks.volume_name(node.name, disk), _request_timeout=REQUEST_TIMEOUT_S)
         except ApiException as error:

@@ -11,9 +11,6 @@ from typing import Final
 ROOT: Final = Path(__file__).resolve().parents[2]
 """The checkout."""
 
-RUNTIME_DIRECTORY: Final = Path("/run/seriatim-e2e")
-"""Sockets and mounts of the nodes: a socket's path may have 108 characters, which a checkout's path may use up."""
-
 NODE_COUNT: Final = 3
 DISKS_PER_NODE: Final = 4
 
@@ -45,12 +42,10 @@ class NodeLayout:
     Attributes:
         number: From 1.
         root: What survives the node's loss of power: containerd's images, the kubelet's pods, the disks.
-        runtime: What does not.
     """
 
     number: int
     root: Path
-    runtime: Path
 
     @property
     def name(self) -> str:
@@ -76,11 +71,6 @@ class NodeLayout:
     def cgroup(self) -> str:
         """Its cgroup, in every hierarchy."""
         return f"seriatim-{self.name}"
-
-    @property
-    def socket(self) -> Path:
-        """Where its containerd listens."""
-        return self.runtime / "containerd.sock"
 
     @property
     def kubelet_root(self) -> Path:
@@ -142,7 +132,7 @@ class Layout:
     def node(self, number: int) -> NodeLayout:
         """Node `number`, from 1."""
         assert 1 <= number < 255
-        return NodeLayout(number, self.state / "nodes" / f"node{number}", RUNTIME_DIRECTORY / f"node{number}")
+        return NodeLayout(number, self.state / "nodes" / f"node{number}")
 
     @property
     def nodes(self) -> list[NodeLayout]:

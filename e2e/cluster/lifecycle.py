@@ -7,24 +7,25 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from e2e.cluster import base_image, host, images, network, pki, programs
+from e2e.cluster import base_image, host, images, network, pki, private_mounts, programs
 from e2e.cluster.control_plane import ControlPlane
 from e2e.cluster.disks import LABEL
 from e2e.cluster.errors import ClusterError
 from e2e.cluster.kube import kubectl
-from e2e.cluster.layout import DISKS_PER_NODE, ROOT, RUNTIME_DIRECTORY, Layout
+from e2e.cluster.layout import DISKS_PER_NODE, ROOT, Layout
 from e2e.cluster.node import Node
 from e2e.cluster.processes import Processes
 from e2e.cluster.running import wait_until
 
 KEEPER: Final = "keeper"
 DISKS_TIMEOUT_S: Final = 60
-OWNER: Final = RUNTIME_DIRECTORY / "owner"
+OWNER: Final = Path("/run/seriatim-e2e.owner")
 """Holds the state directory of the cluster that uses this machine's addresses; there can be one."""
 
 Say = Callable[[str], None]
@@ -90,10 +91,9 @@ class Lifecycle:
                 node.remove()
             self.control_plane.end()
             if self._owns_machine():
-                network.remove_rules()
-                network.remove_control_interface()
-                network.restore_kernel(self._layout)
-                shutil.rmtree(RUNTIME_DIRECTORY, ignore_errors=True)
+                network.restore_host(self._layout)
+                private_mounts.remove_mount_points()
+                OWNER.unlink()
             shutil.rmtree(self._layout.state)
 
     def check(self) -> None:
@@ -117,15 +117,16 @@ class Lifecycle:
     def _prepare_network(self) -> None:
         host.check_network()
         self._claim_machine()
-        network.set_kernel(self._layout)
+        network.prepare_host(self._layout)
         network.add_control_interface()
         shutil.copyfile("/etc/resolv.conf", self._layout.state / "resolv.conf")
 
     def _start_nodes(self) -> None:
         images.keep(self._layout, base_image.archive_path(self._layout.cache))
-        for node in self.nodes:
-            if not node.is_running:
-                node.restart()
+        private_mounts.make_mount_points()
+        with ThreadPoolExecutor(len(self.nodes)) as threads:
+            for started in [threads.submit(node.start) for node in self.nodes]:
+                started.result()
         for node in self.nodes:
             node.wait_ready()
 
@@ -142,7 +143,6 @@ class Lifecycle:
         wait_until("all disks to be on offer", offered, timeout_s=DISKS_TIMEOUT_S, interval_s=0.3, hint=hint)
 
     def _claim_machine(self) -> None:
-        RUNTIME_DIRECTORY.mkdir(mode=0o755, exist_ok=True)
         if OWNER.exists() and not self._owns_machine() and Path(OWNER.read_text()).exists():
             raise ClusterError(f"the cluster of {OWNER.read_text()} uses this machine: run its `down` first")
         OWNER.write_text(str(self._layout.state))

@@ -23,30 +23,41 @@ SYSCTLS: Final = {
 }
 """Settings that must have at least this value; `down` puts the old ones back."""
 
-CHAIN: Final = "SERIATIM-CUT"
+CUT_CHAIN: Final = "SERIATIM-CUT"
 """Our chain in iptables' `raw` table: what is cut off is dropped before anything else sees it."""
 
+CUT_HOOKS: Final = ("PREROUTING", "OUTPUT")
 
-def set_kernel(layout: Layout) -> None:
-    """Raise what is too low, and remember what it was."""
-    path = layout.state / "sysctls.json"
-    before: dict[str, int] = json.loads(path.read_text()) if path.exists() else {}
+FIREWALL_CHAIN: Final = "KUBE-FIREWALL"
+"""What every kube-proxy makes and leaves behind, even when told to clean up."""
+
+
+def prepare_host(layout: Layout) -> None:
+    """Raise the kernel's settings that are too low; remember what the host was like before, once."""
+    path = _memory(layout)
+    if not path.exists():
+        sysctls = {name: int((Path("/proc/sys") / name).read_text()) for name in SYSCTLS}
+        path.write_text(json.dumps({"sysctls": sysctls, "firewall": _has_chain(FIREWALL_CHAIN, "filter")}))
     for name, least in SYSCTLS.items():
         setting = Path("/proc/sys") / name
-        value = int(setting.read_text())
-        if value < least:
-            before.setdefault(name, value)
-            path.write_text(json.dumps(before))
+        if int(setting.read_text()) < least:
             setting.write_text(str(least))
+    _make_cut_chain()
 
 
-def restore_kernel(layout: Layout) -> None:
-    """Put back what `set_kernel` changed."""
-    path = layout.state / "sysctls.json"
-    if path.exists():
-        for name, value in json.loads(path.read_text()).items():
-            (Path("/proc/sys") / name).write_text(str(value))
-        path.unlink()
+def restore_host(layout: Layout) -> None:
+    """Make the host what it was before: our rules and kube-proxy's last chain go, settings get their old values."""
+    _remove_chain(CUT_CHAIN, "raw", CUT_HOOKS)
+    remove_interface(CONTROL_INTERFACE)
+    path = _memory(layout)
+    if not path.exists():
+        return
+    before = json.loads(path.read_text())
+    if not before["firewall"]:
+        _remove_chain(FIREWALL_CHAIN, "filter", ("INPUT", "OUTPUT"))
+    for name, value in before["sysctls"].items():
+        (Path("/proc/sys") / name).write_text(str(value))
+    path.unlink()
 
 
 def add_control_interface() -> None:
@@ -59,11 +70,6 @@ def add_node_interface(node: NodeLayout) -> None:
     _add_interface(node.interface, node.address)
 
 
-def remove_control_interface() -> None:
-    """Take back `add_control_interface`."""
-    remove_interface(CONTROL_INTERFACE)
-
-
 def remove_interface(name: str) -> None:
     """Remove an interface of ours if it is there."""
     if succeeds(["ip", "link", "show", name]):
@@ -72,40 +78,53 @@ def remove_interface(name: str) -> None:
 
 def cut_off(node: NodeLayout) -> None:
     """Drop everything from and to the node's pods: the peers of a machine without power hear nothing, no reset."""
-    if not succeeds(["iptables", "-w", "-t", "raw", "-n", "-L", CHAIN]):
-        run(["iptables", "-w", "-t", "raw", "-N", CHAIN])
-        for hook in ("PREROUTING", "OUTPUT"):
-            run(["iptables", "-w", "-t", "raw", "-I", hook, "-j", CHAIN])
-    for direction in ("-s", "-d"):
-        rule = [CHAIN, direction, node.subnet, "-j", "DROP"]
-        if not succeeds(["iptables", "-w", "-t", "raw", "-C", *rule]):
-            run(["iptables", "-w", "-t", "raw", "-A", *rule])
+    _make_cut_chain()
+    for rule in _cut_rules(node):
+        if not _has_rule("raw", *rule):
+            _iptables("raw", "-A", *rule)
 
 
 def reconnect(node: NodeLayout) -> None:
     """Take back `cut_off`."""
-    for direction in ("-s", "-d"):
-        rule = [CHAIN, direction, node.subnet, "-j", "DROP"]
-        while succeeds(["iptables", "-w", "-t", "raw", "-C", *rule]):
-            run(["iptables", "-w", "-t", "raw", "-D", *rule])
+    for rule in _cut_rules(node):
+        while _has_rule("raw", *rule):
+            _iptables("raw", "-D", *rule)
 
 
-def remove_rules() -> None:
-    """Remove our chain from iptables."""
-    for hook in ("PREROUTING", "OUTPUT"):
-        while succeeds(["iptables", "-w", "-t", "raw", "-C", hook, "-j", CHAIN]):
-            run(["iptables", "-w", "-t", "raw", "-D", hook, "-j", CHAIN])
-    if succeeds(["iptables", "-w", "-t", "raw", "-n", "-L", CHAIN]):
-        run(["iptables", "-w", "-t", "raw", "-F", CHAIN])
-        run(["iptables", "-w", "-t", "raw", "-X", CHAIN])
+def _make_cut_chain() -> None:
+    if not _has_chain(CUT_CHAIN, "raw"):
+        _iptables("raw", "-N", CUT_CHAIN)
+        for hook in CUT_HOOKS:
+            _iptables("raw", "-I", hook, "-j", CUT_CHAIN)
 
 
-def remove_pod_network(node: NodeLayout) -> None:
-    """Remove the namespaces and interfaces that a dead node's pods left."""
-    for route in run(["ip", "-4", "route", "show", "root", node.subnet]).splitlines():
-        fields = route.split()
-        if "dev" in fields and fields[fields.index("dev") + 1].startswith("veth"):
-            remove_interface(fields[fields.index("dev") + 1])
+def _cut_rules(node: NodeLayout) -> list[tuple[str, ...]]:
+    return [(CUT_CHAIN, direction, node.subnet, "-j", "DROP") for direction in ("-s", "-d")]
+
+
+def _remove_chain(chain: str, table: str, hooks: tuple[str, ...]) -> None:
+    for hook in hooks:
+        while _has_rule(table, hook, "-j", chain):
+            _iptables(table, "-D", hook, "-j", chain)
+    if _has_chain(chain, table):
+        _iptables(table, "-F", chain)
+        _iptables(table, "-X", chain)
+
+
+def _has_chain(chain: str, table: str) -> bool:
+    return succeeds(["iptables", "-w", "-t", table, "-n", "-L", chain])
+
+
+def _has_rule(table: str, *rule: str) -> bool:
+    return succeeds(["iptables", "-w", "-t", table, "-C", *rule])
+
+
+def _iptables(table: str, *arguments: str) -> None:
+    run(["iptables", "-w", "-t", table, *arguments])
+
+
+def _memory(layout: Layout) -> Path:
+    return layout.state / "host-before.json"
 
 
 def _add_interface(name: str, *addresses: str) -> None:

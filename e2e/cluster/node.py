@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+import datetime
+import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from e2e.cluster import configs, images, network
+from e2e.cluster import configs, images, network, private_mounts
 from e2e.cluster.cgroups import Cgroup
 from e2e.cluster.errors import ClusterError
 from e2e.cluster.host import cni_directory
 from e2e.cluster.kube import kubectl
 from e2e.cluster.layout import Layout, NodeLayout
-from e2e.cluster.mounts import unmount_below
 from e2e.cluster.processes import Processes
-from e2e.cluster.running import succeeds, wait_until
+from e2e.cluster.running import run, wait_until
 
 CONTAINERD_TIMEOUT_S: Final = 60
+IMPORT_TIMEOUT_S: Final = 300
 READY_TIMEOUT_S: Final = 120
-CONTAINER_LOG_LINKS: Final = Path("/var/log/containers")
-"""Where every kubelet of a machine puts links to containers' logs; the path is fixed in its code."""
 
 
 class Node:
@@ -28,8 +29,12 @@ class Node:
     def __init__(self, layout: Layout, number: int, processes: Processes) -> None:
         self._cluster = layout
         self._processes = processes
+        self._started_at = ""
         self.layout: NodeLayout = layout.node(number)
         self.cgroup = Cgroup(self.layout.cgroup)
+        self._holder, self._containerd, self._kubelet = self._process_names = tuple(
+            f"{program}-{self.name}" for program in ("mounts", "containerd", "kubelet")
+        )
 
     @property
     def name(self) -> str:
@@ -42,34 +47,34 @@ class Node:
         return all(self._processes.is_running(name) for name in self._process_names)
 
     def start(self) -> None:
-        """Start what does not run: containerd with the kept images, then the kubelet. Does not wait for Ready."""
+        """Bring it up with the disks and images it has, no container running. Does not wait until it is Ready.
+
+        What is left of it, if it died only in part, dies first.
+        """
+        if self.is_running:
+            return
+        self.kill()
         node = self.layout
-        for directory in (node.root / "cni", node.disks, node.runtime, node.kubelet_root):
+        for directory in (node.root / "cni", node.disks, node.kubelet_root):
             directory.mkdir(parents=True, exist_ok=True)
+        self._write_configs()
         network.add_node_interface(node)
         network.reconnect(node)
         self.cgroup.create()
-        self._write_configs()
-        containerd, kubelet = self._process_names
-        self._processes.start(containerd, ["containerd", "--config", node.root / "containerd.toml"], cgroup=self.cgroup)
-        wait_until(
-            f"containerd of {node.name} to answer",
-            lambda: succeeds(["ctr", f"--address={node.socket}", "version"]),
-            timeout_s=CONTAINERD_TIMEOUT_S,
-            hint=str(self._processes.log_path(containerd)),
-        )
+        self._start_containerd()
         for archive in images.kept(self._cluster):
-            images.import_into(node, archive)
-        self._processes.start(kubelet, configs.kubelet_argv(self._cluster, node), cgroup=self.cgroup)
+            self.import_image(archive)
+        self._started_at = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        self._start(self._kubelet, configs.kubelet_argv(self._cluster, node))
 
     def wait_ready(self, timeout_s: float = READY_TIMEOUT_S) -> None:
-        """Wait until Kubernetes says it is Ready.
+        """Wait until its kubelet has said that it is Ready, since the `start` of this object if there was one.
 
         Raises:
             ClusterError: It is not, in time.
         """
-        log = str(self._processes.log_path(self._process_names[1]))
-        wait_until(f"{self.name} to be Ready", self._is_ready, timeout_s=timeout_s, interval_s=0.3, hint=log)
+        hint = str(self._processes.log_path(self._kubelet))
+        wait_until(f"{self.name} to be Ready", self._is_ready, timeout_s=timeout_s, interval_s=0.3, hint=hint)
 
     def kill(self) -> None:
         """Cut the power: its network falls silent, then everything in it dies at one instant. Its disks stay."""
@@ -78,30 +83,17 @@ class Node:
         for name in self._process_names:
             self._processes.end(name, grace_s=0)
 
-    def clean_after_death(self) -> None:
-        """Remove what a power cut would have removed: mounts, sockets, pods' networks. Nothing of it may run."""
-        node = self.layout
-        assert not self.cgroup.pids(), f"something of {node.name} still runs"
-        network.remove_pod_network(node)
-        unmount_below(node.runtime)
-        unmount_below(node.root)
-        if node.runtime.exists():
-            shutil.rmtree(node.runtime)
+    def import_image(self, archive: Path) -> None:
+        """Give an image archive to its containerd."""
+        images.import_into(self.layout, self._ctr, archive)
 
-    def restart(self) -> None:
-        """Bring a dead node back: the same disks, the same images, no running container."""
-        if not self.is_running:
-            self.kill()
-            self.clean_after_death()
-        self.start()
-
-    def forget_object(self) -> None:
+    def delete_object(self) -> None:
         """Delete the Node object, as an administrator does with a machine that will not come back."""
         kubectl(self._cluster, "delete", "node", self.name, "--ignore-not-found")
 
     def wipe(self) -> None:
         """Destroy everything it has on disk, its disks included. Nothing of it may run."""
-        self.clean_after_death()
+        assert not self.cgroup.pids(), f"something of {self.name} still runs"
         if self.layout.root.exists():
             shutil.rmtree(self.layout.root)
 
@@ -111,19 +103,44 @@ class Node:
         self.wipe()
         self.cgroup.remove()
         network.remove_interface(self.layout.interface)
-        for link in CONTAINER_LOG_LINKS.glob("*.log"):
-            if link.is_symlink() and str(link.readlink()).startswith(f"{self.layout.root}/"):
-                link.unlink()
 
-    @property
-    def _process_names(self) -> tuple[str, str]:
-        return f"containerd-{self.name}", f"kubelet-{self.name}"
+    def _start_containerd(self) -> None:
+        self._processes.start(self._holder, private_mounts.holder_argv(), cgroup=self.cgroup)
+        hint = str(self._processes.log_path(self._holder))
+        wait_until(f"mounts of {self.name}", self._has_mounts, timeout_s=CONTAINERD_TIMEOUT_S, hint=hint)
+        self._start(self._containerd, ["containerd", "--config", self.layout.root / "containerd.toml"])
+        hint = str(self._processes.log_path(self._containerd))
+        wait_until(f"containerd of {self.name}", self._answers, timeout_s=CONTAINERD_TIMEOUT_S, hint=hint)
+
+    def _start(self, name: str, argv: Sequence[str | Path]) -> None:
+        self._processes.start(name, private_mounts.inside(self._holder_pid(), argv), cgroup=self.cgroup)
+
+    def _ctr(self, *arguments: str | Path) -> str:
+        argv = ["ctr", f"--address={configs.CONTAINERD_SOCKET}", *arguments]
+        return run(private_mounts.inside(self._holder_pid(), argv), timeout_s=IMPORT_TIMEOUT_S)
+
+    def _holder_pid(self) -> int:
+        pid = self._processes.pid(self._holder)
+        if pid is None:
+            raise ClusterError(f"{self.name} is down")
+        return pid
+
+    def _has_mounts(self) -> bool:
+        return Path(f"/proc/{self._holder_pid()}/root/run/containerd/ready").exists()
+
+    def _answers(self) -> bool:
+        return bool(self._ctr("version"))
 
     def _is_ready(self) -> bool:
         if not self.is_running:
             raise ClusterError("its kubelet or containerd ended")
-        status = '{.status.conditions[?(@.type=="Ready")].status}'
-        return kubectl(self._cluster, "get", "node", self.name, f"-o=jsonpath={status}") == "True"
+        node = json.loads(kubectl(self._cluster, "get", "node", self.name, "-o=json"))
+        return any(
+            condition["type"] == "Ready"
+            and condition["status"] == "True"
+            and condition["lastHeartbeatTime"] >= self._started_at  # else it is what was said before it died
+            for condition in node["status"].get("conditions", [])
+        )
 
     def _write_configs(self) -> None:
         node = self.layout

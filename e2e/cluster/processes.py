@@ -84,14 +84,18 @@ class Processes:
                 wait_until(f"{name} to end", lambda: not is_alive(record), timeout_s=10, interval_s=0.02)
         self.forget(name)
 
+    def pid(self, name: str) -> int | None:
+        """Its process id, while it runs."""
+        record = self._read(name)
+        return record.pid if record is not None and is_alive(record) else None
+
     def forget(self, name: str) -> None:
         """Drop the record of a process that has ended."""
         self._record_path(name).unlink(missing_ok=True)
 
     def is_running(self, name: str) -> bool:
         """Whether that very process is alive."""
-        record = self._read(name)
-        return record is not None and is_alive(record)
+        return self.pid(name) is not None
 
     def names(self) -> list[str]:
         """All recorded, alive or not."""

@@ -1,0 +1,54 @@
+"""A mount namespace for each node, in which its containerd and its kubelet live.
+
+Both have paths in their code that they share with every other of their kind on a machine; here each node has its own
+in memory. And what a node mounts (containers' root directories, volumes, network namespaces) is gone the moment its
+last process is: nothing has to be found and unmounted after a kill, just as after a loss of power.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+PRIVATE: Final = (
+    Path("/run/containerd"),  # containerd's socket and state, the shims' sockets, runc's records
+    Path("/run/netns"),  # the pods' network namespaces
+    Path("/var/lib/cni"),  # addresses given to pods
+    Path("/var/lib/kubelet"),  # device plugins; the rest is below the kubelet's --root-dir
+    Path("/var/log/containers"),  # links to containers' logs
+)
+"""Directories that a node must not share: memory of its own is mounted there, and lost with it."""
+
+SCRIPT: Final = """
+set -eu
+mount --make-rshared /
+for directory in "$@"; do mount -t tmpfs -o mode=0755 seriatim-e2e "$directory"; done
+touch /run/containerd/ready
+exec sleep infinity
+"""
+
+
+def holder_argv() -> list[str]:
+    """A process that makes the namespace and keeps it: what the host mounts later is seen inside, not the reverse."""
+    command = ["unshare", "--mount", "--propagation", "slave", "--", "sh", "-c", SCRIPT, "node"]
+    return [*command, *(str(path) for path in PRIVATE)]
+
+
+def inside(pid: int, argv: Sequence[str | Path]) -> list[str]:
+    """The argument vector that runs `argv` in the namespace of the process `pid`; it stays one process."""
+    return ["nsenter", f"--mount=/proc/{pid}/ns/mnt", "--", *(str(part) for part in argv)]
+
+
+def make_mount_points() -> None:
+    """Make the directories that are not there."""
+    for path in PRIVATE:
+        path.mkdir(parents=True, exist_ok=True)
+
+
+def remove_mount_points() -> None:
+    """Remove those that hold nothing and that nobody else mounted something on."""
+    for path in PRIVATE:
+        with contextlib.suppress(OSError):
+            path.rmdir()
