@@ -79,6 +79,13 @@ sim-swarm: $(SYNCED) ## simulated worlds on all cores: make sim-swarm MINUTES=10
 images: $(SYNCED) ## container images with docker, podman or buildah (IMAGES="broker etcd": some; BASE_IMAGE=…: on that)
 	$(BIN)/python -m images.build $(IMAGES)
 
+.PHONY: chart chart-check
+chart: $(SYNCED) ## write what the chart has from elsewhere: definitions, schema, golden files
+	$(BIN)/python -m tools.chart
+
+chart-check: $(SYNCED) ## fail if any of it is stale
+	$(BIN)/python -m tools.chart --check
+
 .PHONY: explore mutants stories
 mutants: $(SYNCED) ## the table of planted bugs: how soon the simulator finds each, and by which broken promise (2 min)
 	$(BIN)/python -m e2e.sim --mutants --seeds 300
