@@ -442,6 +442,8 @@ class FakeBroker(broker_pb2_grpc.RoutingServicer, broker_pb2_grpc.AdminServicer)
         self.frame_count = 0
         self.append_streams: list[AppendStream] = []
         self.consume_streams: list[ConsumeStream] = []
+        self.credentials: Any = None  # for TLS
+        self.connections: set[str] = set()  # as the other side's address, of streams
         self._server: Any = None
         cluster.brokers.append(self)
 
@@ -457,7 +459,11 @@ class FakeBroker(broker_pb2_grpc.RoutingServicer, broker_pb2_grpc.AdminServicer)
         ):
             handlers = {method: grpc.stream_stream_rpc_method_handler(handler)}
             self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
-        self.address = f"127.0.0.1:{self._server.add_insecure_port(f'127.0.0.1:{port}')}"
+        if self.credentials is None:
+            port = self._server.add_insecure_port(f"127.0.0.1:{port}")
+        else:
+            port = self._server.add_secure_port(f"127.0.0.1:{port}", self.credentials)
+        self.address = f"127.0.0.1:{port}"
         await self._server.start()
 
     async def stop(self) -> None:
@@ -470,6 +476,7 @@ class FakeBroker(broker_pb2_grpc.RoutingServicer, broker_pb2_grpc.AdminServicer)
         await self.start(int(self.address.rpartition(":")[2]))
 
     async def _append(self, _requests: object, context: Any) -> None:
+        self.connections.add(context.peer())
         await context.read()
         credit = broker_pb2.StreamCredit(
             protocol=PROTOCOL,
@@ -488,6 +495,7 @@ class FakeBroker(broker_pb2_grpc.RoutingServicer, broker_pb2_grpc.AdminServicer)
             self.append_streams.remove(stream)
 
     async def _consume(self, _requests: object, context: Any) -> None:
+        self.connections.add(context.peer())
         stream = ConsumeStream(self, context)
         self.consume_streams.append(stream)
         try:
@@ -550,11 +558,13 @@ async def abort(context: Any, error: errors.SeriatimError) -> None:
 
 
 @asynccontextmanager
-async def running(broker_count: int = 1) -> AsyncIterator[FakeCluster]:
-    """A cluster of so many brokers, on free ports."""
+async def running(broker_count: int = 1, credentials: Any = None) -> AsyncIterator[FakeCluster]:
+    """A cluster of so many brokers, on free ports; with TLS if there are credentials."""
     cluster = FakeCluster()
     for number in range(broker_count):
-        await FakeBroker(cluster, f"fake-{number}").start()
+        broker = FakeBroker(cluster, f"fake-{number}")
+        broker.credentials = credentials
+        await broker.start()
     try:
         yield cluster
     finally:
