@@ -12,7 +12,7 @@ from typing import Final
 
 from e2e.cluster.api import Cluster
 from e2e.cluster.errors import ClusterError, MachineError
-from e2e.cluster.layout import default_layout
+from e2e.cluster.layout import BASE_IMAGE, default_layout
 from e2e.cluster.lifecycle import Lifecycle
 
 EXIT_FAILED: Final = 1
@@ -32,6 +32,7 @@ def parser() -> argparse.ArgumentParser:
     subparsers.add_parser("down", help="end and remove everything that `up` made; the caches stay")
     subparsers.add_parser("status", help="processes, nodes and disks")
     subparsers.add_parser("check", help="whether this machine can run it: exit status 0 or 3")
+    subparsers.add_parser("base-image", help=f"make the base image {BASE_IMAGE} and give it to buildah")
     images = subparsers.add_parser("images", help="give image archives to all nodes")
     images.add_argument("archive", nargs="+", type=Path)
     run = subparsers.add_parser("run", help="run a command of the host with the cluster's names and KUBECONFIG")
@@ -72,6 +73,8 @@ def _dispatch(arguments: argparse.Namespace) -> int:
             print(cluster.describe())
         case "check":
             lifecycle.check()
+        case "base-image":
+            lifecycle.make_base_image()
         case "images":
             for archive in arguments.archive:
                 cluster.load_image(archive)

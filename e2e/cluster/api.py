@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -154,9 +155,7 @@ class Cluster:
         assert self._layout is not None
         with lifecycle.locked():
             kept = images.keep(self._layout, archive)
-            for node in lifecycle.nodes:
-                if node.is_running:
-                    node.import_image(kept)
+            lifecycle.on_nodes(lambda node: node.import_image(kept) if node.is_running else None)
 
     def resolve(self, name: str) -> list[str]:
         """The addresses that the cluster's DNS has for a name, such as `orders.shop.svc`."""
@@ -194,7 +193,8 @@ class Cluster:
         return "\n".join([*lines, "", objects])
 
     def _tool(self, program: str, *arguments: str | Path, stdin: str | None, timeout_s: float) -> str:
-        executable = str(self._layout.bin / program) if self._layout is not None else program
+        layout = self._layout or default_layout()
+        executable = layout.bin / program if self._layout is not None else shutil.which(program) or layout.bin / program
         environment = {"KUBECONFIG": str(self.kubeconfig)}
         return run([executable, *arguments], environment=environment, stdin=stdin, timeout_s=timeout_s)
 

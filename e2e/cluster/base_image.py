@@ -21,6 +21,8 @@ MIRROR_DEFAULT: Final = "http://deb.debian.org/debian"
 RECIPE: Final = "1"
 """Raise it when the way the image is made changes."""
 
+COMMAND: Final = '["sleep","infinity"]'
+
 UNNEEDED: Final = ("var/cache/apt/archives", "var/lib/apt/lists", "usr/share/doc", "usr/share/man", "usr/share/locale")
 
 PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -38,41 +40,36 @@ def archive_path(cache: Path) -> Path:
     return cache / "images" / f"base-{stamp_of(RECIPE, SUITE, mirror(), BASE_IMAGE, *PACKAGES)}.tar"
 
 
-def build_base_image(cache: Path) -> bool:
-    """Make the archive if it is not there; whether anything had to be done (about two and a half minutes)."""
+def ensure_base_image(cache: Path) -> None:
+    """Make the archive if it is not there (one to three minutes), and give it to buildah if that does not have it."""
     archive = archive_path(cache)
-    if archive.exists():
-        return False
-    archive.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="seriatim-base-", dir=archive.parent) as scratch:
-        tree = Path(scratch) / "root"
-        packages = ",".join(PACKAGES)
-        run(["debootstrap", "--variant=minbase", f"--include={packages}", SUITE, tree, mirror()], timeout_s=1200)
-        for name in UNNEEDED:
-            _empty(tree / name)
-        made = Path(scratch) / "image.tar"
-        _commit(tree, made)
-        made.rename(archive)  # whoever looks meanwhile sees the whole archive or none
-    return True
+    if not archive.exists():
+        archive.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix="seriatim-base-", dir=archive.parent) as scratch:
+            _build(Path(scratch)).rename(archive)  # whoever looks meanwhile sees the whole archive or none
+    if not _buildah("images", "--quiet", "--filter", f"reference={BASE_IMAGE}"):
+        _buildah("pull", "--quiet", f"oci-archive:{archive}")
 
 
-def import_for_buildah(cache: Path) -> None:
-    """Give buildah the base image under its name, for the images that are built on it."""
-    run(["buildah", "pull", f"oci-archive:{archive_path(cache)}"], environment=BUILDAH_ENVIRONMENT, timeout_s=300)
-
-
-def _commit(tree: Path, archive: Path) -> None:
-    def buildah(*arguments: str | Path) -> str:
-        return run(["buildah", *arguments], environment=BUILDAH_ENVIRONMENT, timeout_s=600).strip()
-
-    container = buildah("from", "scratch")
+def _build(scratch: Path) -> Path:
+    tree = scratch / "root"
+    packages = ",".join(PACKAGES)
+    run(["debootstrap", "--variant=minbase", f"--include={packages}", SUITE, tree, mirror()], timeout_s=1200)
+    for name in UNNEEDED:
+        _empty(tree / name)
+    container = _buildah("from", "scratch")
     try:
-        buildah("add", "--quiet", container, tree, "/")
-        buildah("config", "--env", f"PATH={PATH}", "--env", "LANG=C.UTF-8", "--cmd", '["sleep","infinity"]', container)
-        buildah("commit", "--quiet", container, BASE_IMAGE)
-        buildah("push", "--quiet", BASE_IMAGE, f"oci-archive:{archive}:{BASE_IMAGE}")
+        _buildah("add", "--quiet", container, tree, "/")
+        _buildah("config", "--env", f"PATH={PATH}", "--env", "LANG=C.UTF-8", "--cmd", COMMAND, container)
+        _buildah("commit", "--quiet", container, BASE_IMAGE)
+        _buildah("push", "--quiet", BASE_IMAGE, f"oci-archive:{scratch / 'image.tar'}:{BASE_IMAGE}")
     finally:
-        buildah("rm", container)
+        _buildah("rm", container)
+    return scratch / "image.tar"
+
+
+def _buildah(*arguments: str | Path) -> str:
+    return run(["buildah", *arguments], environment=BUILDAH_ENVIRONMENT, timeout_s=600).strip()
 
 
 def _empty(directory: Path) -> None:

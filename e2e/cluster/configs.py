@@ -128,6 +128,7 @@ def proxy_config(layout: Layout) -> str:
             "bindAddress": CONTROL_ADDRESS,
             "healthzBindAddress": "127.0.0.1:10256",
             "metricsBindAddress": "127.0.0.1:10249",
+            "nodePortAddresses": [POD_RANGE],  # the nodes' own addresses; unset, all of the host's would serve
             "clientConnection": {"kubeconfig": str(layout.kubeconfig_of("proxy"))},
             "clusterCIDR": POD_RANGE,
             # 0 would mean the default of one second.

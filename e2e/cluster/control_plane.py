@@ -73,8 +73,9 @@ class ControlPlane:
     def start_proxy(self) -> None:
         """Start kube-proxy; it looks for its Node object first, so a node should be there."""
         layout = self._layout
-        (layout.state / "kube-proxy.yaml").write_text(configs.proxy_config(layout))
-        self._processes.start("proxy", configs.proxy_argv(layout))
+        if not self._processes.is_running("proxy"):  # a running one ends when its file is written, even unchanged
+            (layout.state / "kube-proxy.yaml").write_text(configs.proxy_config(layout))
+            self._processes.start("proxy", configs.proxy_argv(layout))
 
     def end(self) -> None:
         """End all of it, and remove kube-proxy's rules."""

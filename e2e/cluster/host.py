@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from e2e.cluster.base_image import archive_path
 from e2e.cluster.cgroups import MOUNTS, hierarchies
 from e2e.cluster.errors import ClusterError, MachineError
 from e2e.cluster.layout import Layout
@@ -102,11 +101,6 @@ def check_network() -> None:
             run(["iptables", "-w", "-t", table, "-n", "-L"])
         except ClusterError as error:
             raise MachineError(f"iptables has no {table} table, which Services and faults need: {error}") from error
-
-
-def needs_minutes(layout: Layout) -> bool:
-    """Whether programs or the base image must still be made, which takes minutes."""
-    return not all(is_built(module, layout.bin) for module in ALL) or not archive_path(layout.cache).exists()
 
 
 def _can_load(module: str) -> bool:

@@ -1,10 +1,11 @@
-"""The process that keeps disks on offer: `python -m e2e.cluster.keeper`, started by `up`, ended by `down`."""
+"""The process that keeps disks on offer: `python -m e2e.cluster.keeper STATE`, started by `up`, ended by `down`."""
 
 from __future__ import annotations
 
 import shutil
 import sys
 import time
+from pathlib import Path
 from typing import Any, Final
 
 import kubernetes
@@ -12,7 +13,7 @@ from kubernetes.client.exceptions import ApiException
 from urllib3.exceptions import HTTPError
 
 from e2e.cluster import disks
-from e2e.cluster.layout import Layout, NodeLayout, default_layout
+from e2e.cluster.layout import Layout, NodeLayout, cache_directory
 from e2e.cluster.node import Node
 from e2e.cluster.processes import Processes
 
@@ -81,7 +82,7 @@ def _disks_of(node: NodeLayout) -> list[str]:
 
 def main() -> int:
     """Run until ended."""
-    layout = default_layout()
+    layout = Layout(Path(sys.argv[1]), cache_directory())
     configuration = kubernetes.client.Configuration()
     kubernetes.config.load_kube_config(str(layout.kubeconfig), client_configuration=configuration)  # type: ignore[no-untyped-call]
     keeper = Keeper(layout, kubernetes.client.CoreV1Api(kubernetes.client.ApiClient(configuration)))

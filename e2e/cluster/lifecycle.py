@@ -56,7 +56,7 @@ class Lifecycle:
             Step("this machine", lambda: host.check_machine(layout)),
             Step("Debian packages", lambda: host.install_packages(self._say)),
             Step("programs of Kubernetes", lambda: programs.build_all(layout.bin, self._say)),
-            Step("base image", lambda: base_image.build_base_image(layout.cache)),
+            Step("base image", lambda: base_image.ensure_base_image(layout.cache)),
             Step("network", self._prepare_network),
             Step("certificates", lambda: pki.create(layout)),
             Step("etcd and API server", self.control_plane.start_api),
@@ -87,8 +87,7 @@ class Lifecycle:
             return
         with self.locked():
             self.processes.end(KEEPER)
-            for node in self.nodes:
-                node.remove()
+            self.on_nodes(Node.remove)
             self.control_plane.end()
             if self._owns_machine():
                 network.restore_host(self._layout)
@@ -104,6 +103,12 @@ class Lifecycle:
         """
         host.check_machine(self._layout)
 
+    def make_base_image(self) -> None:
+        """Make the base image without a cluster, for those who build images on it."""
+        self.check()
+        host.install_packages(self._say)
+        base_image.ensure_base_image(self._layout.cache)
+
     def node(self, number: int) -> Node:
         """Node `number`, from 1.
 
@@ -113,6 +118,13 @@ class Lifecycle:
         if not 1 <= number <= len(self.nodes):
             raise ClusterError(f"there is no node {number}: nodes are 1 to {len(self.nodes)}")
         return self.nodes[number - 1]
+
+    def on_nodes(self, act: Callable[[Node], None]) -> None:
+        """Do something with every node, beside each other; the first error is raised when all are done."""
+        with ThreadPoolExecutor(len(self.nodes)) as threads:
+            done = [threads.submit(act, node) for node in self.nodes]
+        for future in done:
+            future.result()
 
     def _prepare_network(self) -> None:
         host.check_network()
@@ -124,14 +136,12 @@ class Lifecycle:
     def _start_nodes(self) -> None:
         images.keep(self._layout, base_image.archive_path(self._layout.cache))
         private_mounts.make_mount_points()
-        with ThreadPoolExecutor(len(self.nodes)) as threads:
-            for started in [threads.submit(node.start) for node in self.nodes]:
-                started.result()
+        self.on_nodes(Node.start)
         for node in self.nodes:
             node.wait_ready()
 
     def _start_disks(self) -> None:
-        argv = [sys.executable, "-m", "e2e.cluster.keeper"]
+        argv: list[str | Path] = [sys.executable, "-m", "e2e.cluster.keeper", self._layout.state]
         self.processes.start(KEEPER, argv, environment={"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"})
         wanted = DISKS_PER_NODE * len(self.nodes)
 
