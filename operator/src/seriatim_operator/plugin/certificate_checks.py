@@ -1,0 +1,81 @@
+"""Checks of the certificates: whether they can be read, when they end, and whether all trust each other."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Final
+
+from cryptography import x509
+
+from ..cluster.pki import CA_FILE, PkiError, load_bundle, load_identity
+from ..cluster.pki.certificates import is_issued_by
+from ..resources.names import tls_secret_name
+from ..resources.secrets import is_ours, secret_files
+from .findings import Finding, bad, unknown, warning, well
+from .look import Look, secret_names
+
+SOON: Final = timedelta(days=14)
+"""Ours are renewed a month before they end (of 90 days): one with less left was not."""
+
+
+def check_certificates(look: Look) -> list[Finding]:
+    """All Secrets with certificates that the cluster uses."""
+    names = secret_names(look.cluster)
+    if not names:
+        return [warning("certificates", "the cluster speaks plain text", "make a cluster with tls.enabled")]
+    if "Secret" in look.unreadable:
+        return [unknown("certificates", "Secrets may not be read", "ask somebody who may")]
+    findings = [finding for name in names for finding in _check_secret(look, name)]
+    return findings + _check_trust(look)
+
+
+def _check_secret(look: Look, name: str) -> list[Finding]:
+    about = f"Secret {name}"
+    secret = look.secrets.get(name)
+    given = name in (look.cluster.spec.tls.ca_secret, look.cluster.spec.etcd.tls_secret)
+    if secret is None:
+        remedy = "make it with tls.crt and tls.key" if given else "kubectl logs of the operator"
+        return [bad(about, "it is not there", remedy)]
+    try:
+        certificate = load_identity(secret_files(secret)).certificate
+    except PkiError as exc:
+        return [bad(about, str(exc), "write it anew" if given else "delete it; the operator makes it anew")]
+    left = certificate.not_valid_after_utc - look.now
+    ends = f"{certificate.not_valid_after_utc:%Y-%m-%d}"
+    renew = "kubectl logs of the operator" if is_ours(secret) else "whoever wrote it has to renew it"
+    if left <= timedelta(0):
+        return [bad(about, f"its certificate ended on {ends}", renew)]
+    life = certificate.not_valid_after_utc - certificate.not_valid_before_utc
+    if left < min(SOON, life / 4):
+        return [warning(about, f"its certificate ends on {ends}, in {left.days} days", renew)]
+    return [well(about, f"until {ends}")]
+
+
+def _check_trust(look: Look) -> list[Finding]:
+    """Whether brokers trust who comes with our certificates, and are trusted."""
+    if not look.cluster.spec.tls.enabled:
+        return []
+    bundles: dict[str, tuple[x509.Certificate, ...]] = {}
+    leaves: dict[str, x509.Certificate] = {}
+    for role in ("broker", "client", "operator"):
+        name = tls_secret_name(look.cluster.name, role)
+        try:
+            files = secret_files(look.secrets[name])
+            bundles[name], leaves[name] = load_bundle(files, CA_FILE), load_identity(files).certificate
+        except (KeyError, PkiError):
+            return []  # said of the Secret itself
+    broker = tls_secret_name(look.cluster.name, "broker")
+    findings = [
+        bad(f"Secret {mine}", f"its {CA_FILE} does not trust the certificate in {theirs}", _TRUST_REMEDY)
+        for mine in bundles
+        for theirs in leaves
+        if broker in (mine, theirs) and not _is_trusted(leaves[theirs], bundles[mine])
+    ]
+    return findings or [well("trust", "brokers, clients and operator trust each other")]
+
+
+def _is_trusted(leaf: x509.Certificate, bundle: tuple[x509.Certificate, ...]) -> bool:
+    return any(is_issued_by(leaf, authority) for authority in bundle)
+
+
+_TRUST_REMEDY = "have all three Secrets come from one authority (spec.tls.caSecret, or one cert-manager issuer for all)"

@@ -1,0 +1,69 @@
+"""The examination of a cluster: every check of `checks`, on one look and on what the brokers say."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from seriatim_api.errors import SeriatimError
+from seriatim_api.v1 import broker_pb2, operations_pb2
+
+from ..cluster.connection import Connection, ConnectionFailedError
+from ..cluster.kube import Kube
+from . import certificate_checks, checks, member_checks
+from .errors import PluginError
+from .findings import Finding, bad, unknown, well
+from .findings import Level as Level
+from .findings import draw_findings as draw_findings
+from .live import reach_brokers
+from .look import Look
+
+
+async def examine(connection: Connection, kube: Kube, look: Look, *, with_brokers: bool) -> list[Finding]:
+    """Everything that can be found out about a cluster."""
+    findings = [
+        *await _kubernetes(connection),
+        *checks.check_operator(look),
+        *checks.check_class(look),
+        *checks.check_nodes(look),
+        *checks.check_cluster(look),
+        *checks.check_budgets(look),
+        *checks.check_network_policy(look),
+        *checks.check_topics(look),
+        *certificate_checks.check_certificates(look),
+        *member_checks.check_pods(look),
+        *member_checks.check_disks(look),
+        *member_checks.check_images(look),
+    ]
+    if with_brokers:
+        findings += await _ask(connection, kube, look)
+    return findings
+
+
+async def _kubernetes(connection: Connection) -> list[Finding]:
+    try:
+        version = await asyncio.to_thread(connection.server_version)
+    except ConnectionFailedError as exc:
+        return [bad("Kubernetes", str(exc), "look after the API server first")]
+    return checks.check_kubernetes(version)
+
+
+async def _ask(connection: Connection, kube: Kube, look: Look) -> list[Finding]:
+    """What only brokers know; that they answer at all shows that they reach etcd."""
+    try:
+        async with reach_brokers(connection, kube, look.cluster) as brokers:
+            groups: Sequence[operations_pb2.BrokerGroupDescription] = await brokers.list_groups(with_counts=False)
+            described: broker_pb2.DescribeClusterResponse = await brokers.describe_cluster()
+    except PluginError as exc:
+        return [unknown("brokers", str(exc), "see what is said of pods and certificates above")]
+    except SeriatimError as exc:
+        remedy = f"see the log of a broker; it needs {', '.join(look.cluster.spec.etcd.endpoints)}"
+        return [
+            bad("etcd", f"the brokers do not answer, which mostly means that they do not reach etcd: {exc}", remedy)
+        ]
+    return [
+        well("etcd", f"the brokers read it; {described.controller or 'nobody'} is the controller"),
+        *member_checks.check_controller(described),
+        *member_checks.check_members(look, groups),
+        *member_checks.check_protocol(groups),
+    ]

@@ -1,0 +1,227 @@
+"""One look at a cluster through the Kubernetes API: what all pictures and checks are made of.
+
+A person may be allowed to read less than the operator: what is refused is noted, and the rest is shown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from ..cluster.kinds import (
+    BROKER,
+    BROKER_CLUSTER,
+    BROKER_GROUP,
+    BUDGET,
+    CLAIM,
+    CONSUMER_GROUP,
+    LEASE,
+    NETWORK_POLICY,
+    NODE,
+    POD,
+    SECRET,
+    STORAGE_CLASS,
+    TOPIC,
+    VOLUME,
+    Kind,
+)
+from ..cluster.kube import Kube, KubeError
+from ..plan.observed import ClassView, NodeView, PodView, VolumeView, class_view, node_view, pod_view, volume_view
+from ..resources.names import (
+    APP,
+    COMPONENT_OPERATOR,
+    LABEL_CLUSTER,
+    LABEL_COMPONENT,
+    LABEL_NAME,
+    authority_secret_name,
+    selector_labels,
+    selector_text,
+    tls_secret_name,
+)
+from ..spec.broker import Broker
+from ..spec.cluster import BrokerCluster
+from ..spec.consumer_group import ConsumerGroup
+from ..spec.group import BrokerGroup
+from ..spec.topic import Topic
+from .errors import PluginError
+
+Manifest = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Look:
+    """What there is of one cluster.
+
+    Attributes:
+        groups: By number.
+        brokers: Without those whose disk was given up and released.
+        claims, budgets, policies: Manifests of the namespace, by name.
+        secrets: Those with certificates, by name, as far as they exist.
+        leases: Of the namespace of each operator, by `namespace/name`.
+        unreadable: Kinds that this user may not read.
+    """
+
+    cluster: BrokerCluster
+    now: datetime
+    groups: tuple[BrokerGroup, ...] = ()
+    brokers: tuple[Broker, ...] = ()
+    pods: Mapping[str, PodView] = field(default_factory=dict)
+    pod_manifests: Mapping[str, Manifest] = field(default_factory=dict)
+    claims: Mapping[str, Manifest] = field(default_factory=dict)
+    volumes: Mapping[str, VolumeView] = field(default_factory=dict)
+    nodes: Mapping[str, NodeView] = field(default_factory=dict)
+    storage_class: ClassView | None = None
+    budgets: Mapping[str, Manifest] = field(default_factory=dict)
+    policies: Mapping[str, Manifest] = field(default_factory=dict)
+    secrets: Mapping[str, Manifest] = field(default_factory=dict)
+    topics: tuple[Topic, ...] = ()
+    consumer_groups: tuple[ConsumerGroup, ...] = ()
+    operator_pods: tuple[Manifest, ...] = ()
+    leases: Mapping[str, Manifest] = field(default_factory=dict)
+    unreadable: frozenset[str] = frozenset()
+
+
+async def find_cluster(kube: Kube, namespace: str, name: str | None) -> BrokerCluster:
+    """The cluster of that name, or the only one there is.
+
+    Raises:
+        PluginError: There is none, or there are several, or they cannot be read.
+    """
+    try:
+        manifests = await kube.list(BROKER_CLUSTER, namespace)
+    except KubeError as exc:
+        raise explain(exc) from exc
+    names = sorted(str(manifest["metadata"]["name"]) for manifest in manifests)
+    if not names:
+        raise PluginError(f"there is no BrokerCluster in namespace {namespace}. Remedy: -n another namespace")
+    if name is None and len(names) > 1:
+        raise PluginError(f"there are several clusters in namespace {namespace}; name one of {', '.join(names)}")
+    wanted = name or names[0]
+    for manifest in manifests:
+        if manifest["metadata"]["name"] == wanted:
+            return BrokerCluster.from_manifest(manifest)
+    raise PluginError(f"there is no BrokerCluster {wanted} in namespace {namespace}; there is {', '.join(names)}")
+
+
+async def look_at(kube: Kube, cluster: BrokerCluster) -> Look:
+    """Everything that concerns a cluster, read at once.
+
+    Raises:
+        PluginError: The API does not answer.
+    """
+    reader = _Reader(kube)
+    namespace, name = cluster.namespace, cluster.name
+    mine = f"{LABEL_CLUSTER}={name}"
+    operator = selector_text({LABEL_NAME: APP, LABEL_COMPONENT: COMPONENT_OPERATOR})
+    try:
+        found = await asyncio.gather(
+            reader.all(BROKER_GROUP, namespace),
+            reader.all(BROKER, namespace),
+            reader.all(POD, namespace, selector_text(selector_labels(name))),
+            reader.all(CLAIM, namespace, mine),
+            reader.all(VOLUME, None),
+            reader.all(NODE, None),
+            reader.all(BUDGET, namespace),
+            reader.all(NETWORK_POLICY, namespace),
+            reader.all(TOPIC, namespace),
+            reader.all(CONSUMER_GROUP, namespace),
+            reader.all(POD, None, operator),
+        )
+        groups, brokers, pods, claims, volumes, nodes, budgets, policies, topics, consumers, operators = found
+        storage_class = await reader.one(STORAGE_CLASS, None, cluster.spec.storage.storage_class_name)
+        secrets = [await reader.one(SECRET, namespace, secret) for secret in secret_names(cluster)]
+        leases = [
+            lease
+            for place in sorted({str(pod["metadata"]["namespace"]) for pod in operators})
+            for lease in await reader.all(LEASE, place)
+        ]
+    except KubeError as exc:
+        raise explain(exc) from exc
+    bound = {claim["spec"].get("volumeName") for claim in claims}
+    return Look(
+        cluster=cluster,
+        now=datetime.now(UTC),
+        groups=_groups_of(name, groups),
+        brokers=_brokers_of(name, brokers),
+        pods={pod["metadata"]["name"]: pod_view(pod) for pod in pods},
+        pod_manifests=_named(pods),
+        claims=_named(claims),
+        volumes={view.name: view for view in map(volume_view, volumes) if view.name in bound},
+        nodes={view.name: view for view in map(node_view, nodes)},
+        storage_class=class_view(storage_class) if storage_class is not None else None,
+        budgets=_named(budgets),
+        policies=_named(policies),
+        secrets=_named(secret for secret in secrets if secret is not None),
+        topics=tuple(topic for topic in map(Topic.from_manifest, topics) if topic.spec.cluster == name),
+        consumer_groups=tuple(g for g in map(ConsumerGroup.from_manifest, consumers) if g.spec.cluster == name),
+        operator_pods=tuple(operators),
+        leases={f"{each['metadata']['namespace']}/{each['metadata']['name']}": each for each in leases},
+        unreadable=frozenset(reader.refused),
+    )
+
+
+def secret_names(cluster: BrokerCluster) -> list[str]:
+    """Secrets with certificates that the cluster uses."""
+    names: list[str] = []
+    if cluster.spec.tls.enabled:
+        names.append(cluster.spec.tls.ca_secret or authority_secret_name(cluster.name))
+        names += [tls_secret_name(cluster.name, role) for role in ("broker", "client", "operator")]
+    if cluster.spec.etcd.tls_secret is not None:
+        names.append(cluster.spec.etcd.tls_secret)
+    return names
+
+
+def explain(exc: KubeError) -> PluginError:
+    """What an error of the API means to a person."""
+    if exc.status == 0:
+        return PluginError(f"the Kubernetes API does not answer: {exc}")
+    if exc.status == 404:
+        return PluginError(
+            "this Kubernetes does not know Seriatim's kinds. Remedy: helm install with crds.install=true"
+        )
+    return PluginError(str(exc))
+
+
+class _Reader:
+    """Reads what may be read, and remembers what may not."""
+
+    def __init__(self, kube: Kube) -> None:
+        self._kube = kube
+        self.refused: set[str] = set()
+
+    async def all(self, kind: Kind, namespace: str | None, selector: str = "") -> list[Manifest]:
+        try:
+            return await self._kube.list(kind, namespace, selector)
+        except KubeError as exc:
+            self._note(kind, exc)
+            return []
+
+    async def one(self, kind: Kind, namespace: str | None, name: str) -> Manifest | None:
+        try:
+            return await self._kube.get(kind, namespace, name)
+        except KubeError as exc:
+            self._note(kind, exc)
+            return None
+
+    def _note(self, kind: Kind, exc: KubeError) -> None:
+        if exc.status != 403:
+            raise exc
+        self.refused.add(kind.kind)
+
+
+def _groups_of(cluster: str, manifests: Iterable[Manifest]) -> tuple[BrokerGroup, ...]:
+    groups = [group for group in map(BrokerGroup.from_manifest, manifests) if group.spec.cluster == cluster]
+    return tuple(sorted(groups, key=lambda group: int(group.spec.group[1:])))
+
+
+def _brokers_of(cluster: str, manifests: Iterable[Manifest]) -> tuple[Broker, ...]:
+    brokers = [broker for broker in map(Broker.from_manifest, manifests) if broker.spec.cluster == cluster]
+    held = [broker for broker in brokers if broker.status.released is None]
+    return tuple(sorted(held, key=lambda broker: (int(broker.spec.group[1:]), broker.spec.slot, broker.name)))
+
+
+def _named(manifests: Iterable[Manifest]) -> dict[str, Manifest]:
+    return {str(manifest["metadata"]["name"]): manifest for manifest in manifests}

@@ -1,0 +1,162 @@
+"""Checks of the brokers themselves: pods, disks and their passports, images and what they speak."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from seriatim_api.v1 import broker_pb2, operations_pb2
+
+from ..plan.observed import PodView
+from .findings import Finding, bad, unknown, warning, well
+from .look import Look
+
+RESTARTS_MANY = 5
+
+_DISK_REMEDIES = {
+    "ForeignDisk": "the volume is another member's or cluster's: give it back; nothing on it was changed",
+    "WipedDisk": "if the disk is lost for good, annotate the Broker with seriatim.dev/disk-lost=true",
+    "OldDisk": "an older copy was restored: annotate the Broker with seriatim.dev/disk-lost=true to have it replaced",
+    "ClonedDisk": "end the other process that has the same volume",
+    "LostDisk": "the disk was given up before: remove its volume",
+    "NewerFormat": "run the newer image again: an older one cannot read this disk",
+    "Corrupt": "annotate the Broker with seriatim.dev/disk-lost=true to have it replaced",
+    "NodeGone": "bring the node back within the time-out, or do nothing: it will be replaced",
+}
+
+
+def check_pods(look: Look) -> list[Finding]:
+    """Whether every broker runs and serves, each member of a group on a machine of its own."""
+    if "Pod" in look.unreadable:
+        return [unknown("pods", "they may not be read", "ask somebody who may")]
+    findings: list[Finding] = []
+    for broker in look.brokers:
+        pod = look.pods.get(broker.name)
+        if broker.status.disk_lost is not None:
+            continue
+        if pod is None:
+            findings.append(
+                bad(f"pod {broker.name}", "it is not there", "kubectl seriatim plan shows what it waits for")
+            )
+        else:
+            findings += _check_pod(pod)
+    findings += _check_apart(look)
+    return findings or [well("pods", f"{len(look.pods)} serve")]
+
+
+def check_disks(look: Look) -> list[Finding]:
+    """Passports: whether each disk is the one that its slot belongs to; and volumes that nobody has any more."""
+    findings: list[Finding] = []
+    for broker in look.brokers:
+        healthy = broker.status.condition("DiskHealthy")
+        if broker.status.disk_lost is not None:
+            proof = broker.status.disk_lost.proof
+            findings.append(warning(f"disk of {broker.name}", f"it is given up: {proof}", "it is being replaced"))
+        elif healthy is not None and healthy.status == "False":
+            remedy = _DISK_REMEDIES.get(healthy.reason, f"kubectl describe broker {broker.name}")
+            findings.append(bad(f"disk of {broker.name}", f"{healthy.reason}: {healthy.message}", remedy))
+        if "PersistentVolumeClaim" not in look.unreadable and broker.name not in look.claims:
+            findings.append(bad(f"disk of {broker.name}", "its claim is not there", "kubectl seriatim plan"))
+    held = {broker.name for broker in look.brokers}
+    for name in sorted(set(look.claims) - held):
+        findings.append(
+            warning(
+                f"claim {name}", "no Broker has it: it is a disk from before", "delete it once its data is not needed"
+            )
+        )
+    return findings or [well("disks", f"{len(look.brokers)} passports are in order")]
+
+
+def check_images(look: Look) -> list[Finding]:
+    """Whether all brokers run one image."""
+    images: dict[str, list[str]] = {}
+    for name, pod in look.pod_manifests.items():
+        for container in pod["spec"]["containers"]:
+            if container["name"] == "broker":
+                images.setdefault(container["image"], []).append(name)
+    if len(images) <= 1:
+        return [well("images", next(iter(images), "no pods"))]
+    told = "; ".join(f"{image}: {len(names)}" for image, names in sorted(images.items()))
+    return [warning("images", f"brokers run several ({told})", "kubectl seriatim plan shows the change that goes on")]
+
+
+def check_controller(described: broker_pb2.DescribeClusterResponse) -> list[Finding]:
+    """Whether the brokers have a controller: without one they fail over, but nothing is created or healed."""
+    if described.controller:
+        return []
+    return [bad("controller", "the brokers have none", "see the brokers' logs; they elect one through etcd")]
+
+
+def check_members(look: Look, groups: Sequence[operations_pb2.BrokerGroupDescription]) -> list[Finding]:
+    """Whether the brokers know the same disks as Kubernetes, and nobody is missing."""
+    findings: list[Finding] = []
+    members = {member.record.member.broker: member for group in groups for member in group.members}
+    for broker in look.brokers:
+        name = f"{broker.spec.group}-{broker.spec.slot}"
+        member = members.get(name)
+        if broker.status.disk_lost is not None:
+            continue
+        if member is None:
+            findings.append(bad(f"member {name}", "the brokers do not know it", f"kubectl logs {broker.name}"))
+            continue
+        if not member.record.admitted:
+            findings.append(warning(f"member {name}", "it is not admitted yet", "wait; the controller admits it"))
+        if not member.live:
+            findings.append(bad(f"member {name}", "the brokers do not hear from it", f"kubectl logs {broker.name}"))
+        known, here = member.record.member.incarnation, broker.status.incarnation
+        if here and known != here:
+            findings.append(
+                bad(
+                    f"member {name}",
+                    f"the slot belongs to the disk {known}, the pod has {here}",
+                    _DISK_REMEDIES["ForeignDisk"],
+                )
+            )
+    expected = {f"{broker.spec.group}-{broker.spec.slot}" for broker in look.brokers}
+    for name in sorted(set(members) - expected):
+        findings.append(
+            warning(f"member {name}", "the brokers know it, and no Broker object stands for it", "see its group")
+        )
+    return findings or [well("members", f"the brokers know all {len(expected)}")]
+
+
+def check_protocol(groups: Sequence[operations_pb2.BrokerGroupDescription]) -> list[Finding]:
+    """Whether all brokers have a version of the protocol in common."""
+    records = [member.record for group in groups for member in group.members if member.live]
+    if not records:
+        return []
+    lowest, highest = max(r.protocol_min for r in records), min(r.protocol_max for r in records)
+    if lowest > highest:
+        return [bad("versions", "not all brokers speak one protocol", "roll the older ones to the newer image")]
+    return [well("versions", f"all brokers speak protocol {highest}")]
+
+
+def _check_pod(pod: PodView) -> list[Finding]:
+    about = f"pod {pod.name}"
+    findings: list[Finding] = []
+    if not pod.is_scheduled:
+        findings.append(
+            bad(about, "no node takes it", f"kubectl describe pod {pod.name}: the rule that each node breaks")
+        )
+    elif not pod.is_ready and not pod.is_deleting:
+        said = f": {pod.ended[-1].text}" if pod.ended and pod.ended[-1].text else ""
+        why = f" ({pod.waiting})" if pod.waiting else ""
+        findings.append(bad(about, f"it does not serve{why}{said}", f"kubectl logs {pod.name}"))
+    if pod.restarts >= RESTARTS_MANY:
+        findings.append(
+            warning(about, f"its container was started {pod.restarts + 1} times", f"kubectl logs -p {pod.name}")
+        )
+    return findings
+
+
+def _check_apart(look: Look) -> list[Finding]:
+    placed: dict[tuple[str, str], list[str]] = {}
+    for pod in look.pods.values():
+        if pod.node and not pod.is_deleting:
+            placed.setdefault((pod.group, pod.node), []).append(pod.name)
+    return [
+        bad(
+            f"group {group}", f"{' and '.join(names)} share {node}: its loss takes all copies", "delete one of the pods"
+        )
+        for (group, node), names in sorted(placed.items())
+        if len(names) > 1
+    ]
