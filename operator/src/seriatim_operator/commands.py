@@ -31,11 +31,19 @@ def crds(output: Path | None, check: bool) -> None:
 
 
 @operator.command()
+def run() -> None:
+    """Reconcile until stopped; told by SERIATIM_OPERATOR_* variables."""
+    from .running import run_operator  # it imports every library, and help should not
+
+    run_operator()
+
+
+@operator.command()
 @click.option("--force", is_flag=True, help="Let it go although clusters are there.")
 @click.option("--takes-etcd", is_flag=True, help="The release that goes has the clusters' etcd in it.")
 def before_uninstall(force: bool, takes_etcd: bool) -> None:
     """Whether the operator may be taken away; the chart's hook asks. Exit status 1 while clusters need it."""
-    from .uninstalling import before_uninstall  # it imports every library, and help should not
+    from .uninstalling import before_uninstall  # as above
 
     why_not = before_uninstall(force=force, takes_etcd=takes_etcd)
     if why_not:

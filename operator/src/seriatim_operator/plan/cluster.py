@@ -1,15 +1,15 @@
 """`plan(observed, make)`: what to do next for one cluster, from what is there. Pure, and level-based.
 
 It looks at what is, not at what changed, so it may run at any time and any number of times; run again and again over
-the world that its steps make, it comes to rest. At most one step of a plan takes something away, and none does in a pass
-that marks a loss or takes the operation: whoever reads the objects can see what is about to happen before it does.
+the world that its steps make, it comes to rest. At most one step of a plan takes something away, and none does in a
+pass that marks a loss or takes the operation: whoever reads the objects can see what is about to happen before it does.
 """
 
 from __future__ import annotations
 
+from ..resources.cluster_children import ClusterChildren
 from . import certificates, cordon, loss, members, rolling, scaling
 from .actions import Apply, BeginOperation, EndOperation, MarkLost, Plan
-from .children import Children
 from .observed import Observed
 
 RESYNC_S = 30.0
@@ -19,7 +19,7 @@ OPERATION_S = 900.0
 """After this an operation no longer holds up others; the barriers of each still hold."""
 
 
-def plan(observed: Observed, make: Children) -> Plan:
+def plan(observed: Observed, make: ClusterChildren) -> Plan:
     """The next steps for a cluster."""
     result = Plan()
     result.look_again(RESYNC_S)
@@ -43,7 +43,7 @@ def plan(observed: Observed, make: Children) -> Plan:
     return result
 
 
-def _disrupt(observed: Observed, make: Children, result: Plan) -> None:
+def _disrupt(observed: Observed, make: ClusterChildren, result: Plan) -> None:
     """What takes something away, most urgent first; at most one step of it."""
     _end_overdue(observed, result)
     loss.mark_losses(observed, result)
@@ -93,19 +93,10 @@ def check(observed: Observed, result: Plan) -> None:
     if found is None:
         result.problems.append(("StorageClassUnknown", f"there is no StorageClass {name}: make it, or name another"))
     elif not found.waits_for_consumer:
-        result.problems.append(
-            (
-                "StorageClassImmediate",
-                f"StorageClass {name} binds volumes before a node is chosen, which may leave brokers without one: use "
-                "a class with volumeBindingMode WaitForFirstConsumer",
-            )
-        )
+        remedy = "use a class with volumeBindingMode WaitForFirstConsumer"
+        text = f"StorageClass {name} binds volumes before a node is chosen: brokers may be left without one; {remedy}"
+        result.problems.append(("StorageClassImmediate", text))
     usable = [node for node in observed.nodes.values() if node.is_ready and not node.is_leaving]
     if observed.nodes and len(usable) < spec.members_per_group:
-        result.problems.append(
-            (
-                "TooFewNodes",
-                f"{len(usable)} nodes are ready, and the members of a group stand on {spec.members_per_group} different "
-                "ones: add nodes",
-            )
-        )
+        text = f"{len(usable)} nodes are ready, and a group's members stand on {spec.members_per_group} different ones"
+        result.problems.append(("TooFewNodes", f"{text}: add nodes"))

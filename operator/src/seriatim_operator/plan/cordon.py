@@ -1,15 +1,15 @@
 """What is wanted of each group, and when its members may be evicted.
 
-A member whose node is cordoned takes the heads away from its whole group first; then the budget of that group opens, if
-the brokers say that the member's data is whole elsewhere. Until then an eviction is refused, and whoever drains the node
-tries again. So heads have moved before anything is evicted, and nothing is evicted that is the last copy.
+A member whose node is cordoned takes the heads away from its whole group first; then the budget of that group opens,
+if the brokers say that the member's data is whole elsewhere. Until then an eviction is refused, and whoever drains the
+node tries again. So heads have moved before anything is evicted, and nothing is evicted that is the last copy.
 """
 
 from __future__ import annotations
 
+from ..resources.cluster_children import ClusterChildren
 from ..spec.broker import Broker
 from .actions import Apply, AskCounts, AskGate, Plan, SetGroup
-from .children import Children
 from .observed import Observed
 
 INTENT_OF_STATE = {"Active": "ACTIVE", "Cordoned": "CORDONED", "Draining": "DRAINING"}
@@ -29,7 +29,7 @@ def set_intents(observed: Observed, plan: Plan) -> None:
             plan.actions.append(SetGroup(group, intent, weight, why))
 
 
-def open_budgets(observed: Observed, make: Children, plan: Plan) -> None:
+def open_budgets(observed: Observed, make: ClusterChildren, plan: Plan) -> None:
     """The budget of each group: one eviction where it is safe and wanted, none otherwise."""
     evictable = _evictable(observed, plan)
     for group in [*observed.wanted_groups, *observed.leaving_groups]:

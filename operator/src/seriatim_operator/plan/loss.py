@@ -29,8 +29,8 @@ def mark_losses(observed: Observed, plan: Plan) -> None:
             proof = _gone_for_long(observed, broker, plan)
             if proof is not None and len(hosts_gone) > 1:
                 plan.blocked_by.append(
-                    f"{len(hosts_gone)} machines are gone at once ({', '.join(sorted(hosts_gone))}): that is more than a "
-                    f"machine's loss. If their disks are lost, annotate each Broker with {ANNOTATION_LOST}=true"
+                    f"{len(hosts_gone)} machines are gone at once ({', '.join(sorted(hosts_gone))}), more than one "
+                    f"machine's loss: if their disks are lost, annotate each Broker with {ANNOTATION_LOST}=true"
                 )
                 continue
         if proof is None:

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+from ..resources.cluster_children import ClusterChildren
 from ..spec.broker import Broker
 from ..spec.errors import SpecError
 from ..spec.values import parse_quantity
 from .actions import Apply, DeletePod, Plan
-from .children import Children, uid_of
+from .names import uid_of
 from .observed import Observed
 
 GONE_POD_GRACE_S = 5.0
 """Between two looks at a pod that is on its way out."""
 
 
-def ensure_groups(observed: Observed, make: Children, plan: Plan) -> None:
+def ensure_groups(observed: Observed, make: ClusterChildren, plan: Plan) -> None:
     """An object for each group."""
     for group in observed.wanted_groups:
         plan.actions.append(Apply(make.group(group)))
 
 
-def ensure_brokers(observed: Observed, make: Children, plan: Plan) -> None:
+def ensure_brokers(observed: Observed, make: ClusterChildren, plan: Plan) -> None:
     """A Broker for each slot of the wanted groups that nobody holds."""
     for group in observed.wanted_groups:
         held = {broker.spec.slot for broker in observed.holders(group)}
@@ -28,7 +29,7 @@ def ensure_brokers(observed: Observed, make: Children, plan: Plan) -> None:
                 _fill_slot(observed, make, plan, group, slot)
 
 
-def _fill_slot(observed: Observed, make: Children, plan: Plan, group: str, slot: int) -> None:
+def _fill_slot(observed: Observed, make: ClusterChildren, plan: Plan, group: str, slot: int) -> None:
     before = [b for b in observed.brokers.values() if (b.spec.group, b.spec.slot) == (group, slot)]
     unreleased = [broker.name for broker in before if broker.status.released is None]
     if unreleased:
@@ -41,11 +42,28 @@ def _fill_slot(observed: Observed, make: Children, plan: Plan, group: str, slot:
         if observed.members is None and not replaces:
             plan.blocked_by.append(f"no broker answers, and nobody else knows which disk {group}-{slot} had")
             return
-    uid = uid_of(observed.cluster.uid, group, slot, len(before))
+    uid = _kept_disk(observed, group, slot) or uid_of(observed.cluster.uid, group, slot, len(before))
     plan.actions.append(Apply(make.broker(group, slot, uid, replaces)))
 
 
-def ensure_claims(observed: Observed, make: Children, plan: Plan) -> None:
+def _kept_disk(observed: Observed, group: str, slot: int) -> str | None:
+    """The disk that an earlier cluster object of this name left to its slot, if there is one.
+
+    Claims that are retained bear the labels of their Broker. With the same cluster in etcd the disk is taken back; with
+    another one the broker refuses it, and says so.
+    """
+    kept = [
+        claim
+        for claim in observed.claims.values()
+        if (claim.group, claim.slot) == (group, slot)
+        and claim.broker_uid
+        and not claim.is_deleting
+        and claim.name not in observed.brokers
+    ]
+    return max(kept, key=lambda claim: (claim.created_s, claim.name)).broker_uid if kept else None
+
+
+def ensure_claims(observed: Observed, make: ClusterChildren, plan: Plan) -> None:
     """A claim for each Broker; larger where the cluster says so and the class allows it."""
     for broker in _staffed(observed):
         claim = observed.claims.get(broker.name)
@@ -56,13 +74,9 @@ def ensure_claims(observed: Observed, make: Children, plan: Plan) -> None:
                 plan.actions.append(Apply(make.claim(broker)))
             else:
                 name = observed.cluster.spec.storage.storage_class_name
-                plan.problems.append(
-                    (
-                        "ClassCannotExpand",
-                        f"the volumes have {claim.requested}, and StorageClass {name} does not expand volumes: set the "
-                        "size back, or allowVolumeExpansion in the class",
-                    )
-                )
+                text = f"the volumes have {claim.requested}, and StorageClass {name} does not expand volumes"
+                remedy = "set the size back, or allowVolumeExpansion in the class"
+                plan.problems.append(("ClassCannotExpand", f"{text}: {remedy}"))
 
 
 def _should_grow(observed: Observed, requested: str) -> bool:
@@ -72,7 +86,7 @@ def _should_grow(observed: Observed, requested: str) -> bool:
         return False
 
 
-def ensure_pods(observed: Observed, make: Children, plan: Plan) -> None:
+def ensure_pods(observed: Observed, make: ClusterChildren, plan: Plan) -> None:
     """A pod for each Broker whose disk may be used."""
     for broker in _staffed(observed):
         pod, claim = observed.pods.get(broker.name), observed.claims.get(broker.name)
@@ -88,22 +102,14 @@ def ensure_pods(observed: Observed, make: Children, plan: Plan) -> None:
             plan.look_again(GONE_POD_GRACE_S)
 
 
-def refresh_pods(observed: Observed, make: Children, plan: Plan) -> None:
+def refresh_pods(observed: Observed, make: ClusterChildren, plan: Plan) -> None:
     """Labels and annotations of running pods, in place; what needs a restart is `rolling`'s."""
     for broker in _staffed(observed):
         pod = observed.pods.get(broker.name)
         if pod is None or pod.is_deleting:
             continue
         manifest = make.pod(broker)
-        if hash_of(manifest) == pod.template_hash:
-            plan.actions.append(Apply(manifest))
-
-
-def hash_of(manifest: dict[str, object]) -> str:
-    """The hash that a pod's builder wrote into it."""
-    metadata = manifest["metadata"]
-    assert isinstance(metadata, dict)
-    return str(metadata["annotations"]["seriatim.dev/template-hash"])
+        plan.actions.append(Apply(manifest))
 
 
 def _staffed(observed: Observed) -> list[Broker]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from ..resources.names import ANNOTATION_TEMPLATE_HASH, CONTAINER, LABEL_BROKER_UID, LABEL_GROUP, LABEL_SLOT
 from ..spec.broker import Broker
 from ..spec.cluster import BrokerCluster
 from ..spec.group import BrokerGroup
@@ -22,11 +23,6 @@ HOSTNAME_LABEL = "kubernetes.io/hostname"
 OUT_OF_SERVICE_TAINT = "node.kubernetes.io/out-of-service"
 LEAVING_TAINTS = frozenset({"ToBeDeletedByClusterAutoscaler", "karpenter.sh/disrupted", "karpenter.sh/disruption"})
 """Taints by which autoscalers announce that a node goes."""
-
-LABEL_GROUP = "seriatim.dev/group"
-LABEL_SLOT = "seriatim.dev/slot"
-ANNOTATION_TEMPLATE_HASH = "seriatim.dev/template-hash"
-BROKER_CONTAINER = "broker"
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +103,10 @@ class ClaimView:
     is_deleting: bool
     requested: str
     capacity: str
+    group: str = ""
+    slot: int = 0
+    broker_uid: str = ""
+    created_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,7 +262,7 @@ def pod_view(manifest: Manifest) -> PodView:
     metadata, spec, status = manifest["metadata"], manifest.get("spec") or {}, manifest.get("status") or {}
     labels = metadata.get("labels") or {}
     conditions = {c["type"]: c["status"] for c in status.get("conditions") or ()}
-    containers = [c for c in status.get("containerStatuses") or () if c.get("name") == BROKER_CONTAINER]
+    containers = [c for c in status.get("containerStatuses") or () if c.get("name") == CONTAINER]
     container = containers[0] if containers else {}
     state = container.get("state") or {}
     ended = [_ended(past["terminated"]) for past in (container.get("lastState") or {}, state) if "terminated" in past]
@@ -313,6 +313,8 @@ def _told(message: str) -> dict[str, Any]:
 def claim_view(manifest: Manifest) -> ClaimView:
     """A PersistentVolumeClaim."""
     metadata, spec = manifest["metadata"], manifest.get("spec") or {}
+    labels = metadata.get("labels") or {}
+    slot = str(labels.get(LABEL_SLOT, ""))
     return ClaimView(
         name=metadata["name"],
         uid=metadata["uid"],
@@ -320,6 +322,10 @@ def claim_view(manifest: Manifest) -> ClaimView:
         is_deleting=bool(metadata.get("deletionTimestamp")),
         requested=str(((spec.get("resources") or {}).get("requests") or {}).get("storage") or ""),
         capacity=str(((manifest.get("status") or {}).get("capacity") or {}).get("storage") or ""),
+        group=str(labels.get(LABEL_GROUP, "")),
+        slot=int(slot) if slot.isdecimal() else 0,
+        broker_uid=str(labels.get(LABEL_BROKER_UID, "")),
+        created_s=seconds(metadata.get("creationTimestamp")),
     )
 
 

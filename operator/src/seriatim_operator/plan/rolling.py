@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import hashlib
 
+from ..resources.cluster_children import ClusterChildren
 from ..spec.broker import Broker
 from .actions import AskGate, BeginOperation, DeletePod, EndOperation, Plan, Planned
-from .children import Children
-from .members import hash_of
 from .observed import Observed, PodView
 
 OPERATION = "Roll"
@@ -21,13 +20,13 @@ ANNOTATION_APPROVE = "seriatim.dev/approve"
 LOOK_S = 0.5
 
 
-def plan_hash(observed: Observed, make: Children) -> str:
+def plan_hash(observed: Observed, make: ClusterChildren) -> str:
     """Names the change as a whole: it stays while the change goes on, and is another one for another template."""
-    text = ",".join(f"{broker.name}={hash_of(make.pod(broker))}" for broker in observed.all_holders())
+    text = f"{observed.cluster.uid}/{make.template_hash()}"
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def roll(observed: Observed, make: Children, plan: Plan) -> None:
+def roll(observed: Observed, make: ClusterChildren, plan: Plan) -> None:
     """The next step of a rolling change, if one is wanted."""
     stale = _stale(observed, make)
     _end_finished(observed, plan, {broker.name for broker, _ in stale})
@@ -72,25 +71,27 @@ def _restart(observed: Observed, plan: Plan, broker: Broker, pod: PodView) -> No
 
 
 def _end_finished(observed: Observed, plan: Plan, stale: set[str]) -> None:
-    """Give the operation back once the member serves with its new template, or is no more."""
+    """Give the operation back once the member serves with its new template, or will not come back."""
     operation = observed.cluster.status.operation
     if operation is None or operation.kind != OPERATION:
         return
     pod = observed.pods.get(operation.object)
-    is_gone = operation.object not in observed.brokers
+    broker = observed.brokers.get(operation.object)
+    is_gone = broker is None or broker.status.disk_lost is not None
     is_done = pod is not None and pod.is_ready and not pod.is_deleting and operation.object not in stale
     if is_gone or is_done:
-        plan.actions.append(EndOperation(f"{operation.object} serves again"))
+        plan.actions.append(EndOperation(f"{operation.object} {'will not come back' if is_gone else 'serves again'}"))
 
 
-def _stale(observed: Observed, make: Children) -> list[tuple[Broker, PodView]]:
+def _stale(observed: Observed, make: ClusterChildren) -> list[tuple[Broker, PodView]]:
     """Members whose pod is not as it should be, broken ones first, then group by group."""
     found: list[tuple[Broker, PodView]] = []
+    wanted = make.template_hash()
     for broker in observed.all_holders():
         pod = observed.pods.get(broker.name)
         if pod is None or pod.is_deleting:
             continue
-        if pod.template_hash != hash_of(make.pod(broker)):
+        if pod.template_hash != wanted:
             found.append((broker, pod))
     return sorted(found, key=lambda item: (item[1].is_ready, int(item[0].spec.group[1:]), -item[0].spec.slot))
 

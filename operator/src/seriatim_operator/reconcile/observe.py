@@ -20,18 +20,17 @@ from ..plan.observed import (
     GroupView,
     MemberView,
     Observed,
-    class_view,
     claim_view,
+    class_view,
     node_view,
     pod_view,
     volume_view,
 )
+from ..resources.names import LABEL_CLUSTER
 from ..spec.broker import Broker
 from ..spec.cluster import BrokerCluster
 from ..spec.group import BrokerGroup
 from .cache import Cache
-
-LABEL_CLUSTER = "seriatim.dev/cluster"
 
 Manifest = dict[str, Any]
 _View = TypeVar("_View")

@@ -10,6 +10,7 @@ from ..plan.cluster import OPERATION_S
 from ..plan.cordon import leaving_members
 from ..plan.loss import is_gone
 from ..plan.observed import Ended, Observed, PodView
+from ..resources.names import bootstrap_address, selector_labels, selector_text
 from ..spec.broker import Broker, BrokerStatus, DiskLost, Released
 from ..spec.cluster import BrokerClusterStatus, Operation, PlannedChange
 from ..spec.group import BrokerGroup, BrokerGroupStatus, MemberStatus
@@ -25,8 +26,6 @@ DISK_REASONS = {
     "CorruptionError": "Corrupt",
 }
 """What a broker says in its status file when it refuses its disk, and the condition's reason."""
-
-PORT = 7100
 
 
 def time_of(now_s: float) -> datetime:
@@ -198,9 +197,9 @@ def cluster_status(observed: Observed, plan: Plan, hash_: str, cluster_id: str) 
         conditions=settle(before.conditions, facts, generation=cluster.metadata.generation, now_s=observed.now_s),
         groups=len({broker.spec.group for broker in observed.brokers.values()}),
         ready_groups=ready_groups,
-        selector=f"seriatim.dev/cluster={cluster.name},app.kubernetes.io/component=broker",
+        selector=selector_text(selector_labels(cluster.name)),
         cluster_id=cluster_id or before.cluster_id,
-        bootstrap=f"{cluster.name}.{cluster.namespace}.svc:{PORT}",
+        bootstrap=bootstrap_address(cluster),
         planned_changes=tuple(
             PlannedChange(action=change.action, object=change.object, reason=change.reason, hash=hash_)
             for change in plan.planned[:100]

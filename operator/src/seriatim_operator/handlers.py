@@ -1,0 +1,208 @@
+"""kopf, used for what it does best: watches that do not go blind, and a loop to run in.
+
+Handlers see events, put what they saw into the cache, and name what should be looked at. Nothing is decided here, kopf
+writes nothing into any object, and no finalizer is its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import uuid
+from collections.abc import AsyncIterator, Hashable
+from typing import Any
+
+import kopf
+import structlog
+
+from .cluster.kinds import API_VERSION, BROKER_CLUSTER, CLAIM, NODE, OWN, POD, Kind
+from .cluster.kube import Kube, KubeError
+from .cluster.lease import Leadership, LeaseLostError
+from .probes import Probes
+from .reconcile.cache import Cache
+from .reconcile.cluster import ClusterReconciler
+from .reconcile.dispatch import ClusterKey, TopicsKey, keys_of
+from .reconcile.queue import WorkQueue
+from .reconcile.topics import TopicsReconciler
+from .resources.cluster_children import ClusterChildren
+from .resources.names import LABEL_CLUSTER
+from .settings import OperatorSettings
+from .spec.cluster import BrokerCluster
+
+WATCHED: tuple[Kind, ...] = (*OWN, POD, CLAIM, NODE)
+
+RELIST_S = 600.0
+"""Everything is listed anew after this, against an object whose end nobody told."""
+
+FIRST_RELIST_S = 10.0
+"""And once soon after the start: between the first listing and the watches an object may have gone."""
+
+_log = structlog.get_logger(__name__)
+
+
+def _login(**values: Any) -> kopf.ConnectionInfo | None:
+    """As `Kube`: this pod's service account, else a kubeconfig."""
+    return kopf.login_with_service_account(**values) or kopf.login_with_kubeconfig(**values)
+
+
+class Operator:
+    """The process: Lease first, then watches, queue and probes, until the Lease is lost or it is told to stop."""
+
+    def __init__(self, settings: OperatorSettings) -> None:
+        self._settings = settings
+        lease_api = Kube()
+        identity = settings.identity or f"{os.environ.get('HOSTNAME', 'operator')}-{uuid.uuid4().hex[:8]}"
+        self._lease = Leadership(lease_api, settings.namespace, settings.lease_name, identity)
+        self._kube = Kube(before_write=self._lease.check)
+        self.cache = Cache()
+        self.queue = WorkQueue(self._work)
+        self._clusters = ClusterReconciler(self._kube, self.cache, self._children, lambda: self._lease.epoch)
+        self._topics = TopicsReconciler(self._kube, self.cache, self._clusters.brokers_of, self.queue.add)
+        self._probes = Probes(settings.metrics_listen, self.queue, self._lease, self.cache)
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Run until `stop`.
+
+        Raises:
+            LeaseLostError: Another operator may act: the process must end.
+        """
+        await self._probes.start()
+        stopped = asyncio.create_task(stop.wait(), name="stop")
+        acquire = asyncio.create_task(self._lease.acquire(), name="acquire the Lease")
+        try:
+            await asyncio.wait([stopped, acquire], return_when=asyncio.FIRST_COMPLETED)
+            if stopped.done():
+                return
+            acquire.result()
+            await self._lead(stopped)
+        finally:
+            for task in (stopped, acquire):
+                task.cancel()
+            await asyncio.gather(stopped, acquire, return_exceptions=True)
+            await self._probes.close()
+
+    async def _lead(self, stopped: asyncio.Task[Any]) -> None:
+        await self._list_all()
+        registry = kopf.OperatorRegistry()
+        kopf.on.login(registry=registry)(_login)
+        for kind in WATCHED:
+            self._watch(registry, kind)
+        watching = asyncio.create_task(self._watch_all(registry), name="watches")
+        tasks = [
+            watching,
+            asyncio.create_task(self._lease.hold(), name="hold the Lease"),
+            asyncio.create_task(self.queue.run(), name="work queue"),
+            asyncio.create_task(self._relist(), name="relist"),
+        ]
+        try:
+            done, _ = await asyncio.wait([stopped, *tasks], return_when=asyncio.FIRST_COMPLETED)
+            for task in done - {stopped}:
+                task.result()  # raises what ended it; watches also end in order, for kopf takes signals itself
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await self._topics.close()
+            await self._clusters.close()
+            with contextlib.suppress(KubeError):
+                await self._lease.release()
+            self._kube.close()
+
+    # ---- watching ----
+
+    async def _watch_all(self, registry: kopf.OperatorRegistry) -> None:
+        settings = kopf.OperatorSettings()
+        settings.peering.standalone = True
+        settings.posting.enabled = False
+        settings.scanning.disabled = bool(self._settings.watch_namespaces)
+        settings.watching.server_timeout = 300
+        settings.watching.client_timeout = 330
+        for kind in (POD, CLAIM):
+            settings.watching.label_selectors["v1", kind.plural] = LABEL_CLUSTER
+        namespaces = self._settings.watch_namespaces
+        await kopf.operator(
+            registry=registry,
+            settings=settings,
+            standalone=True,
+            clusterwide=not namespaces,
+            namespaces=namespaces,
+        )
+
+    def _watch(self, registry: kopf.OperatorRegistry, kind: Kind) -> None:
+        async def on_event(event: Any, **_: Any) -> None:
+            self._see(kind, dict(event["object"]), is_gone=event["type"] == "DELETED")
+
+        group, _, version = kind.api_version.rpartition("/")
+        kopf.on.event(group, version, kind.plural, registry=registry, id=f"see-{kind.plural}")(on_event)
+
+    def _see(self, kind: Kind, manifest: dict[str, Any], *, is_gone: bool) -> None:
+        metadata = manifest["metadata"]
+        manifest.setdefault("apiVersion", kind.api_version)
+        manifest.setdefault("kind", kind.kind)
+        before = self.cache.get(kind.kind, str(metadata.get("namespace") or ""), metadata["name"])
+        if is_gone:
+            self.cache.drop(kind.kind, manifest)
+            before = None
+        else:
+            self.cache.put(kind.kind, manifest)
+        for key in keys_of(kind.kind, manifest, before, self.cache):
+            self.queue.add(key)
+
+    async def _relist(self) -> None:
+        await asyncio.sleep(FIRST_RELIST_S)
+        while True:
+            await self._list_all()
+            await asyncio.sleep(RELIST_S)
+
+    async def _list_all(self) -> None:
+        """Everything that is watched, from the API: before the first plan, so that none is made on half a world."""
+        for kind in WATCHED:
+            seen: set[tuple[str, str]] = set()
+            async for manifest in self._listed(kind):
+                metadata = manifest["metadata"]
+                seen.add((str(metadata.get("namespace") or ""), metadata["name"]))
+                self._see(kind, manifest, is_gone=False)
+            for manifest in list(self.cache.of(kind.kind)):
+                metadata = manifest["metadata"]
+                if (str(metadata.get("namespace") or ""), metadata["name"]) not in seen:
+                    await self._confirm_gone(kind, manifest)
+
+    async def _listed(self, kind: Kind) -> AsyncIterator[dict[str, Any]]:
+        namespaces = self._settings.watch_namespaces if kind.namespaced else ()
+        selector = LABEL_CLUSTER if kind in (POD, CLAIM) else ""
+        try:
+            for namespace in namespaces or (None,):
+                for manifest in await self._kube.list(kind, namespace, selector):
+                    yield manifest
+        except KubeError as exc:
+            if exc.status != 403 or kind.namespaced:
+                raise
+            _log.warning("kind_not_readable", kind=kind.kind, error=str(exc))
+
+    async def _confirm_gone(self, kind: Kind, manifest: dict[str, Any]) -> None:
+        """An object that a listing did not have may have been made after it."""
+        metadata = manifest["metadata"]
+        found = await self._kube.get(kind, metadata.get("namespace"), metadata["name"])
+        self._see(kind, found or manifest, is_gone=found is None)
+
+    # ---- working ----
+
+    def _children(self, cluster: BrokerCluster) -> ClusterChildren:
+        return ClusterChildren(cluster, self._settings.broker_image, self._settings.namespace)
+
+    async def _work(self, key: Hashable) -> float | None:
+        self._lease.check()
+        try:
+            if isinstance(key, ClusterKey):
+                return await self._clusters.reconcile(key.namespace, key.name)
+            assert isinstance(key, TopicsKey), key
+            return await self._topics.reconcile(key.namespace, key.name)
+        except LeaseLostError as exc:
+            raise SystemExit(EXIT_STATUS_LEASE_LOST) from exc
+
+
+EXIT_STATUS_LEASE_LOST = 75
+"""Somebody else may act now: EX_TEMPFAIL of sysexits.h."""
+
+assert BROKER_CLUSTER.api_version == API_VERSION

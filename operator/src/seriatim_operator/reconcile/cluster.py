@@ -1,0 +1,349 @@
+"""One pass over one BrokerCluster: observe, plan, apply, report.
+
+1  look, from the cache; what the plan asks the brokers is asked, and it plans again
+2  a mark or the taking of the operation is written to the status first, and ends the pass
+3  before a step that takes something away, look again, at the API itself, and plan again: it is taken only if the
+   fresh plan still holds it, and with the UID of what was looked at
+4  steps; then the report, only where it says something new
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import structlog
+from seriatim_api.errors import SeriatimError
+from seriatim_api.v1 import records_pb2
+
+from ..cluster import pki
+from ..cluster.brokers import Brokers
+from ..cluster.kinds import BROKER, BROKER_CLUSTER, BROKER_GROUP, CLAIM, POD, Kind, kind_of
+from ..cluster.kube import Api, ConflictError, InvalidError
+from ..plan.actions import (
+    Action,
+    Apply,
+    AskCounts,
+    AskGate,
+    BeginOperation,
+    DeclareDead,
+    DeleteClaim,
+    DeleteObject,
+    DeletePod,
+    EndOperation,
+    MarkLost,
+    Plan,
+    RemoveGroup,
+    SetGroup,
+)
+from ..plan.cluster import plan as make_plan
+from ..plan.observed import Observed
+from ..plan.rolling import plan_hash
+from ..resources.cluster_children import ClusterChildren
+from ..resources.names import BROKER_PORT, LABEL_CLUSTER
+from ..resources.pod import pod_in_place
+from ..resources.settings import SettingsError
+from ..spec.base import Resource, Status
+from ..spec.cluster import BrokerCluster
+from ..status.cluster import broker_status, cluster_status, group_status
+from .cache import Cache
+from .observe import FromApi, FromCache, Source, ask_gate, ask_members, observe
+from .secrets import Certificates, ensure_certificates
+
+REAPPLY_S = 600.0
+"""A child that looks as it was made is made so again after this, against changes that nobody watches."""
+
+CERTIFICATES_S = 60.0
+"""Between two looks at the certificates, unless one is due earlier."""
+
+QUESTIONS_MAX = 8
+"""Rounds of questions and plans in one pass."""
+
+WATCHED = frozenset({"BrokerCluster", "BrokerGroup", "Broker", "Pod", "PersistentVolumeClaim", "Node"})
+
+Manifest = dict[str, Any]
+
+_log = structlog.get_logger(__name__)
+
+
+class ClusterReconciler:
+    """Passes over the BrokerClusters; keeps a connection to the brokers of each.
+
+    Args:
+        api: All reads and writes.
+        cache: What the watches told.
+        make_children: The builders for a cluster.
+        epoch: Of the operator's Lease.
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        cache: Cache,
+        make_children: Callable[[BrokerCluster], ClusterChildren],
+        epoch: Callable[[], int],
+    ) -> None:
+        self._api = api
+        self._cache = cache
+        self._make_children = make_children
+        self._epoch = epoch
+        self._brokers: dict[tuple[str, str], Brokers] = {}
+        self._applied: dict[tuple[str, str, str], tuple[str, float]] = {}
+        self._certificates: dict[tuple[str, str], tuple[str, float, Certificates]] = {}
+        self._cluster_ids: dict[tuple[str, str], str] = {}
+
+    def brokers_of(self, namespace: str, name: str) -> Brokers:
+        """The brokers of a cluster; others of the operator call them too."""
+        key = (namespace, name)
+        if key not in self._brokers:
+            self._brokers[key] = Brokers(name, self._epoch)
+        return self._brokers[key]
+
+    async def close(self) -> None:
+        """End all connections."""
+        for brokers in self._brokers.values():
+            await brokers.close()
+
+    # ---- a pass ----
+
+    async def reconcile(self, namespace: str, name: str) -> float | None:
+        """One pass; returns after how many seconds to look again, None if the cluster is gone."""
+        cached = FromCache(self._cache, self._api, WATCHED)
+        manifest = await cached.one(BROKER_CLUSTER, namespace, name)
+        if manifest is None:
+            await self._forget(namespace, name)
+            return None
+        cluster = BrokerCluster.from_manifest(manifest)
+        if cluster.metadata.is_deleted:
+            return None
+        problems: list[tuple[str, str]] = []
+        certificates = await self._ensure_certificates(cluster, manifest, problems)
+        brokers = self.brokers_of(namespace, name)
+        self._reach(brokers, namespace, name, certificates)
+        observed, plan, make = await self._plan(cached, brokers, namespace, name)
+        if observed is None or make is None:
+            return None
+        plan.problems += problems
+        done = await self._do(observed, plan, make, brokers)
+        await self._learn_id(brokers, observed)
+        await self._report(observed, plan, make)
+        return 0.0 if done else plan.again_s
+
+    async def _plan(
+        self, source: Source, brokers: Brokers, namespace: str, name: str
+    ) -> tuple[Observed | None, Plan, ClusterChildren | None]:
+        """What is, and what to do about it, once every question of the plan is answered."""
+        observed = await observe(source, brokers, namespace, name, counts=False)
+        if observed is None:
+            return None, Plan(), None
+        make = self._make_children(observed.cluster)
+        result = Plan()
+        for _ in range(QUESTIONS_MAX):
+            try:
+                result = make_plan(observed, make)
+            except SettingsError as exc:  # what the definition cannot see: a setting that no broker knows
+                result = Plan(problems=[("SettingsInvalid", str(exc))], again_s=60.0)
+            gates = [action.broker for action in result.actions if isinstance(action, AskGate)]
+            counts = any(isinstance(action, AskCounts) for action in result.actions)
+            if not gates and not counts:
+                break
+            if counts:
+                observed = replace(observed, members=await ask_members(brokers, counts=True))
+            answers = await asyncio.gather(*(ask_gate(brokers, broker) for broker in gates))
+            observed = replace(observed, gates={**observed.gates, **{a.broker: a for a in answers}})
+        return observed, result, make
+
+    # ---- doing ----
+
+    async def _do(self, observed: Observed, plan: Plan, make: ClusterChildren, brokers: Brokers) -> bool:
+        """The steps of a plan; True if the next pass should follow at once."""
+        about = observed.cluster.to_manifest()
+        if any(isinstance(action, MarkLost | BeginOperation | EndOperation) for action in plan.actions):
+            for action in plan.actions:
+                await self._tell_mark(about, action)
+            return True
+        changed = False
+        for action in plan.actions:
+            if isinstance(action, Apply):
+                changed |= await self._apply(action.manifest)
+            elif not action.is_disruptive:
+                changed |= await self._ask(about, action, observed, brokers)
+        for action in plan.disruptive:
+            changed |= await self._take_away(about, action, observed.cluster, brokers)
+        return changed
+
+    async def _apply(self, manifest: Mapping[str, Any]) -> bool:
+        """Make a child so; False if it was made so already, and is still there."""
+        wanted = dict(manifest)
+        kind, metadata = kind_of(wanted), wanted["metadata"]
+        namespace, name = metadata["namespace"], metadata["name"]
+        key = (kind.kind, namespace, name)
+        digest = hashlib.sha256(json.dumps(wanted, sort_keys=True).encode()).hexdigest()
+        applied, at_s = self._applied.get(key, ("", 0.0))
+        there = self._cache.get(kind.kind, namespace, name)
+        is_there = kind.kind not in WATCHED or there is not None
+        if applied == digest and is_there and time.monotonic() - at_s < REAPPLY_S:
+            return False
+        if kind.kind == POD.kind and there is not None:
+            wanted = pod_in_place(there, wanted)
+        try:
+            made = await self._api.apply(wanted)
+        except InvalidError as exc:
+            _log.error("child_refused", kind=kind.kind, name=name, error=str(exc))
+            raise
+        if kind.kind in WATCHED:
+            self._cache.put(kind.kind, made)
+        self._applied[key] = (digest, time.monotonic())
+        return applied != digest
+
+    async def _ask(self, about: Manifest, action: Action, observed: Observed, brokers: Brokers) -> bool:
+        """Steps that the brokers do; one that they refuse now is planned again."""
+        try:
+            if isinstance(action, DeclareDead):
+                await brokers.declare_dead(action.broker, action.incarnation, action.run, action.evidence)
+                note = f"run {action.run} of {action.broker} has ended: {action.evidence}"
+                await self._api.event(about, "Normal", "DeathCertificate", note)
+            elif isinstance(action, SetGroup):
+                intent = records_pb2.BrokerGroupIntent.Value(f"BROKER_GROUP_INTENT_{action.intent}")
+                await brokers.set_group(action.group, intent, action.weight)
+                note = f"group {action.group} is {action.intent.lower()}: {action.why}"
+                await self._api.event(about, "Normal", "GroupIntent", note)
+            elif isinstance(action, RemoveGroup):
+                await brokers.remove_group(action.group)
+                await self._api.event(about, "Normal", "GroupForgotten", f"the brokers forgot group {action.group}")
+            elif isinstance(action, DeleteObject):
+                kind = {BROKER.kind: BROKER, BROKER_GROUP.kind: BROKER_GROUP}[action.kind]
+                await self._delete(kind, observed.cluster.namespace, action.name, action.uid)
+            else:
+                return False
+        except SeriatimError as exc:
+            _log.warning("brokers_refuse", step=str(action), error=str(exc))
+            return False
+        return True
+
+    async def _take_away(self, about: Manifest, action: Action, cluster: BrokerCluster, brokers: Brokers) -> bool:
+        """A step that takes something away, if a fresh look at the API says the same."""
+        fresh, plan, _ = await self._plan(FromApi(self._api), brokers, cluster.namespace, cluster.name)
+        still = [again for again in plan.disruptive if _same_target(again, action)]
+        if fresh is None or not still:
+            _log.info("step_not_taken", step=str(action))
+            return False
+        action = still[0]
+        try:
+            if isinstance(action, DeletePod):
+                pod = await self._api.get(POD, cluster.namespace, action.name)
+                warning = "Warning" if action.reason in ("DiskLost", "PodEnded") else "Normal"
+                await self._api.event(about, warning, action.reason, action.note, related=pod)
+                grace_s = 0 if action.at_once else None
+                await self._delete(POD, cluster.namespace, action.name, action.uid, grace_s)
+            elif isinstance(action, DeleteClaim):
+                await self._api.event(about, "Warning", "ClaimDeleted", f"claim {action.name}: {action.reason}")
+                await self._delete(CLAIM, cluster.namespace, action.name, action.uid)
+        except ConflictError as exc:
+            _log.info("changed_meanwhile", step=str(action), error=str(exc))
+        return True
+
+    async def _delete(self, kind: Kind, namespace: str, name: str, uid: str, grace_s: int | None = None) -> None:
+        was_there = await self._api.delete(kind, namespace, name, uid=uid, grace_s=grace_s)
+        found = self._cache.get(kind.kind, namespace, name)
+        if not was_there and found is not None and found["metadata"].get("uid") == uid:
+            self._cache.drop(kind.kind, found)
+        self._applied.pop((kind.kind, namespace, name), None)
+
+    async def _tell_mark(self, about: Manifest, action: Action) -> None:
+        if isinstance(action, MarkLost):
+            note = f"the disk of {action.broker_object} is lost: {action.proof}"
+            await self._api.event(about, "Warning", "DiskLost", note)
+        elif isinstance(action, BeginOperation):
+            note = f"{action.kind} of {action.object}: {action.reason}"
+            await self._api.event(about, "Normal", "OperationBegun", note)
+        elif isinstance(action, EndOperation):
+            await self._api.event(about, "Normal", "OperationEnded", action.note)
+
+    # ---- reporting ----
+
+    async def _report(self, observed: Observed, plan: Plan, make: ClusterChildren) -> None:
+        """Statuses, only where they say something new."""
+        for broker in observed.brokers.values():
+            await self._report_one(BROKER, broker, broker_status(observed, broker, plan))
+        for group in observed.groups.values():
+            await self._report_one(BROKER_GROUP, group, group_status(observed, group))
+        cluster_id = self._cluster_ids.get((observed.cluster.namespace, observed.cluster.name), "")
+        hash_ = plan_hash(observed, make) if plan.planned else ""
+        status = cluster_status(observed, plan, hash_, cluster_id)
+        await self._report_one(BROKER_CLUSTER, observed.cluster, status)
+
+    async def _report_one(self, kind: Kind, item: Resource, status: Status) -> None:
+        before: Status = item.status  # type: ignore[attr-defined]
+        if status == before or item.metadata.is_deleted:
+            return
+        manifest = {
+            "apiVersion": kind.api_version,
+            "kind": kind.kind,
+            "metadata": {"name": item.name, "namespace": item.namespace},
+            "status": status.to_manifest(),
+        }
+        self._cache.put(kind.kind, await self._api.apply_status(manifest))
+
+    # ---- surroundings ----
+
+    async def _ensure_certificates(
+        self, cluster: BrokerCluster, manifest: Manifest, problems: list[tuple[str, str]]
+    ) -> Certificates:
+        key = (cluster.namespace, cluster.name)
+        said = json.dumps(cluster.spec.tls.to_manifest(), sort_keys=True)
+        held = self._certificates.get(key)
+        if held is not None and held[0] == said and time.monotonic() < held[1]:
+            return held[2]
+        try:
+            certificates = await ensure_certificates(self._api, cluster)
+        except pki.PkiError as exc:
+            problems.append(("CertificateInvalid", str(exc)))
+            return held[2] if held is not None else Certificates(None)
+        for reason, note in certificates.told:
+            await self._api.event(manifest, "Normal", reason, note)
+        look_s = min(CERTIFICATES_S, certificates.next_look_s or CERTIFICATES_S)
+        self._certificates[key] = (said, time.monotonic() + max(1.0, look_s), certificates)
+        return certificates
+
+    def _reach(self, brokers: Brokers, namespace: str, name: str, certificates: Certificates) -> None:
+        """Tell the brokers' client where they are: running pods, by address."""
+        addresses = []
+        for pod in self._cache.of(POD.kind, namespace):
+            labels, status = pod["metadata"].get("labels") or {}, pod.get("status") or {}
+            if labels.get(LABEL_CLUSTER) != name or pod["metadata"].get("deletionTimestamp"):
+                continue
+            if status.get("podIP") and status.get("phase") == "Running":
+                ready = any(c["type"] == "Ready" and c["status"] == "True" for c in status.get("conditions") or ())
+                addresses.append((not ready, f"{status['podIP']}:{BROKER_PORT}"))
+        brokers.reach([address for _, address in sorted(addresses)], certificates.credentials)
+
+    async def _learn_id(self, brokers: Brokers, observed: Observed) -> None:
+        key = (observed.cluster.namespace, observed.cluster.name)
+        if key in self._cluster_ids or observed.members is None:
+            return
+        try:
+            self._cluster_ids[key] = (await brokers.describe_cluster()).cluster_id
+        except SeriatimError as exc:
+            _log.info("cluster_id_unknown", cluster=observed.cluster.name, error=str(exc))
+
+    async def _forget(self, namespace: str, name: str) -> None:
+        brokers = self._brokers.pop((namespace, name), None)
+        if brokers is not None:
+            await brokers.close()
+        self._certificates.pop((namespace, name), None)
+        self._cluster_ids.pop((namespace, name), None)
+
+
+def _same_target(one: Action, other: Action) -> bool:
+    """Whether two steps take away the same object."""
+    if isinstance(one, DeletePod) and isinstance(other, DeletePod):
+        return (one.name, one.uid) == (other.name, other.uid)
+    if isinstance(one, DeleteClaim) and isinstance(other, DeleteClaim):
+        return (one.name, one.uid) == (other.name, other.uid)
+    return False

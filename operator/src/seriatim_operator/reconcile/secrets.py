@@ -1,0 +1,98 @@
+"""The certificates of a cluster: what the authority has to write is written, and the operator's own is read back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from ..cluster import pki
+from ..cluster.brokers import Credentials
+from ..cluster.kinds import SECRET
+from ..cluster.kube import Api
+from ..resources.names import authority_secret_name, tls_secret_name
+from ..resources.secrets import changed_at, is_ours, secret_files, tls_secret
+from ..spec.cluster import BrokerCluster
+
+
+@dataclass(frozen=True, slots=True)
+class Certificates:
+    """What a pass over the certificates found.
+
+    Attributes:
+        credentials: The operator's own, to call the brokers with; None without TLS.
+        told: Reasons and texts of what was issued, for events.
+        next_look_s: When to look again, in seconds from now.
+    """
+
+    credentials: Credentials | None
+    told: tuple[tuple[str, str], ...] = ()
+    next_look_s: float | None = None
+
+
+async def ensure_certificates(api: Api, cluster: BrokerCluster) -> Certificates:
+    """Write what is missing or due.
+
+    Raises:
+        PkiError: The authority that the user gave cannot be used.
+        KubeError: The API refuses or does not answer.
+    """
+    if not cluster.spec.tls.enabled:
+        return Certificates(None)
+    now = datetime.now(UTC)
+    told: list[tuple[str, str]] = []
+    authority = await _authority(api, cluster, now, told)
+    life = timedelta(days=cluster.spec.tls.certificate_days)
+    brokers, clients, operator = (tls_secret_name(cluster.name, role) for role in ("broker", "client", "operator"))
+    wanted = {
+        brokers: pki.broker_request(cluster.name, cluster.namespace, life),
+        clients: pki.client_request(cluster.name, cluster.namespace, "client", life),
+        operator: pki.client_request(cluster.name, cluster.namespace, "operator", life),
+    }
+    held: dict[str, pki.HeldSecret] = {}
+    for name in list(wanted):
+        found = await api.get(SECRET, cluster.namespace, name)
+        if found is None:
+            continue
+        held[name] = pki.HeldSecret(secret_files(found), changed_at(found))
+        if not is_ours(found):
+            del wanted[name]  # somebody else keeps it: it is only read
+    plan = pki.plan_certificates(authority, wanted, {name: held[name] for name in wanted if name in held}, now)
+    for name, secret in plan.writes.items():
+        await api.apply(tls_secret(cluster, name, secret.data, secret.changed_at))
+        if name in plan.reasons:
+            told.append((str(plan.reasons[name]), f"issued the certificate in Secret {name}"))
+    mine = (plan.writes.get(operator) or held[operator]).data
+    next_look_s = (plan.next_look_at - now).total_seconds() if plan.next_look_at is not None else None
+    return Certificates(_credentials(cluster, mine), tuple(told), next_look_s)
+
+
+def _credentials(cluster: BrokerCluster, files: Mapping[str, bytes]) -> Credentials:
+    missing = [file for file in (pki.CA_FILE, pki.CERTIFICATE_FILE, pki.KEY_FILE) if not files.get(file)]
+    if missing:
+        name = tls_secret_name(cluster.name, "operator")
+        raise pki.CertificateParseError(f"Secret {name}", f"it has no {', '.join(missing)}")
+    return Credentials(
+        ca=files[pki.CA_FILE],
+        certificate=files[pki.CERTIFICATE_FILE],
+        key=files[pki.KEY_FILE],
+        server_name=f"{cluster.name}.{cluster.namespace}.svc",
+    )
+
+
+async def _authority(api: Api, cluster: BrokerCluster, now: datetime, told: list[tuple[str, str]]) -> pki.Authority:
+    given = cluster.spec.tls.ca_secret
+    name = given or authority_secret_name(cluster.name)
+    found = await api.get(SECRET, cluster.namespace, name)
+    if found is None and given:
+        raise pki.CertificateParseError(
+            f"Secret {given}", "there is none of that name. Remedy: make it with tls.crt and tls.key of your authority"
+        )
+    if found is not None:
+        authority = pki.load_authority(secret_files(found), now)
+        if given or not pki.authority_is_due(authority, now):
+            return authority
+    authority = pki.new_authority(cluster.name, cluster.namespace, now)
+    await api.apply(tls_secret(cluster, name, pki.authority_data(authority), now))
+    told.append(("AuthorityMade", f"made a certificate authority in Secret {name}"))
+    return authority

@@ -1,0 +1,58 @@
+"""`seriatim operator run`: settings, logs, signals. Apart from the commands because it imports every library."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import sys
+
+import click
+import structlog
+from pydantic import ValidationError
+
+from .cluster.lease import LeaseLostError
+from .handlers import EXIT_STATUS_LEASE_LOST, Operator
+from .settings import OperatorSettings
+
+EXIT_STATUS_REFUSED = 2
+
+
+def run_operator() -> None:
+    """Run until SIGTERM or SIGINT; ends the process with status 75 if the Lease is lost."""
+    assert sys.flags.optimize == 0, "assertions are part of the design: run without -O"
+    try:
+        settings = OperatorSettings()
+    except ValidationError as exc:
+        problems = "; ".join(f"{'.'.join(map(str, p['loc']))}: {p['msg']}" for p in exc.errors())
+        click.echo(f"seriatim: {problems}", err=True)
+        sys.exit(EXIT_STATUS_REFUSED)
+    _configure_logs(settings.log_level)
+    try:
+        asyncio.run(_run(settings))
+    except LeaseLostError as exc:
+        structlog.get_logger(__name__).error("lease_lost", error=str(exc))
+        sys.exit(EXIT_STATUS_LEASE_LOST)
+
+
+async def _run(settings: OperatorSettings) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    await Operator(settings).run(stop)
+
+
+def _configure_logs(level: str) -> None:
+    number = logging.getLevelNamesMapping().get(level.upper(), logging.INFO)
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer(),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(number),
+    )
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s %(message)s")

@@ -1,0 +1,354 @@
+"""Plans over a small world: they come to rest, take one thing away at a time, and destroy nothing without proof."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from seriatim_operator.plan.actions import Action, Apply, DeclareDead, DeleteClaim, DeletePod, MarkLost
+from seriatim_operator.plan.observed import ClassView, Ended
+
+from .world import World, new_world
+
+
+def started(**spec: object) -> World:
+    """A world whose cluster serves, with a head and a segment on each group."""
+    world = new_world(**spec)  # type: ignore[arg-type]
+    world.run()
+    for group in world._groups_there():
+        world.heads[group], world.segments[group] = 1, 3
+    world.done.clear()
+    return world
+
+
+def deleted(world: World, kind: type[Action]) -> list[Action]:
+    return [action for action in world.done if isinstance(action, kind)]
+
+
+def test_a_new_cluster_comes_up_and_rests() -> None:
+    world = new_world()
+    world.run()
+    assert world.cluster.status.is_true("Ready")
+    assert world.cluster.status.is_true("Stable")
+    assert sorted(world.members) == ["g0-0", "g0-1", "g1-0", "g1-1", "g2-0", "g2-1"]
+    assert world.budgets == {"g0": 0, "g1": 0, "g2": 0}
+    assert not deleted(world, DeletePod)
+
+
+def test_a_world_at_rest_is_left_alone() -> None:
+    world = started()
+    before = world.fingerprint()
+    world.a_pass()
+    assert world.fingerprint() == before
+
+
+def test_two_members_of_a_group_never_share_a_machine_or_a_slot() -> None:
+    world = started()
+    for group in ("g0", "g1", "g2"):
+        assert len({p.node for p in world.pods.values() if p.group == group}) == 2
+    assert len(world.brokers) == 6
+
+
+def test_a_node_that_is_gone_gives_its_disks_up_in_two_steps_after_its_time() -> None:
+    world = started(nodes=4)
+    lost = [p.name for p in world.pods.values() if p.node == "node1"]
+    world.delete_node("node1")
+    world.run(passes=30)
+    assert not deleted(world, DeleteClaim), "before its time nothing is given up"
+    assert all(not world.brokers[name].status.disk_lost for name in lost)
+    world.now_s += 60
+    world.a_pass()
+    assert any(world.brokers[name].status.disk_lost for name in lost)
+    assert not deleted(world, DeleteClaim), "the pass that marks deletes nothing"
+    world.run()
+    assert {a.name for a in deleted(world, DeleteClaim)} == set(lost)  # type: ignore[attr-defined]
+    assert world.cluster.status.is_true("Ready")
+    assert {a.broker for a in deleted(world, DeclareDead)} == {n.removeprefix("orders-")[:4] for n in lost}  # type: ignore[attr-defined]
+    for name in lost:
+        old = world.brokers[name]
+        assert old.status.phase == "Released"
+        heir = next(b for b in world.brokers.values() if b.spec.replaces == old.status.incarnation)
+        assert (heir.spec.group, heir.spec.slot) == (old.spec.group, old.spec.slot)
+
+
+def test_two_machines_gone_at_once_are_left_for_people() -> None:
+    world = started(nodes=5)
+    world.delete_node("node1")
+    world.delete_node("node2")
+    for _ in range(200):
+        world.a_pass()
+        world.settle()
+    assert not deleted(world, DeleteClaim)
+    assert "annotate each Broker" in world.cluster.status.blocked_by
+
+
+def test_a_person_may_say_that_a_disk_is_lost() -> None:
+    world = started(nodes=4)
+    name = sorted(world.brokers)[0]
+    broker = world.brokers[name]
+    metadata = broker.metadata.model_copy(update={"annotations": {"seriatim.dev/disk-lost": "true"}})
+    world.brokers[name] = broker.model_copy(update={"metadata": metadata})
+    world.run()
+    assert [a.name for a in deleted(world, DeleteClaim)] == [name]  # type: ignore[attr-defined]
+    assert world.cluster.status.is_true("Ready")
+
+
+NEGATIVES = {
+    "its node is not ready": lambda world: world.lose_node("node1"),
+    "another node bears the host name": lambda world: _rename_node(world),
+    "nodes may not be read": lambda world: world.nodes.clear(),
+    "the cluster is paused": lambda world: (world.edit(paused=True), world.delete_node("node1")),
+    "its time is not over": lambda world: (world.edit(nodeLossTimeoutSeconds=86400), world.delete_node("node1")),
+    "brokers are silent and it is only cordoned": lambda world: (
+        setattr(world, "brokers_answer", False),
+        _cordon(world, "node1"),
+    ),
+    "its pod has ended": lambda world: world.pods.update(
+        {n: replace(p, is_over=True, is_ready=False) for n, p in list(world.pods.items())[:1]}
+    ),
+    "the storage class is gone": lambda world: setattr(world, "storage_class", None),
+}
+
+
+@pytest.mark.parametrize("name", NEGATIVES)
+def test_no_disk_is_given_up_without_proof(name: str) -> None:
+    world = started()
+    NEGATIVES[name](world)
+    for _ in range(150):
+        world.a_pass()
+        world.settle()
+    assert not deleted(world, DeleteClaim)
+    assert not any(b.status.disk_lost for b in world.brokers.values())
+
+
+def _rename_node(world: World) -> None:
+    world.nodes["renamed"] = replace(world.nodes.pop("node1"), name="renamed")
+
+
+def _cordon(world: World, node: str) -> None:
+    world.nodes[node] = replace(world.nodes[node], is_leaving=True)
+
+
+def test_a_rolling_change_restarts_one_member_at_a_time_behind_the_gate() -> None:
+    world = started()
+    world.edit(image="seriatim.dev/broker:next")
+    low = 6
+    for _ in range(120):
+        world.a_pass()
+        low = min(low, sum(p.is_ready for p in world.pods.values()))
+        world.settle()
+    assert low == 5
+    assert len(deleted(world, DeletePod)) == 6
+    assert len({p.template_hash for p in world.pods.values()}) == 1
+    assert world.cluster.status.operation is None
+    assert world.cluster.status.is_true("Stable")
+
+
+def test_a_rolling_change_waits_while_the_brokers_say_no() -> None:
+    world = started()
+    world.unsafe = dict.fromkeys(world.members, "the other copy is not whole")
+    world.edit(image="seriatim.dev/broker:next")
+    for _ in range(20):
+        world.a_pass()
+        world.settle()
+    assert not deleted(world, DeletePod)
+    assert "the other copy is not whole" in world.cluster.status.blocked_by
+
+
+def test_a_template_that_does_not_work_stops_the_change_at_its_first_member() -> None:
+    world = started()
+    world.edit(image="seriatim.dev/broker:broken")
+    for _ in range(200):
+        world.a_pass()
+        wanted = world.make().template_hash()
+        for name, pod in world.pods.items():
+            if pod.template_hash == wanted:
+                world.pods[name] = replace(pod, is_ready=False, is_running=False, is_scheduled=True, node="node1")
+        ready = [p for p in world.pods.values() if p.is_ready]
+        world.now_s += 20
+    assert len(ready) == 5
+    assert len({a.name for a in deleted(world, DeletePod)}) == 1  # type: ignore[attr-defined]
+
+
+def test_approval_is_waited_for_and_named() -> None:
+    world = started()
+    world.edit(image="seriatim.dev/broker:next", changeApproval="Manual")
+    world.run(passes=20)
+    assert not deleted(world, DeletePod)
+    assert [c.action for c in world.cluster.status.planned_changes] == ["Restart"] * 6
+    hash_ = world.cluster.status.blocked_by.split("seriatim.dev/approve=")[1].split(" ")[0]
+    annotated = world.cluster.metadata.model_copy(update={"annotations": {"seriatim.dev/approve": hash_}})
+    world.cluster = world.cluster.model_copy(update={"metadata": annotated})
+    world.run()
+    assert len(deleted(world, DeletePod)) == 6
+
+
+def test_a_cordoned_node_is_left_by_the_heads_before_anything_may_be_evicted() -> None:
+    world = started()
+    _cordon(world, "node1")
+    groups = {p.group for p in world.pods.values() if p.node == "node1"}
+    world.a_pass()
+    assert {g: world.intents[g] for g in groups} == dict.fromkeys(groups, "CORDONED")
+    assert set(world.budgets.values()) == {0}, "heads stand there still"
+    world.settle()
+    world.a_pass()
+    assert {g for g, n in world.budgets.items() if n == 1} == groups
+    world.nodes["node1"] = replace(world.nodes["node1"], is_leaving=False)
+    world.run()
+    assert set(world.intents.values()) == {"ACTIVE"}
+    assert set(world.budgets.values()) == {0}
+
+
+def test_a_budget_stays_shut_while_only_one_copy_is_left() -> None:
+    world = started()
+    _cordon(world, "node1")
+    world.unsafe = dict.fromkeys(world.members, "it is the last copy")
+    for _ in range(10):
+        world.a_pass()
+        world.settle()
+    assert set(world.budgets.values()) == {0}
+    assert "last copy" in world.cluster.status.blocked_by
+
+
+def test_fewer_groups_are_drained_first_and_removed_when_empty() -> None:
+    world = started(groups=4, nodes=4)
+    world.edit(groups=2)
+    world.a_pass()
+    assert world.intents["g3"] == "DRAINING"
+    assert not deleted(world, DeletePod)
+    world.run()
+    assert sorted(world.groups) == ["orders-g0", "orders-g1"]
+    assert sorted(world.members) == ["g0-0", "g0-1", "g1-0", "g1-1"]
+    assert len(world.claims) == 4
+    assert world.cluster.status.is_true("Stable")
+
+
+def test_a_group_that_does_not_empty_is_kept() -> None:
+    world = started(groups=2)
+    world.intents["g0"] = "CORDONED"  # nobody takes its segments
+    world.edit(groups=1)
+    for _ in range(50):
+        world.a_pass()
+        world.intents["g0"] = "CORDONED"
+        world.settle()
+    assert not deleted(world, DeletePod)
+    assert "being drained" in world.cluster.status.blocked_by
+
+
+def test_more_groups_change_nothing_of_those_that_are() -> None:
+    world = started(groups=2, nodes=4)
+    before = dict(world.pods)
+    world.edit(groups=4)
+    world.run()
+    assert {name: world.pods[name] for name in before} == before
+    assert len(world.pods) == 8
+
+
+def test_a_container_that_ended_is_certified_with_its_run() -> None:
+    world = started()
+    name, pod = next(iter(world.pods.items()))
+    member = world.members[pod.broker]
+    ended = Ended(pod.broker, member.incarnation, member.run, 137, world.now_s, "", "")
+    other = Ended(pod.broker, "another disk", member.run, 137, world.now_s, "", "")
+    world.pods[name] = replace(pod, is_ready=False, is_running=False, ended=(other,))
+    world.a_pass()
+    assert not deleted(world, DeclareDead), "what ended was another disk's"
+    world.pods[name] = replace(pod, is_ready=False, is_running=False, ended=(ended,))
+    world.a_pass()
+    assert [(a.broker, a.run) for a in deleted(world, DeclareDead)] == [(pod.broker, member.run)]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("found", [None, ClassView("local-nvme", waits_for_consumer=False, can_expand=False)])
+def test_a_class_that_will_not_do_starts_nothing(found: ClassView | None) -> None:
+    world = new_world()
+    world.storage_class = found
+    world.run()
+    assert not world.claims
+    assert world.cluster.status.condition("Degraded").reason.startswith("StorageClass")  # type: ignore[union-attr]
+
+
+def test_disks_that_an_earlier_cluster_object_left_are_taken_back() -> None:
+    world = started()
+    members = {name: m.incarnation for name, m in world.members.items()}
+    world.brokers.clear()
+    world.groups.clear()
+    world.pods.clear()
+    manifest = world.cluster.to_manifest()
+    manifest["metadata"]["uid"] = "another-uid"
+    manifest.pop("status")
+    world.cluster = type(world.cluster).from_manifest(manifest)
+    world.run()
+    assert {name: m.incarnation for name, m in world.members.items()} == members
+
+
+EVENTS = st.lists(
+    st.sampled_from(
+        ["cordon", "uncordon", "lose", "return", "delete", "image", "scale", "pod", "silence", "answer", "wait", "gate"]
+    ),
+    min_size=1,
+    max_size=8,
+)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(EVENTS, st.data())
+def test_whatever_happens_one_thing_at_a_time_and_then_rest(events: list[str], data: st.DataObject) -> None:
+    world = started(nodes=5)
+    gone = 0
+    for event in events:
+        node = data.draw(st.sampled_from(sorted(world.nodes)))
+        if event == "cordon":
+            _cordon(world, node)
+        elif event == "uncordon":
+            world.nodes[node] = replace(world.nodes[node], is_leaving=False)
+        elif event == "lose":
+            world.lose_node(node)
+        elif event == "return":
+            world.nodes[node] = replace(world.nodes[node], is_ready=True)
+        elif event == "delete" and gone < 1:
+            gone += 1
+            world.delete_node(node)
+        elif event == "image":
+            world.edit(image=f"seriatim.dev/broker:{data.draw(st.integers(1, 3))}")
+        elif event == "scale":
+            world.edit(groups=data.draw(st.integers(1, 4)))
+        elif event == "pod" and world.pods:
+            world._stop(world.pods[data.draw(st.sampled_from(sorted(world.pods)))])
+        elif event == "silence":
+            world.brokers_answer = False
+        elif event == "answer":
+            world.brokers_answer = True
+        elif event == "gate":
+            world.unsafe = dict.fromkeys(world.members, "not now") if not world.unsafe else {}
+        elif event == "wait":
+            world.now_s += 100
+        for _ in range(data.draw(st.integers(0, 5))):
+            _judged_pass(world, data)
+            world.settle()
+    world.brokers_answer, world.unsafe = True, {}
+    for name, view in list(world.nodes.items()):
+        world.nodes[name] = replace(view, is_ready=True, is_leaving=False)
+    for _ in range(150):
+        _judged_pass(world, None)
+        world.settle(2.0)
+    assert world.cluster.status.is_true("Stable"), world.cluster.status
+    assert {b.split("-")[0] for b in world.members} == {f"g{n}" for n in range(world.cluster.spec.groups)}
+
+
+def _judged_pass(world: World, data: st.DataObject | None) -> None:
+    """One pass, which the operator may not survive; then what it took away is judged."""
+    count = len(world.done)
+    marked = {name for name, b in world.brokers.items() if b.status.disk_lost}
+    stop = data.draw(st.one_of(st.none(), st.integers(0, 25))) if data is not None else None
+    plan = world.a_pass(stop_after=stop)
+    steps = world.done[count:]
+    assert sum(step.is_disruptive for step in steps) <= 1
+    for step in steps:
+        if isinstance(step, DeleteClaim):
+            group = step.name.split("-")[1]
+            is_drained = group not in {b.split("-")[0] for b in world.members}
+            assert step.name in marked or is_drained, step
+        if isinstance(step, Apply):
+            assert not any(isinstance(a, MarkLost) for a in plan.actions)

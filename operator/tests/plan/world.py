@@ -1,0 +1,381 @@
+"""A small world for plans: nodes, pods, claims, objects and brokers that do what is asked of them, in virtual time.
+
+It keeps to what Kubernetes and the brokers promise: a pod is scheduled on a node that no member of its group is on and
+that its bound disk can be reached from; a claim is bound where its first pod is; a broker joins with a new incarnation on
+an empty disk, and is refused if the slot's disk is another one that nobody allowed to replace.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+
+from seriatim_operator.plan.actions import (
+    Action,
+    Apply,
+    AskCounts,
+    AskGate,
+    BeginOperation,
+    DeclareDead,
+    DeleteClaim,
+    DeleteObject,
+    DeletePod,
+    Plan,
+    RemoveGroup,
+    SetGroup,
+)
+from seriatim_operator.plan.cluster import plan as make_plan
+from seriatim_operator.plan.observed import (
+    ClaimView,
+    ClassView,
+    GateView,
+    GroupView,
+    MemberView,
+    NodeView,
+    Observed,
+    PodView,
+    VolumeView,
+)
+from seriatim_operator.resources.cluster_children import ClusterChildren
+from seriatim_operator.spec.broker import Broker
+from seriatim_operator.spec.cluster import BrokerCluster
+from seriatim_operator.spec.group import BrokerGroup
+from seriatim_operator.status.cluster import broker_status, cluster_status, group_status
+
+START_S = 1_700_000_000.0
+
+
+@dataclass
+class World:
+    """The state, and what was done to it."""
+
+    cluster: BrokerCluster
+    nodes: dict[str, NodeView]
+    now_s: float = START_S
+    groups: dict[str, BrokerGroup] = field(default_factory=dict)
+    brokers: dict[str, Broker] = field(default_factory=dict)
+    pods: dict[str, PodView] = field(default_factory=dict)
+    claims: dict[str, ClaimView] = field(default_factory=dict)
+    volumes: dict[str, VolumeView] = field(default_factory=dict)
+    budgets: dict[str, int] = field(default_factory=dict)
+    replaces: dict[str, str] = field(default_factory=dict)
+    disks: dict[str, str] = field(default_factory=dict)
+    members: dict[str, MemberView] = field(default_factory=dict)
+    intents: dict[str, str] = field(default_factory=dict)
+    heads: dict[str, int] = field(default_factory=dict)
+    segments: dict[str, int] = field(default_factory=dict)
+    unsafe: dict[str, str] = field(default_factory=dict)
+    storage_class: ClassView | None = field(default_factory=lambda: ClassView("local-nvme", True, True))
+    brokers_answer: bool = True
+    done: list[Action] = field(default_factory=list)
+    numbers: int = 0
+
+    def make(self) -> ClusterChildren:
+        """The real builders."""
+        return ClusterChildren(self.cluster, "seriatim.dev/broker:dev", "seriatim-system")
+
+    # ---- the operator ----
+
+    def observed(self, *, counts: bool = False) -> Observed:
+        """One look."""
+        members: dict[str, GroupView] | None = None
+        if self.brokers_answer and self.members:
+            members = {}
+            for broker in sorted(self.members):
+                group = broker.split("-")[0]
+                rest = tuple(self.members[b] for b in sorted(self.members) if b.split("-")[0] == group)
+                members[group] = GroupView(
+                    group,
+                    self.intents.get(group, "ACTIVE"),
+                    1.0,
+                    self.heads.get(group, 0) if counts else None,
+                    self.segments.get(group, 0) if counts else None,
+                    rest,
+                )
+        return Observed(
+            cluster=self.cluster,
+            now_s=self.now_s,
+            groups=dict(self.groups),
+            brokers=dict(self.brokers),
+            pods=dict(self.pods),
+            claims=dict(self.claims),
+            volumes=dict(self.volumes),
+            nodes=dict(self.nodes),
+            storage_class=self.storage_class,
+            members=members,
+        )
+
+    def a_pass(self, stop_after: int | None = None) -> Plan:
+        """Observe, plan, apply, report; `stop_after` writes the operator dies."""
+        observed, plan = self.planned()
+        writes = 0
+
+        def write() -> bool:
+            nonlocal writes
+            writes += 1
+            return stop_after is not None and writes > stop_after
+
+        marks = any(type(a).__name__ in ("MarkLost", "BeginOperation", "EndOperation") for a in plan.actions)
+        for action in [] if marks else [a for a in plan.actions if not a.is_disruptive] + plan.disruptive:
+            if write():
+                return plan
+            self.do(action)
+        if marks:
+            self.done += [a for a in plan.actions if isinstance(a, BeginOperation)]
+        for name, broker in list(observed.brokers.items()):
+            if name in self.brokers:
+                if write():
+                    return plan
+                self.brokers[name] = broker.model_copy(update={"status": broker_status(observed, broker, plan)})
+        for name, group in list(observed.groups.items()):
+            if name in self.groups:
+                self.groups[name] = group.model_copy(update={"status": group_status(observed, group)})
+        if write():
+            return plan
+        status = cluster_status(observed, plan, "", "the-cluster")
+        self.cluster = self.cluster.model_copy(update={"status": status})
+        return plan
+
+    def planned(self) -> tuple[Observed, Plan]:
+        """What is and what the plan says, with its questions answered."""
+        observed = self.observed()
+        plan = Plan()
+        for _ in range(8):
+            plan = make_plan(observed, self.make())
+            gates = [a.broker for a in plan.actions if isinstance(a, AskGate)]
+            if any(isinstance(a, AskCounts) for a in plan.actions):
+                observed = replace(observed, members=self.observed(counts=True).members)
+            elif not gates:
+                break
+            observed = replace(observed, gates={**observed.gates, **{b: self.gate(b) for b in gates}})
+        return observed, plan
+
+    def gate(self, broker: str) -> GateView:
+        """The brokers' answer: safe while every other member of the group serves."""
+        text = self.unsafe.get(broker, "")
+        group = broker.split("-")[0]
+        for pod in self.pods.values():
+            if pod.group == group and pod.broker != broker and not pod.is_ready:
+                text = text or f"{pod.broker} is away"
+        return GateView(broker, not text, "SAFE" if not text else "LAST_COPY", text or "whole")
+
+    # ---- what a step does ----
+
+    def do(self, action: Action) -> None:
+        """One write, as the API or the brokers take it."""
+        self.done.append(action)
+        if isinstance(action, Apply):
+            self._apply(dict(action.manifest))
+        elif isinstance(action, DeletePod):
+            pod = self.pods.get(action.name)
+            if pod is not None and pod.uid == action.uid:
+                self._stop(pod)
+        elif isinstance(action, DeleteClaim):
+            claim = self.claims.pop(action.name, None)
+            if claim is not None and claim.volume:
+                self.disks.pop(claim.volume, None)
+                self.volumes.pop(claim.volume, None)
+        elif isinstance(action, SetGroup):
+            self.intents[action.group] = action.intent
+        elif isinstance(action, DeclareDead):
+            member = self.members[action.broker]
+            if (member.incarnation, member.run) == (action.incarnation, action.run):
+                self.members[action.broker] = replace(member, is_certified=True)
+        elif isinstance(action, RemoveGroup):
+            if not self.segments.get(action.group) and not any(p.group == action.group for p in self.pods.values()):
+                self.members = {b: m for b, m in self.members.items() if b.split("-")[0] != action.group}
+        elif isinstance(action, DeleteObject):
+            (self.brokers if action.kind == "Broker" else self.groups).pop(action.name, None)
+
+    def _apply(self, manifest: dict) -> None:  # type: ignore[type-arg]
+        kind, metadata = manifest["kind"], manifest["metadata"]
+        name = metadata["name"]
+        self.numbers += 1
+        full = {**manifest, "metadata": {**metadata, "uid": f"uid-{self.numbers}", "creationTimestamp": self._time()}}
+        if kind == "BrokerGroup" and name not in self.groups:
+            self.groups[name] = BrokerGroup.from_manifest(full)
+        elif kind == "Broker" and name not in self.brokers:
+            self.brokers[name] = Broker.from_manifest(full)
+        elif kind == "PersistentVolumeClaim" and name not in self.claims:
+            labels = metadata["labels"]
+            self.claims[name] = ClaimView(
+                name,
+                f"uid-{self.numbers}",
+                "",
+                False,
+                manifest["spec"]["resources"]["requests"]["storage"],
+                "",
+                labels["seriatim.dev/group"],
+                int(labels["seriatim.dev/slot"]),
+                labels["seriatim.dev/broker-uid"],
+                self.now_s,
+            )
+        elif kind == "Pod" and name not in self.pods:
+            env = {e["name"]: e["value"] for e in manifest["spec"]["containers"][0]["env"]}
+            self.replaces[name] = env.get("SERIATIM_REPLACE_DISK_OF", "")
+            self.pods[name] = PodView(
+                name=name,
+                uid=f"uid-{self.numbers}",
+                group=metadata["labels"]["seriatim.dev/group"],
+                slot=int(metadata["labels"]["seriatim.dev/slot"]),
+                node="",
+                ip="",
+                is_ready=False,
+                is_running=False,
+                is_deleting=False,
+                is_scheduled=False,
+                is_over=False,
+                template_hash=metadata["annotations"]["seriatim.dev/template-hash"],
+                created_s=self.now_s,
+                restarts=0,
+                waiting="",
+                ended=(),
+            )
+        elif kind == "PodDisruptionBudget":
+            self.budgets[metadata["labels"]["seriatim.dev/group"]] = (
+                self.cluster.spec.members_per_group - manifest["spec"]["minAvailable"]
+            )
+
+    def _stop(self, pod: PodView) -> None:
+        del self.pods[pod.name]
+        member = self.members.get(pod.broker)
+        if member is not None and pod.is_running:
+            self.members[pod.broker] = replace(member, is_live=False)
+
+    def _time(self) -> str:
+        return datetime.fromtimestamp(self.now_s, UTC).isoformat()
+
+    # ---- Kubernetes and the brokers, between two passes ----
+
+    def settle(self, seconds: float = 1.0) -> None:
+        """Time goes on: pods are scheduled and start, groups move their heads, drains go forward."""
+        self.now_s += seconds
+        for name, pod in list(self.pods.items()):
+            if not pod.is_scheduled:
+                self._schedule(name, pod)
+            elif not pod.is_ready and pod.node in self.nodes and self.nodes[pod.node].is_ready:
+                self._start(name, pod)
+        whole = [g for g in self._groups_there() if self._is_whole(g)]
+        active = [g for g in whole if self.intents.get(g, "ACTIVE") == "ACTIVE"]
+        for group in self._groups_there():
+            if (group not in active) and active:
+                self.heads[active[0]] = self.heads.get(active[0], 0) + self.heads.pop(group, 0)
+            if self.intents.get(group) == "DRAINING" and active:
+                self.segments[active[0]] = self.segments.get(active[0], 0) + self.segments.pop(group, 0)
+
+    def _groups_there(self) -> list[str]:
+        return sorted({broker.split("-")[0] for broker in self.members})
+
+    def _is_whole(self, group: str) -> bool:
+        ready = [p for p in self.pods.values() if p.group == group and p.is_ready]
+        return len(ready) >= self.cluster.spec.members_per_group
+
+    def _schedule(self, name: str, pod: PodView) -> None:
+        claim = self.claims.get(name)
+        if claim is None:
+            return
+        hosts = self.volumes[claim.volume].hostnames if claim.volume else None
+        taken = {p.node for p in self.pods.values() if p.group == pod.group and p.name != name}
+        load = {node: sum(p.node == node for p in self.pods.values()) for node in self.nodes}
+        for node in sorted(self.nodes, key=lambda n: (load[n], n)):
+            view = self.nodes[node]
+            if (
+                not view.is_ready
+                or view.is_leaving
+                or node in taken
+                or (hosts is not None and view.hostname not in hosts)
+            ):
+                continue
+            if not claim.volume:
+                self.numbers += 1
+                volume = f"pv-{self.numbers}"
+                self.volumes[volume] = VolumeView(volume, frozenset({view.hostname}))
+                self.claims[name] = replace(claim, volume=volume)
+            self.pods[name] = replace(pod, node=node, is_scheduled=True)
+            return
+
+    def _start(self, name: str, pod: PodView) -> None:
+        volume = self.claims[name].volume
+        member = self.members.get(pod.broker)
+        disk = self.disks.get(volume, "")
+        if not disk:
+            if member is not None and member.incarnation != self.replaces[name]:
+                return  # refused: the slot's disk is another one
+            self.numbers += 1
+            disk = self.disks[volume] = f"incarnation-{self.numbers}"
+        elif member is not None and disk != member.incarnation:
+            return  # refused: a foreign disk
+        run = member.run + 1 if member is not None and member.incarnation == disk else 1
+        self.members[pod.broker] = MemberView(pod.broker, disk, run, True, True, False)
+        self.pods[name] = replace(pod, is_running=True, is_ready=True, ip="10.0.0.1")
+        self.heads.setdefault(pod.group, 0)
+
+    # ---- faults and people ----
+
+    def lose_node(self, name: str) -> None:
+        """Power off: its pods are not ready any more, and nobody says more."""
+        self.nodes[name] = replace(self.nodes[name], is_ready=False)
+        for pod in list(self.pods.values()):
+            if pod.node == name:
+                self.pods[pod.name] = replace(pod, is_ready=False)
+                if pod.broker in self.members:
+                    self.members[pod.broker] = replace(self.members[pod.broker], is_live=False)
+
+    def delete_node(self, name: str) -> None:
+        """The Node object goes, and with it, later, the pods."""
+        self.lose_node(name)
+        del self.nodes[name]
+        for pod in list(self.pods.values()):
+            if pod.node == name:
+                del self.pods[pod.name]
+
+    def edit(self, **spec: object) -> None:
+        """A person changes the cluster's spec (camelCase)."""
+        manifest = self.cluster.to_manifest()
+        manifest["spec"].update(spec)
+        manifest["metadata"]["generation"] = manifest["metadata"].get("generation", 1) + 1
+        self.cluster = BrokerCluster.from_manifest(manifest)
+
+    def run(self, passes: int = 200, seconds: float = 1.0) -> None:
+        """Passes until nothing changes any more."""
+        quiet = 0
+        for _ in range(passes):
+            before = self.fingerprint()
+            self.a_pass()
+            self.settle(seconds)
+            quiet = quiet + 1 if self.fingerprint() == before else 0
+            if quiet >= 3:
+                return
+        raise AssertionError(f"it does not come to rest: {self.cluster.status.blocked_by or self.done[-5:]}")
+
+    def fingerprint(self) -> object:
+        """Everything but the time."""
+        return (
+            self.cluster.model_dump_json(),
+            {k: v.model_dump_json() for k, v in self.brokers.items()},
+            {k: v.model_dump_json() for k, v in self.groups.items()},
+            dict(self.pods),
+            dict(self.claims),
+            dict(self.members),
+            dict(self.intents),
+            dict(self.heads),
+            dict(self.segments),
+            dict(self.budgets),
+        )
+
+
+def new_world(groups: int = 3, nodes: int = 3, **spec: object) -> World:
+    """A cluster that nobody has reconciled yet."""
+    manifest = {
+        "apiVersion": "seriatim.dev/v1alpha1",
+        "kind": "BrokerCluster",
+        "metadata": {"name": "orders", "namespace": "shop", "uid": "the-uid", "generation": 1},
+        "spec": {
+            "groups": groups,
+            "etcd": {"endpoints": ["etcd:2379"]},
+            "storage": {"storageClassName": "local-nvme", "size": "10Gi"},
+            **spec,
+        },
+    }
+    views = {f"node{n}": NodeView(f"node{n}", f"host{n}", True, False, False) for n in range(1, nodes + 1)}
+    return World(BrokerCluster.from_manifest(manifest), views)
