@@ -27,7 +27,6 @@ from .core.broker import BrokerCore
 from .core.effects import Note
 from .core.events import PlanSwitch
 from .health import AdminPort
-from .interfaces.coordinator import Coordinator
 from .interfaces.link import PeerIdentity
 from .interfaces.storage import Storage
 from .metrics import BrokerCollector, Counters, Exposition
@@ -138,7 +137,7 @@ class Broker:
         self._keys = Keys(settings.cluster)
         self._status = StatusFile(settings.status_file, settings.broker)
         self.tls: TlsSource | None = None
-        self._coordinator: Coordinator = EtcdCoordinator(_coordinator_config(settings))
+        self._coordinator = EtcdCoordinator(_coordinator_config(settings))
         self._directory: DataDirectory | None = None
         self._storage: Storage | None = None
         self._server: grpc.aio.Server | None = None
@@ -167,14 +166,22 @@ class Broker:
         if settings.tls_files is not None:
             self.tls = open_source(settings.tls_files, settings.broker)
         self._transport: Transport = TlsTransport(self.tls) if self.tls is not None else PLAIN
-        place = Place(settings.cluster, settings.group, settings.slot, settings.client_address, settings.replace_disk)
+        place = Place(
+            settings.cluster,
+            settings.group,
+            settings.slot,
+            settings.client_address,
+            settings.replace_disk,
+            settings.replace_disk_of,
+        )
         try:
             self.identity = await join(
                 self._coordinator, self._keys, place, self._open_disk, boot_id(), deadline_s=settings.join_deadline_s
             )
         except TimeoutError as exc:
             addresses = ", ".join(settings.coordinator)
-            raise PreconditionError(f"the coordinator at {addresses} did not answer; is it running?") from exc
+            why = await self._coordinator.trouble() or "is it running?"
+            raise PreconditionError(f"the coordinator at {addresses} did not answer; {why}") from exc
         self._status.joined(self.identity)
         self._open_storage()
         self._assemble()

@@ -47,6 +47,7 @@ class BrokerSettings(BaseSettings):
         status_file: Where this process says which run it is, and why it ended; none if left out.
         replace_disk: This empty directory takes the slot of a disk that is lost for good; whoever says so vouches that
             the old process is gone.
+        replace_disk_of: The same for the disk of this incarnation only; while the slot has another one it is refused.
         heal_after_s: A member that was away for so long has its sealed segments copied elsewhere.
         join_deadline_s: How long a start waits for the coordinator.
         stop_deadline_s: How long a graceful stop may take to hand over.
@@ -77,6 +78,7 @@ class BrokerSettings(BaseSettings):
     coordinator_tls_ca: Path | None = None
     status_file: Path | None = None
     replace_disk: bool = False
+    replace_disk_of: str = ""
     heal_after_s: float = Field(default=600.0, gt=0)
     join_deadline_s: float = Field(default=30.0, gt=0)
     stop_deadline_s: float = Field(default=3.0, ge=0)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import pytest
-from seriatim_api.errors import CoordinatorUnavailableError, ForeignDiskError, NewerFormatError
+from seriatim_api.errors import CoordinatorUnavailableError, ForeignDiskError, NewerFormatError, WipedDiskError
 from seriatim_api.ids import MemberId, RunId
 from seriatim_api.v1 import records_pb2
 from seriatim_broker.adapters.system_clock import SystemClock
@@ -269,3 +269,33 @@ async def test_a_lease_is_held_and_given_back(coordinator: Coordinator) -> None:
     await keeper.revoke()
     assert not keeper.is_held
     assert await coordinator.get("/mine") is None
+
+
+async def replaced_by(coordinator: Coordinator, disk: FakeDisk, of: str) -> Identity:
+    """A broker starts with an empty directory that may take the place of one disk."""
+
+    def open_disk(_cluster_id: str, known: KnownDisk | None, may_replace: bool) -> FakeDisk:
+        if known is not None and known.incarnation != disk.member.incarnation and not may_replace:
+            raise WipedDiskError("the directory is empty", expected=known.incarnation)
+        return disk
+
+    place = Place("c", "g0", 0, "127.0.0.1:7000", replace_disk_of=of)
+    return await join(coordinator, KEYS, place, open_disk, "boot", deadline_s=10)
+
+
+async def test_a_disk_takes_the_place_of_the_one_that_is_named_and_of_no_other(coordinator: Coordinator) -> None:
+    old, new, newest = (FakeDisk(MemberId("g0-0", name)) for name in ("disk-a", "disk-b", "disk-c"))
+    first, _ = await joined(coordinator, old)
+    with pytest.raises(WipedDiskError, match="disk-x only, but the slot of g0-0 belongs to the disk disk-a"):
+        await replaced_by(coordinator, new, "disk-x")
+    taken = await replaced_by(coordinator, new, "disk-a")
+    assert (taken.member.incarnation, taken.run) == ("disk-b", 1)
+    assert await coordinator.get(KEYS.certificate(first.run_id)) is not None
+    again = await replaced_by(coordinator, new, "disk-a")  # the same start once more: the slot is its own by now
+    assert (again.member.incarnation, again.run) == ("disk-b", 2)
+    with pytest.raises(WipedDiskError, match="belongs to the disk disk-b by now"):
+        await replaced_by(coordinator, newest, "disk-a")  # this one was lost, too: nobody said that
+    empty = FakeDisk(MemberId("g0-1", "disk-d"))
+    place = Place("c", "g0", 1, "127.0.0.1:7001", replace_disk_of="disk-of-nobody")
+    identity = await join(coordinator, KEYS, place, lambda *_: empty, "boot", deadline_s=10)
+    assert identity.run == 1, "a slot that nobody has needs no word"

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 from seriatim_api.ids import MemberId, PartitionId
 from seriatim_broker.core.chain import Chain, Segment, SegmentState
-from seriatim_broker.core.controller import MemberView, lost_groups, plan_heals, switch_away, wants_copies
-from seriatim_broker.core.placement import order, send_chain
+from seriatim_broker.core.controller import (
+    MemberView,
+    holders,
+    lost_groups,
+    plan_copies_elsewhere,
+    plan_heals,
+    plan_releases,
+    switch_away,
+    wants_copies,
+)
+from seriatim_broker.core.events import Heal, Release
+from seriatim_broker.core.placement import GroupSpec, Intent, healers, order, placeable, send_chain
 from seriatim_broker.runtime.keys import CHAINS_PER_PAGE, Keys, partition_of
 
 GROUPS = [f"g{number}" for number in range(8)]
@@ -111,3 +122,66 @@ def test_pages_of_chains_cover_each_partition_once() -> None:
 )
 def test_who_still_wants_copies_is_looked_at_again(state: SegmentState, gone: set[MemberId], wanted: bool) -> None:
     assert wants_copies(make_segment(1, state, (A, B)), gone, 2) is wanted
+
+
+# ---- groups that are left -------------------------------------------------------------------------------
+
+E, F = (MemberId(name, f"disk-{name}") for name in ("g2-0", "g2-1"))
+
+
+def of_group(group: str) -> Callable[[MemberId], bool]:
+    return lambda member: member.broker.startswith(group)
+
+
+def copied(*members: MemberId, eligible: tuple[MemberId, ...], server: MemberId = A) -> Chain:
+    """The sealed segment has copies on these as well."""
+    segment = replace(CHAIN.segments[0], members=(A, B, *members), eligible=eligible, server=server)
+    return replace(CHAIN, segments=(segment, CHAIN.segments[1]))
+
+
+def test_copies_are_made_on_other_groups_first() -> None:
+    live = {"g1": [C, D], "g2": [E, F]}
+    steps = plan_copies_elsewhere(CHAIN, of_group("g0"), live, min_copies=2)
+    assert len(steps) == len({step.member for step in steps}) == 2
+    assert all(step.segment_no == 1 and step.replaces is None for step in steps)
+    assert steps == plan_copies_elsewhere(CHAIN, of_group("g0"), live, min_copies=2), "the same whoever computes it"
+    assert plan_copies_elsewhere(CHAIN, of_group("g1"), live, min_copies=2) == [], "an open segment is switched"
+    one = copied(C, eligible=(A, B))
+    (step,) = plan_copies_elsewhere(one, of_group("g0"), live, min_copies=2)
+    assert step.member in (D, E, F)
+    assert plan_copies_elsewhere(copied(C, E, eligible=(A, B)), of_group("g0"), live, min_copies=2) == []
+    (step,) = plan_copies_elsewhere(copied(C, E, eligible=(A, B)), of_group("g0"), {"g1": [C, D]}, min_copies=2)
+    assert step == Heal(PartitionId(7), 1, D, None), "one of the new copies is not there any more"
+
+
+def test_members_leave_only_when_enough_others_serve_from_whole_copies() -> None:
+    everybody = frozenset((A, B, C, D, E, F))
+
+    def releases(chain: Chain, there: frozenset[MemberId] = everybody) -> list[Release]:
+        return plan_releases(chain, of_group("g0"), there.__contains__, min_copies=2)
+
+    assert releases(copied(C, E, eligible=(A, B))) == [], "listed, and not eligible yet"
+    assert releases(copied(C, E, eligible=(A, B, C))) == []
+    whole = copied(C, E, eligible=(A, B, C, E))
+    assert releases(whole) == [Release(PartitionId(7), 1, A, (A, B))]
+    assert releases(whole, everybody - {E}) == []
+    assert releases(whole, everybody - {A}) == [Release(PartitionId(7), 1, C, (A, B))], "the server does not run"
+    assert releases(replace(whole, segments=whole.segments[1:])) == []
+
+
+def test_who_holds_a_tail_or_serves_is_a_holder_and_nobody_is_of_a_lost_segment() -> None:
+    segment = replace(CHAIN.segments[0], tail_copies=(C,), server=E)
+    assert holders(segment) == {A, B, C, E}
+    assert holders(replace(segment, state=SegmentState.LOST)) == set()
+
+
+def test_new_partitions_go_to_active_groups_while_there_is_one() -> None:
+    cordoned, draining = GroupSpec(Intent.CORDONED), GroupSpec(Intent.DRAINING)
+    assert placeable({"b": 1, "a": 2, "c": 3}, {"a": cordoned, "c": GroupSpec(weight=2.0)}) == ["b", "c"]
+    assert placeable(["b", "a"], {"a": cordoned, "b": draining}) == ["a", "b"]
+
+
+def test_several_copies_go_to_several_members() -> None:
+    assert len(set(healers(PartitionId(1), 1, [A, B, C, D], 2))) == 2
+    assert healers(PartitionId(1), 1, [A], 2) == [A]
+    assert healers(PartitionId(1), 1, [A, B], 0) == healers(PartitionId(1), 1, [A, B], -1) == []

@@ -109,36 +109,56 @@ def holders(segment: Segment) -> set[MemberId]:
     return {*segment.members, *segment.eligible, *segment.tail_copies, segment.server}
 
 
-def plan_leaving(
+def plan_releases(
     chain: Chain,
-    is_drained: Callable[[MemberId], bool],
-    live: Mapping[str, Sequence[MemberId]],
+    is_leaving: Callable[[MemberId], bool],
+    is_there: Callable[[MemberId], bool],
     *,
     min_copies: int,
-) -> list[Heal | Release]:
-    """What to do so that nothing of a partition's sealed segments needs the members of drained groups.
+) -> list[Release]:
+    """Sealed segments whose records some members can leave, for enough others hold the whole of them and run.
 
-    First `min_copies` members of other groups become whole copies, one that can be served from each; then the drained
-    ones leave the record. What is not sealed stays where it is until it is.
+    The server does it; if it does not run, one of the others takes the right first.
 
     Args:
         chain: The partition.
-        is_drained: Whether a member belongs to a group that is drained.
-        live: Running, admitted members by group, of the groups that new copies may go to.
+        is_leaving: Whether a member should leave.
+        is_there: Whether a member is admitted and runs, as far as is known.
         min_copies: How many whole copies must stay.
     """
-    steps: list[Heal | Release] = []
-    there = {member for members in live.values() for member in members}
+    steps: list[Release] = []
     for segment in chain.segments:
-        leaving = tuple(sorted(filter(is_drained, holders(segment))))
+        leaving = tuple(sorted(filter(is_leaving, holders(segment))))
         if segment.state is not SegmentState.SEALED or not leaving:
             continue
-        whole = [member for member in segment.eligible if member not in leaving and member in there]
+        whole = [member for member in segment.eligible if member not in leaving and is_there(member)]
         if len(whole) >= min_copies:
-            by = segment.server if segment.server in leaving or segment.server in there else whole[0]
+            by = segment.server if is_there(segment.server) else whole[0]
             steps.append(Release(chain.partition, segment.no, by, leaving))
+    return steps
+
+
+def plan_copies_elsewhere(
+    chain: Chain,
+    is_leaving: Callable[[MemberId], bool],
+    live: Mapping[str, Sequence[MemberId]],
+    *,
+    min_copies: int,
+) -> list[Heal]:
+    """Copies that sealed segments need so that the leaving members can be spared.
+
+    Args:
+        chain: The partition.
+        is_leaving: Whether a member should leave.
+        live: Running, admitted members by group, of the groups that new copies may go to.
+        min_copies: How many whole copies there should be without them.
+    """
+    steps: list[Heal] = []
+    there = {member for members in live.values() for member in members}
+    for segment in chain.segments:
+        if segment.state is not SegmentState.SEALED or not any(map(is_leaving, holders(segment))):
             continue
-        listed = [member for member in segment.members if member not in leaving and member in there]
+        listed = [member for member in segment.members if member in there and not is_leaving(member)]
         brokers = {member.broker for member in holders(segment)}
         free = [member for _, members in sorted(live.items()) for member in members if member.broker not in brokers]
         for member in healers(chain.partition, segment.no, free, min_copies - len(listed)):

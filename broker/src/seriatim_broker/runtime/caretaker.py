@@ -16,7 +16,8 @@ from seriatim_api.ids import MemberId
 from seriatim_api.v1 import records_pb2
 
 from ..core.chain import Chain
-from ..core.controller import MemberView, lost_groups, plan_heals, switch_away, wants_copies
+from ..core.controller import MemberView, holders, lost_groups, plan_heals, plan_releases, switch_away, wants_copies
+from ..core.placement import Intent
 from ..interfaces.clock import Clock
 from ..interfaces.coordinator import Coordinator, Put, mod_revision_is
 from .directory import Directory
@@ -27,9 +28,15 @@ from .listing import all_chains
 from .membership import Identity
 from .records import member_from_record
 
-HEALS_PER_PASS_MAX = 32
-HEAL_PASS_S = 5.0
+HEALS_PER_PASS_MAX = 64
+HEAL_PASS_S = 0.5
 """Between two looks while there is something to heal."""
+
+HEAL_IDLE_S = 5.0
+"""Between two looks at who has been away for too long; a new disk is noticed at once."""
+
+ADMITTED_LOOKS = 20
+ADMITTED_LOOK_S = 0.1
 
 LIVE_GRACE_S = 1.0
 """A live key that has gone counts after this: the holder may have lost its lease only, and be writing a new one."""
@@ -78,8 +85,10 @@ class Caretaker:
         self._is_linked = is_linked
         self._settings = settings
         self._changed = asyncio.Event()
+        self._heal_changed = asyncio.Event()
         self._away_since: dict[MemberId, int] = {}
         directory.on_change(self._changed.set)
+        directory.on_change(self._heal_changed.set)
 
     async def watch_members(self) -> None:
         """Admit whoever registered, and switch away from groups that are gone."""
@@ -108,10 +117,11 @@ class Caretaker:
             if result.succeeded:
                 _log.info("admitted", member=str(member_from_record(written.member)), group=written.group)
 
-    def is_there(self, broker: str) -> bool:
-        """Whether a broker runs, as far as is known here, and its run is not certified to have ended."""
-        run = self._directory.run_of(broker)
-        return run is not None and run not in self._directory.certified and self._lives(broker)
+    def is_there(self, member: MemberId) -> bool:
+        """Whether a member is admitted and runs, as far as is known here: its run is not certified to have ended."""
+        run = self._directory.run_of(member.broker)
+        is_certified = run is not None and run in self._directory.certified
+        return self._directory.is_admitted(member) and self._lives(member.broker) and not is_certified
 
     def _lives(self, broker: str) -> bool:
         return broker == self._identity.member.broker or self._directory.is_live(broker) or self._is_linked(broker)
@@ -152,15 +162,34 @@ class Caretaker:
     # ---- healing ----
 
     async def heal(self) -> None:
-        """Have sealed segments copied whose members were away for longer than `heal_after`."""
+        """Have sealed segments copied whose members were away for longer than `heal_after`, or have lost their slot."""
         looked_at: tuple[frozenset[MemberId], frozenset[MemberId]] | None = None
         while True:
-            await self._admit()  # first, so that a new disk in the group of the lost one is the one that is filled
+            await self._admit_all()  # first, so that a new disk in the group of the lost one is the one that is filled
             self._views()
             dead, registered = self._dead(), self._registered()
+            began_us = self._clock.monotonic_us()
             if (dead, registered) != looked_at and not await self._heal_pass(dead, registered):
                 looked_at = (dead, registered)  # nothing is left to do for these
-            await asyncio.sleep(min(HEAL_PASS_S, max(self._settings.heal_after_s / 4, 0.05)))
+            took_s = (self._clock.monotonic_us() - began_us) / 1e6
+            pause_s = HEAL_IDLE_S if looked_at == (dead, registered) else max(HEAL_PASS_S, 2 * took_s)
+            pause_s = min(pause_s, max(self._settings.heal_after_s / 4, 0.05))
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._until_registered(registered), pause_s)
+
+    async def _admit_all(self) -> None:
+        """Admit whoever registered, and wait a moment until that is known here too."""
+        for _ in range(ADMITTED_LOOKS):
+            await self._admit()
+            if all(record.admitted or not record.member.incarnation for record in self._directory.members.values()):
+                return
+            await asyncio.sleep(ADMITTED_LOOK_S)
+
+    async def _until_registered(self, known: frozenset[MemberId]) -> None:
+        """Until a disk came that was not there, or one went."""
+        while self._registered() == known:
+            self._heal_changed.clear()
+            await self._heal_changed.wait()
 
     def _registered(self) -> frozenset[MemberId]:
         return frozenset(member_from_record(record.member) for record in self._directory.members.values())
@@ -179,9 +208,11 @@ class Caretaker:
         for view in self._views():
             if view.admitted and view.is_live and not view.is_certified:
                 live.setdefault(view.group, []).append(view.member)
-        begun = wanted = 0
+        staying = {group: live[group] for group in live if self._directory.spec(group).intent is not Intent.DRAINING}
+        live = staying or live
+        begun = released = wanted = 0
         async for chain in self._chains():
-            replaced = {member for segment in chain.segments for member in segment.members} - registered
+            replaced = {member for segment in chain.segments for member in holders(segment)} - registered
             gone = dead | replaced
             # Also what cannot be begun yet: nothing else would tell that a segment was sealed, or a member is back.
             wanted += sum(wants_copies(segment, gone, self._settings.min_copies) for segment in chain.segments)
@@ -189,6 +220,14 @@ class Caretaker:
                 begun += 1
                 if begun <= HEALS_PER_PASS_MAX:
                     self._driver.feed(heal)
+            if replaced:
+                for release in plan_releases(
+                    chain, replaced.__contains__, self.is_there, min_copies=self._settings.min_copies
+                ):
+                    wanted += 1
+                    released += 1
+                    if released <= HEALS_PER_PASS_MAX:
+                        self._driver.feed(release)
         if begun:
             _log.info("healing", segments=begun, away=sorted(map(str, dead)))
         return wanted

@@ -15,7 +15,7 @@ import structlog
 from seriatim_api.ids import MemberId
 
 from ..core.chain import Chain
-from ..core.controller import plan_leaving
+from ..core.controller import plan_copies_elsewhere, plan_releases
 from ..core.events import Heal, MoveHead, Release
 from ..core.placement import Intent
 from ..interfaces.clock import Clock
@@ -53,7 +53,7 @@ class Drainer:
         keys: Keys,
         driver: Driver,
         directory: Directory,
-        is_there: Callable[[str], bool],
+        is_there: Callable[[MemberId], bool],
         clock: Clock,
         min_copies: int,
     ) -> None:
@@ -95,7 +95,7 @@ class Drainer:
         closed = self._closed()
         drained = {group for group, intent in closed.items() if intent is Intent.DRAINING}
         live = {
-            group: [member for member in members if self._is_there(member.broker)]
+            group: [member for member in members if self._is_there(member)]
             for group, members in self._directory.groups().items()
             if group not in closed
         }
@@ -121,10 +121,14 @@ class Drainer:
         segment = chain.open_segment
         if segment.group in closed and any(live.values()):
             yield MoveHead(chain.partition, segment.no, segment.master)
-        if drained:
-            yield from plan_leaving(
-                chain, lambda member: self._group_of(member) in drained, live, min_copies=self._min_copies
-            )
+        if not drained:
+            return
+
+        def is_leaving(member: MemberId) -> bool:
+            return self._group_of(member) in drained
+
+        yield from plan_releases(chain, is_leaving, self._is_there, min_copies=self._min_copies)
+        yield from plan_copies_elsewhere(chain, is_leaving, live, min_copies=self._min_copies)
 
     def _group_of(self, member: MemberId) -> str:
         record = self._directory.members.get(member.broker)

@@ -25,6 +25,7 @@ from seriatim_api.errors import (
     NewerFormatError,
     NotServingError,
     PreconditionError,
+    WipedDiskError,
 )
 from seriatim_api.ids import MemberId, RunId
 from seriatim_api.v1 import records_pb2
@@ -83,7 +84,9 @@ class KnownDisk:
 class Place:
     """What a broker is told about itself.
 
-    `advertise` is where clients reach it; peers as well, unless they have maps of their own.
+    `advertise` is where clients reach it; peers as well, unless they have maps of their own. `replace_disk`: an empty
+    directory may take the slot of whatever disk has it; `replace_disk_of`: only of that one, so that a start that was
+    meant once does no harm when it is repeated.
     """
 
     cluster: str
@@ -91,11 +94,17 @@ class Place:
     slot: int
     advertise: str
     replace_disk: bool = False
+    replace_disk_of: str = ""
 
     @property
     def broker(self) -> str:
         """The broker's name."""
         return f"{self.group}-{self.slot}"
+
+    def may_replace(self, known: KnownDisk | None) -> bool:
+        """Whether an empty directory may take the slot of that disk."""
+        is_meant = known is not None and known.incarnation == self.replace_disk_of
+        return self.replace_disk or is_meant
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +147,7 @@ async def join(
         item = await _insist(lambda: coordinator.get(key))
         record = records_pb2.MemberRecord.FromString(item.value) if item else None
         known = KnownDisk(record.member.incarnation, record.run) if record else None
-        disk = open_disk(cluster_id, known, place.replace_disk)
+        disk = _open_as(place, cluster_id, known, open_disk)
         if record is None and disk.has_data:
             raise ForeignDiskError(
                 f"the cluster does not know {place.broker}, but the directory has had {disk.run} runs. Remedy: if the "
@@ -165,6 +174,19 @@ async def join(
         "joined", cluster=place.cluster, member=str(identity.member), run=run, suspect_before=disk.suspect_before_run
     )
     return identity
+
+
+def _open_as(place: Place, cluster_id: str, known: KnownDisk | None, open_disk: OpenDisk) -> Disk:
+    try:
+        return open_disk(cluster_id, known, place.may_replace(known))
+    except WipedDiskError as exc:
+        if not place.replace_disk_of or known is None:
+            raise
+        raise WipedDiskError(
+            f"the directory is empty, and may take the place of the disk {place.replace_disk_of} only, but the slot of "
+            f"{place.broker} belongs to the disk {known.incarnation} by now. Remedy: bring that disk back, or name it",
+            expected=known.incarnation,
+        ) from exc
 
 
 async def _insist(ask: Callable[[], Awaitable[_T]]) -> _T:

@@ -1,0 +1,242 @@
+"""Groups that are left: where heads go, who leaves a record and when, what becomes of the send chain."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from seriatim_api.ids import MemberId
+from seriatim_broker.core import candidates
+from seriatim_broker.core import effects as fx
+from seriatim_broker.core import events as ev
+from seriatim_broker.core import messages as msg
+from seriatim_broker.core.chain import Chain, add_copy, add_eligible, change_server, remove_copies
+from seriatim_broker.core.placement import GroupSpec, Intent
+
+from .support import (
+    GROUPS,
+    M00,
+    M01,
+    M10,
+    M11,
+    M20,
+    M21,
+    Bench,
+    P,
+    Serving,
+    first_chain,
+    opened_master,
+    segment_of,
+)
+
+M30, M31 = MemberId("g3-0", "3" * 32), MemberId("g3-1", "4" * 32)
+MORE_GROUPS = (*GROUPS, ("g3", (M30, M31)))
+
+
+def want(bench: Bench, groups: tuple[tuple[str, tuple[MemberId, ...]], ...] = GROUPS, **intents: Intent) -> None:
+    """Somebody says what is wanted of groups."""
+    specs = tuple((group, GroupSpec(intent)) for group, intent in sorted(intents.items()))
+    bench.do(ev.DirectoryChanged(groups, (), specs))
+
+
+def order(bench: Bench, chain: Chain | None = None) -> list[str]:
+    return candidates.in_order(bench.core.outbox, chain or first_chain())
+
+
+def linked(*members: MemberId) -> Bench:
+    bench = Bench(M00)
+    for member in members:
+        bench.link(member)
+    return bench
+
+
+# ---- candidates -----------------------------------------------------------------------------------------
+
+
+def test_a_cordoned_group_comes_after_every_whole_one_and_before_those_that_are_not() -> None:
+    bench = linked(M01, M10, M11, M20, M21)
+    assert order(bench) == ["g1", "g2", "g0"]
+    want(bench, g1=Intent.CORDONED)
+    assert order(bench) == ["g2", "g0", "g1"]
+    want(bench, g1=Intent.CORDONED, g2=Intent.DRAINING)
+    assert order(bench) == ["g0", "g1", "g2"], "the old segment's own group is whole and not cordoned"
+    bench.unlink(M11, refused=True)
+    assert order(bench) == ["g0", "g2"]
+    bench.unlink(M01, refused=True)
+    assert order(bench) == ["g2"]
+
+
+def test_groups_outside_the_send_chain_come_after_those_in_it() -> None:
+    bench = linked(M01, M10, M11, M20, M21, M30, M31)
+    want(bench, MORE_GROUPS)
+    assert order(bench) == ["g1", "g2", "g3", "g0"]
+    want(bench, MORE_GROUPS, g1=Intent.CORDONED, g2=Intent.CORDONED)
+    assert order(bench) == ["g3", "g0", "g1", "g2"]
+    want(bench, MORE_GROUPS, g3=Intent.CORDONED)
+    assert order(bench) == ["g1", "g2", "g0"], "nobody needs a cordoned group that the chain does not name"
+
+
+def test_a_head_is_moved_only_where_it_may_stay() -> None:
+    bench = linked(M01, M10, M11, M20, M21)
+    want(bench, g0=Intent.CORDONED, g1=Intent.CORDONED)
+    assert candidates.open_target(bench.core.outbox, first_chain()) == "g2"
+    bench.unlink(M21)
+    assert candidates.open_target(bench.core.outbox, first_chain()) == "", "from one cordoned group to another"
+
+
+def test_a_group_that_might_take_a_head_is_connected_to() -> None:
+    bench = linked(M01)
+    want(bench, MORE_GROUPS, g0=Intent.CORDONED)
+    bench.clear()
+    assert candidates.open_target(bench.core.outbox, replace(first_chain(), width=1)) == ""
+    assert len(set(bench.core.outbox.links) & {"g1-0", "g2-0", "g3-0"}) == 1
+
+
+# ---- send chains ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("groups", "intents", "width", "target", "expected"),
+    [
+        (GROUPS, {}, 5, "g1", ("g1", "g2", "g0")),
+        (MORE_GROUPS, {}, 5, "g1", ("g1", "g2", "g3", "g0")),  # a new group takes a free place
+        (MORE_GROUPS, {}, 3, "g1", ("g1", "g2", "g0")),  # there is none
+        (MORE_GROUPS, {}, 3, "g3", ("g3", "g1", "g2")),  # a target from outside: the old head makes room
+        (MORE_GROUPS, {}, 1, "g3", ("g3",)),
+        (MORE_GROUPS[1:], {}, 3, "g1", ("g1", "g2", "g3")),  # the old head's group is no more
+        (GROUPS, {"g2": Intent.DRAINING}, 5, "g1", ("g1", "g0")),
+        (GROUPS, {"g0": Intent.DRAINING}, 5, "g1", ("g1", "g2")),
+        (GROUPS, {"g2": Intent.CORDONED}, 5, "g1", ("g1", "g2", "g0")),  # it comes back
+        (MORE_GROUPS, {"g3": Intent.CORDONED}, 5, "g1", ("g1", "g2", "g0")),
+        (GROUPS, {}, 5, "g0", ("g0", "g1", "g2")),
+    ],
+)
+def test_a_send_chain_changes_at_a_switch_and_no_more_than_it_must(
+    groups: tuple[tuple[str, tuple[MemberId, ...]], ...],
+    intents: dict[str, Intent],
+    width: int,
+    target: str,
+    expected: tuple[str, ...],
+) -> None:
+    bench = linked()
+    want(bench, groups, **intents)
+    chain = replace(first_chain(), width=width)
+    assert candidates.send_chain(bench.core.outbox, chain, target) == expected
+
+
+# ---- heads ----------------------------------------------------------------------------------------------
+
+
+def test_a_master_that_is_asked_to_move_its_head_switches_as_planned() -> None:
+    bench = opened_master()
+    for member in (M10, M11, M20):
+        bench.link(member)
+    want(bench, g0=Intent.CORDONED, g2=Intent.CORDONED)
+    bench.hear(M20, msg.MoveRequest(P, 1))
+    bench.read_chain(first_chain())
+    assert bench.part.switch is not None
+    assert bench.part.switch.is_planned
+    bench.persist()  # it asked itself to come to rest, and for the fence
+    assert bench.part.switch.answers[M00].unbroken
+    assert not bench.sent(msg.FenceRequest, M01)
+    assert {effect.broker for effect in bench.all(fx.Send) if isinstance(effect.message, msg.PrepareRequest)} == {
+        "g1-0", "g1-1"
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("why", ["slave", "other segment", "nowhere", "switching"])
+def test_a_head_that_cannot_be_moved_stays(why: str) -> None:
+    bench = opened_master()
+    for member in () if why == "nowhere" else (M10, M11):
+        bench.link(member)
+    want(bench, g0=Intent.CORDONED)
+    if why == "switching":
+        bench.do(ev.PlanSwitch(3, P))
+    running = bench.part.switch
+    if why == "slave":
+        bench.part.logs[1].unbroken = False
+    bench.hear(M01, msg.MoveRequest(P, 2 if why == "other segment" else 1))
+    assert bench.part.switch is running
+
+
+# ---- copies ---------------------------------------------------------------------------------------------
+
+
+def whole_elsewhere(server: MemberId = M00, eligible: tuple[MemberId, ...] = (M00, M01, M20, M21)) -> Serving:
+    """A member of segment 1; the third group has copies of it as well, eligible or not."""
+    bench = Serving(M00, learn=False)
+    chain = bench.chain
+    for member in (M20, M21):
+        chain = add_copy(chain, 1, member)
+    for member in eligible:
+        if member not in segment_of(chain, 1).eligible:
+            chain = add_eligible(chain, 1, member)
+    bench.chain = change_server(chain, 1, server, ()) if server != M00 else chain
+    bench.read_chain(bench.chain)
+    return bench
+
+
+def test_a_server_that_leaves_hands_its_right_to_a_member_that_stays() -> None:
+    bench = whole_elsewhere()
+    for member in (M01, M20, M21):
+        bench.link(member)
+    bench.hear(M01, msg.ReleaseRequest(P, 1, (M00, M01)))
+    (write,) = bench.all(fx.WriteChain)
+    segment = segment_of(write.chain, 1)
+    assert segment.server == M20
+    assert segment.server_epoch == write.chain.epoch
+    assert segment.members == (M00, M01, M20, M21), "it leaves when somebody else serves"
+
+
+def test_the_server_has_members_leave_that_are_drained() -> None:
+    bench = whole_elsewhere(eligible=(M00, M01, M20, M21))
+    for member in (M01, M20, M21):
+        bench.link(member)
+    bench.do(ev.Release(P, 1, M00, (M01,)))
+    (write,) = bench.all(fx.WriteChain)
+    segment = segment_of(write.chain, 1)
+    assert (segment.members, segment.eligible, segment.server) == ((M00, M20, M21), (M00, M20, M21), M00)
+    bench.do(ev.Release(P, 1, M00, (M01,)))
+    assert len(bench.all(fx.WriteChain)) == 1, "one at a time"
+
+
+@pytest.mark.parametrize("why", ["one eligible", "one linked", "not sealed"])
+def test_nobody_leaves_while_too_few_whole_copies_would_stay(why: str) -> None:
+    bench = whole_elsewhere(eligible=(M00, M01, M20) if why == "one eligible" else (M00, M01, M20, M21))
+    for member in (M01, M20) if why == "one linked" else (M01, M20, M21):
+        bench.link(member)
+    bench.do(ev.Release(P, 2 if why == "not sealed" else 1, M00, (M00, M01)))
+    assert not bench.all(fx.WriteChain)
+
+
+def test_a_member_that_stays_takes_the_right_of_a_server_that_is_gone() -> None:
+    bench = whole_elsewhere(server=M20)
+    for member in (M01, M21):
+        bench.link(member)
+    bench.link(M20)
+    bench.wait(2 * bench.config.heartbeat_us, (M01, M20, M21))
+    bench.do(ev.Release(P, 1, M00, (M20, M21)))
+    assert not bench.all(fx.WriteChain), "it is there"
+    bench.unlink(M20, refused=True)
+    bench.do(ev.Release(P, 1, M00, (M20, M21)))
+    (write,) = bench.all(fx.WriteChain)
+    assert segment_of(write.chain, 1).server == M00
+    assert segment_of(write.chain, 1).members == (M00, M01, M20, M21)
+
+
+def test_leaving_takes_every_role_but_the_servers() -> None:
+    bench = whole_elsewhere()
+    chain = remove_copies(bench.chain, 1, (M01, M21))
+    segment = segment_of(chain, 1)
+    assert (segment.members, segment.eligible) == ((M00, M20), (M00, M20))
+    assert (segment.sealed_len, segment.sealed_checksum) == (bench.length, segment_of(bench.chain, 1).sealed_checksum)
+    with pytest.raises(AssertionError, match="hands its right over"):
+        remove_copies(bench.chain, 1, (M00,))
+
+
+def test_a_release_for_an_unknown_chain_reads_it() -> None:
+    bench = Bench(M10)
+    bench.link(M00)
+    bench.hear(M00, msg.ReleaseRequest(P, 1, (M00,)))
+    assert bench.all(fx.ReadChain)
+    assert not bench.all(fx.WriteChain)
