@@ -41,7 +41,7 @@ class ConsumerGroupStatus(Status):
     group_name: Annotated[str, Field(max_length=BROKER_NAME_LENGTH_MAX)] = ""
     """What the brokers call it."""
     state: ConsumerGroupState = "Unknown"
-    """`Active`: somebody consumes. `Behind`: and falls back. `Idle`: nobody does."""
+    """`Active`: somebody consumes. `Behind`: and has more than 10,000 messages before it. `Idle`: nobody does."""
     lag_bucket: Annotated[str, Field(max_length=32)] = ""
     """About how many messages are not acknowledged yet."""
 

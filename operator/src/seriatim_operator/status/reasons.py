@@ -86,3 +86,41 @@ BROKER: Final = {
         "GivenUp": "the disk is proved lost, and replaced",
     },
 }
+
+TOPIC: Final = {
+    "Ready": {
+        "Accepting": "all partitions take messages, and the settings are as the object says",
+        "Creating": "the brokers are making it",
+        "Updating": "partitions or settings are being changed",
+        "Deleting": "the object is being deleted, and the topic with it if its deletionPolicy says so",
+        "ResourceConflict": "an older object stands for the same topic; the message names it",
+        "RenameRefused": "the object stood for a topic of another name, and a topic keeps its name",
+        "OtherDurability": "there is such a topic with another durability, which is never changed",
+        "MorePartitions": "there is such a topic with more partitions, and none is ever taken away",
+        "ClusterNotFound": "there is no such BrokerCluster in the namespace, or it is being deleted",
+        "BrokersSilent": "no broker of the cluster answers",
+        "Paused": "the cluster's spec.paused is set",
+        "Refused": "the brokers refuse it; the message says why",
+        "InvalidSpec": "the object has a field that this version cannot read",
+    },
+    "ChainHealthy": {
+        "TwoCopies": "every closed segment is listed on two disks or more",
+        "OneCopy": "a closed segment has one copy left",
+        "Unsettled": "no member of a segment answers: consumers wait there",
+        "Lost": "a segment was declared lost",
+        "NotTold": "the brokers have not told all chains yet",
+    },
+}
+
+CONSUMER_GROUP: Final = {
+    "Ready": {
+        "Placed": "the group has its place in the topic",
+        "TopicNotFound": "the brokers have no such topic",
+        "ResourceConflict": "an older object stands for the same group of the same topic; the message names it",
+        "ClusterNotFound": "there is no such BrokerCluster in the namespace, or it is being deleted",
+        "BrokersSilent": "no broker of the cluster answers",
+        "Paused": "the cluster's spec.paused is set",
+        "Refused": "the brokers refuse it; the message says why",
+        "InvalidSpec": "the object has a field that this version cannot read",
+    },
+}

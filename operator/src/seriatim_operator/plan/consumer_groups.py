@@ -1,0 +1,131 @@
+"""What is to be done about consumer groups: made before anybody joins, forgotten only on request."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from ..spec.consumer_group import ConsumerGroup
+from .actions import Action
+from .claims import first_claimant
+from .topics import HoldObject, ReleaseObject, Surroundings, TellObject
+
+GROUP_FINALIZER: Final = "seriatim.dev/consumer-group"
+"""On a ConsumerGroup with `deletionPolicy: Delete` only."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupView:
+    """A consumer group as the brokers have it.
+
+    Attributes:
+        is_placed: It has cursors.
+        is_consumed: Somebody consumes.
+        lag: Messages that are not acknowledged; None where nobody could say.
+    """
+
+    is_placed: bool
+    is_consumed: bool = False
+    lag: int | None = None
+
+
+NO_GROUP: Final = GroupView(is_placed=False)
+"""The topic is there, the group is not."""
+
+
+@dataclass(frozen=True, slots=True)
+class CreateGroup(Action):
+    """Write the group's cursors."""
+
+    topic: str
+    group: str
+    start: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteGroup(Action):
+    """Forget the group's place."""
+
+    topic: str
+    group: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupFinding:
+    """What is to be reported of an object's readiness."""
+
+    reason: str
+    message: str = ""
+    view: GroupView | None = None
+    keeps_status: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPlan:
+    """Steps for one object, in order, and what to report."""
+
+    item: ConsumerGroup
+    steps: tuple[Action, ...]
+    finding: GroupFinding
+
+
+def plan_consumer_groups(
+    claimants: Sequence[ConsumerGroup], view: GroupView | None, surroundings: Surroundings
+) -> list[GroupPlan]:
+    """What is to be done for the objects that claim one group of one topic.
+
+    Args:
+        claimants: At least one.
+        view: What the brokers have; None if there is no such topic.
+        surroundings: How the cluster is.
+    """
+    owner = first_claimant(claimants)
+    assert owner is not None
+    plans = [_plan_owner(owner, view, surroundings)]
+    for other in claimants:
+        if other is not owner:
+            finding = GroupFinding("ResourceConflict", f"managed by {owner.namespace}/{owner.name}; delete one of them")
+            plans.append(GroupPlan(other, _released(other) if other.metadata.is_deleted else (), finding))
+    return plans
+
+
+def _plan_owner(item: ConsumerGroup, view: GroupView | None, surroundings: Surroundings) -> GroupPlan:
+    is_deleted, is_held = item.metadata.is_deleted, GROUP_FINALIZER in item.metadata.finalizers
+    deletes = item.spec.deletion_policy == "Delete"
+    cluster, topic, group = item.spec.cluster, item.spec.topic, item.group_name
+    if surroundings is Surroundings.GONE:
+        missing = GroupFinding("ClusterNotFound", f"there is no BrokerCluster {cluster} in {item.namespace}")
+        return GroupPlan(item, _released(item) if is_deleted else (), missing)
+    if surroundings is Surroundings.PAUSED:
+        return GroupPlan(item, (), GroupFinding("Paused", f"BrokerCluster {cluster} is paused", keeps_status=True))
+    if is_deleted and not (deletes and is_held):
+        return GroupPlan(item, _released(item), GroupFinding("Deleting"))
+    if surroundings is Surroundings.SILENT:
+        silent = GroupFinding("BrokersSilent", f"no broker of {cluster} answers", keeps_status=True)
+        return GroupPlan(item, (), silent)
+    if is_deleted:
+        there = view is not None and view.is_placed
+        steps = (DeleteGroup(topic, group), *_released(item)) if there else _released(item)
+        return GroupPlan(item, steps, GroupFinding("Deleting"))
+    if view is None:
+        return GroupPlan(item, (), GroupFinding("TopicNotFound", f"there is no topic {topic}; make it first"))
+    held: tuple[Action, ...] = ()
+    if deletes != is_held:
+        held = (HoldObject(),) if deletes else (ReleaseObject(),)
+    if view.is_placed:
+        return GroupPlan(item, held, GroupFinding("Placed", view=view))
+    made = CreateGroup(topic, group, item.spec.start)
+    return GroupPlan(item, (*held, made, _tell(item)), GroupFinding("Creating"))
+
+
+def _tell(item: ConsumerGroup) -> TellObject:
+    name = f"consumer group {item.group_name} of topic {item.spec.topic}"
+    if item.status.group_name:
+        note = f"{name} was deleted behind the operator: it is made again, and begins at {item.spec.start}"
+        return TellObject("GroupRecreated", note, is_warning=True)
+    return TellObject("GroupCreated", f"{name}, from {item.spec.start}")
+
+
+def _released(item: ConsumerGroup) -> tuple[Action, ...]:
+    return (ReleaseObject(),) if GROUP_FINALIZER in item.metadata.finalizers else ()

@@ -1,0 +1,127 @@
+"""Which objects claim what, and which claims have to be looked at: the memory between two passes over a cluster.
+
+A pass looks at what changed only. Objects are compared by their versions in the cache, which costs a microsecond each;
+what the brokers tell is marked by whoever hears it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable
+from typing import Any, Generic, TypeVar
+
+from .cache import Cache
+
+FIRST_PAUSE_S = 0.2
+LAST_PAUSE_S = 60.0
+
+Manifest = dict[str, Any]
+_Claim = TypeVar("_Claim", bound=Hashable)
+
+
+class Claims(Generic[_Claim]):
+    """Objects of one kind of one cluster, by what they claim.
+
+    Args:
+        cache: What the watches told.
+        kind: Of the objects.
+        namespace: Of the objects and of the cluster.
+        cluster: That they belong to.
+        claim_of: What an object claims.
+    """
+
+    def __init__(
+        self, cache: Cache, kind: str, namespace: str, cluster: str, claim_of: Callable[[Manifest], _Claim]
+    ) -> None:
+        self._cache = cache
+        self._kind = kind
+        self._namespace = namespace
+        self._cluster = cluster
+        self._claim_of = claim_of
+        self._seen: dict[str, tuple[str, _Claim]] = {}
+        self._claimants: defaultdict[_Claim, set[str]] = defaultdict(set)
+        self._due: dict[_Claim, float] = {}
+        self._failures: dict[_Claim, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._seen)
+
+    def scan(self, now_s: float) -> None:
+        """Find the objects that came, changed or went; what they claim is due at once."""
+        found: set[str] = set()
+        for manifest in self._cache.of(self._kind, self._namespace):
+            if (manifest.get("spec") or {}).get("cluster") != self._cluster:
+                continue
+            metadata = manifest["metadata"]
+            name, version = metadata["name"], f"{metadata.get('uid')}/{metadata.get('resourceVersion')}"
+            found.add(name)
+            known = self._seen.get(name)
+            if known is not None and known[0] == version:
+                continue
+            if known is not None:
+                self._drop(name, known[1], now_s)
+            claim = self._claim_of(manifest)
+            self._seen[name] = (version, claim)
+            self._claimants[claim].add(name)
+            self.mark(claim, now_s)
+        for name in self._seen.keys() - found:
+            self._drop(name, self._seen.pop(name)[1], now_s)
+
+    def _drop(self, name: str, claim: _Claim, now_s: float) -> None:
+        names = self._claimants[claim]
+        names.discard(name)
+        self.mark(claim, now_s)  # another object may have what this one claimed
+        if not names:
+            del self._claimants[claim]
+            self._due.pop(claim, None)
+            self._failures.pop(claim, None)
+
+    def seen(self, manifest: Manifest) -> None:
+        """The object as we have just written it: no reason to look again."""
+        metadata = manifest["metadata"]
+        known = self._seen.get(metadata["name"])
+        if known is not None:
+            version = f"{metadata.get('uid')}/{metadata.get('resourceVersion')}"
+            self._seen[metadata["name"]] = (version, known[1])
+
+    def objects(self, claim: _Claim) -> list[Manifest]:
+        """The objects that claim it, as the cache has them now."""
+        names = sorted(self._claimants.get(claim, ()))
+        found = (self._cache.get(self._kind, self._namespace, name) for name in names)
+        return [manifest for manifest in found if manifest is not None]
+
+    # ---- what is due ----
+
+    def mark(self, claim: _Claim, at_s: float) -> None:
+        """Have a claim looked at then, or earlier if that is agreed already. One that nobody makes is left alone."""
+        if claim in self._claimants:
+            self._due[claim] = min(self._due.get(claim, at_s), at_s)
+
+    def mark_all(self, at_s: float) -> None:
+        """Have every claim looked at."""
+        for claim in self._claimants:
+            self.mark(claim, at_s)
+
+    def take(self, now_s: float, count_max: int) -> list[_Claim]:
+        """What is due, the longest first; it is not due any more."""
+        due = sorted((at_s, number, claim) for number, (claim, at_s) in enumerate(self._due.items()) if at_s <= now_s)
+        taken = [claim for _, _, claim in due[:count_max]]
+        for claim in taken:
+            del self._due[claim]
+        return taken
+
+    def next_s(self) -> float | None:
+        """When the next is due; None if nothing is."""
+        return min(self._due.values(), default=None)
+
+    def failed(self, claim: _Claim, now_s: float) -> float:
+        """A look that failed is repeated, each time after twice the pause; returns the pause."""
+        failures = self._failures[claim] = self._failures.get(claim, 0) + 1
+        pause_s = min(FIRST_PAUSE_S * 2.0 ** (failures - 1), LAST_PAUSE_S)
+        self.mark(claim, now_s + pause_s)
+        return pause_s
+
+    def succeeded(self, claims: Iterable[_Claim]) -> None:
+        """The next failure is a first one again."""
+        for claim in claims:
+            self._failures.pop(claim, None)

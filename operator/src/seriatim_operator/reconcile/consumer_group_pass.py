@@ -1,0 +1,220 @@
+"""One pass over the ConsumerGroups of a cluster.
+
+Nobody tells when a group moves, so each is looked at now and then: as often as people look, and only the groups that
+have an object.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, Final, NamedTuple
+
+import structlog
+from seriatim_api.errors import (
+    RequestError,
+    SeriatimError,
+    StaleOperatorError,
+    UnknownGroupError,
+    UnknownTopicError,
+)
+from seriatim_api.v1 import broker_pb2
+
+from ..cluster.kinds import CONSUMER_GROUP
+from ..cluster.kube import Api, KubeError
+from ..plan.consumer_groups import (
+    GROUP_FINALIZER,
+    NO_GROUP,
+    CreateGroup,
+    DeleteGroup,
+    GroupFinding,
+    GroupPlan,
+    GroupView,
+    plan_consumer_groups,
+)
+from ..plan.topics import Surroundings
+from ..spec.consumer_group import ConsumerGroup
+from ..spec.errors import InvalidManifestError
+from ..status.consumer_groups import consumer_group_status
+from .asking import TopicBrokers, run_all
+from .cache import Cache
+from .claims import Claims
+from .objects import Writer
+
+CLAIMS_AT_ONCE: Final = 8
+CLAIMS_PER_PASS: Final = 64
+
+LOOK_S: Final = 30.0
+"""Between two looks at a group."""
+
+TOPIC_S: Final = 5.0
+"""Until a topic that is missing is looked for again; the brokers' word that it was made comes earlier."""
+
+REFUSED_S: Final = 10.0
+"""A group is not deleted while somebody consumes; that ends at some time."""
+
+_STARTS: Final = {
+    "Earliest": broker_pb2.START_POSITION_EARLIEST,
+    "Latest": broker_pb2.START_POSITION_LATEST,
+}
+
+Manifest = dict[str, Any]
+
+_log = structlog.get_logger(__name__)
+
+
+class GroupClaim(NamedTuple):
+    """A consumer group is a place in one topic."""
+
+    topic: str
+    group: str
+
+
+class ConsumerGroupPass:
+    """Works on the ConsumerGroups of one cluster, pass by pass; its arguments are those of `TopicPass`."""
+
+    def __init__(
+        self,
+        api: Api,
+        cache: Cache,
+        namespace: str,
+        cluster: str,
+        brokers: TopicBrokers,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._brokers = brokers
+        self._clock = clock
+        self._writer = Writer(api, cache, CONSUMER_GROUP, GROUP_FINALIZER)
+        self._claims: Claims[GroupClaim] = Claims(cache, CONSUMER_GROUP.kind, namespace, cluster, _claim_of)
+        self._without_topic: set[GroupClaim] = set()
+
+    def __len__(self) -> int:
+        return len(self._claims)
+
+    def told(self, topics: set[str]) -> None:
+        """Topics came or went: groups that waited for them are due."""
+        for claim in self._without_topic:
+            if claim.topic in topics:
+                self._claims.mark(claim, self._clock())
+
+    def look_at_all(self) -> None:
+        """The surroundings have changed, which concerns every object."""
+        self._claims.mark_all(self._clock())
+
+    def scan(self) -> None:
+        """Find out which objects changed."""
+        self._claims.scan(self._clock())
+
+    async def work(self, surroundings: Surroundings, *, is_long_silent: bool) -> float | None:
+        """Work on what is due; returns after how many seconds to come again.
+
+        Raises:
+            StaleOperatorError: A newer operator acts: this one must end.
+        """
+        claims = self._claims.take(self._clock(), CLAIMS_PER_PASS)
+        gate = asyncio.Semaphore(CLAIMS_AT_ONCE)
+        await run_all(self._work_in_turn(gate, claim, surroundings, is_long_silent) for claim in claims)
+        next_s = self._claims.next_s()
+        return None if next_s is None else max(0.0, next_s - self._clock())
+
+    async def _work_in_turn(
+        self, gate: asyncio.Semaphore, claim: GroupClaim, surroundings: Surroundings, is_long_silent: bool
+    ) -> None:
+        async with gate:
+            try:
+                await self._work_on(claim, surroundings, is_long_silent=is_long_silent)
+            except (SeriatimError, KubeError) as exc:
+                if isinstance(exc, StaleOperatorError):
+                    raise
+                pause_s = self._claims.failed(claim, self._clock())
+                _log.info("consumer_group_failed", group=claim.group, again_s=pause_s, error=str(exc))
+            else:
+                self._claims.succeeded([claim])
+
+    async def _work_on(self, claim: GroupClaim, surroundings: Surroundings, *, is_long_silent: bool) -> None:
+        objects = {manifest["metadata"]["uid"]: manifest for manifest in self._claims.objects(claim)}
+        items = await self._read(objects.values())
+        self._without_topic.discard(claim)
+        if not items:
+            return
+        view = await self._look(claim) if surroundings is Surroundings.HERE else NO_GROUP
+        if surroundings is Surroundings.HERE:
+            self._claims.mark(claim, self._clock() + (TOPIC_S if view is None else LOOK_S))
+        if view is None:
+            self._without_topic.add(claim)
+        for plan in plan_consumer_groups(items, view, surroundings):
+            manifest = objects[plan.item.uid]
+            finding = await self._do(manifest, plan, surroundings)
+            if finding is not None and (is_long_silent or not self._is_settled(plan.item, finding)):
+                await self._report(manifest, plan.item, finding)
+
+    async def _read(self, manifests: Iterable[Manifest]) -> list[ConsumerGroup]:
+        items = []
+        for manifest in manifests:
+            try:
+                items.append(ConsumerGroup.from_manifest(manifest))
+            except InvalidManifestError as exc:
+                await self._writer.report_unreadable(manifest, exc)
+        return items
+
+    async def _look(self, claim: GroupClaim) -> GroupView | None:
+        """The group as the brokers have it; None if there is no such topic."""
+        try:
+            partitions = await self._brokers.describe_consumer_group(claim.topic, claim.group)
+        except UnknownGroupError:
+            return NO_GROUP
+        except UnknownTopicError:
+            return None
+        is_known = not any(partition.HasField("error") for partition in partitions)
+        lag = sum(max(0, partition.end_position - partition.position) for partition in partitions)
+        return GroupView(
+            is_placed=True,
+            is_consumed=any(partition.active_consumer for partition in partitions),
+            lag=lag if is_known else None,
+        )
+
+    async def _do(self, manifest: Manifest, plan: GroupPlan, surroundings: Surroundings) -> GroupFinding | None:
+        """Take the steps; what is then to be reported, or None if the object is gone."""
+        for step in plan.steps:
+            try:
+                match step:
+                    case CreateGroup(topic=topic, group=group, start=start):
+                        await self._brokers.create_consumer_group(topic, group, _STARTS[start])
+                        self._claims.mark(GroupClaim(topic, group), self._clock())
+                    case DeleteGroup(topic=topic, group=group):
+                        await self._delete(topic, group)
+                    case _:
+                        if not await self._writer.do(manifest, step, surroundings):
+                            return None
+            except StaleOperatorError:
+                raise
+            except RequestError as exc:
+                self._claims.mark(_claim_of(manifest), self._clock() + REFUSED_S)
+                return GroupFinding("Refused", f"the brokers refuse it: {exc}")
+        return plan.finding
+
+    async def _delete(self, topic: str, group: str) -> None:
+        try:
+            await self._brokers.delete_consumer_group(topic, group)
+        except (UnknownGroupError, UnknownTopicError):
+            _log.info("consumer_group_gone_already", topic=topic, group=group)
+
+    def _is_settled(self, item: ConsumerGroup, finding: GroupFinding) -> bool:
+        """Whether nothing is to be said: brokers that are soon back, and steps that are over before it is read."""
+        if finding.reason in ("Creating", "Deleting"):
+            return True
+        is_acted_on = item.status.observed_generation == item.metadata.generation and not item.metadata.is_deleted
+        return finding.keeps_status and is_acted_on
+
+    async def _report(self, manifest: Manifest, item: ConsumerGroup, finding: GroupFinding) -> None:
+        status = consumer_group_status(item, finding, time.time())
+        if status != item.status:
+            written = await self._writer.write_status(manifest, status)
+            if written is not None:
+                self._claims.seen(written)
+
+
+def _claim_of(manifest: Manifest) -> GroupClaim:
+    spec = manifest["spec"]
+    return GroupClaim(str(spec.get("topic")), str(spec.get("group") or manifest["metadata"]["name"]))

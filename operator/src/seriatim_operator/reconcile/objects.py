@@ -1,0 +1,120 @@
+"""What is written to objects that users own: a status, a finalizer, an Event. Nothing else of them is ours."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from typing import Any
+
+import structlog
+
+from ..cluster.kinds import BROKER_CLUSTER, Kind
+from ..cluster.kube import Api, KubeError
+from ..plan.actions import Action
+from ..plan.topics import HoldObject, ReleaseObject, Surroundings, TellObject
+from ..spec.base import Status
+from ..spec.errors import InvalidManifestError
+from .cache import Cache
+
+Manifest = dict[str, Any]
+
+_NOT_FOUND = 404
+
+_log = structlog.get_logger(__name__)
+
+
+class Writer:
+    """Writes to the objects of one kind.
+
+    Args:
+        api: The API.
+        cache: Learns at once what was written, so that the next look does not see the object as it was.
+        kind: Of the objects.
+        finalizer: That we put on them.
+    """
+
+    def __init__(self, api: Api, cache: Cache, kind: Kind, finalizer: str) -> None:
+        self._api = api
+        self._cache = cache
+        self._kind = kind
+        self._finalizer = finalizer
+        self._unreadable: dict[str, tuple[str, ...]] = {}
+
+    async def do(self, manifest: Manifest, step: Action, surroundings: Surroundings) -> bool:
+        """Take a step that concerns the object alone; False if the object must be left, or is gone."""
+        match step:
+            case HoldObject():
+                return await self._set_finalizer(manifest, is_held=True)
+            case ReleaseObject():
+                if surroundings is Surroundings.GONE and await self._is_cluster_there(manifest):
+                    return False  # the cache was behind: nobody may go before its data for that
+                await self._set_finalizer(manifest, is_held=False)
+                return not manifest["metadata"].get("deletionTimestamp")
+            case TellObject(reason=reason, note=note, is_warning=is_warning):
+                await self._api.event(manifest, "Warning" if is_warning else "Normal", reason, note)
+                return True
+            case _:
+                raise AssertionError(f"nobody takes the step {step}")
+
+    async def _is_cluster_there(self, manifest: Manifest) -> bool:
+        """Whether the API itself has the cluster, and not on its way out."""
+        namespace = manifest["metadata"]["namespace"]
+        found = await self._api.get(BROKER_CLUSTER, namespace, manifest["spec"]["cluster"])
+        return found is not None and not found["metadata"].get("deletionTimestamp")
+
+    async def _set_finalizer(self, manifest: Manifest, *, is_held: bool) -> bool:
+        """Put it on or take it off, if the object is still as it was seen; False if it is gone."""
+        metadata = manifest["metadata"]
+        others = [name for name in metadata.get("finalizers") or () if name != self._finalizer]
+        finalizers = [*others, self._finalizer] if is_held else others
+        patch = {"metadata": {"finalizers": finalizers, "resourceVersion": metadata["resourceVersion"]}}
+        try:
+            written = await self._api.merge(self._kind, metadata["namespace"], metadata["name"], patch)
+        except KubeError as exc:
+            if exc.status != _NOT_FOUND:
+                raise
+            return False
+        if written["metadata"].get("deletionTimestamp") and not written["metadata"].get("finalizers"):
+            return True  # this was its last: it is gone, and its deletion is about to be told
+        self._cache.put(self._kind.kind, written)
+        manifest["metadata"] = written["metadata"]
+        return True
+
+    async def write_status(self, manifest: Manifest, status: Status) -> Manifest | None:
+        """Report; returns the object as it is now, or None if it is gone."""
+        return await self._apply_status(manifest, status.to_manifest())
+
+    async def report_unreadable(self, manifest: Manifest, error: InvalidManifestError) -> None:
+        """Say on the object why it is left alone, once for each set of problems."""
+        uid = str(manifest["metadata"]["uid"])
+        if self._unreadable.get(uid) == error.problems:
+            return
+        _log.warning("object_unreadable", kind=self._kind.kind, error=str(error))
+        condition = {
+            "type": "Ready",
+            "status": "False",
+            "reason": "InvalidSpec",
+            "message": "; ".join(error.problems)[:1024],
+            "lastTransitionTime": datetime.fromtimestamp(int(time.time()), UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "observedGeneration": manifest["metadata"].get("generation", 0),
+        }
+        await self._apply_status(manifest, {"conditions": [condition]})
+        self._unreadable[uid] = error.problems
+
+    async def _apply_status(self, manifest: Manifest, status: Manifest) -> Manifest | None:
+        metadata = manifest["metadata"]
+        body = {
+            "apiVersion": self._kind.api_version,
+            "kind": self._kind.kind,
+            # With the UID a namesake that was made meanwhile is a conflict, and not written to.
+            "metadata": {name: metadata[name] for name in ("name", "namespace", "uid")},
+            "status": status,
+        }
+        try:
+            written = await self._api.apply_status(body)
+        except KubeError as exc:
+            if exc.status != _NOT_FOUND:
+                raise
+            return None
+        self._cache.put(self._kind.kind, written)
+        return written

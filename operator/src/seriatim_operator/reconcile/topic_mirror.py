@@ -1,0 +1,117 @@
+"""What the brokers of one cluster have told of its topics, kept current while their stream lasts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, Literal
+
+from seriatim_api.v1 import broker_pb2, records_pb2
+
+from ..plan.topics import ChainView, TopicSettings, TopicView
+
+_PHASES: Final[dict[int, Literal["CREATING", "READY", "DELETING"]]] = {
+    records_pb2.TOPIC_STATE_CREATING: "CREATING",
+    records_pb2.TOPIC_STATE_READY: "READY",
+    records_pb2.TOPIC_STATE_DELETING: "DELETING",
+}
+
+
+class TopicMirror:
+    """All topics, by name.
+
+    Attributes:
+        topics: The newest that was told.
+        is_current: Whether a stream is open and has told everything; only then something missing is not there.
+    """
+
+    def __init__(self) -> None:
+        self.topics: dict[str, TopicView] = {}
+        self.is_current = False
+        self._told: set[str] = set()
+
+    def begin(self) -> None:
+        """A new stream: it tells everything first."""
+        self.is_current = False
+        self._told = set()
+
+    def end(self) -> None:
+        """The stream is broken: what it told may be old from now on."""
+        self.is_current = False
+
+    def take(self, response: broker_pb2.WatchTopicsResponse) -> set[str]:
+        """Take over what was told; returns the names of topics that changed."""
+        changed = {summary.topic.name for summary in response.changed if self._put(summary)}
+        for name in response.deleted:
+            self._told.discard(name)
+            if self.topics.pop(name, None) is not None:
+                changed.add(name)
+        if response.is_whole:
+            for name in self.topics.keys() - self._told:  # deleted while nobody told
+                del self.topics[name]
+                changed.add(name)
+            self.is_current = True
+        return changed
+
+    def take_created(self, record: records_pb2.TopicRecord) -> None:
+        """A topic that was just made, before the stream tells it: so that nobody makes it again."""
+        if record.name not in self.topics:
+            self._put(broker_pb2.TopicSummary(topic=record))
+
+    def _put(self, summary: broker_pb2.TopicSummary) -> bool:
+        record = summary.topic
+        self._told.add(record.name)
+        known = self.topics.get(record.name)
+        is_same = known is not None and known.incarnation == record.incarnation
+        chains = dict(known.chains) if known is not None and is_same else {}
+        view = TopicView(
+            name=record.name,
+            incarnation=record.incarnation,
+            phase=_PHASES.get(record.state, "CREATING"),
+            settings=_settings(record.settings),
+            partition_count=len(record.partition_ids),
+            chains=_merged(chains, summary.chains),
+        )
+        self.topics[record.name] = view
+        return view != known
+
+
+def _merged(chains: dict[int, ChainView], told: Iterable[broker_pb2.ChainSummary]) -> dict[int, ChainView]:
+    """Newer versions take the place of older ones; an older one that comes late changes nothing."""
+    for chain in told:
+        known = chains.get(chain.partition)
+        if known is not None and chain.epoch < known.epoch:
+            continue
+        chains[chain.partition] = ChainView(
+            partition=chain.partition,
+            epoch=chain.epoch,
+            segment=chain.segment,
+            group=chain.group,
+            master=chain.master,
+            segment_count=chain.segment_count,
+            one_copy_count=chain.one_copy_count,
+            unsettled_count=chain.unsettled_count,
+            lost_count=chain.lost_count,
+            sealed_messages=chain.sealed_messages,
+        )
+    return chains
+
+
+def _settings(settings: records_pb2.TopicSettings) -> TopicSettings:
+    return TopicSettings(
+        flush=settings.flush,
+        retention_ms=settings.retention_ms,
+        batch_size_bytes_max=settings.batch_size_bytes_max,
+        message_size_bytes_max=settings.message_size_bytes_max,
+        chain_width=settings.chain_width,
+    )
+
+
+def settings_message(settings: TopicSettings) -> records_pb2.TopicSettings:
+    """The settings as the brokers take them."""
+    return records_pb2.TopicSettings(
+        flush=settings.flush,
+        retention_ms=settings.retention_ms,
+        batch_size_bytes_max=settings.batch_size_bytes_max,
+        message_size_bytes_max=settings.message_size_bytes_max,
+        chain_width=settings.chain_width,
+    )

@@ -1,0 +1,286 @@
+"""Brokers and an API in memory: what the topic side of the operator sees of the world."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import itertools
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from seriatim_api.errors import (
+    PreconditionError,
+    SeriatimError,
+    TopicExistsError,
+    UnavailableError,
+    UnknownGroupError,
+    UnknownTopicError,
+)
+from seriatim_api.v1 import broker_pb2, records_pb2
+from seriatim_operator.cluster.kinds import Kind, kind_of
+from seriatim_operator.cluster.kube import ConflictError, KubeError
+from seriatim_operator.reconcile.cache import Cache
+
+Manifest = dict[str, Any]
+
+
+class MemoryBrokers:
+    """Brokers of one cluster that keep topics and groups as real ones do, and tell of them on a stream."""
+
+    def __init__(self) -> None:
+        self.topics: dict[str, broker_pb2.TopicSummary] = {}
+        self.groups: dict[tuple[str, str], list[broker_pb2.GroupPartition]] = {}
+        self.calls: list[str] = []
+        self.refusal: SeriatimError | None = None
+        self.are_silent = False
+        self._ids = itertools.count(1)
+        self._watchers: list[asyncio.Queue[broker_pb2.WatchTopicsResponse | None]] = []
+
+    def _called(self, what: str) -> None:
+        if self.are_silent:
+            raise UnavailableError("nobody answers")
+        self.calls.append(what)
+        if self.refusal is not None:
+            raise self.refusal
+
+    # ---- what the operator calls ----
+
+    async def create_topic(
+        self, name: str, partition_count: int, settings: records_pb2.TopicSettings, incarnation: str
+    ) -> records_pb2.TopicRecord:
+        self._called(f"create {name} {partition_count}")
+        known = self.topics.get(name)
+        if known is not None:
+            if known.topic.incarnation != incarnation:
+                raise TopicExistsError(f"there is a topic {name!r} already", topic=name)
+            return known.topic
+        self.put(name, partition_count, settings, incarnation)
+        return self.topics[name].topic
+
+    async def update_topic(self, request: broker_pb2.UpdateTopicRequest) -> records_pb2.TopicRecord:
+        self._called(f"update {request.name} {request.partition_count} {' '.join(request.settings_mask)}".strip())
+        summary = self._meant(request.name, request.incarnation)
+        for name in request.settings_mask:
+            setattr(summary.topic.settings, name, getattr(request.settings, name))
+        self._grow(summary, request.partition_count)
+        self.tell(request.name)
+        return summary.topic
+
+    async def delete_topic(self, name: str, incarnation: str) -> None:
+        self._called(f"delete {name}")
+        self._meant(name, incarnation)
+        self.drop(name)
+
+    async def watch_topics(self) -> AsyncIterator[broker_pb2.WatchTopicsResponse]:
+        if self.are_silent:
+            raise UnavailableError("nobody answers")
+        queue: asyncio.Queue[broker_pb2.WatchTopicsResponse | None] = asyncio.Queue()
+        self._watchers.append(queue)
+        yield broker_pb2.WatchTopicsResponse(changed=list(self.topics.values()), is_whole=True)
+        while (response := await queue.get()) is not None:
+            yield response
+        raise UnavailableError("the broker ended the watch")
+
+    async def create_consumer_group(self, topic: str, group: str, start: broker_pb2.StartPosition.ValueType) -> bool:
+        self._called(f"create group {topic} {group} {broker_pb2.StartPosition.Name(start)}")
+        if topic not in self.topics:
+            raise UnknownTopicError(f"there is no topic {topic!r}", topic=topic)
+        is_new = (topic, group) not in self.groups
+        self.groups.setdefault((topic, group), [broker_pb2.GroupPartition(has_cursor=True)])
+        return is_new
+
+    async def delete_consumer_group(self, topic: str, group: str) -> None:
+        self._called(f"delete group {topic} {group}")
+        if (topic, group) not in self.groups:
+            raise UnknownGroupError(f"no group {group!r}", group=group)
+        if any(partition.active_consumer for partition in self.groups[topic, group]):
+            raise PreconditionError("somebody consumes")
+        del self.groups[topic, group]
+
+    async def describe_consumer_group(self, topic: str, group: str) -> list[broker_pb2.GroupPartition]:
+        if self.are_silent:
+            raise UnavailableError("nobody answers")
+        if topic not in self.topics:
+            raise UnknownTopicError(f"there is no topic {topic!r}", topic=topic)
+        if (topic, group) not in self.groups:
+            raise UnknownGroupError(f"no group {group!r}", group=group)
+        return self.groups[topic, group]
+
+    # ---- what happens behind the operator ----
+
+    def put(
+        self, name: str, partitions: int, settings: records_pb2.TopicSettings | None = None, incarnation: str = ""
+    ) -> broker_pb2.TopicSummary:
+        """Make a topic."""
+        record = records_pb2.TopicRecord(
+            name=name,
+            incarnation=incarnation or f"{next(self._ids):032x}",
+            state=records_pb2.TOPIC_STATE_READY,
+            settings=settings or default_settings(),
+        )
+        summary = self.topics[name] = broker_pb2.TopicSummary(topic=record)
+        self._grow(summary, partitions)
+        self.tell(name)
+        return summary
+
+    def drop(self, name: str) -> None:
+        """Delete a topic."""
+        del self.topics[name]
+        self._send(broker_pb2.WatchTopicsResponse(deleted=[name]))
+
+    def switch(self, name: str, partition: int, group: str) -> None:
+        """Open the partition's next segment elsewhere."""
+        chain = self.topics[name].chains[partition]
+        chain.epoch += 1
+        chain.segment += 1
+        chain.segment_count += 1
+        chain.group, chain.master = group, f"{group}-0"
+        self.tell(name)
+
+    def tell(self, name: str) -> None:
+        """Have the watchers told of a topic as it is now."""
+        self._send(broker_pb2.WatchTopicsResponse(changed=[self.topics[name]]))
+
+    def silence(self, *, are_silent: bool) -> None:
+        """End all streams and answer nobody, or answer again."""
+        self.are_silent = are_silent
+        watchers, self._watchers = self._watchers, []
+        for watcher in watchers:
+            watcher.put_nowait(None)
+
+    def _send(self, response: broker_pb2.WatchTopicsResponse) -> None:
+        for watcher in self._watchers:
+            watcher.put_nowait(copy.deepcopy(response))
+
+    def _meant(self, name: str, incarnation: str) -> broker_pb2.TopicSummary:
+        summary = self.topics.get(name)
+        if summary is None:
+            raise UnknownTopicError(f"there is no topic {name!r}", topic=name)
+        if incarnation not in ("", summary.topic.incarnation):
+            raise PreconditionError(f"topic {name!r} was deleted and made anew")
+        return summary
+
+    def _grow(self, summary: broker_pb2.TopicSummary, partitions: int) -> None:
+        for number in range(len(summary.topic.partition_ids), partitions):
+            id_ = next(self._ids)
+            summary.topic.partition_ids.append(id_)
+            group = f"g{number % 2}"
+            summary.chains.append(
+                broker_pb2.ChainSummary(
+                    partition=number, partition_id=id_, epoch=1, group=group, master=f"{group}-0", segment_count=1
+                )
+            )
+
+
+def default_settings() -> records_pb2.TopicSettings:
+    """What an object without further words asks for."""
+    return records_pb2.TopicSettings(
+        flush=True,
+        retention_ms=72 * 3_600_000,
+        batch_size_bytes_max=1 << 20,
+        message_size_bytes_max=1 << 20,
+        chain_width=5,
+    )
+
+
+@dataclass
+class MemoryApi:
+    """An API server for objects of our kinds: versions, finalizers, the status apart; it feeds the cache at once."""
+
+    cache: Cache
+    objects: dict[tuple[str, str, str], Manifest] = field(default_factory=dict)
+    status_writes: list[tuple[str, Manifest]] = field(default_factory=list)
+    events: list[tuple[str, str, str]] = field(default_factory=list)
+    failures: list[KubeError] = field(default_factory=list)
+    versions: Any = field(default_factory=lambda: itertools.count(1))
+
+    # ---- what users do ----
+
+    def create(self, manifest: Manifest, *, age: int = 0) -> Manifest:
+        """Make an object; `age` in seconds tells which is older."""
+        made = copy.deepcopy(manifest)
+        number = next(self.versions)
+        created = datetime.fromtimestamp(1_800_000_000 - age, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        made["metadata"] = {
+            "namespace": "default",
+            "uid": f"uid-{number}",
+            "generation": 1,
+            "creationTimestamp": created,
+            **made["metadata"],
+        }
+        return self._store(made)
+
+    def change(self, kind: str, name: str, /, **spec: object) -> None:
+        """Change fields of the spec."""
+        found = self.objects[kind, "default", name]
+        found["spec"] = {**found["spec"], **spec}
+        found["metadata"]["generation"] += 1
+        self._store(found)
+
+    def remove(self, kind: str, name: str) -> None:
+        """Ask for an object's deletion."""
+        found = self.objects[kind, "default", name]
+        found["metadata"]["deletionTimestamp"] = "2026-11-20T00:00:00Z"
+        self._store(found)
+
+    # ---- what the operator calls ----
+
+    async def get(self, kind: Kind, namespace: str | None, name: str) -> Manifest | None:
+        found = self.objects.get((kind.kind, namespace or "", name))
+        return copy.deepcopy(found) if found is not None else None
+
+    async def list(self, kind: Kind, namespace: str | None, selector: str = "") -> list[Manifest]:
+        raise NotImplementedError
+
+    async def apply(self, manifest: Manifest) -> Manifest:
+        raise NotImplementedError
+
+    async def apply_status(self, manifest: Manifest) -> Manifest:
+        self._fail()
+        found = self._found(kind_of(manifest), manifest["metadata"])
+        if found["metadata"]["uid"] != manifest["metadata"]["uid"]:
+            raise ConflictError(409, "Conflict", "another object has the name")
+        found["status"] = copy.deepcopy(manifest["status"])
+        self.status_writes.append((found["metadata"]["name"], found["status"]))
+        return copy.deepcopy(self._store(found))
+
+    async def merge(self, kind: Kind, namespace: str | None, name: str, patch: Manifest) -> Manifest:
+        self._fail()
+        found = self._found(kind, {"namespace": namespace, "name": name})
+        metadata = dict(patch["metadata"])
+        if metadata.pop("resourceVersion") != found["metadata"]["resourceVersion"]:
+            raise ConflictError(409, "Conflict", "it changed")
+        found["metadata"].update(metadata)
+        return copy.deepcopy(self._store(found))
+
+    async def delete(
+        self, kind: Kind, namespace: str | None, name: str, *, uid: str, grace_s: int | None = None, version: str = ""
+    ) -> bool:
+        raise NotImplementedError
+
+    async def event(self, about: Manifest, type_: str, reason: str, note: str, related: Manifest | None = None) -> None:
+        self.events.append((about["metadata"]["name"], type_, reason))
+
+    def _fail(self) -> None:
+        if self.failures:
+            raise self.failures.pop(0)
+
+    def _found(self, kind: Kind, metadata: Manifest) -> Manifest:
+        found = self.objects.get((kind.kind, metadata["namespace"], metadata["name"]))
+        if found is None:
+            raise KubeError(404, "NotFound", "it is gone")
+        return copy.deepcopy(found)
+
+    def _store(self, manifest: Manifest) -> Manifest:
+        metadata = manifest["metadata"]
+        metadata["resourceVersion"] = str(next(self.versions))
+        key = (manifest["kind"], metadata["namespace"], metadata["name"])
+        if metadata.get("deletionTimestamp") and not metadata.get("finalizers"):
+            self.objects.pop(key, None)
+            self.cache.drop(manifest["kind"], manifest)
+        else:
+            self.objects[key] = manifest
+            self.cache.put(manifest["kind"], copy.deepcopy(manifest))
+        return manifest

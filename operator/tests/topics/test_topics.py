@@ -1,0 +1,438 @@
+"""Topics from object to brokers and back: the whole topic side, over brokers and an API in memory."""
+
+from __future__ import annotations
+
+import pytest
+from seriatim_api.errors import BadRequestError, StaleOperatorError
+from seriatim_api.v1 import records_pb2
+from seriatim_operator.cluster.kube import KubeError
+from seriatim_operator.plan.topics import TOPIC_FINALIZER
+from seriatim_operator.status.reasons import TOPIC
+
+from ..spec.objects import good
+from .doubles import default_settings
+from .world import World
+
+
+async def test_an_object_becomes_a_topic_with_one_write(world: World) -> None:
+    world.topic(partitions=3)
+    await world.settle()
+    assert world.brokers.calls == ["create events 3"]
+    assert world.reasons() == {"Ready": ("True", "Accepting"), "ChainHealthy": ("True", "TwoCopies")}
+    status = world.the_topic().status
+    assert (status.topic_name, status.partitions, status.segments, status.state) == ("events", 3, 3, "Healthy")
+    assert status.groups == ("g0", "g1")
+    assert [chain.master for chain in status.chains] == ["g0-0", "g1-0", "g0-0"]
+    assert world.writes == 1
+    assert world.told() == ["TopicCreated"]
+
+
+async def test_settings_arrive_in_the_brokers_units(world: World) -> None:
+    world.topic(durability="Replicated", retention="1d", batchSizeBytesMax=2048, messageSizeBytesMax=100, chainWidth=3)
+    await world.settle()
+    assert world.brokers.topics["events"].topic.settings == records_pb2.TopicSettings(
+        flush=False, retention_ms=86_400_000, batch_size_bytes_max=2048, message_size_bytes_max=100, chain_width=3
+    )
+
+
+async def test_the_brokers_name_may_be_another_one(world: World) -> None:
+    world.topic(name="Order_Events")
+    await world.settle()
+    assert "Order_Events" in world.brokers.topics
+    assert world.the_topic().status.topic_name == "Order_Events"
+
+
+# ---- growth, settings, drift ----
+
+
+async def test_growth_and_settings_reach_the_brokers(world: World) -> None:
+    world.topic()
+    await world.settle()
+    world.api.change("Topic", "events", partitions=4, retention="Forever")
+    await world.settle()
+    assert world.brokers.calls[1:] == ["update events 4 retention_ms"]
+    assert world.brokers.topics["events"].topic.settings.retention_ms == 0
+    assert world.the_topic().status.partitions == 4
+    assert world.the_topic().status.observed_generation == 2
+    assert world.told() == ["TopicCreated", "TopicUpdated"]
+
+
+async def test_what_was_changed_behind_the_operator_is_changed_back(world: World) -> None:
+    world.topic()
+    await world.settle()
+    world.brokers.topics["events"].topic.settings.retention_ms = 5
+    world.brokers.tell("events")
+    await world.settle()
+    assert world.brokers.topics["events"].topic.settings.retention_ms == 72 * 3_600_000
+    assert world.told() == ["TopicCreated", "DriftReverted"]
+
+
+async def test_partitions_added_behind_the_operator_stay_and_are_told(world: World) -> None:
+    world.topic()
+    await world.settle()
+    world.brokers._grow(world.brokers.topics["events"], 8)
+    world.brokers.tell("events")
+    await world.settle()
+    assert world.reasons()["Ready"] == ("False", "MorePartitions")
+    assert "say partitions: 8" in world.the_topic().status.condition("Ready").message  # type: ignore[union-attr]
+    world.api.change("Topic", "events", partitions=8)
+    await world.settle()
+    assert world.reasons()["Ready"] == ("True", "Accepting")
+
+
+async def test_a_topic_deleted_behind_the_operator_is_made_again_as_another_one(world: World) -> None:
+    world.topic()
+    await world.settle()
+    first = world.the_topic().status.incarnation
+    world.brokers.drop("events")
+    await world.settle()
+    second = world.the_topic().status.incarnation
+    assert first != second == world.brokers.topics["events"].topic.incarnation
+    assert world.told() == ["TopicCreated", "TopicRecreated"]
+
+
+async def test_a_topic_replaced_behind_the_operator_is_taken_over(world: World) -> None:
+    world.topic()
+    await world.settle()
+    world.brokers.drop("events")
+    made = world.brokers.put("events", 1)
+    await world.settle()
+    assert world.the_topic().status.incarnation == made.topic.incarnation
+    assert world.told() == ["TopicCreated", "TopicReplaced"]
+
+
+# ---- adoption ----
+
+
+async def test_a_topic_that_was_there_is_adopted(world: World) -> None:
+    made = world.brokers.put("events", 2)
+    world.topic(partitions=4)
+    await world.settle()
+    assert world.brokers.calls == ["update events 4"]
+    assert world.the_topic().status.incarnation == made.topic.incarnation
+    assert world.reasons()["Ready"] == ("True", "Accepting")
+    assert "TopicAdopted" in world.told()
+
+
+async def test_a_topic_of_another_durability_is_not_adopted(world: World) -> None:
+    settings = default_settings()
+    settings.flush = False
+    world.brokers.put("events", 1, settings)
+    world.topic(deletionPolicy="Delete")
+    await world.settle()
+    assert world.reasons()["Ready"] == ("False", "OtherDurability")
+    assert world.the_topic().status.incarnation == ""
+    world.api.remove("Topic", "events")
+    await world.settle()
+    assert "events" in world.brokers.topics, "it never was the object's"
+    assert not world.has("Topic", "events")
+
+
+async def test_a_lost_answer_of_a_creation_makes_no_second_topic(world: World) -> None:
+    """The first operator made the topic and died before it wrote anything down."""
+    world.topic()
+    await world.settle()
+    status = world.api.objects["Topic", "default", "events"].pop("status")
+    incarnation = world.brokers.topics["events"].topic.incarnation
+    world.api._store(world.api.objects["Topic", "default", "events"])
+    await world.restart()
+    await world.settle()
+    assert world.the_topic().status.incarnation == incarnation == status["incarnation"]
+    assert world.brokers.calls == ["create events 1"]
+    assert "TopicAdopted" not in world.told()
+
+
+# ---- deletion ----
+
+
+async def test_deleting_the_object_keeps_the_topic_by_default(world: World) -> None:
+    world.topic()
+    await world.settle()
+    assert world.the_topic().metadata.finalizers == ()
+    world.api.remove("Topic", "events")
+    await world.settle()
+    assert not world.has("Topic", "events")
+    assert "events" in world.brokers.topics
+
+
+async def test_deleting_the_object_deletes_the_topic_where_it_says_so(world: World) -> None:
+    world.topic(deletionPolicy="Delete")
+    await world.settle()
+    assert world.the_topic().metadata.finalizers == (TOPIC_FINALIZER,)
+    world.api.remove("Topic", "events")
+    await world.settle()
+    assert not world.has("Topic", "events")
+    assert world.brokers.topics == {}
+    assert world.brokers.calls == ["create events 1", "delete events"]
+    assert world.told() == ["TopicCreated", "TopicDeleted"]
+
+
+async def test_the_finalizer_follows_the_policy(world: World) -> None:
+    world.topic()
+    await world.settle()
+    world.api.change("Topic", "events", deletionPolicy="Delete")
+    await world.settle()
+    assert world.the_topic().metadata.finalizers == (TOPIC_FINALIZER,)
+    world.api.change("Topic", "events", deletionPolicy="Retain")
+    await world.settle()
+    assert world.the_topic().metadata.finalizers == ()
+
+
+async def test_a_topic_that_took_the_name_since_is_kept(world: World) -> None:
+    """The object goes while nobody looks, and so does its topic; somebody else makes one of that name."""
+    world.topic(deletionPolicy="Delete")
+    await world.settle()
+    await world.reconciler.close()
+    world.brokers.drop("events")
+    world.brokers.put("events", 1)
+    world.api.remove("Topic", "events")
+    await world.restart()
+    await world.settle()
+    assert "events" in world.brokers.topics
+    assert not world.has("Topic", "events")
+    assert world.told()[-1] == "TopicKept"
+
+
+async def test_nothing_is_deleted_if_the_api_does_not_say_so_any_more(world: World) -> None:
+    """The cache is behind: the object was made anew, and only its predecessor was deleted."""
+    world.topic(deletionPolicy="Delete")
+    await world.settle()
+    key = ("Topic", "default", "events")
+    stale = {**world.api.objects[key]}
+    stale["metadata"] = {**stale["metadata"], "deletionTimestamp": "2026-11-20T00:00:00Z", "resourceVersion": "999999"}
+    world.cache.put("Topic", stale)
+    await world.settle()
+    assert "events" in world.brokers.topics
+    assert "delete events" not in world.brokers.calls
+
+
+async def test_an_object_of_a_cluster_that_is_gone_goes_without_its_topic(world: World) -> None:
+    world.topic(deletionPolicy="Delete")
+    await world.settle()
+    world.api.remove("BrokerCluster", "orders")
+    world.api.remove("Topic", "events")
+    await world.settle()
+    assert not world.has("Topic", "events")
+    assert "events" in world.brokers.topics
+
+
+async def test_a_cluster_that_is_only_missing_from_the_cache_lets_nothing_go(world: World) -> None:
+    world.topic(deletionPolicy="Delete")
+    await world.settle()
+    world.cache.drop("BrokerCluster", world.api.objects["BrokerCluster", "default", "orders"])
+    world.api.remove("Topic", "events")
+    await world.settle()
+    assert world.has("Topic", "events"), "its topic is still to be deleted"
+
+
+# ---- conflicts ----
+
+
+async def test_the_oldest_of_two_objects_has_the_topic(world: World) -> None:
+    world.topic("young", name="Events")
+    world.topic("old", name="Events", age=60)
+    await world.settle()
+    assert world.reasons("old")["Ready"] == ("True", "Accepting")
+    assert world.reasons("young")["Ready"] == ("False", "ResourceConflict")
+    assert "managed by default/old" in world.the_topic("young").status.condition("Ready").message  # type: ignore[union-attr]
+    assert world.brokers.calls == ["create Events 1"]
+
+
+async def test_when_the_owner_goes_the_other_one_has_the_topic_and_its_messages(world: World) -> None:
+    world.topic("young", name="Events")
+    world.topic("old", name="Events", age=60, deletionPolicy="Delete")
+    await world.settle()
+    incarnation = world.brokers.topics["Events"].topic.incarnation
+    world.api.remove("Topic", "old")
+    await world.settle()
+    assert not world.has("Topic", "old")
+    assert world.brokers.topics["Events"].topic.incarnation == incarnation
+    assert world.reasons("young")["Ready"] == ("True", "Accepting")
+
+
+async def test_an_object_that_stood_for_another_topic_is_refused(world: World) -> None:
+    world.topic()
+    await world.settle()
+    world.api.change("Topic", "events", name="Other")  # the API server refuses this; a restored backup may not
+    await world.settle()
+    assert world.reasons()["Ready"] == ("False", "RenameRefused")
+    assert list(world.brokers.topics) == ["events"]
+
+
+# ---- what does not answer, and what refuses ----
+
+
+async def test_what_the_brokers_refuse_is_reported_and_tried_again(world: World) -> None:
+    world.brokers.refusal = BadRequestError("not that")
+    world.topic()
+    await world.settle()
+    assert world.reasons()["Ready"] == ("False", "Refused")
+    world.brokers.refusal = None
+    await world.settle(120)
+    assert world.reasons()["Ready"] == ("True", "Accepting")
+
+
+async def test_an_operator_that_is_too_old_ends(world: World) -> None:
+    world.brokers.refusal = StaleOperatorError("a newer operator acts")
+    world.topic()
+    with pytest.raises(StaleOperatorError):
+        await world.settle()
+
+
+async def test_short_silence_writes_nothing_and_long_silence_once(world: World) -> None:
+    world.topic()
+    await world.settle()
+    world.brokers.silence(are_silent=True)
+    await world.settle(30)
+    assert world.writes == 1
+    await world.settle(60)
+    assert world.reasons() == {"Ready": ("Unknown", "BrokersSilent"), "ChainHealthy": ("True", "TwoCopies")}
+    assert world.the_topic().status.partitions == 1, "what was known stays"
+    await world.settle(600)
+    assert world.writes == 2
+    world.brokers.silence(are_silent=False)
+    await world.settle()
+    assert world.reasons()["Ready"] == ("True", "Accepting")
+    assert world.writes == 3
+
+
+async def test_an_object_applied_while_nobody_answers_is_told_so_and_served_later(world: World) -> None:
+    world.brokers.silence(are_silent=True)
+    world.topic()
+    await world.settle()
+    assert world.reasons()["Ready"] == ("Unknown", "BrokersSilent")
+    assert world.the_topic().status.observed_generation == 0
+    world.brokers.silence(are_silent=False)
+    await world.settle()
+    assert world.reasons()["Ready"] == ("True", "Accepting")
+
+
+async def test_a_paused_cluster_is_left_alone(world: World) -> None:
+    world.topic()
+    await world.settle()
+    world.api.change("BrokerCluster", "orders", paused=True)
+    world.api.change("Topic", "events", partitions=4)
+    world.topic("later", deletionPolicy="Delete")
+    await world.settle()
+    assert world.brokers.calls == ["create events 1"]
+    assert world.reasons("later")["Ready"] == ("Unknown", "Paused")
+    world.api.change("BrokerCluster", "orders", paused=False)
+    await world.settle()
+    assert world.brokers.calls == ["create events 1", "update events 4", "create later 1"]
+
+
+async def test_an_object_without_a_cluster_waits_for_one(world: World) -> None:
+    world.api.remove("BrokerCluster", "orders")
+    world.topic()
+    await world.settle()
+    assert world.reasons()["Ready"] == ("False", "ClusterNotFound")
+    world.api.create(good("BrokerCluster"))
+    await world.settle()
+    assert world.reasons()["Ready"] == ("True", "Accepting")
+
+
+async def test_an_object_that_cannot_be_read_is_told_so_once_and_holds_up_nobody(world: World) -> None:
+    world.topic("broken", partitions="many")
+    world.topic()
+    await world.settle()
+    assert world.reasons()["Ready"] == ("True", "Accepting")
+    broken = world.api.objects["Topic", "default", "broken"]
+    assert broken["status"]["conditions"][0]["reason"] == "InvalidSpec"
+    assert "spec.partitions" in broken["status"]["conditions"][0]["message"]
+    await world.settle(300)
+    assert [name for name, _ in world.api.status_writes].count("broken") == 1
+
+
+@pytest.mark.parametrize("status", [0, 409, 500])
+async def test_a_write_that_fails_comes_again(status: int, world: World) -> None:
+    world.api.failures = [KubeError(status, "Failed", "not now")] * 3
+    world.topic(deletionPolicy="Delete")
+    await world.settle(10)
+    assert world.reasons()["Ready"] == ("True", "Accepting")
+    assert world.brokers.calls == ["create events 1"]
+
+
+# ---- the status is written on transitions only ----
+
+
+async def test_a_switch_is_a_transition_and_a_count_of_messages_is_none(world: World) -> None:
+    world.topic()
+    await world.settle()
+    world.brokers.topics["events"].chains[0].sealed_messages = 5
+    world.brokers.tell("events")
+    await world.settle()
+    assert world.writes == 1
+    world.brokers.switch("events", 0, "g7")
+    await world.settle()
+    assert world.writes == 2
+    status = world.the_topic().status
+    assert (status.segments, status.groups, status.sealed_messages) == (2, ("g7",), 5)
+
+
+async def test_many_changes_at_once_are_one_write(world: World) -> None:
+    world.topic(partitions=50)
+    await world.settle()
+    for partition in range(50):
+        world.brokers.switch("events", partition, "g3")
+    await world.settle()
+    assert world.writes == 2
+
+
+@pytest.mark.parametrize(
+    ("count", "state", "reason"),
+    [
+        ("one_copy_count", "OneCopy", ("False", "OneCopy")),
+        ("unsettled_count", "Unsettled", ("False", "Unsettled")),
+        ("lost_count", "Lost", ("False", "Lost")),
+    ],
+)
+async def test_what_is_wrong_with_a_chain_is_told_until_it_is_repaired(
+    count: str, state: str, reason: tuple[str, str], world: World
+) -> None:
+    world.topic(partitions=3)
+    await world.settle()
+    chain = world.brokers.topics["events"].chains[1]
+    setattr(chain, count, 1)
+    world.brokers.tell("events")
+    await world.settle()
+    assert world.the_topic().status.state == state
+    assert world.reasons()["ChainHealthy"] == reason
+    assert world.reasons()["Ready"] == ("True", "Accepting"), "it goes on accepting"
+    setattr(chain, count, 0)
+    world.brokers.tell("events")
+    await world.settle()
+    assert world.the_topic().status.state == "Healthy"
+
+
+async def test_a_new_operator_over_many_topics_writes_nothing(world: World) -> None:
+    for number in range(300):
+        world.topic(f"events-{number}")
+    await world.settle()
+    assert world.writes == 300
+    await world.restart()
+    await world.settle()
+    assert world.writes == 300
+    assert len(world.brokers.calls) == 300
+
+
+async def test_the_stream_breaks_and_what_happened_meanwhile_is_found(world: World) -> None:
+    world.topic("a")
+    world.topic("b")
+    await world.settle()
+    world.brokers.silence(are_silent=True)
+    world.brokers.switch("a", 0, "g9")
+    world.brokers.drop("b")
+    await world.settle(1)
+    assert world.brokers.calls == ["create a 1", "create b 1"], "nothing is done on old knowledge"
+    world.brokers.silence(are_silent=False)
+    await world.settle()
+    assert world.the_topic("a").status.groups == ("g9",)
+    assert world.brokers.calls == ["create a 1", "create b 1", "create b 1"]
+
+
+async def test_reasons_are_of_the_closed_list(world: World) -> None:
+    """Every reason that the tests above bring about is in the table; this one walks the usual ones."""
+    world.topic()
+    await world.settle()
+    for condition in world.the_topic().status.conditions:
+        assert condition.reason in TOPIC[condition.type]

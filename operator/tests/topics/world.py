@@ -1,0 +1,96 @@
+"""A cluster `orders` with its brokers, an API and the topic side of the operator, run until nothing is due."""
+
+from __future__ import annotations
+
+import asyncio
+
+from seriatim_operator.reconcile.cache import Cache
+from seriatim_operator.reconcile.topics import TopicsReconciler
+from seriatim_operator.spec import ConsumerGroup, Topic
+
+from ..spec.objects import changed, good
+from .doubles import MemoryApi, MemoryBrokers
+
+SETTLE_TURNS = 20
+"""Turns of the loop in which everything that can happen at one time happens."""
+
+
+class World:
+    """What the tests of this folder act on; time passes only when they say so."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+        self.cache = Cache()
+        self.api = MemoryApi(self.cache)
+        self.brokers = MemoryBrokers()
+        self.reconciler = self._new_reconciler()
+        self.api.create(good("BrokerCluster"))
+
+    def _new_reconciler(self) -> TopicsReconciler:
+        self._woken = True
+        self._due_s: float | None = None
+        return TopicsReconciler(self.api, self.cache, lambda _n, _c: self.brokers, self._wake, lambda: self.now_s)
+
+    def _wake(self, _key: object, _after_s: float) -> None:
+        self._woken = True
+
+    async def restart(self) -> None:
+        """Another operator process, which remembers nothing."""
+        await self.reconciler.close()
+        self.reconciler = self._new_reconciler()
+
+    async def settle(self, for_s: float = 5.0) -> None:
+        """Run passes for so long, as the work queue would."""
+        end_s = self.now_s + for_s
+        self._woken = True
+        while True:
+            for _ in range(SETTLE_TURNS):
+                await asyncio.sleep(0)
+                if self._woken or (self._due_s is not None and self._due_s <= self.now_s):
+                    self._woken = False
+                    again_s = await self.reconciler.reconcile("default", "orders")
+                    self._due_s = None if again_s is None else self.now_s + again_s
+            if self.now_s >= end_s:
+                return
+            self.now_s = min(end_s, max(self._due_s or end_s, self.now_s + 0.1))
+
+    # ---- objects ----
+
+    def topic(self, object_name: str = "events", /, *, age: int = 0, **spec: object) -> None:
+        """Apply a Topic."""
+        manifest = good("Topic", object_name)
+        for field, value in spec.items():
+            manifest = changed(manifest, f"spec.{field}", value)
+        self.api.create(manifest, age=age)
+
+    def consumer_group(self, object_name: str = "billing", /, *, age: int = 0, **spec: object) -> None:
+        """Apply a ConsumerGroup."""
+        manifest = good("ConsumerGroup", object_name)
+        for field, value in spec.items():
+            manifest = changed(manifest, f"spec.{field}", value)
+        self.api.create(manifest, age=age)
+
+    def the_topic(self, name: str = "events") -> Topic:
+        """The Topic as it is now."""
+        return Topic.from_manifest(self.api.objects["Topic", "default", name])
+
+    def the_group(self, name: str = "billing") -> ConsumerGroup:
+        """The ConsumerGroup as it is now."""
+        return ConsumerGroup.from_manifest(self.api.objects["ConsumerGroup", "default", name])
+
+    def has(self, kind: str, name: str) -> bool:
+        """Whether the object is still there."""
+        return (kind, "default", name) in self.api.objects
+
+    def reasons(self, name: str = "events") -> dict[str, tuple[str, str]]:
+        """Status and reason of each condition of a Topic."""
+        return {c.type: (c.status, c.reason) for c in self.the_topic(name).status.conditions}
+
+    def told(self) -> list[str]:
+        """Reasons of the events that were posted."""
+        return [reason for _, _, reason in self.api.events]
+
+    @property
+    def writes(self) -> int:
+        """How often a status was written."""
+        return len(self.api.status_writes)
