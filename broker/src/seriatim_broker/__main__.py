@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
-from .grpc_polling import poll_in_one_thread
+from .grpc_settings import prepare_grpc
 
-poll_in_one_thread()
+prepare_grpc()
 
 from .commands import broker, coordinator, standalone  # noqa: E402 - they import gRPC
 

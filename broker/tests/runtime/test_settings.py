@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from seriatim_api.errors import BadRequestError
+from seriatim_api.tls import TlsFiles
 from seriatim_broker.settings import load
 
 GIVEN: dict[str, Any] = {
@@ -72,3 +73,35 @@ def test_settings_do_not_change() -> None:
     settings = load(GIVEN, None, {})
     with pytest.raises(ValueError, match="frozen"):
         settings.cluster = "other"
+
+
+TLS = {"tls_ca": "/tls/ca.crt", "tls_cert": "/tls/tls.crt", "tls_key": "/tls/tls.key"}
+
+
+def test_tls_is_all_three_files_or_plain_text() -> None:
+    assert load(GIVEN, None, {}).tls_files is None
+    files = load({**GIVEN, **TLS}, None, {}).tls_files
+    assert files == TlsFiles(Path("/tls/ca.crt"), Path("/tls/tls.crt"), Path("/tls/tls.key"))
+    for missing in TLS:
+        some = {name: value for name, value in TLS.items() if name != missing}
+        with pytest.raises(BadRequestError, match="all three, or none"):
+            load({**GIVEN, **some}, None, {})
+    with pytest.raises(BadRequestError, match="tls_client_auth"):
+        load({**GIVEN, **TLS, "tls_client_auth": "perhaps"}, None, {})
+
+
+def test_the_coordinator_may_want_no_certificate_but_shows_one() -> None:
+    assert load(GIVEN, None, {}).coordinator_tls_files is None
+    only = load({**GIVEN, "coordinator_tls_ca": "/e/ca"}, None, {})
+    assert only.coordinator_tls_files == TlsFiles(Path("/e/ca"))
+    pair = {"coordinator_tls_cert": "/e/c", "coordinator_tls_key": "/e/k"}
+    both = load({**GIVEN, **pair, "coordinator_tls_ca": "/e/ca"}, None, {})
+    assert both.coordinator_tls_files == TlsFiles(Path("/e/ca"), Path("/e/c"), Path("/e/k"))
+    with pytest.raises(BadRequestError, match="coordinator_tls_ca is missing"):
+        load({**GIVEN, **pair}, None, {})
+    with pytest.raises(BadRequestError, match="come together"):
+        load({**GIVEN, "coordinator_tls_ca": "/e/ca", "coordinator_tls_key": "/e/k"}, None, {})
+
+
+def test_what_is_meant_for_clients_in_the_environment_is_no_slip() -> None:
+    assert load(GIVEN, None, {"SERIATIM_TLS_SERVER_NAME": "orders"}).tls_files is None

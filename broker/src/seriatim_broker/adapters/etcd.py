@@ -80,6 +80,10 @@ class EtcdCoordinator:
         self._pool = EndpointPool(config.endpoints, config.tls)
         self._version_checks: dict[str, asyncio.Task[None]] = {}
 
+    async def trouble(self) -> str:
+        """Why TLS keeps it from connecting, for people; empty if it does not."""
+        return await self._pool.trouble()
+
     async def get(self, key: str, *, deadline_s: float | None = None) -> KeyValue | None:
         """See `Coordinator.get`."""
         request = rpc_pb2.RangeRequest(key=encode_key(key))

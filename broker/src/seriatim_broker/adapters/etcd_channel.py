@@ -16,12 +16,15 @@ from typing import Any, Final
 
 import grpc
 import structlog
-from aetcd.rpc import rpc_pb2_grpc
+from aetcd.rpc import rpc_pb2, rpc_pb2_grpc
 from seriatim_api.errors import CoordinatorUnavailableError, PreconditionError
-from seriatim_api.tls import TlsFiles, TlsSource
+from seriatim_api.tls import TlsFiles, TlsSource, explain
 
 _OLD_CHANNEL_GRACE_S: Final = 10.0
 """How long calls on a replaced channel may take to end; watches are cut then, and resume on the new one."""
+
+_TROUBLE_DEADLINE_S: Final = 0.1
+"""A channel that failed says so at once; one that is connecting is not asked for longer."""
 
 _CHANNEL_OPTIONS: Final = (
     ("grpc.initial_reconnect_backoff_ms", 20),
@@ -118,6 +121,22 @@ class EndpointPool:
         if endpoint in self._endpoints:
             self._preferred = (self._endpoints.index(endpoint) + 1) % len(self._endpoints)
 
+    async def trouble(self) -> str:
+        """Why TLS keeps connections from coming about; empty if it does not.
+
+        A channel does not say why it is not connected; a call that does not wait for it does.
+        """
+        if self._tls is None:
+            return ""
+        for endpoint in self._endpoints:
+            try:
+                await endpoint.maintenance.Status(rpc_pb2.StatusRequest(), timeout=_TROUBLE_DEADLINE_S)
+            except grpc.aio.AioRpcError as error:
+                cause = explain(error.details() or "", shows_certificate=self._tls.files.cert is not None)
+                if cause is not None:
+                    return f"at {endpoint.address} {cause}"
+        return ""
+
     async def close(self) -> None:
         """Close all channels; calls on them end as unavailable."""
         self._is_closed = True
@@ -143,7 +162,9 @@ class EndpointPool:
         if not done:
             self._check_open()
             names = ", ".join(self._addresses)
-            raise CoordinatorUnavailableError(f"no connection to the coordinator ({names}) in time")
+            trouble = await self.trouble()
+            because = f": {trouble}" if trouble else ""
+            raise CoordinatorUnavailableError(f"no connection to the coordinator ({names}) in time{because}")
 
     # -- channels and certificates ------------------------------------------------------------------------
 

@@ -205,6 +205,6 @@ def main(
     """Strictly ordered messages that outlive their brokers."""
     if ctx.invoked_subcommand in _OWN_COMMANDS:
         # gRPC would print each failed handshake, several a second; what failed is in our own errors.
-        os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+        os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     addresses, tls = resolve(bootstrap, TlsOptions(tls_ca, tls_cert, tls_key, tls_server_name))
     ctx.obj = Settings(bootstrap=addresses, as_json=output == "json", tls=tls)
