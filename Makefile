@@ -32,7 +32,7 @@ test-slow: $(SYNCED) ## the tests that take minutes (disks, whole clusters)
 test-faults: $(SYNCED) ## kill, freeze and cut a whole cluster of processes under checked traffic, and a quick demo
 	$(BIN)/python -m tools.run_tests --kind faults --package e2e
 
-check: lint types contracts proto-check crds-check docs-check ## everything that reads the code without running it
+check: lint types contracts proto-check crds-check chart-check docs-check ## everything that reads the code without running it
 
 lint: $(SYNCED) ## ruff
 	$(BIN)/ruff check .
@@ -52,6 +52,7 @@ proto-check: $(SYNCED) ## fail if the generated code is stale
 
 crds: $(SYNCED) ## generate the Kubernetes definitions in crds/ from the models
 	$(BIN)/seriatim operator crds --output crds
+	$(BIN)/python -m tools.chart
 
 crds-check: $(SYNCED) ## fail if they are stale
 	$(BIN)/seriatim operator crds --output crds --check

@@ -1,0 +1,330 @@
+"""The chart, rendered: what it makes of values, and what it refuses. Needs helm, and no cluster."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+
+from tools.chart import GOLDEN, ROOT, VALUES, HelmError, find_helm, made, render, run_helm
+
+pytestmark = pytest.mark.skipif(find_helm() is None, reason="there is no helm: `make e2e-cluster` builds one")
+
+SETS = sorted(VALUES.glob("*.yaml"))
+ALERTS = yaml.safe_load((ROOT / "files" / "alerts" / "alerts.yaml").read_text())
+DASHBOARDS = sorted((ROOT / "files" / "dashboards").glob("*.json"))
+RUNBOOKS = ROOT / "docs" / "operating" / "runbooks"
+
+
+def documents(*arguments: str) -> list[dict[str, Any]]:
+    """Rendered manifests."""
+    return [document for document in yaml.safe_load_all(render(*arguments)) if document]
+
+
+def of_kind(manifests: list[dict[str, Any]], kind: str) -> dict[str, dict[str, Any]]:
+    """Those of one kind, by name."""
+    return {item["metadata"]["name"]: item for item in manifests if item["kind"] == kind}
+
+
+# ---- what is made from something else ----
+
+
+def test_definitions_schema_and_golden_files_are_current() -> None:
+    stale = [str(path.relative_to(ROOT)) for path, text in made() if not path.exists() or path.read_text() != text]
+    assert stale == [], "`make chart` writes them anew; look at the difference before you commit it"
+
+
+def test_there_are_golden_files_for_five_sets_of_values() -> None:
+    assert len(SETS) >= 5
+    assert [path.name for path in sorted(GOLDEN.glob("*.yaml"))] == [path.name for path in SETS]
+
+
+@pytest.mark.parametrize("values", SETS, ids=lambda path: path.stem)
+def test_helm_lint_finds_nothing(values: Path) -> None:
+    said = run_helm("lint", ".", "--strict", "--kube-version", "1.33.0", "--namespace", "shop", "--values", str(values))
+    assert "0 chart(s) failed" in said
+
+
+def test_the_package_is_the_chart_and_nothing_else(tmp_path: Path) -> None:
+    run_helm("package", ".", "--destination", str(tmp_path))
+    with tarfile.open(next(tmp_path.glob("*.tgz"))) as package:
+        tops = {name.split("/")[1] for name in package.getnames()}
+    assert tops == {
+        "Chart.yaml",
+        "LICENSE",
+        "NOTICE",
+        "README.md",
+        "files",
+        "templates",
+        "values.schema.json",
+        "values.yaml",
+    }, "a new path at the root belongs into .helmignore"
+
+
+# ---- what is refused ----
+
+
+def closed_paths(schema: dict[str, Any], root: dict[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Every name that the schema knows, as a path, where a misspelt one beside it must be refused."""
+    if "$ref" in schema:
+        schema = root["definitions"][schema["$ref"].rpartition("/")[2]]
+    if "properties" not in schema:
+        return
+    assert schema.get("additionalProperties") is False, f"{'.'.join(path)} is open"
+    for name, inner in schema["properties"].items():
+        yield (*path, name)
+        yield from closed_paths(inner, root, (*path, name))
+
+
+SCHEMA = json.loads((ROOT / "values.schema.json").read_text())
+KNOWN = sorted(closed_paths(SCHEMA, SCHEMA))
+
+
+def test_every_default_is_known_to_the_schema_and_commented_in_the_values() -> None:
+    defaults = yaml.safe_load((ROOT / "values.yaml").read_text())
+
+    def names(node: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+        for name, inner in node.items() if isinstance(node, dict) else ():
+            yield (*path, name)
+            yield from names(inner, (*path, name))
+
+    closed = {path[:-1] for path in KNOWN}
+    assert {path for path in names(defaults) if path[:-1] in closed} <= set(KNOWN)
+
+
+def test_each_misspelt_value_is_refused_by_its_name(tmp_path: Path) -> None:
+    # One rendering for each closed object, with all its names misspelt: Helm reports every one of them.
+    parents = {path[:-1] for path in KNOWN}
+    assert len(KNOWN) > 120
+    for parent in sorted(parents):
+        names = [path[-1] for path in KNOWN if path[:-1] == parent]
+        inner: Any = {f"{name}x": "something" for name in names}
+        for name in reversed(parent):
+            inner = {name: inner}
+        values = tmp_path / "values.yaml"
+        values.write_text(yaml.safe_dump(inner))
+        with pytest.raises(HelmError) as refused:
+            render("--values", str(values))
+        missing = [name for name in names if f"'{name}x'" not in str(refused.value)]
+        assert missing == [], f"{'.'.join(parent)}: {refused.value}"
+
+
+@pytest.mark.parametrize(
+    ("setting", "what"),
+    [
+        ("etcd.members=2", "/etcd/members"),
+        ("operator.replicas=-1", "/operator/replicas"),
+        ("operator.logLevel=verbose", "/operator/logLevel"),
+        ("images.pullPolicy=Sometimes", "/images/pullPolicy"),
+        ("rbac.scope=cluster", "/rbac/scope"),
+        ("etcd.storage.size=large", "/etcd/storage/size"),
+        ("etcd.spread=Maybe", "/etcd/spread"),
+        ("etcd.extraArgs={log-level=warn}", "/etcd/extraArgs/0"),
+        ("etcd.create=false,etcd.endpoints={https://etcd:2379}", "/etcd/endpoints/0"),
+        ("etcd.tls.days=0", "/etcd/tls/days"),
+        ("cluster.name=Orders", "/cluster/name"),
+        ("cluster.spec.groups=0", "/cluster/spec/groups"),
+        ("cluster.spec.changeApproval=manual", "/cluster/spec/changeApproval"),
+        ("crds.keep=maybe", "/crds/keep"),
+        ("monitoring.rules=true", "/monitoring/rules"),
+        ("monitoring.runbookUrl=runbooks/", "/monitoring/runbookUrl"),
+        ("tests.messages=0", "/tests/messages"),
+        ("watchNamespaces={a,a}", "/watchNamespaces"),
+    ],
+)
+def test_a_wrong_value_is_refused_at_its_place(setting: str, what: str) -> None:
+    with pytest.raises(HelmError) as refused:
+        render("--set", setting)
+    assert f"at '{what}'" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("setting", "what_to_do"),
+    [
+        ("cluster.create=true", "cluster.create needs cluster.spec.storage.storageClassName"),
+        ("etcd.endpoints={etcd:2379}", "set etcd.create=false"),
+        ("etcd.tlsSecret=x", "use etcd.tls.clientSecret"),
+        ("etcd.tls.peerSecret=x", "give all three"),
+        (
+            "cluster.create=true,etcd.create=false,cluster.spec.storage.storageClassName=x",
+            "set etcd.create=true, or etcd.endpoints",
+        ),
+        (
+            "cluster.create=true,cluster.spec.storage.storageClassName=x,watchNamespaces={billing}",
+            "is not among watchNamespaces: add it",
+        ),
+    ],
+)
+def test_values_that_contradict_each_other_are_refused_with_a_remedy(setting: str, what_to_do: str) -> None:
+    with pytest.raises(HelmError, match=re.escape(what_to_do)):
+        render("--set", setting)
+
+
+# ---- what is made of them ----
+
+
+@pytest.mark.parametrize("values", SETS, ids=lambda path: path.stem)
+def test_every_pod_keeps_to_the_restricted_standard(values: Path) -> None:
+    seen = 0
+    for item in documents("--values", str(values)):
+        spec = item["spec"] if item["kind"] == "Pod" else item.get("spec", {}).get("template", {}).get("spec")
+        if not spec or "containers" not in spec:
+            continue
+        seen += 1
+        assert spec["securityContext"]["runAsNonRoot"] is True
+        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        for container in spec["containers"]:
+            security = container["securityContext"]
+            assert security["allowPrivilegeEscalation"] is False
+            assert security["readOnlyRootFilesystem"] is True
+            assert security["capabilities"] == {"drop": ["ALL"]}
+            assert "memory" in container["resources"]["limits"], container["name"]
+    assert seen >= 1
+
+
+def test_definitions_are_kept_unless_told_otherwise_and_can_be_left_out() -> None:
+    kept = of_kind(documents(), "CustomResourceDefinition")
+    assert len(kept) == len(list((ROOT / "crds").glob("*.yaml"))) == 5
+    assert all(item["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep" for item in kept.values())
+    let_go = of_kind(documents("--set", "crds.keep=false"), "CustomResourceDefinition")
+    assert not any("helm.sh/resource-policy" in item["metadata"]["annotations"] for item in let_go.values())
+    assert not of_kind(documents("--set", "crds.install=false"), "CustomResourceDefinition")
+    for name, item in kept.items():
+        plural, _, group = name.partition(".")
+        original = yaml.safe_load((ROOT / "crds" / f"{group}_{plural}.yaml").read_text())
+        assert item["spec"] == original["spec"]
+
+
+def test_an_install_without_administrators_rights_makes_nothing_outside_of_its_namespaces() -> None:
+    manifests = documents("--values", str(VALUES / "namespaced.yaml"))
+    assert not [item["kind"] for item in manifests if item["kind"].startswith("Cluster")]
+    assert {item["metadata"]["namespace"] for item in manifests} == {"shop", "billing"}
+    watched = [
+        variable["value"]
+        for variable in of_kind(manifests, "Deployment")["seriatim-operator"]["spec"]["template"]["spec"]["containers"][
+            0
+        ]["env"]
+        if variable["name"] == "SERIATIM_OPERATOR_WATCH_NAMESPACES"
+    ]
+    assert watched == ["shop,billing"]
+
+
+def test_no_role_has_a_wildcard_and_nobody_may_make_pods_run_as_others() -> None:
+    for item in documents():
+        for rule in item.get("rules", []) if item["kind"] in ("Role", "ClusterRole") else []:
+            assert "*" not in rule["verbs"]
+            assert "*" not in rule["apiGroups"]
+            assert not {"escalate", "bind", "impersonate"} & set(rule["verbs"])
+            reads_only = set(rule["verbs"]) <= {"get", "list", "watch"}
+            assert reads_only or "*" not in rule["resources"], rule
+
+
+def test_etcds_certificates_fit_and_a_brokers_opens_no_door_between_members() -> None:
+    secrets = of_kind(documents(), "Secret")
+
+    def certificate(secret: str, key: str = "tls.crt") -> x509.Certificate:
+        return x509.load_pem_x509_certificate(base64.b64decode(secrets[secret]["data"][key]))
+
+    clients, peers = certificate("seriatim-etcd-client-ca"), certificate("seriatim-etcd-peer-ca")
+    for leaf, authority in (
+        ("seriatim-etcd-server-tls", clients),
+        ("seriatim-etcd-client-tls", clients),
+        ("seriatim-etcd-peer-tls", peers),
+    ):
+        certificate(leaf).verify_directly_issued_by(authority)
+        assert certificate(leaf, "ca.crt") == authority
+    with pytest.raises((InvalidSignature, ValueError)):
+        certificate("seriatim-etcd-client-tls").verify_directly_issued_by(peers)
+    for leaf in ("seriatim-etcd-server-tls", "seriatim-etcd-peer-tls"):
+        names = certificate(leaf).extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        hosts = names.get_values_for_type(x509.DNSName)
+        assert {f"seriatim-etcd-{i}.seriatim-etcd.shop.svc" for i in range(3)} <= set(hosts)
+
+
+def test_the_cluster_of_a_release_outlives_it_and_no_hook_deletes_it() -> None:
+    cluster = of_kind(documents("--values", str(VALUES / "first-try.yaml")), "BrokerCluster")["orders"]
+    annotations = cluster["metadata"]["annotations"]
+    assert annotations["helm.sh/resource-policy"] == "keep"
+    assert annotations["helm.sh/hook"] == "post-install"
+    # Helm's default is to delete what is there before it makes a hook: an upgrade would take all brokers with it.
+    assert annotations["helm.sh/hook-delete-policy"] == "hook-failed"
+    assert cluster["spec"]["etcd"] == {
+        "endpoints": ["seriatim-etcd-0.seriatim-etcd.shop.svc:2379"],
+        "tlsSecret": "seriatim-etcd-client-tls",
+    }
+    upgraded = of_kind(documents("--is-upgrade", "--values", str(VALUES / "first-try.yaml")), "BrokerCluster")["orders"]
+    assert "helm.sh/hook" not in upgraded["metadata"]["annotations"]
+    assert upgraded["metadata"]["labels"]["app.kubernetes.io/managed-by"] == "Helm"
+    assert upgraded["metadata"]["annotations"]["meta.helm.sh/release-name"] == "seriatim"
+
+
+def test_monitoring_comes_when_its_kinds_are_there_or_when_told() -> None:
+    def kinds(*arguments: str) -> set[str]:
+        return {item["kind"] for item in documents(*arguments)} & {"PodMonitor", "PrometheusRule"}
+
+    known = ("--api-versions", "monitoring.coreos.com/v1/PodMonitor")
+    assert kinds() == set()
+    assert kinds(*known) == {"PodMonitor"}
+    assert kinds(*known, "--set", "monitoring.podMonitors=Never") == set()
+    assert kinds("--set", "monitoring.rules=Always") == {"PrometheusRule"}
+
+
+# ---- alerts and dashboards ----
+
+
+def expressions() -> Iterator[tuple[str, str]]:
+    """Everything that asks Prometheus something."""
+    for alert in ALERTS:
+        yield alert["name"], alert["expr"]
+    for path in DASHBOARDS:
+        for panel in json.loads(path.read_text())["panels"]:
+            for target in panel["targets"]:
+                yield f"{path.stem}: {panel['title']}", target["expr"]
+
+
+def test_alerts_and_dashboards_ask_for_metrics_that_there_are() -> None:
+    sources = [
+        "broker/src/seriatim_broker/metrics.py",
+        "broker/src/seriatim_broker/composition.py",
+        "operator/src/seriatim_operator/probes.py",
+    ]
+    names = set(re.findall(r'"([a-z_]+)"', "".join((ROOT / source).read_text() for source in sources)))
+    labels = {"seriatim_cluster", "seriatim_group"}
+    for where, expression in expressions():
+        for metric in set(re.findall(r"\bseriatim_[a-z_]+", expression)) - labels:
+            stem = re.sub(r"_(bucket|total)$", "", metric)
+            assert {stem, stem.removeprefix("seriatim_")} & names, f"{where}: there is no {metric}"
+
+
+def test_each_alert_has_a_page_that_tells_what_to_do_and_each_page_an_alert() -> None:
+    wanted = {alert["runbook"] for alert in ALERTS}
+    there = {path.stem for path in RUNBOOKS.glob("*.md")} - {"README"}
+    assert wanted == there
+    for alert in ALERTS:
+        page = (RUNBOOKS / f"{alert['runbook']}.md").read_text()
+        assert alert["name"] in page
+        assert "## What to do" in page
+    rules = of_kind(documents("--set", "monitoring.rules=Always"), "PrometheusRule")["seriatim"]
+    urls = {rule["annotations"]["runbook_url"] for rule in rules["spec"]["groups"][0]["rules"]}
+    assert urls == {f"https://seriatim.dev/docs/operating/runbooks/{page}.md" for page in wanted}
+
+
+def test_alerts_that_are_not_wanted_or_have_no_etcd_to_watch_are_left_out() -> None:
+    def alerts(*arguments: str) -> set[str]:
+        rules = of_kind(documents("--set", "monitoring.rules=Always", *arguments), "PrometheusRule")["seriatim"]
+        return {rule["alert"] for rule in rules["spec"]["groups"][0]["rules"]}
+
+    everything = {alert["name"] for alert in ALERTS}
+    assert alerts() == everything
+    assert alerts("--set", "monitoring.disabledAlerts={SeriatimLoopLag}") == everything - {"SeriatimLoopLag"}
+    without = alerts("--set", "etcd.create=false,etcd.endpoints={etcd:2379}")
+    assert without == {name for name in everything if "Etcd" not in name}
