@@ -12,11 +12,15 @@ import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from e2e.cluster.cgroups import Cgroup
 from e2e.cluster.errors import ClusterError
 from e2e.cluster.layout import Layout
 from e2e.cluster.running import wait_until
+
+_children: Final[list[subprocess.Popen[bytes]]] = []
+"""What this process started; they outlive it, but those that end before it are its to reap."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +69,7 @@ class Processes:
                 stderr=log,
                 start_new_session=True,
             )
+        _children.append(child)
         fields = _stat(child.pid)
         assert fields is not None, "a child that nobody reaped has an entry in /proc"
         record = Record(name, child.pid, int(fields[19]), _boot_id())
@@ -124,7 +129,8 @@ class Processes:
 
 def is_alive(record: Record) -> bool:
     """Whether that very process runs (one that only waits to be reaped does not)."""
-    _reap(record.pid)
+    for child in _children:
+        child.poll()  # a dead child of ours is a zombie until we look
     fields = _stat(record.pid)
     same = fields is not None and int(fields[19]) == record.started_ticks and record.boot == _boot_id()
     return same and fields is not None and fields[0] not in "ZX"
@@ -134,14 +140,6 @@ def _signal(record: Record, number: signal.Signals) -> None:
     try:
         os.kill(record.pid, number)
     except ProcessLookupError:
-        return
-
-
-def _reap(pid: int) -> None:
-    """Collect the process if it is a dead child of ours."""
-    try:
-        os.waitpid(pid, os.WNOHANG)
-    except ChildProcessError:
         return
 
 

@@ -1,0 +1,87 @@
+"""A machine that cannot run the cluster says why, by an exit status too; a cluster that is not ours is safe."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from e2e.cluster import __main__ as command
+from e2e.cluster import host, lifecycle
+from e2e.cluster.api import Cluster
+from e2e.cluster.errors import ClusterError, MachineError
+from e2e.cluster.layout import Layout
+from e2e.cluster.lifecycle import Lifecycle
+from e2e.cluster.node import Node
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> Layout:
+    return Layout(tmp_path / "state", tmp_path / "cache")
+
+
+def test_without_root_it_says_so_and_exits_with_three(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(command, "default_layout", lambda: layout)
+    assert command.main(["up"]) == command.EXIT_CANNOT == 3
+    assert "run as root, or use KUBECONFIG" in capsys.readouterr().out
+
+
+def test_without_go_and_programs_it_names_what_is_to_be_built(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(shutil, "which", lambda _: None)
+    with pytest.raises(MachineError, match=r"kubernetes, helm, coredns.*Go .* is needed"):
+        host.check_machine(layout)
+
+
+def test_what_is_missing_is_named_by_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name: None if name in ("ctr", "containerd", "ip") else name)
+    monkeypatch.setattr(host, "CNI_DIRECTORIES", (Path("/nowhere"),))
+    assert host.missing_packages() == ["containerd", "containernetworking-plugins", "iproute2"]
+
+
+def test_a_machine_that_another_checkout_uses_is_left_to_it(
+    layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner = tmp_path / "owner"
+    monkeypatch.setattr(lifecycle, "OWNER", owner)
+    monkeypatch.setattr(host, "check_network", lambda: None)
+    owner.write_text(str(tmp_path))  # a state directory that is there
+    prepare = next(step for step in Lifecycle(layout, print).steps() if step.title == "network")
+    with pytest.raises(ClusterError, match=f"the cluster of {tmp_path} uses this machine"):
+        prepare.act()
+
+
+def test_down_where_nothing_is_up_does_nothing(layout: Layout) -> None:
+    Lifecycle(layout, print).down()
+    assert not layout.state.exists()
+
+
+def test_an_error_of_one_node_does_not_keep_the_others_from_their_turn(layout: Layout) -> None:
+    seen: list[str] = []
+
+    def act(node: Node) -> None:
+        seen.append(node.name)
+        if node.name == "node1":
+            raise ClusterError("broken")
+
+    with pytest.raises(ClusterError, match="broken"):
+        Lifecycle(layout, print).on_nodes(act)
+    assert sorted(seen) == ["node1", "node2", "node3"]
+
+
+def test_nodes_of_a_cluster_that_is_not_ours_cannot_be_struck(tmp_path: Path) -> None:
+    cluster = Cluster.find({"KUBECONFIG": str(tmp_path / "theirs")})
+    assert not cluster.is_ours
+    for strike in (cluster.kill_node, cluster.start_node, cluster.delete_node):
+        with pytest.raises(ClusterError, match="is not ours"):
+            strike(1)
+
+
+def test_there_is_no_fourth_node(layout: Layout) -> None:
+    with pytest.raises(ClusterError, match="nodes are 1 to 3"):
+        Cluster(layout).is_node_running(4)
