@@ -1,0 +1,175 @@
+"""Consumer groups from object to brokers and back."""
+
+from __future__ import annotations
+
+import pytest
+from seriatim_api.v1 import broker_pb2
+from seriatim_operator.plan.consumer_groups import GROUP_FINALIZER
+from seriatim_operator.status.consumer_groups import LAG_BUCKETS, lag_bucket
+
+from .world import World
+
+
+def at(world: World, lag: int, *, consumer: str = "") -> None:
+    """Move the group to so far before the end."""
+    row = broker_pb2.GroupPartition(has_cursor=True, position=100, end_position=100 + lag, active_consumer=consumer)
+    world.brokers.groups["events", "billing"] = [row]
+
+
+def ready(world: World, name: str = "billing") -> tuple[str, str]:
+    condition = world.the_group(name).status.condition("Ready")
+    assert condition is not None
+    return condition.status, condition.reason
+
+
+async def test_a_group_gets_its_place(world: World) -> None:
+    world.topic()
+    world.consumer_group(start="Latest")
+    await world.settle()
+    assert "create group events billing START_POSITION_LATEST" in world.brokers.calls
+    assert ready(world) == ("True", "Placed")
+    status = world.the_group().status
+    assert (status.group_name, status.state, status.lag_bucket) == ("billing", "Idle", "<=100")
+    assert "GroupCreated" in world.told()
+
+
+async def test_a_group_waits_for_its_topic_and_no_longer(world: World) -> None:
+    world.consumer_group()
+    await world.settle()
+    assert ready(world) == ("False", "TopicNotFound")
+    world.brokers.put("events", 1)
+    await world.settle(0.5)
+    assert ready(world) == ("True", "Placed")
+
+
+async def test_state_and_lag_are_told_in_steps(world: World) -> None:
+    world.topic()
+    world.consumer_group()
+    await world.settle()
+    writes = world.writes
+    at(world, 90)
+    await world.settle(60)
+    assert world.writes == writes, "the same step"
+    at(world, 5_000, consumer="c1")
+    await world.settle(60)
+    assert (world.the_group().status.state, world.the_group().status.lag_bucket) == ("Active", "<=10000")
+    at(world, 50_000, consumer="c1")
+    await world.settle(60)
+    assert world.the_group().status.state == "Behind"
+    at(world, 50_000)
+    await world.settle(60)
+    assert world.the_group().status.state == "Idle"
+    assert world.writes == writes + 3
+
+
+async def test_a_lag_that_nobody_knows_leaves_the_step(world: World) -> None:
+    world.topic()
+    world.consumer_group()
+    at(world, 5_000)
+    await world.settle()
+    row = broker_pb2.GroupPartition(has_cursor=True)
+    row.error.number = 600
+    world.brokers.groups["events", "billing"] = [row]
+    await world.settle(60)
+    assert world.the_group().status.lag_bucket == "<=10000"
+
+
+async def test_a_group_deleted_behind_the_operator_is_made_again(world: World) -> None:
+    world.topic()
+    world.consumer_group()
+    await world.settle()
+    del world.brokers.groups["events", "billing"]
+    await world.settle(60)
+    assert ("events", "billing") in world.brokers.groups
+    assert "GroupRecreated" in world.told()
+
+
+async def test_deleting_the_object_keeps_the_place_by_default(world: World) -> None:
+    world.topic()
+    world.consumer_group()
+    await world.settle()
+    world.api.remove("ConsumerGroup", "billing")
+    await world.settle()
+    assert not world.has("ConsumerGroup", "billing")
+    assert ("events", "billing") in world.brokers.groups
+
+
+async def test_deleting_the_object_forgets_the_place_where_it_says_so_and_nobody_consumes(world: World) -> None:
+    world.topic()
+    world.consumer_group(deletionPolicy="Delete")
+    await world.settle()
+    assert world.the_group().metadata.finalizers == (GROUP_FINALIZER,)
+    at(world, 1, consumer="c1")
+    world.api.remove("ConsumerGroup", "billing")
+    await world.settle()
+    assert ready(world) == ("False", "Refused")
+    at(world, 1)
+    await world.settle(60)
+    assert not world.has("ConsumerGroup", "billing")
+    assert world.brokers.groups == {}
+
+
+async def test_deleting_the_object_after_its_topic_is_no_trouble(world: World) -> None:
+    world.brokers.put("events", 1)
+    world.consumer_group(deletionPolicy="Delete")
+    await world.settle()
+    world.brokers.drop("events")
+    world.api.remove("ConsumerGroup", "billing")
+    await world.settle()
+    assert not world.has("ConsumerGroup", "billing")
+
+
+async def test_the_oldest_of_two_objects_has_the_group(world: World) -> None:
+    world.topic()
+    world.consumer_group("young", group="Billing")
+    world.consumer_group("old", group="Billing", age=60)
+    await world.settle()
+    assert ready(world, "old") == ("True", "Placed")
+    assert ready(world, "young") == ("False", "ResourceConflict")
+
+
+async def test_silence_is_told_when_it_lasts(world: World) -> None:
+    world.topic()
+    world.consumer_group()
+    await world.settle()
+    world.brokers.silence(are_silent=True)
+    await world.settle(30)
+    assert ready(world) == ("True", "Placed")
+    await world.settle(60)
+    assert ready(world) == ("Unknown", "BrokersSilent")
+    world.brokers.silence(are_silent=False)
+    await world.settle()
+    assert ready(world) == ("True", "Placed")
+
+
+async def test_a_cluster_that_is_gone_holds_up_no_object(world: World) -> None:
+    world.topic()
+    world.consumer_group(deletionPolicy="Delete")
+    await world.settle()
+    world.api.remove("BrokerCluster", "orders")
+    await world.settle()
+    assert ready(world) == ("False", "ClusterNotFound")
+    world.api.remove("ConsumerGroup", "billing")
+    await world.settle()
+    assert not world.has("ConsumerGroup", "billing")
+
+
+@pytest.mark.parametrize(
+    ("lag", "before", "bucket"),
+    [
+        (0, "", "<=100"),
+        (100, "", "<=100"),
+        (101, "", "<=10000"),
+        (150, "<=100", "<=100"),
+        (201, "<=100", "<=100"),
+        (203, "<=100", "<=10000"),
+        (60, "<=10000", "<=10000"),
+        (50, "<=10000", "<=100"),
+        (10**9, "<=100", ">1000000"),
+        (None, "<=100", "<=100"),
+        (5, "nonsense", "<=100"),
+    ],
+)
+def test_a_lag_near_an_edge_stays_on_its_step(lag: int | None, before: str, bucket: str) -> None:
+    assert lag_bucket(lag, before) == bucket
+    assert bucket in LAG_BUCKETS
