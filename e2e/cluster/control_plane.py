@@ -9,7 +9,7 @@ from typing import Final
 
 from e2e.cluster import configs
 from e2e.cluster.dns import resolve, resolver_path, resolver_text
-from e2e.cluster.errors import ClusterError
+from e2e.cluster.errors import EndedError
 from e2e.cluster.kube import kubectl
 from e2e.cluster.layout import CLUSTER_DOMAIN, STORAGE_CLASS, Layout
 from e2e.cluster.processes import Processes
@@ -87,10 +87,10 @@ class ControlPlane:
 
     def _is_ready(self) -> bool:
         if not self._processes.is_running("apiserver"):
-            raise ClusterError("the API server ended")
+            raise EndedError("the API server ended")
         return kubectl(self._layout, "get", "--raw", "/readyz").strip() == "ok"
 
     def _resolves(self) -> bool:
         if not self._processes.is_running("dns"):
-            raise ClusterError("CoreDNS ended")
+            raise EndedError("CoreDNS ended")
         return resolve(self._layout, f"kubernetes.default.svc.{CLUSTER_DOMAIN}") != []

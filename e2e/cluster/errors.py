@@ -9,3 +9,7 @@ class ClusterError(Exception):
 
 class MachineError(ClusterError):
     """This machine cannot run the cluster as it is; the text says why and what would help."""
+
+
+class EndedError(ClusterError):
+    """A process that should run has ended: waiting for it is of no use. Its log says why."""

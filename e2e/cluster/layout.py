@@ -12,7 +12,7 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 """The checkout."""
 
 NODE_COUNT: Final = 3
-DISKS_PER_NODE: Final = 4
+DISKS_PER_NODE: Final = 8
 
 CONTROL_ADDRESS: Final = "10.88.0.1"
 DNS_ADDRESS: Final = "10.88.0.10"

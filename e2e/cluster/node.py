@@ -11,7 +11,7 @@ from typing import Final
 
 from e2e.cluster import configs, images, network, private_mounts
 from e2e.cluster.cgroups import Cgroup
-from e2e.cluster.errors import ClusterError
+from e2e.cluster.errors import EndedError
 from e2e.cluster.host import cni_directory
 from e2e.cluster.kube import kubectl
 from e2e.cluster.layout import Layout, NodeLayout
@@ -71,7 +71,7 @@ class Node:
         """Wait until its kubelet has said that it is Ready, since the `start` of this object if there was one.
 
         Raises:
-            ClusterError: It is not, in time.
+            ClusterError: It is not, in time, or one of its processes ended.
         """
         hint = str(self._processes.log_path(self._kubelet))
         wait_until(f"{self.name} to be Ready", self._is_ready, timeout_s=timeout_s, interval_s=0.3, hint=hint)
@@ -122,18 +122,20 @@ class Node:
     def _holder_pid(self) -> int:
         pid = self._processes.pid(self._holder)
         if pid is None:
-            raise ClusterError(f"{self.name} is down")
+            raise EndedError(f"{self.name} is down")
         return pid
 
     def _has_mounts(self) -> bool:
         return Path(f"/proc/{self._holder_pid()}/root/run/containerd/ready").exists()
 
     def _answers(self) -> bool:
+        if not self._processes.is_running(self._containerd):
+            raise EndedError("it ended")
         return bool(self._ctr("version"))
 
     def _is_ready(self) -> bool:
         if not self.is_running:
-            raise ClusterError("its kubelet or containerd ended")
+            raise EndedError("its kubelet or containerd ended")
         node = json.loads(kubectl(self._cluster, "get", "node", self.name, "-o=json"))
         return any(
             condition["type"] == "Ready"

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from e2e.cluster.errors import ClusterError
+from e2e.cluster.errors import ClusterError, EndedError
 
 OUTPUT_SHOWN_BYTES: Final = 4000
 """How much of a failed command's output an error quotes: its end, where tools say what was wrong."""
@@ -74,12 +74,13 @@ def wait_until(
 
     Args:
         what: For the error: what was waited for.
-        condition: Cheap; a `ClusterError` of it counts as "not yet".
+        condition: Cheap; a `ClusterError` of it counts as "not yet", an `EndedError` as "never".
         timeout_s: How long.
         interval_s: Between two tries.
         hint: Added to the error: where to look.
 
     Raises:
+        EndedError: It will not hold.
         ClusterError: It did not hold in time.
     """
     deadline = time.monotonic() + timeout_s
@@ -89,6 +90,8 @@ def wait_until(
             if condition():
                 return
             last = None
+        except EndedError as error:
+            raise EndedError(f"{what}: {error}{f' ({hint})' if hint else ''}") from error
         except ClusterError as error:
             last = error
         if time.monotonic() >= deadline:
