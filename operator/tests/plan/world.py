@@ -1,8 +1,8 @@
 """A small world for plans: nodes, pods, claims, objects and brokers that do what is asked of them, in virtual time.
 
 It keeps to what Kubernetes and the brokers promise: a pod is scheduled on a node that no member of its group is on and
-that its bound disk can be reached from; a claim is bound where its first pod is; a broker joins with a new incarnation on
-an empty disk, and is refused if the slot's disk is another one that nobody allowed to replace.
+that its bound disk can be reached from; a claim is bound where its first pod is; a broker joins with a new incarnation
+on an empty disk, and is refused if the slot's disk is another one that nobody allowed to replace.
 """
 
 from __future__ import annotations
