@@ -471,7 +471,8 @@ class AdminServicer:
         raise NotImplementedError('Method not implemented!')
 
     def WatchTopics(self, request, context):
-        """All topics, then every change of a topic or of one of its chains as it is written, short.
+        """All topics, then every change of a topic or of one of its chains as it is written, short. An empty message every few
+        seconds says that the broker is still there.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

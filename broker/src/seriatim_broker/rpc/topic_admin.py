@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -25,6 +26,9 @@ PARTITION_COUNT_MAX = 20_000
 """Partitions of one topic: their ids still fit into one record."""
 
 TOPICS_PER_PAGE_MAX = 1000
+
+WATCH_HEARTBEAT_S = 3.0
+"""Watchers take three of these for a silence."""
 
 _INCARNATION = re.compile("[0-9a-f]{32}")
 
@@ -115,11 +119,19 @@ class TopicAdmin(broker_pb2_grpc.AdminServicer):
     async def WatchTopics(  # noqa: N802
         self, _request: broker_pb2.WatchTopicsRequest, context: Any
     ) -> AsyncIterator[broker_pb2.WatchTopicsResponse]:
-        """All topics with their chains in short, then what changes, until the caller has enough."""
+        """All topics with their chains in short, then what changes, until the caller has enough.
+
+        Where nothing changes an empty message is sent now and then, so that a caller can tell a quiet stream from a
+        frozen broker.
+        """
         try:
             async with self._feed.watch() as watcher:
                 while True:
-                    yield await watcher.take()
+                    try:
+                        response = await asyncio.wait_for(watcher.take(), WATCH_HEARTBEAT_S)
+                    except TimeoutError:
+                        response = broker_pb2.WatchTopicsResponse()
+                    yield response
         except SeriatimError as exc:
             await abort(context, exc)
 

@@ -24,6 +24,9 @@ EPOCH_METADATA = "seriatim-operator-epoch"
 ATTEMPT_S = 2.0
 """For one broker's answer where another may be asked: a frozen one costs that much."""
 
+WATCH_SILENCE_S = 10.0
+"""A broker says every three seconds that it is still there."""
+
 CALL_S = 8.0
 PAUSE_S = 0.1
 SWITCH_S = 15.0
@@ -65,6 +68,7 @@ class Brokers:
         self._epoch = epoch
         self._addresses: tuple[str, ...] = ()
         self._good = ""
+        self._bad = ""
         self._credentials: Credentials | None = None
         self._channels: dict[str, Any] = {}
         self._retired: list[asyncio.Task[None]] = []
@@ -159,23 +163,30 @@ class Brokers:
         return response
 
     async def watch_topics(self) -> AsyncIterator[broker_pb2.WatchTopicsResponse]:
-        """All topics, then each change; ends with an error when the broker goes.
+        """All topics, then each change, from one broker; the next call asks another one if this one fails.
 
         Raises:
-            SeriatimError: Nobody answers, or the stream ended: call again.
+            SeriatimError: It does not answer or tells nothing any more, or the stream ended: call again.
         """
         if not self._addresses:
             raise UnavailableError(f"no broker of {self.cluster} is there yet")
         address = self._in_turn()[0]
         stub = broker_pb2_grpc.AdminStub(self._channel(address))  # type: ignore[no-untyped-call]
+        call = stub.WatchTopics(broker_pb2.WatchTopicsRequest(), metadata=self._metadata())
         try:
-            async for response in stub.WatchTopics(broker_pb2.WatchTopicsRequest(), metadata=self._metadata()):
+            while (response := await asyncio.wait_for(call.read(), WATCH_SILENCE_S)) is not grpc.aio.EOF:
                 self._good = address
                 yield response
         except grpc.aio.AioRpcError as exc:
             self._forget(address)
             raise _error(exc) from exc
-        raise UnavailableError("the broker ended the watch")
+        except TimeoutError as exc:
+            self._forget(address)
+            raise UnavailableError(f"{address} tells nothing of its topics") from exc
+        finally:
+            call.cancel()
+        self._forget(address)
+        raise UnavailableError(f"{address} ended the watch")
 
     async def create_consumer_group(self, topic: str, group: str, start: broker_pb2.StartPosition.ValueType) -> bool:
         """Write a group's cursors before anybody joins; False if it was there."""
@@ -224,10 +235,11 @@ class Brokers:
         raise last
 
     def _in_turn(self) -> list[str]:
-        """All addresses, the one that answered last first."""
-        return sorted(self._addresses, key=lambda address: address != self._good)
+        """All addresses, the one that answered last first, and the one that failed last at the end."""
+        return sorted(self._addresses, key=lambda address: (address != self._good, address == self._bad))
 
     def _forget(self, address: str) -> None:
+        self._bad = address
         if self._good == address:
             self._good = ""
 
