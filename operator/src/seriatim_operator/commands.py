@@ -41,10 +41,12 @@ def run() -> None:
 @operator.command()
 @click.option("--force", is_flag=True, help="Let it go although clusters are there.")
 @click.option("--takes-etcd", is_flag=True, help="The release that goes has the clusters' etcd in it.")
-def before_uninstall(force: bool, takes_etcd: bool) -> None:
+@click.option("--release", default="RELEASE", help="Its name, for the advice.")
+@click.option("--revision", default="REVISION", help="Of the release, likewise.")
+def before_uninstall(force: bool, takes_etcd: bool, release: str, revision: str) -> None:
     """Whether the operator may be taken away; the chart's hook asks. Exit status 1 while clusters need it."""
     from .uninstalling import before_uninstall  # as above
 
-    why_not = before_uninstall(force=force, takes_etcd=takes_etcd)
+    why_not = before_uninstall(force=force, takes_etcd=takes_etcd, release=release, revision=revision)
     if why_not:
         raise click.ClickException(why_not)

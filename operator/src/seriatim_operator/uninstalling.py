@@ -7,25 +7,25 @@ import asyncio
 import click
 
 from .cluster.kube import Kube
-from .reconcile.uninstall import refusal, release, survey
+from .reconcile.uninstall import refusal, survey, take_finalizers_off
 from .settings import OperatorSettings
 
 
-def before_uninstall(*, force: bool, takes_etcd: bool) -> str:
+def before_uninstall(*, force: bool, takes_etcd: bool, release: str, revision: str) -> str:
     """Say why the operator may not go, or empty and take its finalizers off; told where to look by the settings."""
-    return asyncio.run(_before_uninstall(OperatorSettings().watch_namespaces, force, takes_etcd))
+    return asyncio.run(_before_uninstall(force, takes_etcd, release, revision))
 
 
-async def _before_uninstall(namespaces: tuple[str, ...], force: bool, takes_etcd: bool) -> str:
+async def _before_uninstall(force: bool, takes_etcd: bool, release: str, revision: str) -> str:
     api = Kube()
     try:
-        found = await survey(api, namespaces)
-        why_not = refusal(found, takes_etcd=takes_etcd)
+        found = await survey(api, OperatorSettings().watch_namespaces)
+        why_not = refusal(found, takes_etcd=takes_etcd, release=release, revision=revision)
         if why_not and not force:
             return why_not
         for cluster in found.clusters:
             click.echo(f"left without an operator: {cluster}")
-        click.echo(f"finalizers taken off: {await release(api, found)}")
+        click.echo(f"finalizers taken off: {await take_finalizers_off(api, found)}")
         return ""
     finally:
         api.close()

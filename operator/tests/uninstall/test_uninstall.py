@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from seriatim_operator.cluster.kinds import Kind
 from seriatim_operator.cluster.kube import Kube, KubeError
-from seriatim_operator.reconcile.uninstall import refusal, release, survey
+from seriatim_operator.reconcile.uninstall import Survey, refusal, survey, take_finalizers_off
 
 from ..api_server import ApiServer
 
@@ -39,6 +39,11 @@ def topic(name: str, *finalizers: str) -> dict[str, Any]:
     }
 
 
+def said(found: Survey, *, takes_etcd: bool) -> str:
+    """What a person reads."""
+    return refusal(found, takes_etcd=takes_etcd, release="seriatim", revision="3")
+
+
 @pytest.fixture
 def api(api_server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kube]:
     """The operator's client, on an empty namespace."""
@@ -57,15 +62,16 @@ async def test_a_cluster_that_stands_is_named_with_what_hangs_on_it(api: Kube) -
     await api.create(CLUSTER)
     await api.create(topic("payments"))
     found = await survey(api, [NAMESPACE])
-    text = refusal(found, takes_etcd=True)
+    text = said(found, takes_etcd=True)
     assert "the operator and the etcd of" in text
     assert f"{NAMESPACE}/orders: 1 topics; its volumes stay when it is deleted" in text
     assert f"kubectl -n {NAMESPACE} delete brokercluster orders" in text
-    assert "etcd" not in refusal(found, takes_etcd=False)
+    assert "helm rollback seriatim 3" in text
+    assert "etcd" not in said(found, takes_etcd=False)
 
 
 async def test_without_clusters_nothing_is_in_the_way(api: Kube) -> None:
-    assert refusal(await survey(api, [NAMESPACE]), takes_etcd=True) == ""
+    assert said(await survey(api, [NAMESPACE]), takes_etcd=True) == ""
 
 
 async def test_our_finalizers_are_taken_off_and_others_stay(api: Kube, api_server: ApiServer) -> None:
@@ -75,7 +81,7 @@ async def test_our_finalizers_are_taken_off_and_others_stay(api: Kube, api_serve
     path = f"/apis/seriatim.dev/v1alpha1/namespaces/{NAMESPACE}/topics"
     api_server.call("DELETE", f"{path}/invoices")
     try:
-        assert await release(api, await survey(api, [NAMESPACE])) == 2
+        assert await take_finalizers_off(api, await survey(api, [NAMESPACE])) == 2
         left = {
             item["metadata"]["name"]: item["metadata"]["finalizers"]
             for item in api_server.call("GET", path).body["items"]

@@ -87,7 +87,7 @@ async def survey(api: Lister, namespaces: Sequence[str]) -> Survey:
     return found
 
 
-async def release(api: Merger, found: Survey) -> int:
+async def take_finalizers_off(api: Merger, found: Survey) -> int:
     """Take our finalizers off; returns from how many objects."""
     for kind, item in found.held:
         metadata = item["metadata"]
@@ -97,7 +97,7 @@ async def release(api: Merger, found: Survey) -> int:
     return len(found.held)
 
 
-def refusal(found: Survey, *, takes_etcd: bool) -> str:
+def refusal(found: Survey, *, takes_etcd: bool, release: str, revision: str) -> str:
     """Why the operator should stay, and what to do about it; empty if nothing is in the way."""
     if not found.clusters:
         return ""
@@ -106,10 +106,12 @@ def refusal(found: Survey, *, takes_etcd: bool) -> str:
         [
             f"Not uninstalled: it would take away {lost} clusters that are there.",
             *(f"  {cluster}" for cluster in found.clusters),
-            "Nothing has been changed. Either delete them first:",
+            "Nothing has been changed, but Helm has marked the release. Set that right first:",
+            f"  helm rollback {release} {revision}",
+            "Then either delete the clusters, and uninstall again:",
             *(f"  kubectl -n {cluster.namespace} delete brokercluster {cluster.name}" for cluster in found.clusters),
             "or, if you mean it (brokers and volumes then stay, with nobody to look after them):",
-            "  helm upgrade RELEASE CHART --reuse-values --set uninstall.force=true, and uninstall again.",
+            f"  helm upgrade {release} CHART --reuse-values --set uninstall.force=true, and uninstall again.",
         ]
     )
 
