@@ -114,6 +114,8 @@ class Judge:
     def note(self, effect: Note) -> None:
         """Count what happened, so that a run can say which rare states it reached."""
         self.seen_states.add(effect.name)
+        if ("reason", "moved to a chosen place") in effect.fields:
+            self.seen_states.add("head moved for balance")
 
     # ---- disks --------------------------------------------------------------------------------------
 

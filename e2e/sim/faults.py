@@ -70,7 +70,8 @@ class Options:
     at a time, the next one when all that the last one held has two copies again. `may_lose_groups`: also both disks of
     a group at once, for good; then somebody declares a gap. `record_segments_max`: how many segments a chain's record
     holds before older ones go to pages, where that is not what it is in production (whole brokers only).
-    `credit_bytes` and `take_us`: what consumers take at once, and how long that keeps them.
+    `credit_bytes` and `take_us`: what consumers take at once, and how long that keeps them. `balanced`: the controller
+    moves heads all the time, by traffic (whole brokers only).
     """
 
     group_count: int = 2
@@ -117,6 +118,7 @@ class Options:
     disk_loss_max: int = 1
     may_lose_groups: bool = False
     record_segments_max: int = 0
+    balanced: bool = False
 
 
 WITH_PROMISE = (int(AckLevel.REPLICATED), int(AckLevel.REPLICATED_FLUSHED))
@@ -152,11 +154,17 @@ BATCHES_A_RUN = (40, 150, 400, 800)
 what builds up."""
 
 
+BALANCED_SHARE = 0.25
+"""Of the seeds without a profile, so many worlds of whole brokers are balanced."""
+
+
 def draw_for_brokers(
     rng: random.Random, profile: str = "", batch_count: int = 0, more: random.Random | None = None
 ) -> Options:
     """A mix for a world of whole brokers: more traffic, and faults for as long as it lasts."""
     options = draw(rng, profile, more)
+    if not profile and more is not None and more.random() < BALANCED_SHARE:
+        options = _balanced(more, options)
     batches = (batch_count or rng.choice(BATCHES_A_RUN)) // (options.producer_count * options.partition_count)
     gap_us = rng.choice((2_000, 2_000, 4_000, 8_000))
     span_us = max(400_000, batches * gap_us)
@@ -418,6 +426,16 @@ def _prepared(rng: random.Random, options: Options) -> Options:
     )
 
 
+def _balanced(rng: random.Random, options: Options) -> Options:
+    """The controller spreads heads and masters all the time, while everything else happens; so there are several."""
+    return replace(
+        options,
+        balanced=True,
+        group_count=rng.choice((2, 2, 3)),
+        partition_count=rng.choice((3, 4, 6)),
+    )
+
+
 def _two_servers(rng: random.Random, options: Options) -> Options:
     """Consumers are slow, and their servers are cut off from everybody but them, while others take over."""
     return replace(
@@ -464,6 +482,7 @@ PROFILES: dict[str, Profile] = {
     "fences": Profile(_fences, 0),
     "prepared": Profile(_prepared, 0),
     "two-servers": Profile(_two_servers, 0),
+    "balance": Profile(_balanced, 0),
 }
 
 MORE: tuple[str, ...] = ("suspects", "gaps", "producers-crash", "three-members", "long-chains")

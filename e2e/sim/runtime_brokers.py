@@ -13,14 +13,16 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from seriatim_api.errors import DiskFullError, OverloadedError, SeriatimError
+from seriatim_api.errors import DiskFullError, OverloadedError, SeriatimError, UnavailableError
 from seriatim_api.ids import MemberId
 from seriatim_broker.core import effects as fx
 from seriatim_broker.core.events import Append, ConsumerGone, Event, PlanSwitch
 from seriatim_broker.core.log import RecoveredPartition
 from seriatim_broker.interfaces.storage import Storage
+from seriatim_broker.runtime.balancer import BalancerSettings
 from seriatim_broker.runtime.caretaker import CaretakerSettings
 from seriatim_broker.runtime.membership import Identity, Place
+from seriatim_broker.runtime.traffic import Measured
 from seriatim_broker.testing.memory_disk import MemoryDisk
 from seriatim_broker.testing.simulated_broker import Machine, SimulatedBroker
 from seriatim_broker.testing.simulated_directory import SimulatedDirectory
@@ -37,6 +39,13 @@ if TYPE_CHECKING:
 HEAL_AFTER_S = 1.0
 HAND_OVER_S = 0.3
 READ_US = (20, 500)
+MEASURE_US = (200, 5_000)
+BALANCING = BalancerSettings(
+    interval_s=0.06, moves_per_s=30, threshold=0.1, floor_bytes_per_s=0, steady_s=0.05, move_again_s=0.15
+)
+"""So eager that heads are always on their way somewhere: only order and liveness are judged here, not the balance."""
+
+NO_BALANCING = BalancerSettings(interval_s=0)
 START_AGAIN_US = 100_000
 """A process that could not join is started again by its supervisor."""
 
@@ -187,6 +196,8 @@ class RuntimeProcess:
             self.clock,
             rng,
             CaretakerSettings(heal_after_s=HEAL_AFTER_S),
+            BALANCING if world.options.balanced else NO_BALANCING,
+            self._measure_traffic,
         )
         self._simulated = SimulatedBroker(place, machine, self._make_core, self._die)
         self._task = self.loop.create_task(self._simulated.run(), name=f"broker {self.name}")
@@ -270,6 +281,20 @@ class RuntimeProcess:
             self._storage.end()
         self.loop.kill()
 
+    async def _measure_traffic(self, broker: str, deadline_s: float) -> Measured:
+        """What another broker took, if it answers in time. What it says may be on its way while it dies."""
+        rng = self._schedule.rng
+        await asyncio.sleep(rng.randint(*MEASURE_US) / 1e6)
+        asked = self._world.brokers[broker].process
+        if asked is None or not asked.is_serving or asked.frozen:
+            await asyncio.sleep(deadline_s)
+            raise UnavailableError(f"{broker} does not say what it takes")
+        runtime = asked.simulated.runtime
+        assert runtime is not None
+        measured: Measured = runtime.traffic.measure()
+        await asyncio.sleep(rng.randint(*MEASURE_US) / 1e6)
+        return measured
+
     # ---- clients ------------------------------------------------------------------------------------
 
     def asked_as(self, request: int) -> int:
@@ -290,6 +315,7 @@ class RuntimeProcess:
             number = driver.new_request(lambda effect: self._reply(number, request, effect))
             self._requests[number] = request
             if isinstance(event, Append):
+                runtime.traffic.add(event.partition, len(event.header.raw) + len(event.body))
                 event = replace(event, request=number, refuse=self._overload())
             else:
                 event = replace(event, request=number)

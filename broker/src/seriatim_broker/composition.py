@@ -31,6 +31,7 @@ from .interfaces.link import PeerIdentity
 from .interfaces.storage import Storage
 from .metrics import BrokerCollector, Counters, Exposition
 from .rpc.admin import AdminServicer
+from .rpc.balancing import BalancingServicer, measure_traffic
 from .rpc.consuming import ConsumingServicer
 from .rpc.limits import SERVER_OPTIONS
 from .rpc.operations import OperationsServicer
@@ -42,9 +43,11 @@ from .rpc.routing import RoutingServicer
 from .rpc.services import Services
 from .rpc.transport import PLAIN, TlsTransport, Transport
 from .runtime.assembly import Ground, Runtime
+from .runtime.balancer import BalancerSettings
 from .runtime.caretaker import CaretakerSettings
 from .runtime.keys import Keys
 from .runtime.membership import KnownDisk, Place, join, mark_clean
+from .runtime.traffic import Measured
 from .settings import BrokerSettings
 from .status_file import StatusFile
 from .tls import admin_context, open_source, server_credentials
@@ -228,9 +231,12 @@ class Broker:
             SystemRandom(),
             self.counters,
             self._die,
+            self._measure_traffic,
         )
         healing = CaretakerSettings(heal_after_s=settings.heal_after_s)
-        runtime = self._runtime = Runtime(identity, self._keys, self._core, ground, settings.peers, healing)
+        runtime = self._runtime = Runtime(
+            identity, self._keys, self._core, ground, settings.peers, healing, _balancing(settings)
+        )
         self._driver = runtime.driver
         self._links = runtime.links
         self._directory_of_members = runtime.directory
@@ -245,6 +251,7 @@ class Broker:
             coordinator=self._coordinator,
             keys=self._keys,
             counters=self.counters,
+            traffic=runtime.traffic,
             checksum=crc32c,
             batch_bytes_max=settings.batch_size_bytes_max,
             in_flight_bytes_max=settings.in_flight_size_bytes_max,
@@ -252,6 +259,9 @@ class Broker:
         self._driver.on_note(self._count_switch)
         self._is_assembled = True
         self._exposition.add(BrokerCollector(settings.broker, self.counters, self._gauges()))
+
+    async def _measure_traffic(self, broker: str, deadline_s: float) -> Measured:
+        return await measure_traffic(self._calls, broker, deadline_s)
 
     def _peer_names(self) -> PeerNames | None:
         """Certificates can be checked where they are asked for."""
@@ -280,6 +290,8 @@ class Broker:
         broker_pb2_grpc.add_RoutingServicer_to_server(routing, server)  # type: ignore[no-untyped-call]
         broker_pb2_grpc.add_AdminServicer_to_server(admin, server)  # type: ignore[no-untyped-call]
         operations_pb2_grpc.add_OperationsServicer_to_server(operations, server)  # type: ignore[no-untyped-call]
+        balancing = BalancingServicer(self._services, self._controller, self._calls)
+        operations_pb2_grpc.add_BalancingServicer_to_server(balancing, server)  # type: ignore[no-untyped-call]
         try:
             if self.tls is None:
                 server.add_insecure_port(self.settings.listen)
@@ -353,6 +365,10 @@ class Broker:
             "storage_saturated": ("Whether appends are refused for the disk", lambda: float(storage.is_saturated)),
             "posted_events": ("Events that wait for their slice of the loop", lambda: self._driver.posted_count),
             "coordinator_transactions": ("Transactions under way", lambda: self._runtime.work.pending_count),
+            "balance_excess": (
+                "How much the busiest group is above the mean, as a ratio, at the last look of this controller",
+                lambda: self._controller.balancer.excess,
+            ),
             "controller": ("Whether this broker is the controller", lambda: float(self._controller.election.is_leader)),
             "ready": ("Whether this broker is admitted and serving", lambda: float(not self.not_ready())),
         }
@@ -437,6 +453,17 @@ class Broker:
         if self._directory is not None:
             self._directory.release()
         await self._coordinator.close()
+
+
+def _balancing(settings: BrokerSettings) -> BalancerSettings:
+    return BalancerSettings(
+        settings.balance_interval_s,
+        settings.balance_moves_per_s,
+        settings.balance_threshold,
+        settings.balance_floor_bytes_per_s,
+        settings.balance_steady_s,
+        settings.balance_move_again_s,
+    )
 
 
 async def serve_admin(address: str, exposition: Exposition, brokers: list[Broker]) -> AdminPort | None:

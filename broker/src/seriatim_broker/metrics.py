@@ -50,6 +50,7 @@ class Counters:
         "appended_batches",
         "appended_bytes",
         "appended_messages",
+        "balance_moves",
         "committed_batches",
         "delivered_batches",
         "delivered_bytes",
@@ -74,6 +75,7 @@ class Counters:
         self.refused: dict[str, int] = {}
         self.notes: dict[str, int] = {}
         self.switches: dict[str, int] = {}
+        self.balance_moves: dict[str, int] = {}
         self.loop_lag_s = Histogram()
         self.step_s = Histogram()
         self.flush_s = Histogram()
@@ -97,6 +99,7 @@ _FAMILIES: Final = (
     ("refused", "number", "Batches refused, by error number"),
     ("notes", "name", "What the core found worth telling, by name"),
     ("switches", "reason", "Switches that this broker ran, by reason"),
+    ("balance_moves", "result", "Heads that this broker, as the controller, moved for balance, by result"),
 )
 _HISTOGRAMS: Final = (
     ("loop_lag_s", "loop_lag_seconds", "How much later than asked for the event loop woke a timer"),

@@ -54,6 +54,12 @@ class BrokerSettings(BaseSettings):
         batch_size_bytes_max: Largest body of a batch.
         in_flight_size_bytes_max: Batches taken and not answered, over all streams.
         head_cache_size_bytes_max: Newest batches kept in memory for consumers at the head.
+        balance_interval_s: Between two looks of the controller at the balance of heads; 0: only when somebody asks.
+        balance_moves_per_s: Heads moved a second, at most.
+        balance_threshold: How much the busiest group, or master of a group, may be above the mean, as a ratio.
+        balance_floor_bytes_per_s: A mean load of a group below this is not worth a move; a batch counts as 64 KiB.
+        balance_steady_s: A group in which anything changed is left alone for so long.
+        balance_move_again_s: A head that was moved is left where it is for so long.
         log_level: The least severe level that is written.
         heartbeat_ms, silence_ms, serve_lease_ms, planned_switch_ms: Times of the core; see `core.config`.
     """
@@ -85,6 +91,12 @@ class BrokerSettings(BaseSettings):
     batch_size_bytes_max: int = Field(default=_MIB, ge=1024, le=_MIB)
     in_flight_size_bytes_max: int = Field(default=64 * _MIB, ge=_MIB)
     head_cache_size_bytes_max: int = Field(default=64 * _MIB, ge=0)
+    balance_interval_s: float = Field(default=30.0, ge=0)
+    balance_moves_per_s: float = Field(default=2.0, gt=0, le=100)
+    balance_threshold: float = Field(default=0.2, gt=0, le=10)
+    balance_floor_bytes_per_s: float = Field(default=_MIB, ge=0)
+    balance_steady_s: float = Field(default=30.0, ge=0)
+    balance_move_again_s: float = Field(default=300.0, ge=0)
     log_level: str = "info"
     heartbeat_ms: int = Field(default=100, ge=10)
     silence_ms: int = Field(default=500, ge=50)

@@ -26,6 +26,7 @@ from seriatim_broker.rpc.services import Services
 from seriatim_broker.runtime.driver import Driver
 from seriatim_broker.runtime.keys import Keys
 from seriatim_broker.runtime.membership import Identity
+from seriatim_broker.runtime.traffic import Traffic
 from seriatim_broker.testing.memory_storage import MemoryStorage
 
 BODY = bytes(pa.record_batch({"value": pa.array([bytes(500_000)], pa.binary())}).serialize())
@@ -122,6 +123,7 @@ async def services(core: QuietCore) -> Services:
         coordinator=nowhere,
         keys=Keys("c"),
         counters=Counters(),
+        traffic=Traffic(SystemClock()),
         checksum=google_crc32c.extend,
         batch_bytes_max=1 << 20,
     )

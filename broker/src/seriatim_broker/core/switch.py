@@ -571,7 +571,8 @@ def begin_planned(outbox: Outbox, partition: Partition, event: PlanSwitch) -> No
         error = errors.UnavailableError("another switch of this partition is under way", retry_after_ms=100)
         outbox.emit(Resolved(event.request, partition.route(), error))
         return
-    partition.switch = Switch(Kind.PLANNED, "planned", 0, event.request)
+    reason = "moved to a chosen place" if event.target_group else "planned"
+    partition.switch = Switch(Kind.PLANNED, reason, 0, event.request)
     partition.switch.target_group = event.target_group
     partition.switch.target_master = event.target_master
     partition.switch.begin(outbox, partition)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import grpc
 from seriatim_api.errors import NotServingError, SeriatimError
 from seriatim_api.status import from_status
-from seriatim_api.v1 import broker_pb2_grpc
+from seriatim_api.v1 import broker_pb2_grpc, operations_pb2_grpc
 
 from ..runtime.directory import Directory
 from .transport import PLAIN, Transport
@@ -41,11 +42,27 @@ class BrokerCalls:
         Raises:
             SeriatimError: What the other broker answered, or that it did not.
         """
+        return await self._call(broker_pb2_grpc.AdminStub, broker, method, request, deadline_s, operator)
+
+    async def balancing(
+        self, broker: str, method: str, request: Any, deadline_s: float, operator: str | None = None
+    ) -> Any:
+        """The same for a method of `Balancing`."""
+        return await self._call(operations_pb2_grpc.BalancingStub, broker, method, request, deadline_s, operator)
+
+    async def _call(
+        self,
+        stub: Callable[[grpc.aio.Channel], Any],
+        broker: str,
+        method: str,
+        request: Any,
+        deadline_s: float,
+        operator: str | None,
+    ) -> Any:
         address = self._directory.peer_address(broker)
         if address is None:
             raise NotServingError(f"the address of {broker} is not known", broker=broker)
-        stub = broker_pb2_grpc.AdminStub(self._channel(address))  # type: ignore[no-untyped-call]
-        call = getattr(stub, method)
+        call = getattr(stub(self._channel(address)), method)
         try:
             return await call(request, timeout=deadline_s, metadata=_forwarded(operator))
         except grpc.aio.AioRpcError as exc:

@@ -155,7 +155,7 @@ class _AppendStream:
 
     async def _take(self, frame: bytes) -> None:
         """Everything in a frame, in its order; others have their turn in a frame of many small batches."""
-        counters = self._services.counters
+        counters, traffic = self._services.counters, self._services.traffic
         until_s = time.monotonic() + SLICE_S
         for entry, header, view in _read_frame(frame).batches:
             body = bytes(view)
@@ -163,6 +163,7 @@ class _AppendStream:
             counters.appended_batches += 1
             counters.appended_messages += header.message_count
             counters.appended_bytes += size
+            traffic.add(header.partition, size)
             self._feed(entry, header, body, size)
             if time.monotonic() > until_s:
                 await asyncio.sleep(0)

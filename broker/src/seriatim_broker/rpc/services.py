@@ -37,6 +37,7 @@ from ..runtime.membership import Identity
 from ..runtime.operators import Guard, guard_of, unguarded
 from ..runtime.pages import read_all_whole
 from ..runtime.records import parse_chain
+from ..runtime.traffic import Traffic
 from .limits import IN_FLIGHT_BYTES_MAX, PROTOCOL, STREAM_COUNT_MAX
 from .outbound import OPERATOR_EPOCH_KEY, operator_epoch
 
@@ -66,6 +67,7 @@ class Services:
     coordinator: Coordinator
     keys: Keys
     counters: Counters
+    traffic: Traffic
     checksum: Callable[[int, bytes], int]
     batch_bytes_max: int
     in_flight_bytes_max: int = IN_FLIGHT_BYTES_MAX

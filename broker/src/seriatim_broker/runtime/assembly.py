@@ -20,6 +20,7 @@ from ..interfaces.coordinator import Coordinator, Put
 from ..interfaces.link import Dialer
 from ..interfaces.storage import Storage
 from ..metrics import Counters
+from .balancer import Balancer, BalancerSettings
 from .broker_groups import BrokerGroups
 from .caretaker import Caretaker, CaretakerSettings
 from .controller import Controller
@@ -34,6 +35,7 @@ from .links import Links
 from .membership import Identity, live_record
 from .restart_gate import RestartGate
 from .topics import Topics
+from .traffic import Measured, MeasureTraffic, Traffic
 
 LIVE_KEY_RETRY_S = 0.2
 
@@ -47,6 +49,7 @@ class Ground:
     Attributes:
         chance: Spreads pauses; nothing that must hold depends on it.
         die: Called once when a step of the core failed; must end the process.
+        measure: Asks another broker what it took from producers lately.
     """
 
     storage: Storage
@@ -56,6 +59,7 @@ class Ground:
     chance: Random
     counters: Counters
     die: Callable[[BaseException], None]
+    measure: MeasureTraffic
 
 
 class Runtime:
@@ -75,6 +79,7 @@ class Runtime:
         ground: Ground,
         peers: Mapping[str, str],
         settings: CaretakerSettings,
+        balancing: BalancerSettings,
     ) -> None:
         broker = identity.member.broker
         coordinator, clock = ground.coordinator, ground.clock
@@ -96,9 +101,20 @@ class Runtime:
         drainer = Drainer(
             coordinator, keys, self.driver, self.directory, caretaker.is_there, clock, settings.min_copies
         )
-        self.controller = Controller(election, topics, caretaker, drainer)
+        self.traffic = Traffic(clock)
+        self._measure_other = ground.measure
+        balancer = Balancer(
+            coordinator, keys, self.driver, self.directory, caretaker.is_there, self._measure, clock, balancing,
+            ground.counters,
+        )  # fmt: skip
+        self.controller = Controller(election, topics, caretaker, drainer, balancer)
         self.groups = BrokerGroups(coordinator, keys, self.directory)
         self.gate = RestartGate(coordinator, keys, self.driver, self.directory)
+
+    async def _measure(self, broker: str, deadline_s: float) -> Measured:
+        if broker == self.identity.member.broker:
+            return self.traffic.measure()
+        return await self._measure_other(broker, deadline_s)
 
     def start(self) -> None:
         """Let the core begin."""

@@ -1,8 +1,8 @@
 """The controller: one broker, elected, that looks after the cluster. Never needed for a switch.
 
 It admits incarnations, creates and deletes topics, notices groups of which nobody is left, has sealed segments copied
-that have too few copies, and empties groups that are to be left. Who it is decides `election`; what it does stands in
-`topics`, `caretaker` and `drainer`.
+that have too few copies, empties groups that are to be left, and spreads the heads over the others. Who it is decides
+`election`; what it does stands in `topics`, `caretaker`, `drainer` and `balancer`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 import structlog
 from seriatim_api.errors import SeriatimError
 
+from .balancer import Balancer
 from .caretaker import Caretaker
 from .drainer import Drainer
 from .election import Election
@@ -27,9 +28,12 @@ _log = structlog.get_logger(__name__)
 class Controller:
     """Runs in every broker; does something in the elected one."""
 
-    def __init__(self, election: Election, topics: Topics, caretaker: Caretaker, drainer: Drainer) -> None:
+    def __init__(
+        self, election: Election, topics: Topics, caretaker: Caretaker, drainer: Drainer, balancer: Balancer
+    ) -> None:
         self.election = election
         self.topics = topics
+        self.balancer = balancer
         self._caretaker = caretaker
         self._drainer = drainer
 
@@ -45,6 +49,7 @@ class Controller:
                 group.create_task(self._persist(self._caretaker.watch_members), name="members")
                 group.create_task(self._persist(self._caretaker.heal), name="heal")
                 group.create_task(self._persist(self._drainer.run), name="groups that are left")
+                group.create_task(self._persist(self.balancer.run), name="balance")
         finally:
             self.topics.end()
 

@@ -20,10 +20,12 @@ from seriatim_broker.interfaces.link import PeerIdentity
 from seriatim_broker.interfaces.storage import Storage
 from seriatim_broker.metrics import Counters
 from seriatim_broker.runtime.assembly import Ground, Runtime
+from seriatim_broker.runtime.balancer import BalancerSettings
 from seriatim_broker.runtime.caretaker import CaretakerSettings
 from seriatim_broker.runtime.driver import Core
 from seriatim_broker.runtime.keys import Keys
 from seriatim_broker.runtime.membership import Identity, Place, join, mark_clean
+from seriatim_broker.runtime.traffic import MeasureTraffic
 
 from .memory_network import MemoryNetwork
 from .simulated_directory import SimulatedDirectory
@@ -44,6 +46,8 @@ class Machine:
     clock: Clock
     chance: Random
     settings: CaretakerSettings
+    balancing: BalancerSettings
+    measure: MeasureTraffic
 
 
 class SimulatedBroker:
@@ -92,8 +96,9 @@ class SimulatedBroker:
             machine.chance,
             Counters(),
             self._die,
+            machine.measure,
         )
-        runtime = self.runtime = Runtime(identity, self._keys, core, ground, {}, machine.settings)
+        runtime = self.runtime = Runtime(identity, self._keys, core, ground, {}, machine.settings, machine.balancing)
         runtime.start()
         machine.network.listen(peer, runtime.links.carry_accepted)
         self.is_serving = True

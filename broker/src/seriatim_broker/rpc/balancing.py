@@ -1,0 +1,107 @@
+"""Balance, as people and other brokers ask for it: any broker answers, the controller looks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from seriatim_api.errors import NotServingError
+from seriatim_api.ids import PartitionId
+from seriatim_api.v1 import operations_pb2, operations_pb2_grpc, records_pb2
+
+from ..core.balance import GroupShare, Head, Move
+from ..core.chain import Chain
+from ..runtime.controller import Controller
+from ..runtime.traffic import Measured
+from .outbound import BrokerCalls, is_forwarded, operator_epoch
+from .services import Services, guard_of_call, remaining_s, typed_errors
+
+
+class BalancingServicer(operations_pb2_grpc.BalancingServicer):
+    """Serves `seriatim.v1.Balancing`."""
+
+    def __init__(self, services: Services, controller: Controller, calls: BrokerCalls) -> None:
+        self._services = services
+        self._controller = controller
+        self._calls = calls
+
+    @typed_errors
+    async def Balance(  # noqa: N802 - the contract's names
+        self, request: operations_pb2.BalanceRequest, context: Any
+    ) -> operations_pb2.BalanceResponse:
+        """The loads, what would even them out, and with `run` the beginning of that."""
+        if request.run:
+            await guard_of_call(self._services, context)()
+        if not self._controller.election.is_leader:
+            return await self._at_controller(request, context)
+        look = await self._controller.balancer.ask(run=request.run)
+        return operations_pb2.BalanceResponse(
+            before=_loads(look.heads, look.shares),
+            after=_loads(look.after, look.shares),
+            moves=[_move(move, look.chains[move.head.partition]) for move in look.moves],
+            reason=look.reason,
+        )
+
+    async def _at_controller(
+        self, request: operations_pb2.BalanceRequest, context: Any
+    ) -> operations_pb2.BalanceResponse:
+        if is_forwarded(context):
+            raise NotServingError("the controller has just changed", retry_after_ms=200)
+        item = await self._services.coordinator.get(self._services.keys.controller)
+        broker = records_pb2.ControllerRecord.FromString(item.value).broker if item is not None else ""
+        if broker in ("", self._services.identity.member.broker):
+            raise NotServingError("no controller is in office at the moment", retry_after_ms=200)
+        answer: operations_pb2.BalanceResponse = await self._calls.balancing(
+            broker, "Balance", request, remaining_s(context) * 0.95, operator_epoch(context)
+        )
+        return answer
+
+    @typed_errors
+    async def MeasureTraffic(  # noqa: N802
+        self, _request: operations_pb2.MeasureTrafficRequest, _context: Any
+    ) -> operations_pb2.MeasureTrafficResponse:
+        """What this broker took from producers lately."""
+        measured = self._services.traffic.measure()
+        return operations_pb2.MeasureTrafficResponse(
+            seconds=measured.seconds,
+            partitions=[
+                operations_pb2.PartitionTraffic(partition_id=partition, batches=batches, bytes=size)
+                for partition, (batches, size) in measured.partitions.items()
+            ],
+        )
+
+
+async def measure_traffic(calls: BrokerCalls, broker: str, deadline_s: float) -> Measured:
+    """Ask another broker."""
+    request = operations_pb2.MeasureTrafficRequest()
+    told: operations_pb2.MeasureTrafficResponse = await calls.balancing(broker, "MeasureTraffic", request, deadline_s)
+    return Measured(told.seconds, {PartitionId(row.partition_id): (row.batches, row.bytes) for row in told.partitions})
+
+
+def _loads(heads: Iterable[Head], shares: Iterable[GroupShare]) -> list[operations_pb2.BrokerLoad]:
+    """One row for each broker that takes part."""
+    rows = {
+        broker: operations_pb2.BrokerLoad(broker=broker, group=share.name)
+        for share in shares
+        for broker in share.brokers
+    }
+    for head in heads:
+        row = rows.get(head.master)
+        if row is not None:
+            row.heads_as_master += 1
+            row.bytes_per_s += head.load
+    return list(rows.values())
+
+
+def _move(move: Move, chain: Chain) -> operations_pb2.HeadMove:
+    head = move.head
+    return operations_pb2.HeadMove(
+        partition_id=head.partition,
+        topic=chain.topic,
+        partition=chain.number,
+        from_group=head.group,
+        from_master=head.master,
+        to_group=move.to_group,
+        to_master=move.to_master,
+        bytes_per_s=head.load,
+    )

@@ -1,0 +1,359 @@
+"""What the controller does about balance: it looks now and then, or when a person asks, and moves heads.
+
+What should move is decided in `core.balance`; here is asked what the masters took, whose group is steady, and each move
+is made when its turn comes, if it still means what it meant: one planned switch at a time, so many a second at most.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import structlog
+from seriatim_api.errors import CorruptionError, SeriatimError
+from seriatim_api.ids import MemberId, PartitionId
+
+from ..core import balance
+from ..core.balance import GroupShare, Head, Limits, Move
+from ..core.chain import Chain
+from ..core.effects import Resolved
+from ..core.events import PlanSwitch
+from ..core.placement import Intent
+from ..interfaces.clock import Clock
+from ..interfaces.coordinator import Coordinator, Get
+from ..metrics import Counters
+from .coordination import READS_PER_TXN
+from .directory import Directory
+from .driver import Driver, Reply
+from .keys import Keys
+from .pages import read_all_whole
+from .records import parse_chain
+from .traffic import STALE_S, Measured, MeasureTraffic
+
+MEASURE_DEADLINE_S = 2.0
+FRESH_S = 2.0
+"""When nobody has asked for long, masters are asked twice, so far apart."""
+
+MOVE_DEADLINE_S = 3.0
+"""A planned switch takes some milliseconds, or is dropped after twice `planned_switch_ms`."""
+
+FAILURES_MAX = 3
+"""Moves that fail in a row: something is wrong that the next look may know of."""
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class BalancerSettings:
+    """When and how fast heads are moved.
+
+    Attributes:
+        interval_s: Between two looks; 0: only when somebody asks.
+        moves_per_s: Planned switches a second, at most.
+        threshold: The highest load may be so much above the mean, as a ratio. Moving goes on down to half of it.
+        floor_bytes_per_s: A mean load of a group below this is not worth a move.
+        steady_s: A group gives and takes nothing until for so long none of its members came, went or restarted, and
+            a partition is left where it is until its segment has been open for so long.
+        move_again_s: A partition that was moved is not moved again for so long.
+    """
+
+    interval_s: float = 30.0
+    moves_per_s: float = 2.0
+    threshold: float = 0.2
+    floor_bytes_per_s: float = 1 << 20
+    steady_s: float = 30.0
+    move_again_s: float = 300.0
+
+    def __post_init__(self) -> None:
+        assert self.moves_per_s > 0
+        assert self.threshold > 0
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a look found: heads with traffic, the groups that take part, what to move, and if nothing, why."""
+
+    heads: tuple[Head, ...]
+    chains: dict[PartitionId, Chain]
+    shares: tuple[GroupShare, ...]
+    moves: tuple[Move, ...]
+    reason: str
+
+    @property
+    def after(self) -> list[Head]:
+        """Where the heads stand once the moves are made."""
+        return balance.after(self.heads, self.moves)
+
+
+class Balancer:
+    """A duty of the elected broker, until cancelled; and `look`, for whoever asks there."""
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        keys: Keys,
+        driver: Driver,
+        directory: Directory,
+        is_there: Callable[[MemberId], bool],
+        measure: MeasureTraffic,
+        clock: Clock,
+        settings: BalancerSettings,
+        counters: Counters,
+    ) -> None:
+        self._coordinator = coordinator
+        self._keys = keys
+        self._driver = driver
+        self._directory = directory
+        self._is_there = is_there
+        self._measure = measure
+        self._clock = clock
+        self._settings = settings
+        self._counters = counters
+        self._known: dict[str, tuple[object, int]] = {}  # group -> what it is made of, and since when
+        self._moved_us: dict[PartitionId, int] = {}
+        self._asked: asyncio.Event = asyncio.Event()
+        self._wanted: tuple[Move, ...] = ()
+        self._is_moving = False
+        self.excess = 0.0
+        directory.on_change(self._note_groups)
+
+    # ---- the duty ----
+
+    async def run(self) -> None:
+        """Look now and then, and carry out what comes of it, or what somebody asked for."""
+        self._known.clear()  # whatever happened before this broker was elected, it has not seen
+        self._note_groups()
+        self._asked.clear()
+        while True:
+            moves = await self._next_moves()
+            if moves:
+                self._is_moving = True
+                try:
+                    await self._carry_out(moves)
+                finally:
+                    self._is_moving = False
+
+    async def _next_moves(self) -> tuple[Move, ...]:
+        try:
+            async with asyncio.timeout(self._settings.interval_s or None):
+                await self._asked.wait()
+        except TimeoutError:
+            threshold = self._settings.threshold
+            return (await self.look(Limits(threshold, threshold / 2, self._settings.floor_bytes_per_s))).moves
+        self._asked.clear()
+        moves, self._wanted = self._wanted, ()
+        return moves
+
+    async def ask(self, *, run: bool) -> Look:
+        """The plan as a person sees it, who wants balance now: down to the lower limit at once. With `run`, begin."""
+        if self._is_moving or self._asked.is_set():
+            return Look((), {}, (), (), "heads are being moved at this moment: look again in a while")
+        threshold = self._settings.threshold
+        found = await self.look(Limits(threshold / 2, threshold / 2, self._settings.floor_bytes_per_s))
+        if run and found.moves:
+            self._wanted = found.moves
+            self._asked.set()
+        return found
+
+    # ---- looking ----
+
+    async def look(self, limits: Limits) -> Look:
+        """Ask the masters, and plan."""
+        shares, reasons = self._steady_groups()
+        measured = await self._measure_all(shares)
+        silent = [share for share in shares if any(broker not in measured for broker in share.brokers)]
+        reasons += [f"{share.name}: a member did not say what it takes" for share in silent]
+        shares = [share for share in shares if share not in silent]
+        heads = _heads(shares, measured)
+        barred = self._barred()
+        if not balance.plan(heads, shares, limits, barred):
+            self._note_excess(heads, shares)
+            return Look(tuple(heads), {}, tuple(shares), (), self._why_nothing(heads, shares, limits, reasons))
+        chains = await self._chains([head.partition for head in heads])
+        heads = _heads_of_chains(heads, chains, shares)
+        self._note_excess(heads, shares)
+        moves = balance.plan(heads, shares, limits, barred)
+        reason = "" if moves else self._why_nothing(heads, shares, limits, reasons)
+        return Look(tuple(heads), chains, tuple(shares), tuple(moves), reason)
+
+    def _note_groups(self) -> None:
+        """Something changed somewhere: of which groups?"""
+        now_us = self._clock.monotonic_us()
+        groups = self._directory.groups()
+        for name, members in groups.items():
+            made_of = tuple((str(self._directory.run_of(m.broker)), self._is_there(m)) for m in members)
+            if self._known.get(name, ((), 0))[0] != made_of:
+                self._known[name] = (made_of, now_us)
+        for name in self._known.keys() - groups.keys():
+            del self._known[name]
+
+    def _steady_groups(self) -> tuple[list[GroupShare], list[str]]:
+        """The groups that may give and take, and why others may not."""
+        self._note_groups()
+        now_us = self._clock.monotonic_us()
+        shares: list[GroupShare] = []
+        reasons: list[str] = []
+        for name, members in sorted(self._directory.groups().items()):
+            spec = self._directory.spec(name)
+            steady_s = (now_us - self._known[name][1]) / 1e6
+            if spec.intent is not Intent.ACTIVE:
+                reasons.append(f"{name} is {spec.intent.value}")
+            elif len(members) < 2 or not all(map(self._is_there, members)):
+                reasons.append(f"{name} is not whole")
+            elif steady_s < self._settings.steady_s:
+                reasons.append(f"{name} changed {steady_s:.0f} s ago: left alone for {self._settings.steady_s:g} s")
+            else:
+                shares.append(GroupShare(name, tuple(member.broker for member in members), spec.weight))
+        return shares, reasons
+
+    async def _measure_all(self, shares: Iterable[GroupShare]) -> dict[str, Measured]:
+        brokers = [broker for share in shares for broker in share.brokers]
+        measured = await self._measure_once(brokers)
+        if any(found.seconds > STALE_S for found in measured.values()):
+            await asyncio.sleep(FRESH_S)
+            measured = await self._measure_once(brokers)
+        return measured
+
+    async def _measure_once(self, brokers: list[str]) -> dict[str, Measured]:
+        async def of_one(broker: str) -> Measured | None:
+            try:
+                return await self._measure(broker, MEASURE_DEADLINE_S)
+            except SeriatimError as exc:
+                _log.info("traffic_not_told", broker=broker, error=str(exc))
+                return None
+
+        answers = await asyncio.gather(*map(of_one, brokers))
+        return {broker: answer for broker, answer in zip(brokers, answers, strict=True) if answer is not None}
+
+    def _barred(self) -> set[PartitionId]:
+        """Moved not long ago."""
+        before_us = self._clock.monotonic_us() - self._settings.move_again_s * 1e6
+        self._moved_us = {partition: at_us for partition, at_us in self._moved_us.items() if at_us > before_us}
+        return set(self._moved_us)
+
+    async def _chains(self, partitions: list[PartitionId]) -> dict[PartitionId, Chain]:
+        """Where the heads really are; those that cannot be read are left out."""
+        chains: dict[PartitionId, Chain] = {}
+        for start in range(0, len(partitions), READS_PER_TXN):
+            gets = [Get(self._keys.chain(partition)) for partition in partitions[start : start + READS_PER_TXN]]
+            result = await self._coordinator.txn((), gets)
+            items = [response.item for response in result.responses if response.item is not None]
+            for whole in await read_all_whole(self._coordinator, self._keys, items):
+                try:
+                    chain = parse_chain(whole.item.value, whole.pages)
+                except CorruptionError as exc:
+                    _log.error("chain_unreadable", key=whole.item.key, error=str(exc))
+                    continue
+                chains[chain.partition] = chain
+        return chains
+
+    def _note_excess(self, heads: list[Head], shares: list[GroupShare]) -> None:
+        loads = balance.group_loads(heads, {share.name: share for share in shares})
+        weights = sum(share.weight for share in shares)
+        mean = sum(head.load for head in heads) / weights if weights else 0.0
+        self.excess = balance.excess(loads, mean)
+
+    def _why_nothing(self, heads: list[Head], shares: list[GroupShare], limits: Limits, reasons: list[str]) -> str:
+        if reasons and len(shares) < 2:
+            return "; ".join(reasons)
+        weights = sum(share.weight for share in shares)
+        if not heads or (weights and sum(head.load for head in heads) / weights <= limits.floor):
+            return "; ".join(["there is too little traffic to be worth a move", *reasons])
+        return "; ".join([f"no move would help: the highest load is {self.excess:.0%} above the mean", *reasons])
+
+    # ---- moving ----
+
+    async def _carry_out(self, moves: Iterable[Move]) -> None:
+        """One after another, no faster than allowed; those whose time has passed are left out."""
+        failures = 0
+        for move in moves:
+            began_us = self._clock.monotonic_us()
+            result = await self._make(move)
+            self._counters.add(self._counters.balance_moves, result)
+            failures = failures + 1 if result == "failed" else 0
+            if failures >= FAILURES_MAX:
+                _log.warning("balance_given_up", failures=failures)
+                return
+            if result != "stale":
+                left_s = 1 / self._settings.moves_per_s - (self._clock.monotonic_us() - began_us) / 1e6
+                await asyncio.sleep(max(left_s, 0.0))
+
+    async def _make(self, move: Move) -> str:
+        """How it ended: `done`, `failed`, or `stale` if it does not mean any more what it meant."""
+        partition = move.head.partition
+        if not await self._still_meant(move):
+            return "stale"
+        self._moved_us[partition] = self._clock.monotonic_us()  # also if it fails: not at once again
+        reply = await self._switch(PlanSwitch(0, partition, move.to_group, move.to_master))
+        if reply is None or reply.error is not None:
+            _log.info("head_not_moved", partition=partition, to=move.to_master, error=str(reply and reply.error))
+            return "failed"
+        _log.info("head_moved", partition=partition, source=move.head.master, to=move.to_master)
+        return "done"
+
+    async def _still_meant(self, move: Move) -> bool:
+        """Both groups are steady, and the head is where it was, not opened a moment ago."""
+        steady = {share.name for share in self._steady_groups()[0]}
+        if not {move.head.group, move.to_group} <= steady:
+            return False
+        chain = (await self._chains([move.head.partition])).get(move.head.partition)
+        if chain is None:
+            return False
+        segment = chain.open_segment
+        open_s = (self._clock.wall_ms() - segment.opened_at_ms) / 1e3
+        return segment.master.broker == move.head.master and open_s >= self._settings.steady_s
+
+    async def _switch(self, event: PlanSwitch) -> Resolved | None:
+        answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+
+        def take(reply: Reply) -> None:
+            if not answer.done():
+                answer.set_result(reply)
+
+        request = self._driver.new_request(take)
+        self._driver.feed(PlanSwitch(request, event.partition, event.target_group, event.target_master))
+        try:
+            async with asyncio.timeout(MOVE_DEADLINE_S):
+                reply = await answer
+        except TimeoutError:
+            return None
+        finally:
+            self._driver.forget_request(request)
+        assert isinstance(reply, Resolved)
+        return reply
+
+
+def _load(batches: int, size_bytes: int, seconds: float) -> float:
+    return (size_bytes + balance.BATCH_COST_BYTES * batches) / max(seconds, 1.0)
+
+
+def _heads(shares: Iterable[GroupShare], measured: dict[str, Measured]) -> list[Head]:
+    """As the masters tell it: a partition that moved meanwhile was counted by two, and stands where it took more."""
+    loads: dict[PartitionId, list[Head]] = {}
+    for share in shares:
+        for broker in share.brokers:
+            told = measured[broker]
+            for partition, (batches, size_bytes) in told.partitions.items():
+                head = Head(partition, share.name, broker, _load(batches, size_bytes, told.seconds))
+                loads.setdefault(partition, []).append(head)
+    return [
+        Head(partition, most.group, most.master, sum(head.load for head in heads))
+        for partition, heads in loads.items()
+        for most in [max(heads, key=lambda head: (head.load, head.master))]
+    ]
+
+
+def _heads_of_chains(
+    heads: Iterable[Head], chains: dict[PartitionId, Chain], shares: Iterable[GroupShare]
+) -> list[Head]:
+    """As the chains have it. Members of a group that were replaced, or left out, are no masters of ours."""
+    brokers = {share.name: share.brokers for share in shares}
+    found: list[Head] = []
+    for head in heads:
+        chain = chains.get(head.partition)
+        if chain is not None:
+            segment = chain.open_segment
+            if segment.master.broker in brokers.get(segment.group, ()):
+                found.append(Head(head.partition, segment.group, segment.master.broker, head.load))
+    return found
