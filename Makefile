@@ -50,12 +50,14 @@ proto: $(SYNCED) ## generate seriatim_api.v1 from api/proto
 proto-check: $(SYNCED) ## fail if the generated code is stale
 	tools/proto_check.sh
 
-crds: $(SYNCED) ## generate the Kubernetes definitions in crds/ from the models
+crds: $(SYNCED) ## generate the Kubernetes definitions in crds/ and the page about them from the models
 	$(BIN)/seriatim operator crds --output crds
+	$(BIN)/python docs/generate_crds.py
 	$(BIN)/python -m tools.chart
 
 crds-check: $(SYNCED) ## fail if they are stale
 	$(BIN)/seriatim operator crds --output crds --check
+	$(BIN)/python docs/generate_crds.py --check
 
 docs-check: $(SYNCED) ## fail if a generated page is stale or a link leads nowhere
 	$(BIN)/python docs/generate_errors.py --check

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 from seriatim_operator.reconcile import topics
+from seriatim_operator.status.reasons import CONSUMER_GROUP, CONSUMER_GROUP_EVENTS, TOPIC, TOPIC_EVENTS
 
 from .world import World
 
@@ -18,3 +19,9 @@ async def world(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
     world = World()
     yield world
     await world.reconciler.close()
+    # Whatever a test brought about, its words are of the closed lists.
+    assert set(world.told()) <= TOPIC_EVENTS.keys() | CONSUMER_GROUP_EVENTS.keys()
+    for status in (manifest for _, manifest in world.api.status_writes):
+        for condition in status["conditions"]:
+            tables = [table[condition["type"]] for table in (TOPIC, CONSUMER_GROUP) if condition["type"] in table]
+            assert any(condition["reason"] in table for table in tables), condition

@@ -7,7 +7,6 @@ from seriatim_api.errors import BadRequestError, StaleOperatorError
 from seriatim_api.v1 import records_pb2
 from seriatim_operator.cluster.kube import KubeError
 from seriatim_operator.plan.topics import TOPIC_FINALIZER
-from seriatim_operator.status.reasons import TOPIC
 
 from ..spec.objects import good
 from .doubles import default_settings
@@ -428,11 +427,3 @@ async def test_the_stream_breaks_and_what_happened_meanwhile_is_found(world: Wor
     await world.settle()
     assert world.the_topic("a").status.groups == ("g9",)
     assert world.brokers.calls == ["create a 1", "create b 1", "create b 1"]
-
-
-async def test_reasons_are_of_the_closed_list(world: World) -> None:
-    """Every reason that the tests above bring about is in the table; this one walks the usual ones."""
-    world.topic()
-    await world.settle()
-    for condition in world.the_topic().status.conditions:
-        assert condition.reason in TOPIC[condition.type]

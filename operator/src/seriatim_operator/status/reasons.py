@@ -1,6 +1,6 @@
 """The closed lists of reasons: what may stand in `reason` of each condition, and what it means.
 
-Alerts, scripts and people rely on these words; a new one is added here first. `docs/reference/conditions.md` is made
+Alerts, scripts and people rely on these words; a new one is added here first. `docs/reference/crds.md` is made
 from this table.
 """
 
@@ -124,3 +124,22 @@ CONSUMER_GROUP: Final = {
         "InvalidSpec": "the object has a field that this version cannot read",
     },
 }
+
+TOPIC_EVENTS: Final = {
+    "TopicCreated": "the topic was made",
+    "TopicAdopted": "a topic of that name was there, and the object has it from now on",
+    "TopicUpdated": "partitions or settings were changed as the object says",
+    "DriftReverted": "somebody changed them behind the operator, and they were changed back",
+    "TopicRecreated": "the topic was deleted behind the operator, and made again without its messages",
+    "TopicReplaced": "the topic was deleted and made anew behind the operator; the new one was taken over",
+    "TopicDeleted": "the topic was deleted with its messages, by deletionPolicy Delete",
+    "TopicKept": "the object goes and the topic stays: another object has it, or it never was this one's",
+    "ResourceConflict": "an older object stands for the same topic",
+}
+"""Reasons of the Events on a Topic."""
+
+CONSUMER_GROUP_EVENTS: Final = {
+    "GroupCreated": "the group got its place",
+    "GroupRecreated": "the group was deleted behind the operator, and got a new place",
+}
+"""Reasons of the Events on a ConsumerGroup."""
