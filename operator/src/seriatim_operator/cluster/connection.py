@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import urllib3
 from kubernetes import client, config
 from kubernetes.client.exceptions import ApiException
 from kubernetes.config.config_exception import ConfigException
-from urllib3.exceptions import HTTPError
+from urllib3.exceptions import HTTPError, InsecureRequestWarning
 
 _POD_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
@@ -54,6 +55,9 @@ def connect(kubeconfig: str | None, context: str | None) -> Connection:
         if context is not None:
             active = _named(contexts, context)
         config.load_kube_config(kubeconfig, context, configuration)  # type: ignore[no-untyped-call]
+        if not configuration.verify_ssl:
+            # The kubeconfig says insecure-skip-tls-verify: its owner need not be told at each call.
+            urllib3.disable_warnings(InsecureRequestWarning)
         return Connection(configuration, str(active["context"].get("namespace") or "default"))
     except (ConfigException, OSError) as exc:
         if kubeconfig is not None or context is not None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Final
 
 from seriatim_api.errors import SeriatimError
 from seriatim_api.v1 import broker_pb2, operations_pb2
@@ -18,23 +19,25 @@ from .findings import draw_findings as draw_findings
 from .live import reach_brokers
 from .look import Look
 
+CHECKS: Final[tuple[Callable[[Look], list[Finding]], ...]] = (
+    checks.check_operator,
+    checks.check_class,
+    checks.check_nodes,
+    checks.check_cluster,
+    checks.check_budgets,
+    checks.check_network_policy,
+    checks.check_topics,
+    certificate_checks.check_certificates,
+    member_checks.check_pods,
+    member_checks.check_disks,
+    member_checks.check_images,
+)
+"""Those that need nothing but a look."""
+
 
 async def examine(connection: Connection, kube: Kube, look: Look, *, with_brokers: bool) -> list[Finding]:
     """Everything that can be found out about a cluster."""
-    findings = [
-        *await _kubernetes(connection),
-        *checks.check_operator(look),
-        *checks.check_class(look),
-        *checks.check_nodes(look),
-        *checks.check_cluster(look),
-        *checks.check_budgets(look),
-        *checks.check_network_policy(look),
-        *checks.check_topics(look),
-        *certificate_checks.check_certificates(look),
-        *member_checks.check_pods(look),
-        *member_checks.check_disks(look),
-        *member_checks.check_images(look),
-    ]
+    findings = [*await _kubernetes(connection), *(finding for check in CHECKS for finding in check(look))]
     if with_brokers:
         findings += await _ask(connection, kube, look)
     return findings

@@ -31,6 +31,7 @@ from .pictures import draw_plan, draw_status
 
 FIELD_MANAGER = "kubectl-seriatim"
 ANNOTATION_APPROVE = "seriatim.dev/approve"
+WIDTH_PIPED = 160
 UNWELL, REFUSED = 1, 2
 """Exit statuses: what was looked at is not well; the command could not do what it was asked."""
 
@@ -42,7 +43,7 @@ class Way:
     kubeconfig: str | None = None
     context: str | None = None
     namespace: str | None = None
-    console: Console = field(default_factory=lambda: Console(highlight=False))
+    console: Console = field(default_factory=lambda: _console(None))
 
     @contextlib.asynccontextmanager
     async def open(self) -> AsyncIterator[tuple[Connection, Kube, str]]:
@@ -53,6 +54,12 @@ class Way:
             yield connection, kube, self.namespace or connection.namespace
         finally:
             kube.close()
+
+
+def _console(width: int | None) -> Console:
+    """As wide as the terminal; what goes into a file or a pipe is not broken at a terminal's usual width."""
+    piped = None if sys.stdout.isatty() else WIDTH_PIPED
+    return Console(width=width or piped, highlight=False)
 
 
 def _shared(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -80,7 +87,7 @@ def _take(ctx: click.Context, option: click.Parameter, value: str | None) -> Non
 def main(ctx: click.Context, width: int | None) -> None:
     """Seriatim, where a picture says more than `kubectl get`."""
     if width is not None:
-        ctx.obj = replace(ctx.obj, console=Console(width=width, highlight=False))
+        ctx.obj = replace(ctx.obj, console=_console(width))
 
 
 def _command(work: Callable[..., Coroutine[Any, Any, int]]) -> Callable[..., None]:

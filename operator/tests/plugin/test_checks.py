@@ -1,0 +1,341 @@
+"""The doctor: finds nothing in a cluster that is well, and each thing that is wrong, with what to do."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from rich.console import Console
+from seriatim_api.v1 import broker_pb2, common_pb2, operations_pb2, records_pb2
+from seriatim_operator.plan.observed import ClassView, NodeView
+from seriatim_operator.plugin import checks, member_checks
+from seriatim_operator.plugin.doctor import CHECKS
+from seriatim_operator.plugin.findings import Finding, Level, draw_findings
+from seriatim_operator.plugin.look import Look
+
+from .objects import (
+    GROUPS,
+    NOW,
+    broker,
+    cluster,
+    condition,
+    group,
+    healthy,
+    lease,
+    operator_pod,
+    secrets,
+    topic,
+    with_pod,
+)
+
+NOT_READY = [{"type": "Ready", "status": "False"}]
+
+
+def examine(look: Look) -> list[Finding]:
+    """What all checks find that is not well."""
+    return [finding for check in CHECKS for finding in check(look) if finding.level is not Level.WELL]
+
+
+def test_nothing_is_found_where_all_is_well() -> None:
+    assert examine(healthy()) == []
+
+
+def gone(name: str) -> NodeView:
+    return NodeView(name, name, is_ready=False, is_leaving=False, is_out_of_service=False)
+
+
+def budget(labels: dict[str, str]) -> dict[str, Any]:
+    return {"metadata": {"name": "mine"}, "spec": {"selector": {"matchLabels": labels}}}
+
+
+SICK: dict[str, tuple[Callable[[], Look], Level, str, str]] = {
+    "no operator": (lambda: healthy(operator_pods=()), Level.BAD, "operator", "no pod"),
+    "operator not ready": (
+        lambda: healthy(operator_pods=(operator_pod(False),)),
+        Level.BAD,
+        "operator",
+        "no pod of it is",
+    ),
+    "old lease": (
+        lambda: healthy(leases={"a/b": lease("2026-11-20T11:00:00.000000Z")}),
+        Level.BAD,
+        "operator",
+        "3600 s old",
+    ),
+    "operator behind": (
+        lambda: healthy(cluster=cluster({"observedGeneration": 0})),
+        Level.WARNING,
+        "operator",
+        "generation 0 of 1",
+    ),
+    "no class": (lambda: healthy(storage_class=None), Level.BAD, "StorageClass", "there is none"),
+    "immediate class": (
+        lambda: healthy(storage_class=ClassView("local-nvme", waits_for_consumer=False, can_expand=False)),
+        Level.BAD,
+        "StorageClass",
+        "before its pod has a node",
+    ),
+    "node away": (
+        lambda: healthy(nodes={**healthy().nodes, "n1": gone("n1")}),
+        Level.BAD,
+        "nodes",
+        "n1 is not ready",
+    ),
+    "too few nodes": (lambda: healthy(nodes={"n9": gone("n9")}), Level.BAD, "nodes", "0 are ready"),
+    "degraded": (
+        lambda: healthy(cluster=cluster({"conditions": [condition("Degraded", "True", "EtcdUnreachable", "no etcd")]})),
+        Level.BAD,
+        "cluster",
+        "EtcdUnreachable: no etcd",
+    ),
+    "blocked": (lambda: healthy(cluster=cluster({"blockedBy": "approval"})), Level.WARNING, "cluster", "approval"),
+    "paused": (lambda: healthy(cluster=cluster(paused=True)), Level.WARNING, "cluster", "paused"),
+    "overdue": (
+        lambda: healthy(
+            cluster=cluster(
+                {
+                    "operation": {
+                        "kind": "Roll",
+                        "object": "x",
+                        "startedAt": "2026-11-20T11:00:00Z",
+                        "expiresAt": "2026-11-20T11:15:00Z",
+                    }
+                }
+            )
+        ),
+        Level.WARNING,
+        "cluster",
+        "Roll of x takes longer",
+    ),
+    "no budget": (lambda: healthy(budgets={}), Level.BAD, "budget orders-g0", "not there"),
+    "second budget": (
+        lambda: healthy(budgets={**healthy().budgets, "mine": budget({"app.kubernetes.io/name": "seriatim"})}),
+        Level.BAD,
+        "budget mine",
+        "two budgets",
+    ),
+    "no policy": (lambda: healthy(policies={}), Level.BAD, "NetworkPolicy", "not there"),
+    "one copy": (lambda: healthy(topics=(topic("a", "OneCopy"),)), Level.WARNING, "topics", "1 OneCopy: a"),
+    "lost": (lambda: healthy(topics=(topic("a", "Lost"),)), Level.BAD, "topics", "1 Lost: a"),
+    "no secret": (
+        lambda: healthy(secrets={k: v for k, v in secrets(cluster()).items() if k != "orders-client-tls"}),
+        Level.BAD,
+        "Secret orders-client-tls",
+        "not there",
+    ),
+    "secret damaged": (
+        lambda: healthy(
+            secrets={
+                **secrets(cluster()),
+                "orders-ca": {"metadata": {"name": "orders-ca"}, "data": {"tls.crt": "eA=="}},
+            }
+        ),
+        Level.BAD,
+        "Secret orders-ca",
+        "tls.crt",
+    ),
+    "certificate ends soon": (
+        lambda: healthy(now=NOW + timedelta(days=80)),
+        Level.WARNING,
+        "Secret orders-broker-tls",
+        "in 10 days",
+    ),
+    "certificate ended": (
+        lambda: healthy(now=NOW + timedelta(days=91)),
+        Level.BAD,
+        "Secret orders-broker-tls",
+        "ended on",
+    ),
+    "two authorities": (
+        lambda: healthy(secrets=_two_authorities()),
+        Level.BAD,
+        "Secret orders-broker-tls",
+        "does not trust the certificate in orders-client-tls",
+    ),
+    "plain text": (
+        lambda: healthy(cluster=cluster(tls={"enabled": False})),
+        Level.WARNING,
+        "certificates",
+        "plain text",
+    ),
+    "pod missing": (lambda: healthy(pods={}), Level.BAD, "pod orders-g0-0-aaaa", "not there"),
+    "pod does not serve": (
+        lambda: with_pod(
+            healthy(),
+            "orders-g0-0-aaaa",
+            conditions=NOT_READY,
+            containerStatuses=[
+                {
+                    "name": "broker",
+                    "restartCount": 7,
+                    "state": {"waiting": {"reason": "CrashLoopBackOff"}},
+                    "lastState": {"terminated": {"exitCode": 2, "message": '{"broker":"g0-0","text":"no etcd"}'}},
+                }
+            ],
+        ),
+        Level.BAD,
+        "pod orders-g0-0-aaaa",
+        "CrashLoopBackOff): no etcd",
+    ),
+    "members together": (lambda: _together(), Level.BAD, "group g0", "share n1"),
+    "foreign disk": (
+        lambda: healthy(
+            brokers=(broker("g0", 0, conditions=[condition("DiskHealthy", "False", "ForeignDisk", "not mine")]),)
+        ),
+        Level.BAD,
+        "disk of orders-g0-0-aaaa",
+        "ForeignDisk: not mine",
+    ),
+    "disk lost": (
+        lambda: healthy(brokers=(broker("g0", 0, diskLost={"at": "2026-11-20T11:00:00Z", "proof": "no such node"}),)),
+        Level.WARNING,
+        "disk of orders-g0-0-aaaa",
+        "no such node",
+    ),
+    "claim of nobody": (
+        lambda: healthy(brokers=healthy().brokers[1:]),
+        Level.WARNING,
+        "claim orders-g0-0-aaaa",
+        "before",
+    ),
+    "two images": (lambda: _two_images(), Level.WARNING, "images", "several"),
+    "one machine has all": (
+        lambda: healthy(groups=(group("g0"), group("g2"))),
+        Level.WARNING,
+        "nodes",
+        "every group has a member on n1",
+    ),
+}
+
+
+def _two_authorities() -> dict[str, Any]:
+    from seriatim_operator.cluster import pki
+    from seriatim_operator.resources.secrets import tls_secret
+
+    other = pki.new_authority("orders", "shop", NOW)
+    leaf = other.issue(pki.client_request("orders", "shop", "client", timedelta(days=90)), NOW)
+    files = {"tls.crt": leaf.certificate_pem, "tls.key": leaf.key_pem, "ca.crt": pki.write_bundle(other.anchors)}
+    return {**secrets(cluster()), "orders-client-tls": tls_secret(cluster(), "orders-client-tls", files)}
+
+
+def _together() -> Look:
+    look = healthy()
+    pods = {**look.pods, "orders-g0-1-aaaa": dataclasses.replace(look.pods["orders-g0-1-aaaa"], node="n1")}
+    return dataclasses.replace(look, pods=pods)
+
+
+def _two_images() -> Look:
+    look = healthy()
+    manifest = look.pod_manifests["orders-g0-0-aaaa"]
+    manifest["spec"]["containers"][0]["image"] = "other"
+    return look
+
+
+@pytest.mark.parametrize("case", sorted(SICK))
+def test_what_is_wrong_is_found_with_what_to_do(case: str) -> None:
+    make, level, about, text = SICK[case]
+    found = [finding for finding in examine(make()) if finding.about.startswith(about) and text in finding.text]
+    assert found, examine(make())
+    assert found[0].level is level
+    assert found[0].remedy
+
+
+@pytest.mark.parametrize(
+    ("version", "is_well"), [("v1.36.3", True), ("v1.30.0", True), ("v1.29.9", False), ("odd", True)]
+)
+def test_kubernetes_must_be_new_enough(version: str, is_well: bool) -> None:
+    assert (checks.check_kubernetes(version)[0].level is Level.WELL) == is_well
+
+
+def test_what_may_not_be_read_is_said_and_not_guessed() -> None:
+    kinds = frozenset({"Pod", "Node", "StorageClass", "Secret", "PodDisruptionBudget", "NetworkPolicy"})
+    look = healthy(unreadable=kinds, pods={}, nodes={}, storage_class=None, secrets={}, budgets={}, policies={})
+    levels = {finding.level for finding in examine(look)}
+    assert levels == {Level.UNKNOWN}
+
+
+# ---- what the brokers say -------------------------------------------------------------------------------
+
+
+def descriptions(**changes: Any) -> list[operations_pb2.BrokerGroupDescription]:
+    """Three groups as the brokers know them; keywords change the first member."""
+    groups = []
+    for name in GROUPS:
+        members = [
+            operations_pb2.GroupMember(
+                record=records_pb2.MemberRecord(
+                    member=common_pb2.Member(broker=f"{name}-{slot}", incarnation=name * 4),
+                    admitted=True,
+                    protocol_min=1,
+                    protocol_max=2,
+                ),
+                live=True,
+            )
+            for slot in range(2)
+        ]
+        groups.append(operations_pb2.BrokerGroupDescription(record={"group": name}, members=members))
+    first = groups[0].members[0]
+    if "live" in changes:
+        first.live = changes.pop("live")
+    for name, value in changes.items():
+        setattr(first.record, name, value) if name != "incarnation" else setattr(first.record.member, name, value)
+    return groups
+
+
+def test_members_that_all_know_are_well() -> None:
+    found = [*member_checks.check_members(healthy(), descriptions()), *member_checks.check_protocol(descriptions())]
+    assert {finding.level for finding in found} == {Level.WELL}
+    assert "protocol 2" in found[-1].text
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"live": False}, "do not hear from it"),
+        ({"admitted": False}, "not admitted"),
+        ({"incarnation": "other"}, "the slot belongs to the disk other"),
+    ],
+)
+def test_members_that_differ_are_told(changes: dict[str, Any], text: str) -> None:
+    found = member_checks.check_members(healthy(), descriptions(**changes))
+    assert [text in finding.text for finding in found] == [True]
+
+
+def test_members_that_only_one_side_knows_are_told() -> None:
+    told = [finding.text for finding in member_checks.check_members(healthy(), descriptions()[1:])]
+    assert told == ["the brokers do not know it"] * 2
+    fewer = healthy(brokers=healthy().brokers[2:])
+    told = [finding.text for finding in member_checks.check_members(fewer, descriptions())]
+    assert told == ["the brokers know it, and no Broker object stands for it"] * 2
+
+
+def test_versions_with_nothing_in_common_are_told() -> None:
+    found = member_checks.check_protocol(descriptions(protocol_min=3, protocol_max=4))
+    assert [finding.level for finding in found] == [Level.BAD]
+
+
+def test_cluster_without_a_controller_is_told() -> None:
+    assert member_checks.check_controller(broker_pb2.DescribeClusterResponse())[0].level is Level.BAD
+    assert member_checks.check_controller(broker_pb2.DescribeClusterResponse(controller="g0-0")) == []
+
+
+def test_findings_are_drawn_worst_first() -> None:
+    found = [
+        Finding(Level.WELL, "a", "fine"),
+        Finding(Level.WARNING, "b", "odd", "do b"),
+        Finding(Level.BAD, "c", "no", "do c"),
+    ]
+    console = Console(width=80, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    with console.file:
+        console.print(draw_findings(found, verbose=False))
+    told = console.export_text().splitlines()
+    assert [line.strip() for line in told] == [
+        "✘ c: no",
+        "remedy: do c",
+        "! b: odd",
+        "remedy: do b",
+        "1 of 3 examinations found nothing wrong",
+    ]
