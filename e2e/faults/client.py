@@ -20,7 +20,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from seriatim import AckLevel, Client, Consumer, Delivery, Gap, Producer, SendError
+from seriatim import AckLevel, Client, Consumer, Delivery, Gap, Producer, SendError, Tls
 from seriatim.history import HistoryWriter
 from seriatim_api.errors import SeriatimError
 from seriatim_api.ids import split_offset
@@ -67,8 +67,11 @@ async def _opened(open_it: Callable[[], Any]) -> Any:
 
 @asynccontextmanager
 async def _client(begin: dict[str, Any], name: str) -> AsyncIterator[tuple[Client, HistoryWriter]]:
+    tls = Tls(**begin["tls"]) if begin["tls"] else None
     with HistoryWriter(Path(begin["history"]), name) as history:
-        async with Client.connect(begin["bootstrap"], name=name, recorder=history, message_id=number_of) as client:
+        async with Client.connect(
+            begin["bootstrap"], name=name, tls=tls, recorder=history, message_id=number_of
+        ) as client:
             yield client, history
 
 

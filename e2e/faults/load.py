@@ -11,22 +11,21 @@ import os
 import random
 import signal
 from collections import Counter
-from collections.abc import Callable, Set
+from collections.abc import Callable, Mapping, Set
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Literal, Protocol, Self
 
 from seriatim import TopicSettings
 from seriatim_api.errors import DeadlineExceededError
 from seriatim_broker.local import LocalCluster
 
 from e2e.demo.gaps import AckTimes
-from e2e.faults.admins import Admins
 from e2e.faults.namespaces import Namespaces
 from e2e.faults.schedule import Workload
-from e2e.observe import Observer, Snapshot
+from e2e.observe import Describing, Observer, Snapshot
 from e2e.workers import Worker, start_worker
 
 Role = Literal["producer", "reader"]
@@ -98,6 +97,13 @@ class Clients:
         return self._workers[role]
 
 
+class TopicMaker(Describing, Protocol):
+    """What a load needs of whoever looks after topics."""
+
+    async def create_topic(self, name: str, partition_count: int, settings: TopicSettings) -> None:
+        """Make a topic."""
+
+
 @dataclass(frozen=True, slots=True)
 class Counts:
     """Outcomes that producers have told of, and what readers were given (repeats included)."""
@@ -118,16 +124,18 @@ class Load:
         case: Its number.
         workload: What to send and how to read.
         directory: For the histories.
+        tls: The files `ca`, `cert` and `key` of the clients, where brokers speak TLS.
     """
 
     def __init__(
         self,
         clients: Clients,
-        admin: Admins,
+        admin: TopicMaker,
         bootstrap: tuple[str, ...],
         case: int,
         workload: Workload,
         directory: Path,
+        tls: Mapping[str, str] | None = None,
     ) -> None:
         self.topic = f"case-{case}"
         self.workload = workload
@@ -140,6 +148,7 @@ class Load:
         self._clients = clients
         self._admin = admin
         self._bootstrap = bootstrap
+        self._tls = dict(tls or {})
         self._case = case
         self._process_count = 0
         self._reader_count = 0
@@ -192,6 +201,7 @@ class Load:
             case=self._case,
             name=f"producer-{self._process_count}",
             bootstrap=list(self._bootstrap),
+            tls=self._tls,
             topic=self.topic,
             history=str(self.directory / f"producer-{self._process_count}.jsonl"),
             rate=load.rate,
@@ -220,6 +230,7 @@ class Load:
             case=self._case,
             name=f"{group}-{number}",
             bootstrap=list(self._bootstrap),
+            tls=self._tls,
             topic=self.topic,
             group=group,
             partitions=self.workload.partitions,
