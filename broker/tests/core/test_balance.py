@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from seriatim_api.ids import PartitionId
 from seriatim_broker.core.balance import (
@@ -127,6 +127,7 @@ def worlds(draw: st.DrawFn) -> tuple[list[Head], list[GroupShare]]:
     return heads, groups
 
 
+@settings(deadline=None)
 @given(worlds())
 def test_no_plan_makes_the_maximum_worse(world: tuple[list[Head], list[GroupShare]]) -> None:
     heads, groups = world
@@ -146,6 +147,7 @@ def test_no_plan_makes_the_maximum_worse(world: tuple[list[Head], list[GroupShar
             assert max(master_loads(after(own, inner), group.brokers).values()) <= max(loads_before.values())
 
 
+@settings(deadline=None)
 @given(worlds())
 def test_each_head_moves_once_to_another_place_and_names_a_member(world: tuple[list[Head], list[GroupShare]]) -> None:
     heads, groups = world
@@ -158,6 +160,7 @@ def test_each_head_moves_once_to_another_place_and_names_a_member(world: tuple[l
         assert move.to_master != move.head.master
 
 
+@settings(deadline=None)
 @given(worlds())
 def test_it_converges(world: tuple[list[Head], list[GroupShare]]) -> None:
     heads, groups = world
@@ -172,6 +175,7 @@ def test_it_converges(world: tuple[list[Head], list[GroupShare]]) -> None:
     assert count <= 4 * len(heads)
 
 
+@settings(deadline=None)
 @given(worlds())
 def test_below_the_limit_nothing_moves_between_groups(world: tuple[list[Head], list[GroupShare]]) -> None:
     heads, groups = world
@@ -179,6 +183,7 @@ def test_below_the_limit_nothing_moves_between_groups(world: tuple[list[Head], l
     assert not crossing or group_excess(heads, groups) > LIMITS.begin
 
 
+@settings(deadline=None)
 @given(worlds())
 def test_what_is_left_above_the_limit_no_single_move_would_lower(world: tuple[list[Head], list[GroupShare]]) -> None:
     heads, groups = world
