@@ -1,0 +1,127 @@
+"""What of the image builds can be tested without building: who builds, and what is done inside.
+
+That a finished image runs as it should and has no installer left is looked at by each `make images`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from images import engines
+from images.build import PACKAGES, ROOT, parse
+
+
+def put_program(directory: Path, name: str, script: str) -> None:
+    """A program that is found first, and only there."""
+    path = directory / name
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+
+
+@pytest.fixture
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The only directory in which programs are looked for."""
+    directory = tmp_path / "bin"
+    directory.mkdir()
+    monkeypatch.setenv("PATH", str(directory))
+    return directory
+
+
+def test_a_docker_without_its_daemon_is_passed_over(programs: Path) -> None:
+    put_program(programs, "docker", "exit 1")
+    put_program(programs, "buildah", "exit 0")
+    engine = engines.find()
+    assert engine.name == "buildah"
+    assert engine.environment == {"BUILDAH_ISOLATION": "chroot", "STORAGE_DRIVER": "vfs"}
+    put_program(programs, "docker", "exit 0")
+    assert engines.find().name == "docker"
+    assert engines.find("buildah").name == "buildah"
+
+
+def test_what_the_environment_says_of_buildah_stands(programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put_program(programs, "buildah", "exit 0")
+    monkeypatch.setenv("STORAGE_DRIVER", "overlay")
+    assert engines.find().environment == {"BUILDAH_ISOLATION": "chroot"}
+
+
+def test_without_any_engine_it_says_what_to_install(programs: Path) -> None:
+    with pytest.raises(engines.EngineError, match=r"no working docker, podman, buildah here: install one"):
+        engines.find()
+    put_program(programs, "podman", "exit 1")
+    with pytest.raises(engines.EngineError, match="no working podman"):
+        engines.find("podman")
+
+
+def test_what_an_engine_complains_of_is_told_with_its_command(programs: Path, tmp_path: Path) -> None:
+    put_program(programs, "podman", '[ "$1" = info ] || { echo "no such base" >&2; exit 7; }')
+    with pytest.raises(engines.EngineError, match=r"podman build (?s:.*)exit status 7\nno such base"):
+        engines.find().build("a:b", tmp_path, {})
+
+
+def test_an_archive_is_there_whole_or_not_at_all(programs: Path, tmp_path: Path) -> None:
+    archive = tmp_path / "broker.tar"
+    put_program(programs, "podman", f'[ "$1" = info ] || {{ echo half > {tmp_path}/broker.partial; exit 1; }}')
+    with pytest.raises(engines.EngineError):
+        engines.find().save("a:b", archive)
+    assert not archive.exists()
+
+
+def test_an_image_that_there_is_not_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse(["brokers"])
+    assert "it is one of broker, operator, tools, etcd" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("image", [*PACKAGES, "etcd"])
+def test_each_dockerfile_has_a_base_to_choose_and_an_unprivileged_user(image: str) -> None:
+    text = (ROOT / "images" / image / "Dockerfile").read_text()
+    assert re.search(r"^ARG BASE_IMAGE=\S+:\S+$", text, re.MULTILINE), "a named base, with a tag"
+    froms = re.findall(r"^FROM (\S+)", text, re.MULTILINE)
+    assert set(froms) == {"${BASE_IMAGE}"}
+    assert text.rstrip().splitlines()[-1].startswith(("CMD", "ENTRYPOINT"))
+    assert re.findall(r"^USER (.+)$", text, re.MULTILINE) == ["10001:10001"]
+
+
+def test_packages_become_an_environment_with_scripts_and_a_bill_of_materials(tmp_path: Path) -> None:
+    packages = tmp_path / "packages"
+    for name, scripts in (("seriatim_demo", "seriatim-demo = seriatim_demo:main"), ("other", "other = other:main")):
+        information = packages / f"{name}-1.2.dist-info"
+        information.mkdir(parents=True)
+        (information / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name.replace('_', '-')}\nVersion: 1.2\n")
+        (information / "entry_points.txt").write_text(f"[console_scripts]\n{scripts}\n")
+        (packages / f"{name}.py").write_text(f"def main():\n    print('this is {name}')\n")
+    resolved = {
+        "bomFormat": "CycloneDX",
+        "metadata": {"component": {"name": "workspace"}},
+        "components": [
+            {"name": "seriatim-demo", "version": "1.2", "bom-ref": "demo"},
+            {"name": "Other", "version": "1.2", "bom-ref": "other"},
+            {"name": "windows-only", "version": "3", "bom-ref": "windows"},
+        ],
+        "dependencies": [{"ref": "demo", "dependsOn": ["other", "windows"]}, {"ref": "windows"}],
+    }
+    (tmp_path / "in.json").write_text(json.dumps(resolved))
+    environment = tmp_path / "environment"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(environment)], check=True)
+    command = [str(environment / "bin" / "python"), str(ROOT / "images" / "assemble.py")]
+    command += ["--packages", str(packages), "--sbom", str(tmp_path / "in.json")]
+    subprocess.run([*command, "--sbom-out", str(tmp_path / "seriatim-demo.cdx.json")], check=True)
+
+    said = subprocess.run([environment / "bin" / "seriatim-demo"], check=True, capture_output=True, text=True).stdout
+    assert said == "this is seriatim_demo\n"
+    assert not (environment / "bin" / "other").exists(), "only our own commands are on the path"
+    compiled = list(environment.rglob("seriatim_demo.*.pyc"))
+    assert len(compiled) == 1
+    assert compiled[0].read_bytes()[4] == 1, "compiled to be used whatever the source's time says"
+
+    bill = json.loads((tmp_path / "seriatim-demo.cdx.json").read_text())
+    python = [part["name"] for part in bill["components"] if not part.get("purl", "").startswith("pkg:deb/")]
+    assert python == ["seriatim-demo", "Other"]
+    assert bill["dependencies"] == [{"ref": "demo", "dependsOn": ["other"]}]
+    assert bill["metadata"]["component"] == {"type": "container", "bom-ref": "seriatim-demo", "name": "seriatim-demo"}
