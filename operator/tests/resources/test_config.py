@@ -63,11 +63,12 @@ def test_clusters_of_one_name_in_two_namespaces_are_two() -> None:
 def test_a_broker_takes_file_and_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "broker.toml"
     file.write_text(toml_of(**{**FULL, "settings": {name: EXAMPLES[name] for name in USER_SETTINGS}}))
-    [container] = children(**FULL).pod(broker())["spec"]["containers"]
+    [container] = children(**FULL).pod(broker(replaces="ab12"))["spec"]["containers"]
     for variable in container["env"]:
         monkeypatch.setenv(variable["name"], variable["value"])
     loaded = load({}, file)
     assert loaded.broker == "g0-1"
+    assert loaded.replace_disk_of == "ab12"
     assert loaded.client_address == "g0-1.orders-brokers.shop.svc:7100"
 
 
@@ -129,6 +130,9 @@ def test_limits_are_those_of_the_broker() -> None:
         "0.001",
         "1",
         "1.001",
+        "10.001",
+        "100",
+        "100.5",
         "9",
         "10",
         "49",

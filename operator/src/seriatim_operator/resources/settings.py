@@ -89,6 +89,12 @@ class _Choice:
 
 
 USER_SETTINGS: Final[Mapping[str, _Number | _Choice]] = {
+    "balance_floor_bytes_per_s": _Number(0, is_whole=False),
+    "balance_interval_s": _Number(0, is_whole=False),
+    "balance_move_again_s": _Number(0, is_whole=False),
+    "balance_moves_per_s": _Number(0, 100, is_whole=False, over=True),
+    "balance_steady_s": _Number(0, is_whole=False),
+    "balance_threshold": _Number(0, 10, is_whole=False, over=True),
     "batch_size_bytes_max": _Number(1024, _MIB),
     "head_cache_size_bytes_max": _Number(0),
     "heal_after_s": _Number(0, is_whole=False, over=True),
