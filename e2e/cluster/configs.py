@@ -25,6 +25,7 @@ from e2e.cluster.layout import (
     Layout,
     NodeLayout,
 )
+from e2e.cluster.private_mounts import KUBELET_ROOT
 
 NODE_STATUS_FREQUENCY_S: Final = 2  # default 10
 NODE_LEASE_DURATION_S: Final = 8  # default 40; a kubelet renews it four times in this time
@@ -241,7 +242,7 @@ def kubelet_config(layout: Layout, node: NodeLayout) -> str:
             "localStorageCapacityIsolation": False,
             "makeIPTablesUtilChains": False,
             "podLogsDir": str(node.root / "pod-logs"),
-            "volumePluginDir": str(node.root / "volume-plugins"),
+            "volumePluginDir": str(KUBELET_ROOT / "volume-plugins"),
             "evictionHard": HARD_EVICTION,
             "imageGCHighThresholdPercent": 100,
             "nodeStatusUpdateFrequency": f"{NODE_STATUS_FREQUENCY_S}s",
@@ -263,8 +264,8 @@ def kubelet_argv(layout: Layout, node: NodeLayout) -> list[str]:
         "kubeconfig": layout.kubeconfig_of(node.name),
         "hostname-override": node.name,
         "node-ip": node.address,
-        "root-dir": node.kubelet_root,
-        "cert-dir": node.root / "kubelet-pki",
+        "root-dir": KUBELET_ROOT,
+        "cert-dir": KUBELET_ROOT / "pki",
         "node-labels": f"topology.kubernetes.io/zone=zone{node.number}",
         "v": 1,
     }

@@ -74,7 +74,7 @@ class NodeLayout:
 
     @property
     def kubelet_root(self) -> Path:
-        """The kubelet's --root-dir: pods' volumes are mounted below."""
+        """What its kubelet keeps; inside the node it is /var/lib/kubelet."""
         return self.root / "kubelet"
 
     @property

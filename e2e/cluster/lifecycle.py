@@ -153,6 +153,7 @@ class Lifecycle:
         wait_until("all disks to be on offer", offered, timeout_s=DISKS_TIMEOUT_S, interval_s=0.3, hint=hint)
 
     def _claim_machine(self) -> None:
+        self._layout.state.mkdir(parents=True, exist_ok=True)
         if OWNER.exists() and not self._owns_machine() and Path(OWNER.read_text()).exists():
             raise ClusterError(f"the cluster of {OWNER.read_text()} uses this machine: run its `down` first")
         OWNER.write_text(str(self._layout.state))

@@ -105,7 +105,7 @@ class Node:
         network.remove_interface(self.layout.interface)
 
     def _start_containerd(self) -> None:
-        self._processes.start(self._holder, private_mounts.holder_argv(), cgroup=self.cgroup)
+        self._processes.start(self._holder, private_mounts.holder_argv(self.layout.kubelet_root), cgroup=self.cgroup)
         hint = str(self._processes.log_path(self._holder))
         wait_until(f"mounts of {self.name}", self._has_mounts, timeout_s=CONTAINERD_TIMEOUT_S, hint=hint)
         self._start(self._containerd, ["containerd", "--config", self.layout.root / "containerd.toml"])

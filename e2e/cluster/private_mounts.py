@@ -12,28 +12,39 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-PRIVATE: Final = (
+KUBELET_ROOT: Final = Path("/var/lib/kubelet")
+"""The node's own folder is mounted here. Sockets are made below: their paths may have 108 characters, and a checkout's
+path would use them up; and some are at this path whatever the kubelet is told."""
+
+IN_MEMORY: Final = (
     Path("/run/containerd"),  # containerd's socket and state, the shims' sockets, runc's records
     Path("/run/netns"),  # the pods' network namespaces
     Path("/var/lib/cni"),  # addresses given to pods
-    Path("/var/lib/kubelet"),  # device plugins; the rest is below the kubelet's --root-dir
     Path("/var/log/containers"),  # links to containers' logs
 )
 """Directories that a node must not share: memory of its own is mounted there, and lost with it."""
 
+PRIVATE: Final = (*IN_MEMORY, KUBELET_ROOT)
+
 SCRIPT: Final = """
 set -eu
 mount --make-rshared /
+mount --bind "$1" "$2"
+shift 2
 for directory in "$@"; do mount -t tmpfs -o mode=0755 seriatim-e2e "$directory"; done
 touch /run/containerd/ready
 exec sleep infinity
 """
 
 
-def holder_argv() -> list[str]:
-    """A process that makes the namespace and keeps it: what the host mounts later is seen inside, not the reverse."""
+def holder_argv(kubelet_root: Path) -> list[str]:
+    """A process that makes the namespace and keeps it: what the host mounts later is seen inside, not the reverse.
+
+    Args:
+        kubelet_root: The node's folder for its kubelet.
+    """
     command = ["unshare", "--mount", "--propagation", "slave", "--", "sh", "-c", SCRIPT, "node"]
-    return [*command, *(str(path) for path in PRIVATE)]
+    return [*command, *(str(path) for path in (kubelet_root, KUBELET_ROOT, *IN_MEMORY))]
 
 
 def inside(pid: int, argv: Sequence[str | Path]) -> list[str]:

@@ -37,7 +37,8 @@ def test_kubelets_of_two_nodes_share_only_what_the_cluster_has_once() -> None:
     assert first & second == {
         "/state/pki/ca.crt",
         "/state/resolv.conf",
-        "unix:///run/containerd/containerd.sock",  # the same path in a mount namespace of its own
+        "unix:///run/containerd/containerd.sock",  # these two: the same path, in a mount namespace of its own
+        "/var/lib/kubelet/volume-plugins",
     }
 
 

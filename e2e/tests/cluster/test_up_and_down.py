@@ -44,11 +44,12 @@ def traces() -> dict[str, object]:
         text = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
         return [line for line in text.splitlines() if not line.startswith(("#", ":"))]  # counters and dates
 
+    mounts = (line.split()[1] for line in MOUNTS.read_text().splitlines())
     return {
         "interfaces": sorted(line.split(":")[1] for line in output("ip", "-o", "link")),
         "routes": output("ip", "route"),
         "rules": [line for line in output("iptables-save") if line.startswith("-A")],
-        "mounts": sorted(line.split()[1] for line in MOUNTS.read_text().splitlines()),
+        "mounts": sorted(path for path in mounts if "/containers/storage" not in path),  # buildah's own
         "cgroups": sorted(str(path) for mount in hierarchies(MOUNTS.read_text()) for path in mount.glob("seriatim*")),
         "settings": {name: (Path("/proc/sys") / name).read_text() for name in SYSCTLS},
         "directories": [path for path in PRIVATE if path.is_dir() and any(path.iterdir())],
