@@ -158,3 +158,35 @@ def test_the_files_are_not_looked_at_with_every_question(tmp_path: Path, monkeyp
     monkeypatch.setattr(tls, "_fingerprint", looks.append)
     assert source.current()[1].cert is not None
     assert looks == []
+
+
+NOT_CONNECTED = "failed to connect to all addresses; last error: UNAVAILABLE: ipv4:127.0.0.1:7100: "
+
+
+@pytest.mark.parametrize(
+    ("details", "cause"),
+    [
+        ("Tls handshake failed: CERTIFICATE_VERIFY_FAILED: certificate has expired: OK", "certificate has expired"),
+        ("Tls handshake failed: CERTIFICATE_VERIFY_FAILED: certificate is not yet valid", "do the clocks agree"),
+        ("Tls handshake failed: CERTIFICATE_VERIFY_FAILED: unable to get local issuer", "not issued by the CA"),
+        ("Hostname Verification Check failed.", "for other names"),
+        ("Tls handshake failed: WRONG_VERSION_NUMBER", "does not speak TLS"),
+        ("Tls handshake failed: something new", "could not agree on TLS"),
+        ("Socket closed", "does not accept the certificate that was shown"),
+        ("Secure read failed (Socket closed)", "does not accept the certificate that was shown"),
+        ("Unwrap failed (TSI_DATA_CORRUPTED)", "does not accept the certificate that was shown"),
+    ],
+)
+def test_the_cause_of_a_failed_handshake_is_put_in_words(details: str, cause: str) -> None:
+    assert cause in (tls.explain(NOT_CONNECTED + details, shows_certificate=True) or "")
+    assert tls.explain(details, shows_certificate=True) is None, "it was connected: TLS is not the cause"
+
+
+def test_who_shows_no_certificate_is_told_so_and_other_failures_are_left_alone() -> None:
+    asked = tls.explain(f"{NOT_CONNECTED}Socket closed", shows_certificate=False)
+    assert asked is not None
+    assert "none was shown" in asked
+    assert (
+        tls.explain(f"{NOT_CONNECTED}Failed to connect to remote host: Connection refused", shows_certificate=True)
+        is None
+    )

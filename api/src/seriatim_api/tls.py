@@ -26,8 +26,9 @@ CHECK_INTERVAL_S: Final = 1.0
 NOT_CONNECTED: Final = "failed to connect to all addresses"
 """How gRPC begins when no connection came about."""
 
-_CLOSED: Final = "Socket closed"
-"""All that a server says to somebody whose certificate it does not accept, or who speaks plain text to TLS."""
+_ENDED: Final = ("Socket closed", "Unwrap failed")
+"""What is left of a connection whose certificate the other side does not accept: in TLS 1.3 it says so only after our
+handshake is over. gRPC's own servers close the socket without a word; etcd sends an alert, of which gRPC keeps none."""
 
 _CAUSES: Final = (
     ("certificate has expired", "the other side's certificate has expired"),
@@ -214,7 +215,7 @@ def explain(details: str, *, shows_certificate: bool) -> str | None:
     for words, cause in _CAUSES:
         if words in details:
             return cause
-    if _CLOSED not in details:
+    if not any(words in details for words in _ENDED):
         return None
     if shows_certificate:
         return "the other side closed the connection: it probably does not accept the certificate that was shown"

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from seriatim import Client, Consumer, Delivery, Producer, SendError, TopicSettings
+from seriatim import Client, Consumer, Delivery, Producer, SendError, Tls, TopicSettings
 from seriatim.history import HistoryWriter, check, render
 from seriatim_api.errors import TopicExistsError
 from seriatim_broker.local import LocalCluster
@@ -128,7 +128,8 @@ async def traffic(cluster: LocalCluster, topic: str, directory: Path, *, reads: 
         reads: Whether a consumer reads here; else the caller sees to it that the group is read.
     """
     with HistoryWriter(directory / "traffic.jsonl", "traffic") as history:
-        async with Client.connect(cluster.bootstrap, recorder=history, message_id=int) as client:
+        client_tls = tls_of(cluster)
+        async with Client.connect(cluster.bootstrap, tls=client_tls, recorder=history, message_id=int) as client:
             admin = client.admin()
             with suppress(TopicExistsError):  # the answer to a first attempt was lost
                 await admin.create_topic(topic, PARTITION_COUNT, settings=TopicSettings(flush=True))
@@ -149,6 +150,16 @@ async def traffic(cluster: LocalCluster, topic: str, directory: Path, *, reads: 
                     reading.cancel()
         history.end(GROUP, topic=topic)
     _judge(directory)
+
+
+def tls_of(cluster: LocalCluster) -> Tls | None:
+    """What clients of a cluster show and believe; None where it speaks plain text."""
+    if cluster.tls is None:
+        return None
+    files = cluster.tls.client
+    assert files.cert is not None
+    assert files.key is not None
+    return Tls(files.ca, files.cert, files.key)
 
 
 def _judge(directory: Path) -> None:

@@ -152,7 +152,6 @@ class LocalCluster:
         self._programs: Programs = programs or SeriatimPrograms(coordinator, tuple(broker_options))
         self._wants_tls = tls
         self.tls: LocalTls | None = None  # from the start on, if it is wanted
-        self._admin_tls: ssl.SSLContext | None = None
         self._environment = _environment_of_servers(os.environ if environment is None else environment)
         self._on_fault = on_fault
         self._plan: ClusterPlan | None = None
@@ -285,7 +284,6 @@ class LocalCluster:
     def _make_certificates(self) -> None:
         hosts = [address.host for address in self.plan.listen_addresses]
         self.tls = make_certificates(self.directory / TLS_DIRECTORY_NAME, hosts)
-        self._admin_tls = ssl.create_default_context(cafile=str(self.tls.ca))
         if isinstance(self._programs, SeriatimPrograms):
             self._programs = replace(self._programs, tls=self.tls.server)
 
@@ -407,7 +405,9 @@ class LocalCluster:
     async def _is_ready(self, name: str) -> bool:
         if self.pid(name) is None:
             return False
-        return await health.is_ready(self.plan.broker(name).admin, deadline_s=READY_DEADLINE_S, tls=self._admin_tls)
+        # Made anew for each question: a test may have replaced the files.
+        tls = ssl.create_default_context(cafile=str(self.tls.ca)) if self.tls is not None else None
+        return await health.is_ready(self.plan.broker(name).admin, deadline_s=READY_DEADLINE_S, tls=tls)
 
     async def _coordinator_answers(self) -> bool:
         assert self._coordinator is not None

@@ -53,7 +53,7 @@ def make(directory: Path, hosts: Iterable[str]) -> LocalTls:
     files = _files(directory)
     authority = trustme.CA(organization_name="a local cluster of Seriatim")
     server = authority.issue_cert("localhost", *sorted(set(hosts)))
-    client = authority.issue_cert(common_name="local client")
+    client = authority.issue_cert("client@local.seriatim.dev")
     _write(files.ca, authority.cert_pem.bytes())
     for found, issued in ((files.server, server), (files.client, client)):
         assert found.cert is not None

@@ -1,0 +1,214 @@
+"""Whole clusters that speak TLS on every port: the same promise, and certificates replaced under traffic."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+import structlog
+from seriatim import Client, Tls, _client
+from seriatim_api.errors import PreconditionError, TlsHandshakeError, UnavailableError
+from seriatim_api.tls import TlsFiles
+from seriatim_broker.local import LocalCluster
+from seriatim_broker.local import tls as local_tls
+from seriatim_broker.local.programs import find_etcd
+
+from .traffic import tls_of, traffic
+
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(180)]
+
+RELOAD_DEADLINE_S = 20.0
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_client, "TOPIC_DEADLINE_S", 1.0)
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def secure(tmp_path: Path) -> AsyncIterator[LocalCluster]:
+    """Two groups of two with TLS, without the proxy."""
+    structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
+    async with LocalCluster(tmp_path / "cluster", groups=2, proxy=False, name="tls", tls=True) as cluster:
+        yield cluster
+    structlog.reset_defaults()
+
+
+async def is_accepted(address: str, tls: Tls | None) -> bool:
+    """Whether the broker there answers a client with these certificates; raises what it meets instead."""
+    async with Client.connect(address, tls=tls) as client:
+        try:
+            await client.producer("there is no such topic".replace(" ", "-"))
+        except UnavailableError:
+            raise
+        except Exception as exc:
+            assert "there-is-no-such-topic" in str(exc)  # noqa: PT017 - an answer, of whatever kind
+            return True
+    raise AssertionError("there is such a topic")
+
+
+async def until(holds: Callable[[], Coroutine[Any, Any, bool]]) -> None:
+    async with asyncio.timeout(RELOAD_DEADLINE_S):
+        while not await holds():  # noqa: ASYNC110 - the states are those of other processes
+            await asyncio.sleep(0.1)
+
+
+async def until_all(cluster: LocalCluster, tls: Tls, *, accepted: bool) -> None:
+    """Until every broker accepts a client, or none does: a broker looks at its files when somebody connects."""
+
+    async def holds() -> bool:
+        for address in cluster.bootstrap:
+            try:
+                answer = await is_accepted(address, tls)
+            except TlsHandshakeError:
+                answer = False
+            if answer is not accepted:
+                return False
+        return True
+
+    await until(holds)
+
+
+def log_lines(cluster: LocalCluster, event: str) -> int:
+    return sum(cluster.log_file(name).read_text().count(f'"event": "{event}"') for name in cluster.broker_names)
+
+
+async def test_a_killed_master_is_passed_over_as_without_tls(secure: LocalCluster, tmp_path: Path) -> None:
+    async with traffic(secure, "killed", tmp_path) as running:
+        segment = (await running.look()).chains[0].head
+        began = time.monotonic()
+        await secure.kill(segment.members[0])
+        await running.moved_past(segment.no)
+        print(f"moved after {time.monotonic() - began:.2f} s")
+        await running.goes_on()
+        await secure.start_again(segment.members[0])
+        await secure.wait_ready()
+        await running.goes_on()
+
+
+async def test_only_who_shows_a_certificate_of_the_authority_is_served(secure: LocalCluster, tmp_path: Path) -> None:
+    right = tls_of(secure)
+    assert right is not None
+    stranger = local_tls.make(tmp_path / "stranger", ["127.0.0.1"]).client
+    address = secure.bootstrap[0]
+    assert await is_accepted(address, right)
+
+    async def refusal(tls: Tls | None) -> str:
+        with pytest.raises(UnavailableError) as raised:
+            await is_accepted(address, tls)
+        assert isinstance(raised.value, TlsHandshakeError) is (tls is not None)
+        return raised.value.message
+
+    assert "asks for a certificate, and none was shown" in await refusal(Tls(right.ca))
+    assert "does not accept the certificate that was shown" in await refusal(Tls(right.ca, stranger.cert, stranger.key))
+    assert "not issued by the CA that was given" in await refusal(Tls(stranger.ca, stranger.cert, stranger.key))
+    assert "for other names" in await refusal(Tls(right.ca, right.cert, right.key, server_name="elsewhere.example"))
+    assert "does the broker ask for TLS" in await refusal(None)
+
+
+async def test_the_authority_is_replaced_under_traffic_and_nothing_that_stands_breaks(
+    secure: LocalCluster, tmp_path: Path
+) -> None:
+    assert secure.tls is not None
+    used = secure.tls.ca.parent
+    old, new = tmp_path / "old", tmp_path / "new"
+    shutil.copytree(used, old)
+    hosts = [broker.listen.host for broker in secure.plan.brokers]
+    local_tls.make(new, ["127.0.0.1", *hosts])
+
+    def client_of(directory: Path, ca: Path) -> Tls:
+        return Tls(ca, directory / "client.crt", directory / "client.key")
+
+    def put(name: str, content: bytes) -> None:
+        (used / f"{name}.new").write_bytes(content)
+        (used / f"{name}.new").rename(used / name)
+
+    async def half_is_told() -> bool:
+        """A certificate without its key: the old pair stays in use, and every broker says so."""
+        answers = [await is_accepted(address, client_of(old, old / "ca.crt")) for address in secure.bootstrap]
+        return all(answers) and log_lines(secure, "certificates_not_reloaded") >= len(secure.broker_names)
+
+    histories = tmp_path / "histories"
+    histories.mkdir()
+    async with traffic(secure, "rotated", histories) as running:
+        links = log_lines(secure, "link_up"), log_lines(secure, "link_down")
+        segments = [chain.head.no for chain in (await running.look()).chains]
+        put("ca.crt", (old / "ca.crt").read_bytes() + (new / "ca.crt").read_bytes())
+        await until_all(secure, client_of(new, old / "ca.crt"), accepted=True)
+        await running.goes_on()
+        put("broker.crt", (new / "broker.crt").read_bytes())
+        await until(half_is_told)
+        put("broker.key", (new / "broker.key").read_bytes())
+        for name in ("client.crt", "client.key"):
+            put(name, (new / name).read_bytes())
+        await until_all(secure, client_of(new, new / "ca.crt"), accepted=True)
+        await running.goes_on()
+        put("ca.crt", (new / "ca.crt").read_bytes())
+        await until_all(secure, client_of(old, new / "ca.crt"), accepted=False)
+        await running.goes_on()
+        assert (log_lines(secure, "link_up"), log_lines(secure, "link_down")) == links, "no link was made anew"
+        assert [chain.head.no for chain in (await running.look()).chains] == segments, "nothing was switched"
+        # What breaks now is made again with the new certificates: links, streams, and the way to the coordinator.
+        victim = await running.master()
+        await secure.kill(victim)
+        await running.goes_on()
+        await secure.start_again(victim)
+        await secure.wait_ready()
+        await running.goes_on()
+        assert log_lines(secure, "link_up") > links[0]
+
+
+async def test_a_client_certificate_that_has_expired_is_refused_and_one_in_time_is_not(
+    secure: LocalCluster, tmp_path: Path
+) -> None:
+    """With an authority of our own, for the cluster's forgets its key."""
+    trustme = pytest.importorskip("trustme")
+    from datetime import UTC, datetime
+
+    assert secure.tls is not None
+    authority = trustme.CA()
+    valid = authority.issue_cert("client@example.org")
+    ended = {"not_before": datetime(2001, 1, 1, tzinfo=UTC), "not_after": datetime(2002, 1, 1, tzinfo=UTC)}
+    expired = authority.issue_cert("client@example.org", **ended)
+    old_ca = tmp_path / "old.crt"
+    shutil.copy(secure.tls.ca, old_ca)
+    secure.tls.ca.write_bytes(old_ca.read_bytes() + authority.cert_pem.bytes())
+    found: dict[str, Tls] = {}
+    for name, issued in (("valid", valid), ("expired", expired)):
+        files = TlsFiles(old_ca, tmp_path / f"{name}.crt", tmp_path / f"{name}.key")
+        issued.cert_chain_pems[0].write_to_path(str(files.cert))
+        issued.private_key_pem.write_to_path(str(files.key))
+        found[name] = Tls(old_ca, files.cert, files.key)
+    await until_all(secure, found["valid"], accepted=True)
+    with pytest.raises(TlsHandshakeError, match="does not accept the certificate that was shown"):
+        await is_accepted(secure.bootstrap[0], found["expired"])
+
+
+@pytest.mark.etcd
+async def test_etcd_is_spoken_to_with_tls(tmp_path: Path) -> None:
+    try:
+        find_etcd()
+    except PreconditionError as exc:
+        if os.environ.get("SERIATIM_REQUIRE_ETCD") == "1":
+            raise
+        pytest.skip(str(exc))
+    async with (
+        LocalCluster(
+            tmp_path / "cluster", groups=2, proxy=False, name="etcd-tls", tls=True, coordinator="etcd"
+        ) as cluster,
+        traffic(cluster, "kept", tmp_path) as running,
+    ):
+        victim = await running.master()
+        await cluster.kill(victim)
+        await running.goes_on()
+        await cluster.start_again(victim)
+        await cluster.restart("coordinator")
+        await cluster.wait_ready()
+        await running.goes_on()
