@@ -111,7 +111,9 @@ def test_probes() -> None:
     assert encrypted["readinessProbe"]["httpGet"]["scheme"] == "HTTPS"
     start = encrypted["startupProbe"]
     assert start["periodSeconds"] * start["failureThreshold"] >= 3600
-    assert encrypted["livenessProbe"]["httpGet"]["path"] == "/healthz"
+    live = encrypted["livenessProbe"]
+    assert live["httpGet"]["path"] == "/healthz"
+    assert live["periodSeconds"] * live["failureThreshold"] >= 120, "a busy machine is no reason to kill a broker"
 
 
 def test_grace_leaves_time_to_hand_over() -> None:

@@ -47,7 +47,8 @@ STARTUP_S_MAX: Final = 3600
 """A broker that replays a long log must not be killed for it: it would begin again."""
 
 _LIVENESS_FAILURES_MAX: Final = 6
-"""Of 10 s each: an event loop that stood for a minute will not turn again. Safety needs no probe, it has fences."""
+"""Of 20 s each: an event loop that stood for two minutes will not turn again. Killing a broker because its machine is
+busy would make the others busier, and safety needs no probe: it has fences."""
 
 
 def pod(cluster: BrokerCluster, broker: BrokerSpec, default_image: str) -> Manifest:
@@ -135,7 +136,7 @@ def _container(cluster: BrokerCluster, broker: BrokerSpec, default_image: str) -
         ],
         "startupProbe": _probe("/healthz", scheme, period_s=1, failures=STARTUP_S_MAX),
         "readinessProbe": _probe("/readyz", scheme, period_s=2, failures=2),
-        "livenessProbe": _probe("/healthz", scheme, period_s=10, failures=_LIVENESS_FAILURES_MAX),
+        "livenessProbe": _probe("/healthz", scheme, period_s=20, failures=_LIVENESS_FAILURES_MAX, timeout_s=15),
         "securityContext": {
             "allowPrivilegeEscalation": False,
             "readOnlyRootFilesystem": True,
@@ -173,12 +174,12 @@ def _environment(cluster: BrokerCluster, broker: BrokerSpec) -> list[Manifest]:
     return [{"name": name, "value": value} for name, value in {**users, **variables}.items()]
 
 
-def _probe(path: str, scheme: str, period_s: int, failures: int) -> Manifest:
+def _probe(path: str, scheme: str, period_s: int, failures: int, timeout_s: int = 5) -> Manifest:
     return {
         "httpGet": {"path": path, "port": ADMIN_PORT_NAME, "scheme": scheme},
         "periodSeconds": period_s,
         # A loaded machine answers late; a probe that times out too soon is a failover too many.
-        "timeoutSeconds": 5,
+        "timeoutSeconds": timeout_s,
         "failureThreshold": failures,
     }
 
