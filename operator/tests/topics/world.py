@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 
 from seriatim_operator.reconcile.cache import Cache
 from seriatim_operator.reconcile.topics import TopicsReconciler
@@ -31,8 +32,11 @@ class World:
         self._due_s: float | None = None
         return TopicsReconciler(self.api, self.cache, lambda _n, _c: self.brokers, self._wake, lambda: self.now_s)
 
-    def _wake(self, _key: object, _after_s: float) -> None:
-        self._woken = True
+    def _wake(self, _key: object, after_s: float) -> None:
+        if after_s <= 0:
+            self._woken = True
+        else:
+            self._due_s = min(self._due_s or math.inf, self.now_s + after_s)
 
     async def restart(self) -> None:
         """Another operator process, which remembers nothing."""
@@ -47,9 +51,10 @@ class World:
             for _ in range(SETTLE_TURNS):
                 await asyncio.sleep(0)
                 if self._woken or (self._due_s is not None and self._due_s <= self.now_s):
-                    self._woken = False
+                    self._woken, self._due_s = False, None
                     again_s = await self.reconciler.reconcile("default", "orders")
-                    self._due_s = None if again_s is None else self.now_s + again_s
+                    if again_s is not None:
+                        self._due_s = min(self._due_s or math.inf, self.now_s + again_s)
             if self.now_s >= end_s:
                 return
             self.now_s = min(end_s, max(self._due_s or end_s, self.now_s + 0.1))

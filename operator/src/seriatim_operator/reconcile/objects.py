@@ -38,7 +38,6 @@ class Writer:
         self._cache = cache
         self._kind = kind
         self._finalizer = finalizer
-        self._unreadable: dict[str, tuple[str, ...]] = {}
 
     async def do(self, manifest: Manifest, step: Action, surroundings: Surroundings) -> bool:
         """Take a step that concerns the object alone; False if the object must be left, or is gone."""
@@ -85,21 +84,21 @@ class Writer:
         return await self._apply_status(manifest, status.to_manifest())
 
     async def report_unreadable(self, manifest: Manifest, error: InvalidManifestError) -> None:
-        """Say on the object why it is left alone, once for each set of problems."""
-        uid = str(manifest["metadata"]["uid"])
-        if self._unreadable.get(uid) == error.problems:
+        """Say on the object why it is left alone, unless that stands there already."""
+        message = "; ".join(error.problems)[:1024]
+        said = (manifest.get("status") or {}).get("conditions") or ()
+        if any(known.get("reason") == "InvalidSpec" and known.get("message") == message for known in said):
             return
         _log.warning("object_unreadable", kind=self._kind.kind, error=str(error))
         condition = {
             "type": "Ready",
             "status": "False",
             "reason": "InvalidSpec",
-            "message": "; ".join(error.problems)[:1024],
+            "message": message,
             "lastTransitionTime": datetime.fromtimestamp(int(time.time()), UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
             "observedGeneration": manifest["metadata"].get("generation", 0),
         }
         await self._apply_status(manifest, {"conditions": [condition]})
-        self._unreadable[uid] = error.problems
 
     async def _apply_status(self, manifest: Manifest, status: Manifest) -> Manifest | None:
         metadata = manifest["metadata"]

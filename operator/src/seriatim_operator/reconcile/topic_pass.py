@@ -86,16 +86,19 @@ class TopicPass:
         self._api = api
         self._writer = Writer(api, cache, TOPIC, TOPIC_FINALIZER)
         self._claims: Claims[str] = Claims(cache, TOPIC.kind, namespace, cluster, _claim_of)
-        self._passing_since: dict[str, float] = {}
+        self._passing: dict[str, tuple[str, float]] = {}  # what each topic waits for, and since when
 
     def __len__(self) -> int:
         return len(self._claims)
 
-    def told(self, names: Iterable[str]) -> None:
-        """The brokers told something about these topics."""
-        now_s = self._clock()
+    def told(self, names: Iterable[str]) -> float:
+        """The brokers told something about these topics; returns after how many seconds to look at them."""
+        now_s, soonest_s = self._clock(), TOLD_S
         for name in names:
-            self._claims.mark(name, now_s if name in self._passing_since else now_s + TOLD_S)
+            pause_s = 0.0 if name in self._passing else TOLD_S
+            self._claims.mark(name, now_s + pause_s)
+            soonest_s = min(soonest_s, pause_s)
+        return soonest_s
 
     def look_at_all(self) -> None:
         """The surroundings have changed, which concerns every object."""
@@ -136,7 +139,7 @@ class TopicPass:
         topics = await self._read(objects.values())
         found = self._mirror.topics.get(name)
         if not topics:
-            self._passing_since.pop(name, None)
+            self._passing.pop(name, None)
         for plan in plan_topics(topics, {} if found is None else {name: found}, surroundings):
             manifest = objects[plan.topic.uid]
             finding = await self._do(manifest, plan, surroundings)
@@ -226,15 +229,18 @@ class TopicPass:
         """Whether it is time to report; steps that are soon over, and brokers that are soon back, are not."""
         waits = finding.is_passing or finding.keeps_status
         if not waits:
-            self._passing_since.pop(topic.topic_name, None)
+            self._passing.pop(topic.topic_name, None)
             return True
         is_settled = topic.status.observed_generation == topic.metadata.generation and not topic.metadata.is_deleted
         if finding.keeps_status and is_settled:
             return is_long_silent and finding.reason == "BrokersSilent"
         now_s = self._clock()
-        due_s = self._passing_since.setdefault(topic.topic_name, now_s) + PASSING_S
-        if now_s < due_s:
-            self._claims.mark(topic.topic_name, due_s)
+        reason, since_s = self._passing.get(topic.topic_name, ("", now_s))
+        if reason != finding.reason:
+            since_s = now_s
+            self._passing[topic.topic_name] = (finding.reason, since_s)
+        if now_s < since_s + PASSING_S:
+            self._claims.mark(topic.topic_name, since_s + PASSING_S)
             return False
         return True
 

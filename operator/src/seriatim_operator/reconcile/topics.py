@@ -79,7 +79,9 @@ class TopicsReconciler:
 
     def _open(self, key: TopicsKey) -> _ClusterTopics:
         brokers = self._brokers_of(key.namespace, key.name)
-        return _ClusterTopics(self._api, self._cache, key, brokers, lambda: self._add(key, 0.0), self._clock)
+        return _ClusterTopics(
+            self._api, self._cache, key, brokers, lambda after_s: self._add(key, after_s), self._clock
+        )
 
 
 class _ClusterTopics:
@@ -91,7 +93,7 @@ class _ClusterTopics:
         cache: Cache,
         key: TopicsKey,
         brokers: TopicBrokers,
-        wake: Callable[[], None],
+        wake: Callable[[float], None],
         clock: Callable[[], float],
     ) -> None:
         self._key = key
@@ -158,7 +160,7 @@ class _ClusterTopics:
             self._stream.result()
         if is_wanted and self._stream is None:
             self._stream = asyncio.create_task(self._follow(), name=f"topics of {self._key.name}")
-            self._stream.add_done_callback(lambda _: self._wake())
+            self._stream.add_done_callback(lambda _: self._wake(0.0))
         elif not is_wanted:
             await self.close()
 
@@ -169,14 +171,14 @@ class _ClusterTopics:
             try:
                 async for response in self._brokers.watch_topics():
                     changed = self._mirror.take(response)
-                    self._topics.told(changed)
+                    pause_s = self._topics.told(changed)
                     self._groups.told(changed)
                     if changed or response.is_whole:
-                        self._wake()
+                        self._wake(0.0 if response.is_whole else pause_s)
             except SeriatimError as exc:
                 _log.info("topic_stream_ended", cluster=self._key.name, error=str(exc))
             self._mirror.end()
-            self._wake()
+            self._wake(0.0)
             await asyncio.sleep(STREAM_PAUSE_S)
 
     async def close(self) -> None:
