@@ -33,6 +33,7 @@ CLUSTER: Final = {
         "CertificateInvalid": "the authority or a certificate cannot be used",
         "OneMachineHoldsAll": "the loss of one machine would leave no whole group",
         "EtcdUnreachable": "brokers cannot start, for etcd does not answer them",
+        "DefinitionOutdated": "the definitions of our kinds are of another version than the operator",
     },
     "Quiesced": {
         "Done": "nothing happens until somebody changes something",

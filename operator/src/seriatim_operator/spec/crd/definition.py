@@ -26,7 +26,30 @@ _KIND_TEXT: Final = "The kind of this object."
 
 def definition(kind: type[Resource]) -> dict[str, Any]:
     """The definition, ready to be applied."""
-    body = {
+    body = _body(kind)
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {
+            "name": definition_name(kind),
+            "labels": {"app.kubernetes.io/name": "seriatim", "app.kubernetes.io/part-of": "seriatim"},
+            "annotations": {SCHEMA_HASH: _hash_of(body)},
+        },
+        "spec": body,
+    }
+
+
+def schema_hash(kind: type[Resource]) -> str:
+    """Names the definition as this version has it."""
+    return _hash_of(_body(kind))
+
+
+def _hash_of(body: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _body(kind: type[Resource]) -> dict[str, Any]:
+    return {
         "group": API_GROUP,
         "scope": "Namespaced",
         "names": {
@@ -47,17 +70,6 @@ def definition(kind: type[Resource]) -> dict[str, Any]:
                 "schema": {"openAPIV3Schema": _root(kind)},
             }
         ],
-    }
-    text = json.dumps(body, sort_keys=True).encode()
-    return {
-        "apiVersion": "apiextensions.k8s.io/v1",
-        "kind": "CustomResourceDefinition",
-        "metadata": {
-            "name": definition_name(kind),
-            "labels": {"app.kubernetes.io/name": "seriatim", "app.kubernetes.io/part-of": "seriatim"},
-            "annotations": {SCHEMA_HASH: hashlib.sha256(text).hexdigest()[:16]},
-        },
-        "spec": body,
     }
 
 
