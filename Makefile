@@ -106,5 +106,9 @@ e2e-cluster: $(SYNCED) ## a real Kubernetes of three nodes on this machine (root
 e2e-cluster-down: $(SYNCED) ## end and remove that cluster; what was built stays cached
 	$(BIN)/python -m e2e.cluster down
 
+.PHONY: e2e
+e2e: $(SYNCED) ## the chart, the operator and failing nodes on that cluster, judged (QUICK=1: a choice; ONLY="node lost": some)
+	$(BIN)/python -m e2e.kubernetes
+
 clean: ## remove what was made here (not the environment)
-	rm -rf demo-out bench-out faults-out .local .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf demo-out bench-out e2e-out faults-out .local .pytest_cache .mypy_cache .ruff_cache .hypothesis

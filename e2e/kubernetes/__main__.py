@@ -1,0 +1,163 @@
+"""`make e2e`: the product on a real Kubernetes (`python -m e2e.kubernetes --help`).
+
+Exit status 0: nothing failed. 1: something did. 2: wrong use. 3: this machine cannot run it, and why is said.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import structlog
+from rich.console import Console
+
+from e2e.cluster.api import Cluster
+from e2e.cluster.errors import ClusterError, MachineError
+from e2e.cluster.layout import ROOT, default_layout
+from e2e.cluster.lifecycle import Lifecycle
+from e2e.kubernetes import images
+from e2e.kubernetes.cases import Case, chosen
+from e2e.kubernetes.machines import OUTSIDE_VARIABLE
+from e2e.kubernetes.release import Images, operators_of_all
+from e2e.kubernetes.report import RunResult, exit_status, print_run, summary_line, to_json
+from e2e.kubernetes.run import Options, Suite
+
+EXIT_FAILED: Final = 1
+EXIT_USE: Final = 2
+EXIT_CANNOT: Final = 3
+EXIT_INTERRUPTED: Final = 130
+
+
+def say(line: str) -> None:
+    """One line for people."""
+    print(f"e2e: {line}", flush=True)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line; the environment gives defaults so that `make e2e QUICK=1` works."""
+    result = argparse.ArgumentParser(prog="python -m e2e.kubernetes", description=__doc__)
+    result.add_argument("--quick", action="store_true", default=bool(os.environ.get("QUICK")), help="a few cases")
+    only = [part.strip() for part in os.environ.get("ONLY", "").split(",") if part.strip()]
+    result.add_argument("--only", nargs="+", default=only, metavar="NAME", help="cases with that in their name")
+    result.add_argument("--list", action="store_true", help="name the cases")
+    result.add_argument("--keep", action="store_true", default=bool(os.environ.get("KEEP")), help="leave the namespace")
+    result.add_argument(
+        "--strict-limits", action="store_true", default=bool(os.environ.get("STRICT")),
+        help="fail a case whose figure is over its limit: for a machine that does nothing else",
+    )  # fmt: skip
+    result.add_argument("--use", metavar="NAMESPACE", help="an installation that a run with --keep left; it stays")
+    result.add_argument("--images", metavar="TAG", help="use images that are loaded under this tag, build none")
+    result.add_argument("--out", type=Path, default=Path(os.environ.get("OUT") or ROOT / "e2e-out"))
+    return result
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run; the exit status."""
+    options = parser().parse_args(argv)
+    try:
+        cases = chosen(options.only, quick=options.quick)
+    except ValueError as error:
+        say(str(error))
+        return EXIT_USE
+    if options.list:
+        print("\n".join(case.name for case in cases))
+        return 0
+    try:
+        if OUTSIDE_VARIABLE in os.environ:
+            return _inside(options, cases)
+        return _outside(options)
+    except MachineError as error:
+        say(f"this machine cannot: {error}")
+        return EXIT_CANNOT
+    except ClusterError as error:
+        say(f"FAILED {error}")
+        return EXIT_FAILED
+
+
+# ---- outside: the machine, the images -------------------------------------------------------------------------
+
+
+def _outside(options: argparse.Namespace) -> int:
+    """Have a cluster and images, then run the suite inside the cluster's DNS; this process stays, for its mounts."""
+    cluster = _cluster()
+    loaded = images.of_tag(options.images) if options.images else images.ensure(cluster, say)
+    out: Path = options.out
+    if out.exists():
+        shutil.rmtree(out)
+    out.mkdir(parents=True)
+    command = [sys.executable, "-m", "e2e.kubernetes", f"--out={out.resolve()}", f"--images={loaded.tag}"]
+    command += [f"--use={options.use}"] if options.use else []
+    for name in ("quick", "keep", "strict_limits"):
+        command += [f"--{name.replace('_', '-')}"] * bool(getattr(options, name))
+    command += ["--only", *options.only] if options.only else []
+    environment = {**os.environ, **cluster.environment(), OUTSIDE_VARIABLE: str(os.getpid())}
+    inside = subprocess.Popen(cluster.inside_dns(command), env=environment, cwd=ROOT)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal tells the suite too, which clears up
+    signal.signal(signal.SIGTERM, lambda *_: inside.terminate())
+    return inside.wait()
+
+
+def _cluster() -> Cluster:
+    layout = default_layout()
+    named = os.environ.get("KUBECONFIG")
+    if named and Path(named).resolve() != layout.kubeconfig.resolve():
+        raise MachineError("these cases kill nodes and use names of the cluster, which only our own lets them do: "
+                           "unset KUBECONFIG")  # fmt: skip
+    cluster = Cluster(layout)
+    if not _is_up(cluster):
+        Lifecycle(layout, say).up()
+    others = operators_of_all(cluster)
+    if others:
+        say(f"BEWARE: {', '.join(others)} looks after all namespaces, this suite's too")
+    return cluster
+
+
+def _is_up(cluster: Cluster) -> bool:
+    """Whether all of the cluster is there; a node that others are about to bring back is waited for."""
+    try:
+        cluster.kubectl("wait", "node", "--all", "--for=condition=Ready", "--timeout=90s")
+        return all(cluster.is_node_running(node) for node in cluster.nodes)
+    except ClusterError:
+        return False
+
+
+# ---- inside: the suite ----------------------------------------------------------------------------------------
+
+
+def _inside(options: argparse.Namespace, cases: list[Case]) -> int:
+    out: Path = options.out
+    with (out / "suite.log").open("w") as log:
+        structlog.configure(logger_factory=structlog.PrintLoggerFactory(log))
+        try:
+            run = asyncio.run(_run(options, cases, images.of_tag(options.images)))
+        except (KeyboardInterrupt, asyncio.CancelledError):
+            say("interrupted; what was made is removed")
+            return EXIT_INTERRUPTED
+    path = out / "report.json"
+    path.write_text(to_json(run))
+    print_run(Console(width=None if sys.stdout.isatty() else 140), run)
+    say(f"report: {path}")
+    print(summary_line(run), flush=True)
+    return exit_status(run)
+
+
+async def _run(options: argparse.Namespace, cases: list[Case], loaded: Images) -> RunResult:
+    """The run as a task that SIGTERM ends like Ctrl-C does."""
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    wanted = Options(options.out, options.keep, options.strict_limits, options.use or "")
+    suite = Suite(Cluster.find(), loaded, wanted, say)
+    return await suite.run(cases)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

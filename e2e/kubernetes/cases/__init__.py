@@ -1,0 +1,49 @@
+"""The cases, in the order in which they run; a case is a coroutine that is given a `Stage`."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from e2e.kubernetes.cases import installing, pods
+from e2e.kubernetes.stage import Stage
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One case.
+
+    Attributes:
+        name: For people and for --only.
+        run: Does it.
+        quick: Whether it is one of the few of QUICK=1.
+    """
+
+    name: str
+    run: Callable[[Stage], Awaitable[None]]
+    quick: bool = False
+
+
+INSTALL: Final = Case("install", installing.install, quick=True)
+"""Always first: the others use what it leaves."""
+
+CASES: Final = (
+    Case("topic applied", installing.topic_applied, quick=True),
+    Case("master pod deleted", pods.master_pod_deleted, quick=True),
+    Case("container killed", pods.container_killed, quick=True),
+)
+
+
+def chosen(only: Sequence[str], *, quick: bool) -> list[Case]:
+    """The cases of a run, beside the installation.
+
+    Raises:
+        ValueError: `only` names none.
+    """
+    unknown = [part for part in only if not any(part in case.name for case in (INSTALL, *CASES))]
+    if unknown:
+        raise ValueError(f"no case is called {', '.join(unknown)}; there are: {', '.join(case.name for case in CASES)}")
+    if only:
+        return [case for case in CASES if any(part in case.name for part in only)]
+    return [case for case in CASES if case.quick or not quick]

@@ -1,0 +1,65 @@
+"""The images of this checkout on all nodes, built anew when their sources have changed.
+
+Their tag is a fingerprint of the sources, so a node never runs something else under the same name.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+from e2e.cluster import base_image
+from e2e.cluster.api import Cluster
+from e2e.cluster.layout import BASE_IMAGE, ROOT, cache_directory, stamp_of
+from e2e.cluster.running import run
+from e2e.kubernetes.release import Images
+
+SOURCES: Final = ("api/src", "broker/src", "client/src", "operator/src", "images", "uv.lock")
+SUFFIXES: Final = (".py", ".lock", ".toml", "Dockerfile", ".json", ".typed")
+OUTPUT: Final = ROOT / ".local" / "e2e-images"
+REGISTRY: Final = "seriatim.dev"
+BUILD_S: Final = 1800.0
+NAMES: Final = ("broker", "operator", "tools", "etcd")
+
+
+def ensure(cluster: Cluster, say: Callable[[str], None]) -> Images:
+    """Have them on all nodes.
+
+    Raises:
+        ClusterError: They cannot be built or loaded.
+    """
+    tag = f"e2e-{fingerprint()}"
+    archives = [OUTPUT / tag / f"{name}.tar" for name in NAMES]
+    if not all(archive.exists() for archive in archives):
+        say(f"building images {tag} (about two minutes)")
+        base_image.ensure_base_image(cache_directory())
+        argv: list[str | Path] = [
+            sys.executable, "-m", "images.build", *NAMES,
+            f"--base-image={BASE_IMAGE}", f"--tag={tag}", f"--output={OUTPUT / tag}",
+        ]  # fmt: skip
+        run(argv, cwd=ROOT, timeout_s=BUILD_S)
+    for archive in archives:
+        named = archive.with_name(f"e2e-{archive.name}")
+        if not named.exists():
+            named.hardlink_to(archive)  # the nodes keep archives by name, and others load theirs
+        cluster.load_image(named)
+    return of_tag(tag)
+
+
+def of_tag(tag: str) -> Images:
+    """Images that somebody has loaded under this tag."""
+    return Images(tag, f"{REGISTRY}/etcd:{tag}")
+
+
+def fingerprint() -> str:
+    """Of everything that the images are made from."""
+    return stamp_of(*(part for path in _sources() for part in (str(path.relative_to(ROOT)), path.read_bytes())))
+
+
+def _sources() -> Iterator[Path]:
+    for source in SOURCES:
+        top = ROOT / source
+        paths = [top] if top.is_file() else sorted(top.rglob("*"))
+        yield from (path for path in paths if path.is_file() and path.name.endswith(SUFFIXES))

@@ -1,0 +1,100 @@
+"""Nodes and containers, as something to strike.
+
+The suite lives in a mount namespace in which names are the cluster's. What it starts there would live there too, so
+nodes are struck by commands that run outside, where the suite was started from.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from e2e.cluster.errors import ClusterError
+from e2e.cluster.running import run
+
+OUTSIDE_VARIABLE: Final = "SERIATIM_E2E_OUTSIDE"
+"""The pid of the process that started the suite: its mount namespace is the host's."""
+
+COMMAND_S: Final = 300
+
+
+class Machines:
+    """The nodes of the cluster of this checkout."""
+
+    def __init__(self) -> None:
+        self._outside = int(os.environ[OUTSIDE_VARIABLE])
+        self._dead: set[str] = set()
+
+    async def kill(self, node: str) -> None:
+        """Cut a node's power; its disks stay."""
+        self._dead.add(node)
+        await self._command("node-kill", node)
+
+    async def delete(self, node: str) -> None:
+        """Lose a node for good, with its disks and its Node object."""
+        self._dead.add(node)
+        await self._command("node-delete", node)
+
+    async def start(self, node: str) -> None:
+        """Bring a node back, and wait until it is Ready."""
+        await self._command("node-start", node)
+        self._dead.discard(node)
+
+    async def heal(self) -> None:
+        """Bring back whatever this suite has struck."""
+        for node in sorted(self._dead):
+            await self.start(node)
+
+    @asynccontextmanager
+    async def down(self, node: str) -> AsyncIterator[None]:
+        """A node without power for as long as the block lasts."""
+        await self.kill(node)
+        try:
+            yield
+        finally:
+            await self.start(node)
+
+    async def _command(self, command: str, node: str) -> None:
+        number = node.removeprefix("node")
+        inside = [sys.executable, "-m", "e2e.cluster", command, number]
+        argv = ["nsenter", f"--target={self._outside}", "--mount", "--wdns=.", "--", *inside]
+        await asyncio.to_thread(run, argv, timeout_s=COMMAND_S)
+
+
+def container_pids(pod: dict[str, Any]) -> list[int]:
+    """The processes on this host of a pod's first container.
+
+    Raises:
+        ClusterError: There are none: it does not run, or not here.
+    """
+    statuses = (pod.get("status") or {}).get("containerStatuses") or [{}]
+    container = str(statuses[0].get("containerID") or "").rpartition("//")[2]
+    if not container:
+        raise ClusterError(f"{pod['metadata']['name']} has no container")
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            if container in (entry / "cgroup").read_text():
+                found.append(int(entry.name))
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            continue
+    if not found:
+        raise ClusterError(f"{pod['metadata']['name']}: container {container[:12]} has no process on this machine")
+    return sorted(found)
+
+
+def kill_container(pod: dict[str, Any]) -> None:
+    """SIGKILL every process of a pod's container: what an OOM killer does."""
+    for pid in container_pids(pod):
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue

@@ -1,0 +1,148 @@
+"""The suite: install once, then case after case, each between two looks at the health of the whole; then clear up."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from seriatim_api.errors import SeriatimError
+
+from e2e.cluster.api import Cluster
+from e2e.cluster.errors import ClusterError
+from e2e.faults.load import Clients
+from e2e.kubernetes.cases import INSTALL, Case
+from e2e.kubernetes.evidence import gather
+from e2e.kubernetes.machines import Machines
+from e2e.kubernetes.place import Place, StillNotError
+from e2e.kubernetes.release import Images, Release, free_namespace, namespaces
+from e2e.kubernetes.report import CaseResult, Figure, RunResult, State
+from e2e.kubernetes.stage import Stage
+from e2e.workers import WorkerError
+
+CASE_DEADLINE_S: Final = 900.0
+"""No case takes so long: one that does is cut off, so that the suite ends."""
+
+EXPECTED: Final = (SeriatimError, ClusterError, StillNotError, WorkerError, TimeoutError, LookupError, OSError)
+"""What a case may fail with; anything else is a mistake of the suite, and ends the run."""
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Of a run.
+
+    Attributes:
+        out: Its directory; empty.
+        keep: Whether the namespace stays.
+        strict_limits: Whether a figure over its limit fails its case. Limits are for a machine that does nothing else.
+        use: A namespace that a run before has kept: it is not installed, and stays; empty: a new one.
+    """
+
+    out: Path
+    keep: bool = False
+    strict_limits: bool = False
+    use: str = ""
+
+
+class Suite:
+    """One run."""
+
+    def __init__(self, cluster: Cluster, images: Images, options: Options, say: Say) -> None:
+        self._options = options
+        self._say = say
+        self._machines = Machines()
+        place = Place(cluster, options.use or free_namespace(namespaces(cluster)))
+        self._release = Release(place, images)
+        self._clients = Clients(options.out / "clients.log")
+
+    async def run(self, cases: list[Case]) -> RunResult:
+        """Run the cases after an installation; what was started and struck is ended and healed."""
+        began, load_before = time.monotonic(), os.getloadavg()[0]
+        self._say(f"namespace {self._release.place.namespace}")
+        results: list[CaseResult] = []
+        notes: list[str] = []
+        try:
+            async with self._clients:
+                if not self._options.use:
+                    results.append(await self._one(0, INSTALL))
+                if not results or results[0].state == "passed":
+                    for number, case in enumerate(cases, start=1):
+                        results.append(await self._one(number, case))
+                else:
+                    reason = ("nothing is installed",)
+                    results += [CaseResult(case.name, "skipped", problems=reason) for case in cases]
+        finally:
+            notes += await self._clear_up()
+        return RunResult(
+            tuple(results),
+            time.monotonic() - began,
+            (load_before, os.getloadavg()[0]),
+            os.cpu_count() or 1,
+            tuple(notes),
+        )
+
+    async def _one(self, number: int, case: Case) -> CaseResult:
+        directory = self._options.out / f"{number:02}-{case.name.replace(' ', '-')}"
+        directory.mkdir()
+        stage = Stage(number, self._release, self._clients, self._machines, self._options.out, directory)
+        self._say(f"{case.name} …")
+        began = time.monotonic()
+        try:
+            async with asyncio.timeout(CASE_DEADLINE_S):
+                if case is not INSTALL:
+                    await stage.wait_healthy()
+                await case.run(stage)
+                await stage.wait_healthy()
+        except EXPECTED as error:
+            stage.problem(f"{type(error).__name__}: {str(error).strip()}")
+        problems = stage.problems + self._over(stage.figures)
+        state: State = "failed" if problems else "passed"
+        if problems:
+            await gather(self._release.place, directory)
+            await self._heal(stage)
+        result = CaseResult(
+            case.name, state, tuple(stage.figures), tuple(problems), tuple(stage.notes),
+            stage.counts.get("sent", 0), stage.counts.get("acknowledged", 0), stage.counts.get("delivered", 0),
+            time.monotonic() - began,
+        )  # fmt: skip
+        self._tell(result)
+        return result
+
+    def _over(self, figures: list[Figure]) -> list[str]:
+        if not self._options.strict_limits:
+            return []
+        return [f"{figure.name}: {figure}, at most {figure.limit:g}" for figure in figures if figure.is_over]
+
+    async def _heal(self, stage: Stage) -> None:
+        """What a case that failed half-way left broken."""
+        try:
+            await self._machines.heal()
+        except ClusterError as error:
+            stage.problem(f"not healed: {error}")
+
+    async def _clear_up(self) -> list[str]:
+        """Bring nodes back, and take the namespace away; what could not be done."""
+        notes = []
+        try:
+            await self._machines.heal()
+            if not self._options.keep and not self._options.use:
+                await self._release.remove()
+        except EXPECTED as error:
+            notes.append(f"not cleared up: {error}")
+        return notes
+
+    def _tell(self, result: CaseResult) -> None:
+        figures = ", ".join(f"{figure.name} {figure}" for figure in result.figures)
+        verdict = "ok" if result.state == "passed" else "FAILED"
+        sent = f"{result.acknowledged:,} acknowledged; " if result.acknowledged else ""
+        self._say(f"{result.name}: {verdict}: {sent}{figures}; took {result.duration_s:.0f} s")
+        for line in result.notes:
+            self._say(f"    {line}")
+        for line in result.problems:
+            self._say(f"    ! {line}")

@@ -1,0 +1,153 @@
+"""What a case is given: the installation, traffic on demand, nodes to strike, and where its figures go."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from e2e.faults.load import Clients
+from e2e.kubernetes.machines import Machines
+from e2e.kubernetes.place import Manifest, Place, condition, is_true
+from e2e.kubernetes.release import CLUSTER, Release
+from e2e.kubernetes.report import Figure
+from e2e.kubernetes.traffic import Traffic, traffic, write_certificates
+
+HEALTHY_S: Final = 180.0
+
+
+@dataclass
+class Stage:
+    """One case on the installation.
+
+    Attributes:
+        number: Of the case in this run; names its topic.
+        release: What is installed.
+        clients: The processes that send and read.
+        machines: The nodes.
+        out: The run's directory.
+        directory: For what the case leaves.
+    """
+
+    number: int
+    release: Release
+    clients: Clients
+    machines: Machines
+    out: Path
+    directory: Path
+    figures: list[Figure] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    counts: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def place(self) -> Place:
+        """The namespace."""
+        return self.release.place
+
+    # ---- what it reports ----
+
+    def figure(self, name: str, value: float, unit: str = "s", limit: float | None = None) -> None:
+        """Something was measured."""
+        self.figures.append(Figure(name, value, unit, limit))
+
+    def note(self, text: str) -> None:
+        """Something was done or seen."""
+        self.notes.append(text)
+
+    def problem(self, text: str) -> None:
+        """Something is wrong: the case fails, and goes on."""
+        self.problems.append(text)
+
+    # ---- traffic ----
+
+    async def certificates(self) -> dict[str, str]:
+        """A client's certificate."""
+        return await write_certificates(self.place, self.out / "client-tls")
+
+    @asynccontextmanager
+    async def traffic(self) -> AsyncIterator[Traffic]:
+        """Messages on a new topic for as long as the block lasts; what is wrong with them fails the case."""
+        tls = await self.certificates()
+        async with traffic(self.place, self.clients, self.number, self.directory, tls) as running:
+            yield running
+        self.problems += running.judged["problems"]
+        for name in ("sent", "acknowledged", "failed", "delivered"):
+            self.counts[name] = running.judged[name]
+
+    # ---- the cluster ----
+
+    async def cluster(self) -> Manifest:
+        """The BrokerCluster."""
+        found = await self.place.get("brokerclusters", CLUSTER)
+        assert found is not None, "it was installed"
+        return found
+
+    async def pods(self) -> list[Manifest]:
+        """The brokers' pods."""
+        return await self.place.list("pods", f"seriatim.dev/cluster={CLUSTER}")
+
+    async def pod_of(self, broker: str) -> Manifest:
+        """The pod of a broker, such as `g0-1`, that is not on its way out.
+
+        Raises:
+            LookupError: It has none.
+        """
+        group, _, slot = broker.rpartition("-")
+        for pod in await self.pods():
+            labels = pod["metadata"]["labels"]
+            is_it = (labels.get("seriatim.dev/group"), labels.get("seriatim.dev/slot")) == (group, slot)
+            if is_it and not pod["metadata"].get("deletionTimestamp"):
+                return pod
+        raise LookupError(f"{broker} has no pod")
+
+    async def node_of(self, broker: str) -> str:
+        """The node on which a broker runs."""
+        return str((await self.pod_of(broker))["spec"]["nodeName"])
+
+    async def wait_healthy(self, deadline_s: float = HEALTHY_S) -> float:
+        """Wait until the BrokerCluster is Stable, all groups whole, all pods ready; for how many seconds.
+
+        Raises:
+            StillNotError: Not in time.
+        """
+        seen = [""]
+
+        async def healthy() -> bool:
+            seen[0] = await self.unhealthy()
+            return not seen[0]
+
+        return await self.place.wait_until("the cluster is healthy", healthy, deadline_s, lambda: seen[0])
+
+    async def unhealthy(self) -> str:
+        """What is wrong; empty if nothing is."""
+        cluster = await self.place.get("brokerclusters", CLUSTER)
+        if cluster is None:
+            return "there is no BrokerCluster"
+        wanted = cluster["spec"]["groups"] * cluster["spec"].get("membersPerGroup", 2)
+        ready = [pod["metadata"]["name"] for pod in await self.pods() if is_true(pod, "Ready", current=False)]
+        if len(ready) != wanted:
+            return f"{len(ready)} of {wanted} pods are ready: {', '.join(sorted(ready))}"
+        not_whole = [
+            group["metadata"]["name"]
+            for group in await self.place.list("brokergroups")
+            if not is_true(group, "Whole", current=False)
+        ]
+        if not_whole:
+            return f"not whole: {', '.join(not_whole)}"
+        for name in ("Ready", "Stable"):
+            if not is_true(cluster, name):
+                conditions = {c["type"]: f"{c['status']} {c['reason']} {c.get('message', '')}".strip()
+                              for c in (cluster.get("status") or {}).get("conditions") or ()}  # fmt: skip
+                return f"{name} is not True: {conditions}"
+        return ""
+
+    async def wait_until(self, what: str, holds: Callable[[], Awaitable[bool]], deadline_s: float) -> float:
+        """As `Place.wait_until`."""
+        return await self.place.wait_until(what, holds, deadline_s)
+
+    async def broker_condition(self, name: str, type_: str) -> dict[str, Any]:
+        """A condition of a Broker object."""
+        return condition(await self.place.get("brokers", name), type_)

@@ -1,0 +1,218 @@
+"""The traffic of a case: the fault suite's producer and reader, on this host, over TLS and the cluster's names.
+
+They follow the brokers' advertised addresses as a pod does. What they saw is judged when a case ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from seriatim import Admin, Client, GroupDescription, Tls, TopicDescription, TopicSettings
+from seriatim.history import HistoryWriter, check, render
+from seriatim_api.errors import DeadlineExceededError, SeriatimError
+
+from e2e.cluster.errors import ClusterError
+from e2e.faults.load import Clients, Load
+from e2e.faults.report import judge
+from e2e.faults.schedule import Workload
+from e2e.kubernetes.place import Manifest, Place, is_true
+from e2e.kubernetes.release import CLUSTER, topic_manifest
+
+WORKLOAD: Final = Workload("kubernetes", partitions=4, rate=500.0)
+TOPIC_READY_S: Final = 60.0
+TWO_COPIES_S: Final = 120.0
+FILES: Final = {"ca": "ca.crt", "cert": "tls.crt", "key": "tls.key"}
+
+
+def bootstrap_of(place: Place) -> str:
+    """Where clients begin: the cluster's Service."""
+    return f"{CLUSTER}.{place.namespace}.svc:7100"
+
+
+async def write_certificates(place: Place, directory: Path) -> dict[str, str]:
+    """A client's certificate from its Secret, as files.
+
+    Raises:
+        ClusterError: There is no such Secret.
+    """
+    secret = await place.get("secrets", f"{CLUSTER}-client-tls")
+    if secret is None:
+        raise ClusterError(f"there is no Secret {CLUSTER}-client-tls")
+    return await asyncio.to_thread(_write, secret["data"], directory)
+
+
+def _write(data: Mapping[str, str], directory: Path) -> dict[str, str]:
+    directory.mkdir(exist_ok=True, mode=0o700)
+    paths = {}
+    for name, key in FILES.items():
+        path = directory / key
+        path.touch(mode=0o600)
+        path.write_bytes(base64.b64decode(data[key]))
+        paths[name] = str(path)
+    return paths
+
+
+class TopicObjects:
+    """Makes topics as users of Kubernetes do, and describes them as the brokers do.
+
+    Args:
+        place: Where the objects are.
+        admin: Of the brokers.
+    """
+
+    def __init__(self, place: Place, admin: Admin) -> None:
+        self._place = place
+        self._admin = admin
+
+    async def create_topic(self, name: str, partition_count: int, settings: TopicSettings) -> None:
+        """Apply a Topic, and wait until it is Ready."""
+        durability = "Flushed" if settings.flush else "Replicated"
+        await self._place.apply(topic_manifest(self._place.namespace, name, partition_count, durability=durability))
+        await wait_topic_ready(self._place, name)
+
+    async def describe_topic(self, name: str) -> TopicDescription:
+        """As `Admin.describe_topic`."""
+        return await self._admin.describe_topic(name)
+
+    async def describe_group(self, topic: str, group: str) -> GroupDescription:
+        """As `Admin.describe_group`."""
+        return await self._admin.describe_group(topic, group)
+
+
+async def wait_topic_ready(place: Place, name: str, deadline_s: float = TOPIC_READY_S) -> float:
+    """Wait until a Topic is Ready; for how many seconds.
+
+    Raises:
+        StillNotError: It is not.
+    """
+    seen: list[Manifest | None] = [None]
+
+    async def ready() -> bool:
+        seen[0] = await place.get("topics", name)
+        return is_true(seen[0], "Ready")
+
+    return await place.wait_until(
+        f"topic {name} is Ready", ready, deadline_s, lambda: str((seen[0] or {}).get("status"))
+    )
+
+
+class Traffic:
+    """One case's traffic while it runs.
+
+    Attributes:
+        load: Producer and reader, and what they said.
+        judged: Fields of the judgement, once there is one.
+    """
+
+    def __init__(self, place: Place, load: Load, history: HistoryWriter) -> None:
+        self._place = place
+        self._history = history
+        self.load = load
+        self.judged: dict[str, Any] = {}
+        self._struck_at = 0.0
+
+    async def master(self, partition: int = 0) -> str:
+        """The broker that accepts a partition's messages now, such as `g0-1`."""
+        return (await self.load.observer.look()).chains[partition].head.members[0]
+
+    @asynccontextmanager
+    async def struck(self, what: str, victim: str) -> AsyncIterator[None]:
+        """Note that something is broken, or changed, for as long as the block lasts; gaps count from its begin."""
+        self._struck_at = time.monotonic()
+        self._history.fault(what, victim, phase="inject")
+        try:
+            yield
+        finally:
+            self._history.fault(what, victim, phase="heal")
+
+    async def gap_s(self) -> float:
+        """The longest time in which a partition acknowledged nothing, from the last blow until messages flow on.
+
+        Raises:
+            DeadlineExceededError: They do not.
+        """
+        await self.load.goes_on(200)
+        found = self.load.acks.worst_gap_s(range(self.load.workload.partitions), self._struck_at, time.monotonic())
+        assert found is not None
+        return found
+
+    async def has_two_copies(self, deadline_s: float = TWO_COPIES_S) -> float:
+        """Wait until the Topic says that all of it has two copies; for how many seconds.
+
+        Raises:
+            StillNotError: It does not say so.
+        """
+        seen: list[Manifest | None] = [None]
+
+        async def whole() -> bool:
+            seen[0] = await self._place.get("topics", self.load.topic)
+            return is_true(seen[0], "ChainHealthy")
+
+        what = f"all of {self.load.topic} has two copies"
+        return await self._place.wait_until(what, whole, deadline_s, lambda: str((seen[0] or {}).get("status")))
+
+
+@asynccontextmanager
+async def traffic(
+    place: Place, clients: Clients, case: int, directory: Path, tls: dict[str, str]
+) -> AsyncIterator[Traffic]:
+    """Have messages sent and read on a new topic for as long as the block lasts; then drain and judge.
+
+    The directory is there, and is given the histories.
+
+    What is wrong with the history is in `judged["problems"]` afterwards.
+
+    Raises:
+        SeriatimError, StillNotError, WorkerError: It does not begin, or does not drain.
+    """
+    bootstrap = bootstrap_of(place)
+    async with Client.connect(bootstrap, name="suite", tls=Tls(**tls)) as client:
+        load = Load(clients, TopicObjects(place, client.admin()), (bootstrap,), case, WORKLOAD, directory, tls)
+        with HistoryWriter(directory / "suite.jsonl", "suite") as history:
+            running = Traffic(place, load, history)
+            drained = False
+            try:
+                await load.begin()
+                yield running
+                await load.stop()
+                drained = True
+            finally:
+                await load.end()
+                for group in load.groups:
+                    history.end(group, topic=load.topic, drained=drained)
+    running.judged = await asyncio.to_thread(_judge, directory)
+
+
+def _judge(directory: Path) -> dict[str, Any]:
+    report = check(sorted(directory.glob("*.jsonl")))
+    (directory / "judgement.txt").write_text(render(report) + "\n")
+    return judge(report, producer_killed=False)
+
+
+async def first_message(place: Place, topic: str, tls: dict[str, str], deadline_s: float) -> None:
+    """Send one message, trying until it is accepted.
+
+    Raises:
+        DeadlineExceededError: It never was.
+    """
+    until = time.monotonic() + deadline_s
+    last = ""
+    while time.monotonic() < until:
+        try:
+            async with (
+                asyncio.timeout(until - time.monotonic()),
+                Client.connect(bootstrap_of(place), name="first", tls=Tls(**tls)) as client,
+                client.producer(topic) as producer,
+            ):
+                await (await producer.send(b"0 first", partition=0))
+                return
+        except (SeriatimError, TimeoutError) as error:
+            last = str(error)
+            await asyncio.sleep(0.1)
+    raise DeadlineExceededError(f"no message was accepted within {deadline_s:g} s: {last}")
