@@ -261,14 +261,15 @@ def _plan_existing(topic: Topic, view: TopicView) -> TopicPlan:
     if refusal is not None:
         mine = view if owns(topic, view) else None
         return TopicPlan(topic, (), Finding(refusal.reason, refusal.message, mine))
-    steps: list[Action] = [*_held(topic), *_adoption(topic, view)]
+    held = _held(topic)
     update = _update(topic, view)
     if update is not None:
-        tell = _tell_update(topic, update)
-        return TopicPlan(topic, (*steps, update, tell), Finding("Updating", view=view, is_passing=True))
+        steps = (*held, update, _tell_update(topic, update))
+        return TopicPlan(topic, steps, Finding("Updating", view=view, is_passing=True))
     if not view.is_whole:
-        return TopicPlan(topic, tuple(steps), Finding("Creating", view=view, is_passing=True))
-    return TopicPlan(topic, tuple(steps), Finding("Accepting", view=view))
+        return TopicPlan(topic, held, Finding("Creating", view=view, is_passing=True))
+    # Told only now: the report that comes with it makes the topic the object's, so that it is told once.
+    return TopicPlan(topic, (*held, *_adoption(topic, view)), Finding("Accepting", view=view))
 
 
 def _plan_deletion(topic: Topic, view: TopicView | None) -> TopicPlan:
