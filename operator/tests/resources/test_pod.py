@@ -121,6 +121,21 @@ def test_grace_leaves_time_to_hand_over() -> None:
     assert spec_of(settings={"stop_deadline_s": "60"})["terminationGracePeriodSeconds"] == 87
 
 
+@pytest.mark.parametrize(
+    ("said", "asked"),
+    [
+        ({}, {"cpu": "100m", "memory": "512Mi"}),
+        ({"requests": {"cpu": "2"}}, {"cpu": "2", "memory": "512Mi"}),
+        ({"limits": {"memory": "256Mi"}}, {"cpu": "100m"}),
+        ({"requests": {"memory": "1Gi"}, "limits": {"memory": "1Gi", "cpu": "1"}}, {"memory": "1Gi"}),
+    ],
+)
+def test_broker_asks_for_something_but_never_more_than_its_limit(said: Any, asked: dict[str, str]) -> None:
+    resources = container_of(podTemplate={"resources": said})["resources"]
+    assert resources["requests"] == asked
+    assert resources.get("limits", {}) == said.get("limits", {})
+
+
 def test_files_are_one_volume_that_changes_at_once() -> None:
     spec = spec_of(etcd={"endpoints": ["etcd:2379"], "tlsSecret": "etcd-client"})
     [config] = [volume for volume in spec["volumes"] if volume["name"] == "config"]

@@ -43,6 +43,10 @@ HOSTNAME_KEY: Final = "kubernetes.io/hostname"
 GRACE_MARGIN_S: Final = 27
 """On top of the broker's own deadline to hand over (3 s): closing the database, and a slow machine; 30 s in all."""
 
+REQUESTS_DEFAULT: Final = {"cpu": "100m", "memory": "512Mi"}
+"""A share that keeps heartbeats on time beside pods that ask for more, and the budgets of a broker's buffers (64 MiB head
+cache, 64 MiB in flight, 96 MiB memtables) with the process itself. Not a limit."""
+
 STARTUP_S_MAX: Final = 3600
 """A broker that replays a long log must not be killed for it: it would begin again."""
 
@@ -151,14 +155,15 @@ def _container(cluster: BrokerCluster, broker: BrokerSpec, default_image: str) -
             {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 - a volume of the pod's own
         ],
     }
-    amounts = {
-        kind: dict(values)
-        for kind, values in (("requests", template.resources.requests), ("limits", template.resources.limits))
-        if values
-    }
-    if amounts:
-        container["resources"] = amounts
+    container["resources"] = _resources(template)
     return container
+
+
+def _resources(template: PodTemplate) -> Manifest:
+    """What the user says; what nobody says is asked for, so that a broker is not the first to be starved or killed."""
+    limits = dict(template.resources.limits)
+    requests = {name: amount for name, amount in REQUESTS_DEFAULT.items() if name not in limits}
+    return {"requests": {**requests, **template.resources.requests}, **({"limits": limits} if limits else {})}
 
 
 def _environment(cluster: BrokerCluster, broker: BrokerSpec) -> list[Manifest]:
