@@ -14,6 +14,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import time
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -76,46 +77,63 @@ class Target:
         return cls(about["version"], f"{about['machine']}-manylinux_{about['libc'].replace('.', '_')}")
 
 
-def uv(*arguments: str) -> None:
-    """Run the workspace's uv; its output is shown only if it fails."""
-    program = ROOT / ".venv" / "bin" / "uv"
-    command = [str(program) if program.exists() else "uv", *arguments]
-    done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
+def command(*words: str | Path, cwd: Path = ROOT) -> str:
+    """Run a program for what it prints.
+
+    Raises:
+        EngineError: It failed; the message has all it said.
+    """
+    texts = [str(word) for word in words]
+    done = subprocess.run(texts, cwd=cwd, check=False, capture_output=True, text=True, env={**os.environ, "TZ": "UTC0"})
     if done.returncode:
-        raise engines.EngineError(f"{' '.join(command)}\n{done.stdout}{done.stderr}".strip())
+        raise engines.EngineError(f"{' '.join(texts)}\n{done.stdout}{done.stderr}".strip())
+    return done.stdout
 
 
-def build_wheels(directory: Path) -> None:
+def uv(source: Path, *arguments: str) -> None:
+    """Run uv on the workspace in `source`."""
+    program = ROOT / ".venv" / "bin" / "uv"
+    command(program if program.exists() else "uv", *arguments, cwd=source)
+
+
+def take_source(revision: str, directory: Path) -> Path:
+    """The sources to build: the working tree as it is, or those of a commit, whatever lies about in the tree."""
+    if not revision:
+        return ROOT
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
+    archive = directory.with_suffix(".tar")
+    command("git", "archive", "--output", archive, revision)
+    with tarfile.open(archive) as packed:
+        packed.extractall(directory, filter="data")
+    archive.unlink()
+    return directory
+
+
+def build_wheels(source: Path, directory: Path) -> None:
     """Wheels of the workspace's own packages."""
     shutil.rmtree(directory, ignore_errors=True)
     for package in WORKSPACE:
-        uv("build", "--quiet", "--wheel", "--package", package, "--out-dir", str(directory))
+        uv(source, "build", "--quiet", "--wheel", "--package", package, "--out-dir", str(directory))
 
 
-def lay_out(context: Path, image: str, target: Target, wheels: Path) -> None:
+def lay_out(context: Path, image: str, source: Path, target: Target, wheels: Path) -> None:
     """Fill a build context: packages from the lock, ours from their wheels, the bill of materials, the Dockerfile."""
     shutil.rmtree(context, ignore_errors=True)
     context.mkdir(parents=True)
     selection = [word for package in PACKAGES[image] for word in ("--package", package)]
     export = ["export", "--quiet", "--frozen", "--no-dev", *selection]
     requirements = context.parent / f"{image}-requirements.txt"
-    uv(*export, "--no-emit-workspace", "--output-file", str(requirements))
+    uv(source, *export, "--no-emit-workspace", "--output-file", str(requirements))
     install = ["pip", "install", "--quiet", "--no-deps", "--target", str(context / "packages")]
     install += ["--python-version", target.version, "--python-platform", target.platform, "--link-mode", "copy"]
-    uv(*install, "--require-hashes", "--only-binary", ":all:", "--requirement", str(requirements))
+    uv(source, *install, "--require-hashes", "--only-binary", ":all:", "--requirement", str(requirements))
     ours = {path.name.split("-")[0].replace("_", "-"): path for path in wheels.glob("*.whl")}
-    uv(*install, *(str(ours[package]) for package in ("seriatim-api", *PACKAGES[image])))
-    uv(
-        *export,
-        "--preview-features",
-        "sbom-export",
-        "--format",
-        "cyclonedx1.5",
-        "--output-file",
-        str(context / "sbom.cdx.json"),
-    )
-    shutil.copy(HERE / "assemble.py", context)
-    shutil.copy(HERE / image / "Dockerfile", context)
+    uv(source, *install, *(str(ours[package]) for package in ("seriatim-api", *PACKAGES[image])))
+    bill = ["--preview-features", "sbom-export", "--format", "cyclonedx1.5"]
+    uv(source, *export, *bill, "--output-file", str(context / "sbom.cdx.json"))
+    shutil.copy(source / "images" / "assemble.py", context)
+    shutil.copy(source / "images" / image / "Dockerfile", context)
 
 
 def lay_out_etcd(context: Path) -> None:
@@ -130,17 +148,24 @@ def lay_out_etcd(context: Path) -> None:
     shutil.copy(HERE / "etcd" / "Dockerfile", context)
 
 
-def labels() -> dict[str, str]:
+def labels(source: Path, revision: str) -> dict[str, str]:
     """Build arguments that end up as OCI labels; the time is the commit's, so that a second build says the same."""
-    with (ROOT / "client" / "pyproject.toml").open("rb") as file:
+    with (source / "client" / "pyproject.toml").open("rb") as file:
         version = tomllib.load(file)["project"]["version"]
-    git = ["git", "-C", str(ROOT), "log", "-1", "--format=%H %cd", "--date=format-local:%Y-%m-%dT%H:%M:%SZ"]
-    done = subprocess.run(git, check=False, capture_output=True, text=True, env={**os.environ, "TZ": "UTC0"})
-    revision, created = done.stdout.split() if done.returncode == 0 else ("unknown", "1970-01-01T00:00:00Z")
-    return {"VERSION": version, "REVISION": revision, "CREATED": created}
+    arguments = {"VERSION": version}
+    try:
+        log = command(
+            "git", "log", "-1", "--format=%H %cd", "--date=format-local:%Y-%m-%dT%H:%M:%SZ", revision or "HEAD"
+        )
+        commit, arguments["CREATED"] = log.split()
+        changed = not revision and command("git", "status", "--porcelain", "--untracked-files=no")
+        arguments["REVISION"] = f"{commit}-changed" if changed else commit
+    except (engines.EngineError, FileNotFoundError):
+        pass  # a source archive without history: the Dockerfiles say "unknown"
+    return arguments
 
 
-def build(image: str, engine: engines.Engine, options: argparse.Namespace, target: Target | None) -> str:
+def build(image: str, engine: engines.Engine, options: argparse.Namespace, source: Path, target: Target | None) -> str:
     """Build, inspect and save one image; returns a line for the table."""
     began = time.monotonic()
     output: Path = options.output
@@ -149,8 +174,8 @@ def build(image: str, engine: engines.Engine, options: argparse.Namespace, targe
     if target is None:
         lay_out_etcd(context)
     else:
-        lay_out(context, image, target, output / "context" / "wheels")
-    engine.build(tag, context, {"BASE_IMAGE": options.base_image, **labels()})
+        lay_out(context, image, source, target, output / "context" / "wheels")
+    engine.build(tag, context, {"BASE_IMAGE": options.base_image, **labels(source, options.revision)})
     if target is None:
         components = 0
         engine.run(tag, ["/usr/local/bin/etcd", "--version"])
@@ -178,6 +203,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--engine", choices=("docker", "podman", "buildah"), help="[default: the first that works]")
     parser.add_argument("--registry", default=REGISTRY, help=f"[default: {REGISTRY}]")
     parser.add_argument("--tag", default="dev")
+    parser.add_argument("--revision", default="", help="build the sources of this commit [default: the tree as it is]")
     parser.add_argument("--output", type=Path, default=ROOT / ".local" / "images", help="archives, bills of materials")
     parser.add_argument(
         "--no-archive", dest="archive", action="store_false", help="leave the images in the engine's store only"
@@ -198,17 +224,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         engine = engines.find(options.engine)
         print(f"{engine.name}, on {options.base_image}", flush=True)
         engine.ensure(options.base_image)
+        source = take_source(options.revision, options.output / "context" / "source")
         target = None
         if set(options.images) & set(PACKAGES):
             target = Target.of_base(engine, options.base_image)
-            build_wheels(options.output / "context" / "wheels")
+            build_wheels(source, options.output / "context" / "wheels")
             print(
                 f"packages for Python {target.version} on {target.platform}: {time.monotonic() - began:.1f} s",
                 flush=True,
             )
         print(f"{'image':34} {'archive':>8} {'SBOM':>5} {'built':>8} {'saved':>8}")
         for image in options.images:
-            print(build(image, engine, options, target if image in PACKAGES else None), flush=True)
+            print(build(image, engine, options, source, target if image in PACKAGES else None), flush=True)
     except engines.EngineError as error:
         print(f"images: {error}", file=sys.stderr)
         return 1

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from images import engines
-from images.build import PACKAGES, ROOT, parse
+from images.build import PACKAGES, ROOT, labels, parse, take_source
 
 
 def put_program(directory: Path, name: str, script: str) -> None:
@@ -76,6 +76,19 @@ def test_an_image_that_there_is_not_is_refused(capsys: pytest.CaptureFixture[str
     with pytest.raises(SystemExit):
         parse(["brokers"])
     assert "it is one of broker, operator, tools, etcd" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="this is no git checkout")
+def test_the_sources_of_a_commit_are_taken_whatever_lies_in_the_tree(tmp_path: Path) -> None:
+    assert take_source("", tmp_path / "unused") == ROOT
+    source = take_source("HEAD", tmp_path / "source")
+    assert (source / "uv.lock").exists()
+    assert not (source / ".venv").exists()
+    told = labels(source, "HEAD")
+    assert re.fullmatch(r"[0-9a-f]{40}", told["REVISION"])
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", told["CREATED"])
+    with pytest.raises(engines.EngineError, match="git archive"):
+        take_source("no-such-commit", tmp_path / "other")
 
 
 @pytest.mark.parametrize("image", [*PACKAGES, "etcd"])
