@@ -44,8 +44,8 @@ GRACE_MARGIN_S: Final = 27
 """On top of the broker's own deadline to hand over (3 s): closing the database, and a slow machine; 30 s in all."""
 
 REQUESTS_DEFAULT: Final = {"cpu": "100m", "memory": "512Mi"}
-"""A share that keeps heartbeats on time beside pods that ask for more, and the budgets of a broker's buffers (64 MiB head
-cache, 64 MiB in flight, 96 MiB memtables) with the process itself. Not a limit."""
+"""A share that keeps heartbeats on time beside pods that ask for more, and the budgets of a broker's buffers (64 MiB
+head cache, 64 MiB in flight, 96 MiB memtables) with the process itself. Not a limit."""
 
 STARTUP_S_MAX: Final = 3600
 """A broker that replays a long log must not be killed for it: it would begin again."""
