@@ -120,6 +120,15 @@ class FakeCluster:
         self.topics[name] = record
         return record
 
+    def grow_topic(self, name: str, partition_count: int) -> None:
+        """Add partitions, so that there are so many."""
+        ids = self.topics[name].partition_ids
+        for number in range(len(ids), partition_count):
+            partition_id = len(self.partitions) + 1
+            broker = self.brokers[number % len(self.brokers)]
+            self.partitions[partition_id] = FakePartition(partition_id, number, name, 1, [FakeSegment(1, broker)])
+            ids.append(partition_id)
+
     def partition(self, topic: str, number: int = 0) -> FakePartition:
         return self.partitions[self.topics[topic].partition_ids[number]]
 
@@ -508,6 +517,8 @@ class FakeBroker(broker_pb2_grpc.RoutingServicer, broker_pb2_grpc.AdminServicer)
         if record is None:
             await abort(context, errors.UnknownTopicError(f"no topic {request.topic}"))
         assert record is not None
+        if len(record.partition_ids) == request.known_partition_count:
+            return broker_pb2.GetTopicResponse()
         brokers = self.cluster.brokers
         return broker_pb2.GetTopicResponse(
             topic=record,

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from types import TracebackType
 
 from seriatim_api.errors import BadRequestError, PartitionOutOfRangeError
+from seriatim_api.v1 import common_pb2
 
 from seriatim._alarms import Alarms
 from seriatim._consuming.inbox import FetchedTable, Inbox
@@ -14,9 +15,10 @@ from seriatim._consuming.servers import Servers
 from seriatim._consuming.streams import Streams
 from seriatim._consuming.subscription import Shared, Subscription
 from seriatim._core.consumer_types import ConsumerConfig
+from seriatim._growth import Growth
 from seriatim._recording import Recorder
 from seriatim._records import Assignment, Gap, Message, Topic
-from seriatim._settings import ConsumerSettings
+from seriatim._settings import ConsumerSettings, Start
 from seriatim._transport.channels import Channels
 from seriatim._transport.unary import Caller
 
@@ -49,15 +51,14 @@ class Consumer:
         self._recorder = recorder
         numbers = _wanted(topic, partitions)
         self._inbox = Inbox(topic.name, None if recorder is None else self._record)
-        self._servers = Servers(caller, group, settings.start, self._inbox.fail)
+        self._servers = Servers(caller, group, self._inbox.fail)
         self._streams = Streams(channels, self._servers, client_name, settings.credit_bytes)
         self._alarms: Alarms[Subscription] = Alarms(Subscription.timer_due)
         self._closed = False
-        shared = Shared(
+        self._shared = Shared(
             topic=topic.name,
             group=group,
             name=name,
-            start=settings.start,
             inbox=self._inbox,
             streams=self._streams,
             servers=self._servers,
@@ -66,13 +67,22 @@ class Consumer:
             on_gap=on_gap,
             on_assignment=on_assignment,
         )
-        config = ConsumerConfig(ack_interval_ms=settings.ack_interval_ms)
-        self._subscriptions = {
-            number: Subscription(shared, number, topic.partition_ids[number], config) for number in numbers
-        }
-        for subscription in self._subscriptions.values():
-            self._streams.register(subscription)
-            subscription.start()
+        self._subscriptions: dict[int, Subscription] = {}
+        for number in numbers:
+            self._subscribe(number, topic.partition_ids[number], settings.start)
+        self._growth = Growth(caller, topic, self._grow) if partitions is None else None
+
+    def _subscribe(self, number: int, partition_id: int, start: Start) -> None:
+        config = ConsumerConfig(ack_interval_ms=self.settings.ack_interval_ms)
+        subscription = Subscription(self._shared, number, partition_id, start, config)
+        self._subscriptions[number] = subscription
+        self._streams.register(subscription)
+        subscription.start()
+
+    def _grow(self, topic: Topic, _routes: Sequence[common_pb2.Route]) -> None:
+        """Read the partitions that were added, from their beginning: what is in them came after this consumer did."""
+        for number in range(len(self._subscriptions), topic.partition_count):
+            self._subscribe(number, topic.partition_ids[number], "earliest")
 
     # ---- reading -------------------------------------------------------------------------------------
 
@@ -169,6 +179,8 @@ class Consumer:
         self._inbox.close()
         for subscription in self._subscriptions.values():
             subscription.leave()
+        if self._growth is not None:
+            await self._growth.close()
         self._alarms.cancel()
         await self._servers.close()
         await self._streams.close()

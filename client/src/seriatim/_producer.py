@@ -11,10 +11,12 @@ from typing import Any, Final
 
 import pyarrow as pa
 from seriatim_api.errors import OverloadedError
+from seriatim_api.v1 import common_pb2
 
 from seriatim import _batch
 from seriatim._batch import Headers
 from seriatim._core.producer import ProducerConfig, Route
+from seriatim._growth import Growth
 from seriatim._producing import checks
 from seriatim._producing.backlog import Backlog, FlushResult
 from seriatim._producing.batching import Batching
@@ -22,7 +24,7 @@ from seriatim._producing.deliveries import Deliveries, Delivery
 from seriatim._producing.partition import PartitionSender, Shared
 from seriatim._producing.partitioning import Partitioning
 from seriatim._producing.pending import Messages, split_rows
-from seriatim._producing.routes import Routes
+from seriatim._producing.routes import Routes, route_of
 from seriatim._producing.turns import Turns
 from seriatim._recording import Recorder
 from seriatim._records import Topic
@@ -76,12 +78,13 @@ class Producer:
             int.from_bytes(self.producer_id[:4], "little") % len(self._partitions),
         )
         self._since_yield_bytes = 0
+        self._growth = Growth(caller, topic, self._grow)
 
     def _make_partitions(
         self, topic: Topic, routes: Sequence[Route], recorder: Recorder | None
     ) -> list[PartitionSender]:
         settings = self.settings
-        shared = Shared(
+        self._shared = Shared(
             topic=topic.name,
             producer_id=self.producer_id,
             settings=settings,
@@ -92,22 +95,29 @@ class Producer:
             batching=Batching(settings, self._turns, self._backlog),
             recorder=recorder,
         )
-        config = ProducerConfig(
-            window_batches_max=settings.window_batches,
-            delivery_timeout_ms=settings.delivery_timeout_ms,
-            reply_timeout_ms=settings.reply_timeout_ms,
-        )
-        partitions = [
-            PartitionSender(shared, number, partition_id, config, route)
+        return [
+            self._make_partition(number, partition_id, route)
             for number, (partition_id, route) in enumerate(zip(topic.partition_ids, routes, strict=True))
         ]
-        for partition in partitions:
-            self._links.register(partition.partition_id, self.producer_id, partition)
-        return partitions
+
+    def _make_partition(self, number: int, partition_id: int, route: Route) -> PartitionSender:
+        config = ProducerConfig(
+            window_batches_max=self.settings.window_batches,
+            delivery_timeout_ms=self.settings.delivery_timeout_ms,
+            reply_timeout_ms=self.settings.reply_timeout_ms,
+        )
+        partition = PartitionSender(self._shared, number, partition_id, config, route)
+        self._links.register(partition_id, self.producer_id, partition)
+        return partition
+
+    def _grow(self, topic: Topic, routes: Sequence[common_pb2.Route]) -> None:
+        """Use the partitions that were added. From now on keys are spread over all of them."""
+        for number in range(len(self._partitions), topic.partition_count):
+            self._partitions.append(self._make_partition(number, topic.partition_ids[number], route_of(routes[number])))
 
     @property
     def partition_count(self) -> int:
-        """How many partitions the topic had when the producer was made."""
+        """How many partitions the topic has, as far as is known here; it grows within seconds after the topic has."""
         return len(self._partitions)
 
     @property
@@ -338,6 +348,7 @@ class Producer:
         return self._backlog.result()
 
     async def _end(self) -> None:
+        await self._growth.close()
         for partition in self._partitions:
             partition.abandon()
             self._links.forget(partition.partition_id, self.producer_id)

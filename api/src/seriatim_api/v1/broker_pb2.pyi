@@ -850,15 +850,19 @@ class GetTopicRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     TOPIC_FIELD_NUMBER: _builtins.int
+    KNOWN_PARTITION_COUNT_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
+    known_partition_count: _builtins.int
+    """The caller knows so many partitions: if there are no more the answer is empty, and may be a second old."""
     def __init__(
         self,
         *,
         topic: _builtins.str = ...,
+        known_partition_count: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["known_partition_count", b"known_partition_count", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

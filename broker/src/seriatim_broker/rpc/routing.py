@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from seriatim_api.errors import UnknownTopicError
@@ -20,12 +21,18 @@ _STATES = {
     "lost": records_pb2.SEGMENT_STATE_LOST,
 }
 
+COUNT_AGE_S = 1.0
+"""How old the number of a topic's partitions may be for a client that only looks whether there are more."""
+
+COUNTS_KEPT = 10_000
+
 
 class RoutingServicer(broker_pb2_grpc.RoutingServicer):
     """Serves `seriatim.v1.Routing`."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
+        self._counts: dict[str, tuple[int, float]] = {}  # partitions of topics, and when that was read
 
     @typed_errors
     async def GetTopic(  # noqa: N802 - the contract's name
@@ -33,6 +40,8 @@ class RoutingServicer(broker_pb2_grpc.RoutingServicer):
     ) -> broker_pb2.GetTopicResponse:
         """A topic with the routes of all its partitions, by number."""
         services = self._services
+        if request.known_partition_count and await self._has_not_grown(request):
+            return broker_pb2.GetTopicResponse()
         topic = await services.topic(request.topic)
         chains = await services.chains(topic.partition_ids)
         if len(chains) != len(topic.partition_ids):
@@ -46,6 +55,17 @@ class RoutingServicer(broker_pb2_grpc.RoutingServicer):
                 if record.admitted
             ],
         )
+
+    async def _has_not_grown(self, request: broker_pb2.GetTopicRequest) -> bool:
+        """Asked by every client every few seconds: one read a second for each topic will do."""
+        now_s = time.monotonic()
+        count, read_s = self._counts.get(request.topic, (0, 0.0))
+        if now_s - read_s > COUNT_AGE_S:
+            count, read_s = len((await self._services.topic(request.topic)).partition_ids), now_s
+            if len(self._counts) >= COUNTS_KEPT:
+                self._counts.clear()
+            self._counts[request.topic] = count, read_s
+        return count <= request.known_partition_count
 
     @typed_errors
     async def ResolveProducer(  # noqa: N802

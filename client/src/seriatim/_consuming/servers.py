@@ -27,27 +27,31 @@ class Servers:
     Args:
         caller: Asks any broker.
         group: The consumer group.
-        start: Where it begins, if it was never there.
         fail: Told of an answer that no other question will mend.
     """
 
-    def __init__(self, caller: Caller, group: str, start: Start, fail: Callable[[SeriatimError], None]) -> None:
+    def __init__(self, caller: Caller, group: str, fail: Callable[[SeriatimError], None]) -> None:
         self._caller = caller
         self._group = group
-        self._start = STARTS[start]
         self._fail = fail
         self._questions: set[asyncio.Task[None]] = set()
 
-    async def ask(self, partition_id: int, failed_server_epoch: int | None, avoid: str | None) -> Place | None:
+    async def ask(
+        self, partition_id: int, start: Start, failed_server_epoch: int | None, avoid: str | None
+    ) -> Place | None:
         """Who serves the group's head; None if nobody could say.
 
         Args:
             partition_id: Of which partition.
+            start: Where the group begins there, if it was never there.
             failed_server_epoch: A complaint about the server that serves since then.
             avoid: An address that is not to be asked before others.
         """
         request = broker_pb2.ResolveConsumerRequest(
-            partition_id=partition_id, group=self._group, failed_server_epoch=failed_server_epoch, start=self._start
+            partition_id=partition_id,
+            group=self._group,
+            failed_server_epoch=failed_server_epoch,
+            start=STARTS[start],
         )
         try:
             answer = await self._caller.routing(
@@ -64,11 +68,11 @@ class Servers:
         self._caller.learn([answer.server_address])
         return Place(answer.segment, answer.server_address, answer.server_epoch)
 
-    def resolve(self, partition_id: int, effect: Resolve, tell: Callable[[Place | None], None]) -> None:
+    def resolve(self, partition_id: int, start: Start, effect: Resolve, tell: Callable[[Place | None], None]) -> None:
         """Answer a core's question, in the background."""
 
         async def ask() -> None:
-            tell(await self.ask(partition_id, effect.failed_server_epoch, effect.avoid_address))
+            tell(await self.ask(partition_id, start, effect.failed_server_epoch, effect.avoid_address))
 
         task = asyncio.create_task(ask(), name=f"resolve {self._group} {partition_id}")
         self._questions.add(task)

@@ -121,7 +121,7 @@ class Streams:
             served = subscription.core.place
             if served is None or served.address != link.address or not subscription.is_joined:
                 continue
-            place = await self._servers.ask(subscription.partition_id, None, link.address)
+            place = await self._servers.ask(subscription.partition_id, subscription.start_at, None, link.address)
             served = subscription.core.place
             assert served is not None, "it is only ever replaced"
             if place is not None and (place.segment, place.server_epoch) > (served.segment, served.server_epoch):

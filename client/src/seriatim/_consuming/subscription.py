@@ -32,7 +32,6 @@ class Shared:
     topic: str
     group: str
     name: str
-    start: Start
     inbox: Inbox
     streams: Streams
     servers: Servers
@@ -45,8 +44,11 @@ class Shared:
 class Subscription:
     """A consumer's part in one partition."""
 
-    def __init__(self, shared: Shared, number: int, partition_id: int, config: ct.ConsumerConfig) -> None:
+    def __init__(
+        self, shared: Shared, number: int, partition_id: int, start_at: Start, config: ct.ConsumerConfig
+    ) -> None:
         self._shared = shared
+        self.start_at: Start = start_at  # where the group begins here, if it was never here
         self.number = number
         self.partition_id = partition_id
         self.core = PartitionConsumer(config, subscription_base=number << 32)
@@ -178,7 +180,7 @@ class Subscription:
                 if link is not None:
                     self.link_up(link)
             case ct.Resolve():
-                shared.servers.resolve(self.partition_id, effect, self._resolved)
+                shared.servers.resolve(self.partition_id, self.start_at, effect, self._resolved)
             case ct.Assigned():
                 self._assigned(effect)
             case ct.GapFound():
@@ -201,7 +203,7 @@ class Subscription:
             group=self._shared.group,
             consumer=self._shared.name,
             mode=records_pb2.CONSUMER_MODE_EXCLUSIVE,
-            start=STARTS[self._shared.start],
+            start=STARTS[self.start_at],
             subscription=effect.subscription,
             was_active=effect.was_active,
         )
