@@ -8,12 +8,13 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from seriatim_operator.cluster import pki
-from seriatim_operator.plan.observed import ClassView, NodeView, pod_view
+from seriatim_operator.plan.observed import ClassView, NodeView, VolumeView, pod_view
 from seriatim_operator.plugin.look import Look
 from seriatim_operator.resources.cluster_children import ClusterChildren
 from seriatim_operator.resources.secrets import tls_secret
 from seriatim_operator.spec.broker import Broker
 from seriatim_operator.spec.cluster import BrokerCluster
+from seriatim_operator.spec.consumer_group import ConsumerGroup
 from seriatim_operator.spec.group import BrokerGroup
 from seriatim_operator.spec.topic import Topic
 
@@ -104,12 +105,33 @@ def pod(made: ClusterChildren, member: Broker, **changes: Any) -> dict[str, Any]
     return manifest
 
 
+def claim(made: ClusterChildren, member: Broker) -> dict[str, Any]:
+    """A claim that has its volume."""
+    manifest = made.claim(member)
+    manifest["spec"]["volumeName"] = _volumes()[member.spec.group, member.spec.slot]
+    return manifest
+
+
+def _volumes() -> dict[tuple[str, int], str]:
+    return {(group, slot): f"volume-{group}-{slot}" for group, slot in PLACES}
+
+
 def topic(name: str, state: str = "Healthy", **status: Any) -> Topic:
     return Topic.from_manifest(
         {
             "metadata": {"name": name, "namespace": "shop"},
             "spec": {"cluster": "orders"},
             "status": {"state": state, **status},
+        }
+    )
+
+
+def consumer_group(name: str, state: str, lag: str = "") -> ConsumerGroup:
+    return ConsumerGroup.from_manifest(
+        {
+            "metadata": {"name": name, "namespace": "shop"},
+            "spec": {"cluster": "orders", "topic": "events"},
+            "status": {"state": state, "lagBucket": lag},
         }
     )
 
@@ -143,7 +165,8 @@ def healthy(**changes: Any) -> Look:
         brokers=brokers,
         pods={name: pod_view(manifest) for name, manifest in pods.items()},
         pod_manifests=pods,
-        claims={each.name: make.claim(each) for each in brokers},
+        claims={each.name: claim(make, each) for each in brokers},
+        volumes={name: VolumeView(name, frozenset({PLACES[place]})) for place, name in _volumes().items()},
         nodes={
             name: NodeView(name, name, is_ready=True, is_leaving=False, is_out_of_service=False)
             for name in ("n1", "n2", "n3")

@@ -195,6 +195,12 @@ SICK: dict[str, tuple[Callable[[], Look], Level, str, str]] = {
         "disk of orders-g0-0-aaaa",
         "no such node",
     ),
+    "host gone": (
+        lambda: healthy(nodes={name: node for name, node in healthy().nodes.items() if name != "n1"}),
+        Level.BAD,
+        "disk of orders-g0-0-aaaa",
+        "it is part of n1, and no Node",
+    ),
     "claim of nobody": (
         lambda: healthy(brokers=healthy().brokers[1:]),
         Level.WARNING,

@@ -15,7 +15,7 @@ from seriatim_operator.plugin.draining import Progress, check_drain, find_group,
 from seriatim_operator.plugin.errors import PluginError
 from seriatim_operator.plugin.pictures import ago, draw_plan, draw_status
 
-from .objects import NOW, broker, cluster, condition, group, healthy, topic, with_pod
+from .objects import NOW, broker, cluster, condition, consumer_group, group, healthy, topic, with_pod
 
 
 def drawn(picture: RenderableType, width: int = 120) -> list[str]:
@@ -56,6 +56,13 @@ def test_status_shows_what_is_not_well() -> None:
     assert "○ 0" in row(lines, "g1")
     assert "✗ 0" in row(lines, "g2")
     assert "  a is Lost" in lines
+
+
+def test_consumer_groups_that_are_behind_are_named() -> None:
+    groups = (consumer_group("bill", "Active"), consumer_group("audit", "Behind", ">1000"))
+    lines = drawn(draw_status(healthy(consumer_groups=groups)))
+    assert "2 consumer groups  1 Active  1 Behind" in lines
+    assert "  audit is behind in events: >1000" in lines
 
 
 def test_with_many_machines_members_name_theirs() -> None:

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from seriatim_api.v1 import broker_pb2, operations_pb2
 
 from ..plan.observed import PodView
+from ..spec.broker import Broker
 from .findings import Finding, bad, unknown, warning, well
 from .look import Look
 
 RESTARTS_MANY = 5
 
-_DISK_REMEDIES = {
+_REMEDIES = {
     "ForeignDisk": "the volume is another member's or cluster's: give it back; nothing on it was changed",
     "WipedDisk": "if the disk is lost for good, annotate the Broker with seriatim.dev/disk-lost=true",
     "OldDisk": "an older copy was restored: annotate the Broker with seriatim.dev/disk-lost=true to have it replaced",
@@ -52,8 +53,10 @@ def check_disks(look: Look) -> list[Finding]:
             proof = broker.status.disk_lost.proof
             findings.append(warning(f"disk of {broker.name}", f"it is given up: {proof}", "it is being replaced"))
         elif healthy is not None and healthy.status == "False":
-            remedy = _DISK_REMEDIES.get(healthy.reason, f"kubectl describe broker {broker.name}")
+            remedy = _REMEDIES.get(healthy.reason, f"kubectl describe broker {broker.name}")
             findings.append(bad(f"disk of {broker.name}", f"{healthy.reason}: {healthy.message}", remedy))
+        else:
+            findings += _check_host(look, broker)
         if "PersistentVolumeClaim" not in look.unreadable and broker.name not in look.claims:
             findings.append(bad(f"disk of {broker.name}", "its claim is not there", "kubectl seriatim plan"))
     held = {broker.name for broker in look.brokers}
@@ -64,6 +67,20 @@ def check_disks(look: Look) -> list[Finding]:
             )
         )
     return findings or [well("disks", f"{len(look.brokers)} passports are in order")]
+
+
+def _check_host(look: Look, broker: Broker) -> list[Finding]:
+    """Whether the machine that the disk is part of is there, by the host name in its volume."""
+    claim = look.claims.get(broker.name)
+    volume = look.volumes.get(str((claim or {}).get("spec", {}).get("volumeName") or ""))
+    if volume is None or not volume.hostnames or "Node" in look.unreadable:
+        return []
+    if volume.hostnames & {node.hostname for node in look.nodes.values()}:
+        return []
+    hosts = ", ".join(sorted(volume.hostnames))
+    return [
+        bad(f"disk of {broker.name}", f"it is part of {hosts}, and no Node has that host name", _REMEDIES["NodeGone"])
+    ]
 
 
 def check_images(look: Look) -> list[Finding]:
@@ -108,7 +125,7 @@ def check_members(look: Look, groups: Sequence[operations_pb2.BrokerGroupDescrip
                 bad(
                     f"member {name}",
                     f"the slot belongs to the disk {known}, the pod has {here}",
-                    _DISK_REMEDIES["ForeignDisk"],
+                    _REMEDIES["ForeignDisk"],
                 )
             )
     expected = {f"{broker.spec.group}-{broker.spec.slot}" for broker in look.brokers}

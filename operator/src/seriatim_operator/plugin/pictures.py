@@ -27,7 +27,7 @@ GOOD, BAD, UNKNOWN = "green", "red", "yellow"
 def draw_status(look: Look) -> RenderableType:
     """The cluster in one screen: how it is, what it does, where everything stands."""
     parts: list[RenderableType] = [_headline(look), _doing(look.cluster, look.now), Text(), _groups(look)]
-    parts += [Text(), _topics(look)]
+    parts += [Text(), _topics(look), _consumer_groups(look)]
     if look.unreadable:
         parts.append(Text(f"not shown, for you may not read it: {', '.join(sorted(look.unreadable))}", style="dim"))
     return Group(*(part for part in parts if part is not None))
@@ -176,4 +176,14 @@ def _topics(look: Look) -> Text:
         text.append(f"\n  {topic.name} is {topic.status.state}{why}")
     if len(unwell) > TOPICS_NAMED_MAX:
         text.append(f"\n  and {len(unwell) - TOPICS_NAMED_MAX:,} more", style="dim")
+    return text
+
+
+def _consumer_groups(look: Look) -> Text:
+    states = Counter(group.status.state for group in look.consumer_groups)
+    text = Text(f"{len(look.consumer_groups):,} consumer groups")
+    for state, number in sorted(states.items()):
+        text.append(f"  {number:,} {state}", style=BAD if state == "Behind" else "")
+    for group in [each for each in look.consumer_groups if each.status.state == "Behind"][:TOPICS_NAMED_MAX]:
+        text.append(f"\n  {group.name} is behind in {group.spec.topic}: {group.status.lag_bucket}")
     return text
