@@ -9,6 +9,7 @@ nothing else.
 from __future__ import annotations
 
 import argparse
+import fcntl
 import json
 import os
 import shutil
@@ -17,7 +18,8 @@ import sys
 import tarfile
 import time
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -216,9 +218,28 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     return options
 
 
+@contextmanager
+def alone(output: Path) -> Iterator[None]:
+    """One build at a time in a directory: contexts are laid out anew by each."""
+    output.mkdir(parents=True, exist_ok=True)
+    with (output / ".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print(f"another build is under way in {output}: waiting for its end", flush=True)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Build what is asked for and print a table of sizes and seconds."""
     options = parse(arguments)
+    with alone(options.output):
+        return build_all(options)
+
+
+def build_all(options: argparse.Namespace) -> int:
+    """As the command line says; exit status 1 if a build fails."""
     began = time.monotonic()
     try:
         engine = engines.find(options.engine)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from images import engines
-from images.build import PACKAGES, ROOT, labels, parse, take_source
+from images.build import PACKAGES, ROOT, alone, labels, parse, take_source
 
 
 def put_program(directory: Path, name: str, script: str) -> None:
@@ -76,6 +76,20 @@ def test_an_image_that_there_is_not_is_refused(capsys: pytest.CaptureFixture[str
     with pytest.raises(SystemExit):
         parse(["brokers"])
     assert "it is one of broker, operator, tools, etcd" in capsys.readouterr().err
+
+
+def test_two_builds_in_one_directory_wait_for_each_other(tmp_path: Path) -> None:
+    program = (
+        f"from pathlib import Path; from images.build import alone\nwith alone(Path({str(tmp_path)!r})): print('in')"
+    )
+    with alone(tmp_path):
+        other = subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        assert other.stdout is not None
+        assert "another build is under way" in other.stdout.readline()
+        assert other.poll() is None
+    rest, _ = other.communicate(timeout=30)
+    assert rest == "in\n"
+    assert other.returncode == 0
 
 
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="this is no git checkout")
