@@ -2,19 +2,21 @@
 
 It knows more than anybody in the system: what is on each disk (also on those that were lost since), and the place of
 every batch that was ever written. Rules are named as in the protocol's last section; `RT` is the real-time half of the
-promise, `TABLE` that a prepared producer table tells the truth, `COPY` that a named copy is there, `CERT` that a run
-which was certified dead is.
+promise, `TABLE` that a prepared producer table tells the truth, `COPY` that a named copy is there, `LEAVE` that a copy
+leaves a record only where two stay, `GATE` that who may be stopped holds nothing alone, `CERT` that a run which was
+certified dead is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from seriatim_api.errors import BatchMismatchError, SequenceGapError, SequenceTooOldError, SeriatimError
 from seriatim_api.ids import MemberId, PartitionId, RunId, format_offset, make_offset, split_offset
 from seriatim_broker.core import chain as chains
 from seriatim_broker.core.chain import Chain, Segment, SegmentState
+from seriatim_broker.core.controller import holders
 from seriatim_broker.core.effects import Note
 from seriatim_broker.core.events import AckLevel, CursorRecord
 from seriatim_broker.core.log import Batch, PutBatch, PutPreparation, PutSegment, PutTailCopy, Write
@@ -237,12 +239,48 @@ class Judge:
             for member in new.members:
                 if member not in old.members and not self._is_whole(chain.partition, new, member):
                     self.fail("COPY", f"{what}: {member} was listed as a copy and is none")
+            self._check_leaving(chain, old, new, what)
         if new.server_epoch < old.server_epoch or (new.server != old.server and new.server_epoch == old.server_epoch):
             self.fail("I14", f"{what}: the server changed from {old.server} to {new.server} without a new epoch")
         if old.state is not SegmentState.SEALED and new.state is SegmentState.SEALED:
             self._sealed(chain, old, new)
         if old.state is not SegmentState.LOST and new.state is SegmentState.LOST:
             self._declared_lost(chain.partition, old)
+
+    def _check_leaving(self, chain: Chain, old: Segment, new: Segment, what: str) -> None:
+        """LEAVE: a copy of a member that runs leaves a record only where two whole ones stay."""
+        left = {*old.members, *old.tail_copies} - {*new.members, *new.tail_copies}
+        there = [member for member in left if self._is_present(member) and self._brokers[member.broker].process]
+        if not there or new.state is not SegmentState.SEALED:
+            return
+        self.seen_states.add("copy left")
+        whole = [m for m in new.members if self._is_present(m) and self._is_whole(chain.partition, new, m)]
+        if len(whole) < 2:
+            self.fail("LEAVE", f"{what}: {there} left, and only {whole} hold the whole of it")
+
+    def _is_present(self, member: MemberId) -> bool:
+        """Whether the member's disk is the one that its broker has."""
+        return self._brokers[member.broker].member == member
+
+    def said_safe(self, member: MemberId, chains: Iterable[Chain]) -> None:
+        """GATE: whoever may be stopped holds nothing that nobody else has."""
+        self.seen_states.add("said safe")
+        for chain in chains:
+            for segment in chain.segments:
+                what = f"{member} may be stopped, and segment {segment.no} of partition {chain.partition}"
+                if member not in holders(segment):
+                    continue
+                others = [other for other in (*segment.members, *segment.eligible) if other != member]
+                if segment.state is SegmentState.SEALED:
+                    if not any(self._is_whole(chain.partition, segment, other) for other in others):
+                        self.fail("GATE", f"{what} is whole nowhere else")
+                elif segment.state is SegmentState.OPEN:
+                    promised = self._promised.get((chain.partition, segment.no), 0)
+                    images = [image for other in others if (image := self._image(other)) is not None]
+                    if not any(own_tail(image, chain.partition, segment.no) >= promised for image in images):
+                        self.fail("GATE", f"{what} is acknowledged up to {promised}, and nobody else has that")
+                else:
+                    self.fail("GATE", f"{what} is not settled")
 
     def _note_change(self, old: Segment, new: Segment) -> None:
         """Count what is rare."""

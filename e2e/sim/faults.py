@@ -60,6 +60,10 @@ DISK_KINDS: tuple[str, ...] = ("fsync_error",)
 """Those that only the storage adapter can meet; methods of `e2e.sim.disks_world.DisksInjector`."""
 
 
+GROUP_KINDS: tuple[str, ...] = ("cordon", "drain", "activate", "older_operator", "add_group", "gated_roll")
+"""Those of a world in which an operator changes what is wanted of groups; methods of `e2e.sim.groups_world`."""
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
     """The mix of one run.
@@ -426,16 +430,6 @@ def _prepared(rng: random.Random, options: Options) -> Options:
     )
 
 
-def _balanced(rng: random.Random, options: Options) -> Options:
-    """The controller spreads heads and masters all the time, while everything else happens; so there are several."""
-    return replace(
-        options,
-        balanced=True,
-        group_count=rng.choice((2, 2, 3)),
-        partition_count=rng.choice((3, 4, 6)),
-    )
-
-
 def _two_servers(rng: random.Random, options: Options) -> Options:
     """Consumers are slow, and their servers are cut off from everybody but them, while others take over."""
     return replace(
@@ -453,6 +447,48 @@ def _two_servers(rng: random.Random, options: Options) -> Options:
         take_us=rng.choice((150_000, 250_000)),
         drain_us=40_000_000,
         wipe_share=0.0,
+    )
+
+
+def _balanced(rng: random.Random, options: Options) -> Options:
+    """The controller spreads heads and masters all the time, while everything else happens; so there are several."""
+    return replace(
+        options,
+        balanced=True,
+        group_count=rng.choice((2, 2, 3)),
+        partition_count=rng.choice((3, 4, 6)),
+    )
+
+
+def _groups_change(rng: random.Random, options: Options) -> Options:
+    """Groups are cordoned, drained, taken back and added, disks are replaced, under faults of everything else."""
+    return replace(
+        options,
+        kinds={
+            "cordon": 2,
+            "drain": 4,
+            "activate": 3,
+            "older_operator": 1,
+            "add_group": rng.choice((0, 2)),
+            "gated_roll": 3,
+            "crash": 3,
+            "crash_group": rng.choice((0, 1)),
+            "cut": 1,
+            "complaint": 1,
+            "plan": 1,
+            "isolate": 1,
+            "consumer_crash": 1,
+            "leases_end": rng.choice((0, 1)),
+            "lonely": rng.choice((0, 1)),
+        },
+        group_count=rng.choice((2, 3, 3, 4)),
+        fault_count=rng.choice((9, 14)),
+        fault_span_us=rng.choice((1_200_000, 2_400_000)),
+        wipe_share=rng.choice((0.0, 0.3)),
+        restart_us_max=rng.choice((50_000, 300_000)),
+        certificate_never_share=0.0,
+        batches_per_producer=24,
+        late_group=True,
     )
 
 
@@ -482,6 +518,7 @@ PROFILES: dict[str, Profile] = {
     "fences": Profile(_fences, 0),
     "prepared": Profile(_prepared, 0),
     "two-servers": Profile(_two_servers, 0),
+    "groups-change": Profile(_groups_change, 0),
     "balance": Profile(_balanced, 0),
 }
 

@@ -11,7 +11,7 @@ from seriatim_api.ids import PartitionId, RunId
 from seriatim_broker.core import events as ev
 
 from .brokers import Broker
-from .faults import DISK_KINDS, KINDS, MORE_KINDS, RUNTIME_KINDS
+from .faults import DISK_KINDS, GROUP_KINDS, KINDS, MORE_KINDS, RUNTIME_KINDS
 
 if TYPE_CHECKING:
     from .world import World
@@ -45,7 +45,7 @@ class Injector:
     def plan(self) -> None:
         """Schedule the faults."""
         weights = self._options.kinds
-        every = (*KINDS, *RUNTIME_KINDS, *MORE_KINDS, *DISK_KINDS)
+        every = (*KINDS, *RUNTIME_KINDS, *MORE_KINDS, *DISK_KINDS, *GROUP_KINDS)
         kinds = [kind for kind in every for _ in range(weights.get(kind, 0))]
         now = self._schedule.now_us
         for number in range(self._options.fault_count):

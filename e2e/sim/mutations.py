@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from seriatim_broker.core import fencing, preparing
 
-from .mutants import client, reading, runtime, storage, writing
+from .mutants import client, groups, reading, runtime, storage, writing
 from .mutants.mutation import LOSS, Mutation, applied, nothing
 
 MUTATIONS: dict[str, Mutation] = {
@@ -17,6 +17,7 @@ MUTATIONS: dict[str, Mutation] = {
     **client.MUTATIONS,
     **runtime.MUTATIONS,
     **storage.MUTATIONS,
+    **groups.MUTATIONS,
 }
 """By name."""
 

@@ -27,6 +27,7 @@ import structlog
 
 from .disks_world import DisksWorld
 from .faults import PROFILES
+from .groups_world import GroupsWorld
 from .mutations import MUTATIONS, OVERLAPPING, applied
 from .runtime_world import RuntimeWorld
 from .world import Result, World
@@ -41,7 +42,7 @@ STORY_LINES = 60
 
 MUTANTS = {**MUTATIONS, **OVERLAPPING}
 
-WORLDS: dict[str, type[World]] = {"cores": World, "brokers": RuntimeWorld, "disks": DisksWorld}
+WORLDS: dict[str, type[World]] = {"cores": World, "brokers": RuntimeWorld, "disks": DisksWorld, "groups": GroupsWorld}
 
 
 @dataclass(frozen=True, slots=True)

@@ -116,8 +116,12 @@ class RuntimeInjector(Injector):
     def inject_roll(self) -> None:
         """A broker is stopped in order and started again."""
         broker: Any = self._victim()
-        process: RuntimeProcess | None = broker.process
-        if process is None or process.frozen or not process.is_serving or self._healing:
+        if broker.process is not None:
+            self.roll(broker, broker.process)
+
+    def roll(self, broker: RuntimeBroker, process: RuntimeProcess) -> None:
+        """Stop that process in order, if it is still the one; it is started again."""
+        if broker.process is not process or process.frozen or not process.is_serving or self._healing:
             return
         self._tell(f"{broker.name} is stopped")
         process.stop(lambda: self._stopped(broker, process, "in order"))

@@ -266,7 +266,7 @@ class World:
         return result
 
     def _run(self) -> None:
-        for broker in self.brokers.values():
+        for broker in self._first_brokers():
             broker.start(self)
         self._create()
         self._start_clients()
@@ -288,6 +288,10 @@ class World:
             self._run_until(self.schedule.now_us + CHECK_US)
         for partition in self.partitions:
             self.judge.final(self._chain(partition), self._open_length(self._chain(partition)), self.groups)
+
+    def _first_brokers(self) -> list[Broker]:
+        """Who is there from the beginning."""
+        return list(self.brokers.values())
 
     def _run_until(self, until_us: int) -> None:
         if not self.schedule.run_until(until_us, self.event_count_max):

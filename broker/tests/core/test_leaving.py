@@ -10,7 +10,7 @@ from seriatim_broker.core import candidates
 from seriatim_broker.core import effects as fx
 from seriatim_broker.core import events as ev
 from seriatim_broker.core import messages as msg
-from seriatim_broker.core.chain import Chain, add_copy, add_eligible, change_server, remove_copies
+from seriatim_broker.core.chain import Chain, add_copy, add_eligible, change_server, release_copies
 from seriatim_broker.core.placement import GroupSpec, Intent
 
 from .support import (
@@ -180,7 +180,7 @@ def test_a_server_that_leaves_hands_its_right_to_a_member_that_stays() -> None:
     bench = whole_elsewhere()
     for member in (M01, M20, M21):
         bench.link(member)
-    bench.hear(M01, msg.ReleaseRequest(P, 1, (M00, M01)))
+    bench.hear(M01, msg.ReleaseRequest(P, (1,), (M00, M01)))
     (write,) = bench.all(fx.WriteChain)
     segment = segment_of(write.chain, 1)
     assert segment.server == M20
@@ -192,11 +192,11 @@ def test_the_server_has_members_leave_that_are_drained() -> None:
     bench = whole_elsewhere(eligible=(M00, M01, M20, M21))
     for member in (M01, M20, M21):
         bench.link(member)
-    bench.do(ev.Release(P, 1, M00, (M01,)))
+    bench.do(ev.Release(P, (1,), M00, (M01,)))
     (write,) = bench.all(fx.WriteChain)
     segment = segment_of(write.chain, 1)
     assert (segment.members, segment.eligible, segment.server) == ((M00, M20, M21), (M00, M20, M21), M00)
-    bench.do(ev.Release(P, 1, M00, (M01,)))
+    bench.do(ev.Release(P, (1,), M00, (M01,)))
     assert len(bench.all(fx.WriteChain)) == 1, "one at a time"
 
 
@@ -205,7 +205,7 @@ def test_nobody_leaves_while_too_few_whole_copies_would_stay(why: str) -> None:
     bench = whole_elsewhere(eligible=(M00, M01, M20) if why == "one eligible" else (M00, M01, M20, M21))
     for member in (M01, M20) if why == "one linked" else (M01, M20, M21):
         bench.link(member)
-    bench.do(ev.Release(P, 2 if why == "not sealed" else 1, M00, (M00, M01)))
+    bench.do(ev.Release(P, (2 if why == "not sealed" else 1,), M00, (M00, M01)))
     assert not bench.all(fx.WriteChain)
 
 
@@ -215,10 +215,10 @@ def test_a_member_that_stays_takes_the_right_of_a_server_that_is_gone() -> None:
         bench.link(member)
     bench.link(M20)
     bench.wait(2 * bench.config.heartbeat_us, (M01, M20, M21))
-    bench.do(ev.Release(P, 1, M00, (M20, M21)))
+    bench.do(ev.Release(P, (1,), M00, (M20, M21)))
     assert not bench.all(fx.WriteChain), "it is there"
     bench.unlink(M20, refused=True)
-    bench.do(ev.Release(P, 1, M00, (M20, M21)))
+    bench.do(ev.Release(P, (1,), M00, (M20, M21)))
     (write,) = bench.all(fx.WriteChain)
     assert segment_of(write.chain, 1).server == M00
     assert segment_of(write.chain, 1).members == (M00, M01, M20, M21)
@@ -226,17 +226,47 @@ def test_a_member_that_stays_takes_the_right_of_a_server_that_is_gone() -> None:
 
 def test_leaving_takes_every_role_but_the_servers() -> None:
     bench = whole_elsewhere()
-    chain = remove_copies(bench.chain, 1, (M01, M21))
+    chain = release_copies(bench.chain, (M01, M21), {1: None})
     segment = segment_of(chain, 1)
     assert (segment.members, segment.eligible) == ((M00, M20), (M00, M20))
     assert (segment.sealed_len, segment.sealed_checksum) == (bench.length, segment_of(bench.chain, 1).sealed_checksum)
     with pytest.raises(AssertionError, match="hands its right over"):
-        remove_copies(bench.chain, 1, (M00,))
+        release_copies(bench.chain, (M00,), {1: None})
 
 
 def test_a_release_for_an_unknown_chain_reads_it() -> None:
     bench = Bench(M10)
     bench.link(M00)
-    bench.hear(M00, msg.ReleaseRequest(P, 1, (M00,)))
+    bench.hear(M00, msg.ReleaseRequest(P, (1,), (M00,)))
     assert bench.all(fx.ReadChain)
     assert not bench.all(fx.WriteChain)
+
+
+def test_several_segments_are_left_in_one_step() -> None:
+    chain = whole_elsewhere().chain
+    both = replace(
+        chain,
+        segments=(
+            chain.segments[0],
+            replace(chain.segments[0], no=2, base=5),
+            replace(chain.segments[1], no=3, base=10),
+        ),
+    )
+    successors = release_copies(both, (M00, M01), {1: M20, 2: M21})
+    assert successors.epoch == both.epoch + 1
+    assert [segment.server for segment in successors.segments[:2]] == [M20, M21]
+    assert {segment.server_epoch for segment in successors.segments[:2]} == {successors.epoch}
+    left = release_copies(successors, (M00, M01), {1: None, 2: None})
+    assert left.epoch == successors.epoch + 1
+    assert all(segment.members == (M20, M21) for segment in left.segments[:2])
+
+
+def test_the_new_server_hears_of_it_also_far_behind_the_head() -> None:
+    bench = whole_elsewhere()
+    for member in (M01, M20, M21):
+        bench.link(member)
+    bench.do(ev.Release(P, (1,), M00, (M00, M01)))
+    bench.clear()
+    write = ev.ChainWritten(P, max(bench.part.writes), ev.WriteOutcome.DONE, 200)
+    bench.do(write)
+    assert {update.chain.epoch for update in bench.sent(msg.ChainUpdate, M20)} == {bench.chain.epoch + 1}

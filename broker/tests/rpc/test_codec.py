@@ -94,6 +94,7 @@ BY_NAME: dict[str, st.SearchStrategy[Any]] = {
     "chain": chains,
     "refused": st.lists(st.tuples(u32, u32), max_size=3).map(tuple),
     "replaces": st.none() | members,
+    "segment_nos": st.lists(u32, max_size=3).map(tuple),
     "leaving": st.lists(members, max_size=3).map(tuple),
     "without": members,
     "segments": st.lists(st.tuples(u32, u32), max_size=3).map(tuple),

@@ -15,7 +15,7 @@ from seriatim_broker.core.controller import (
     lost_groups,
     plan_copies_elsewhere,
     plan_heals,
-    plan_releases,
+    plan_release,
     switch_away,
     wants_copies,
 )
@@ -157,16 +157,16 @@ def test_copies_are_made_on_other_groups_first() -> None:
 def test_members_leave_only_when_enough_others_serve_from_whole_copies() -> None:
     everybody = frozenset((A, B, C, D, E, F))
 
-    def releases(chain: Chain, there: frozenset[MemberId] = everybody) -> list[Release]:
-        return plan_releases(chain, of_group("g0"), there.__contains__, min_copies=2)
+    def release(chain: Chain, there: frozenset[MemberId] = everybody) -> Release | None:
+        return plan_release(chain, of_group("g0"), there.__contains__, min_copies=2)
 
-    assert releases(copied(C, E, eligible=(A, B))) == [], "listed, and not eligible yet"
-    assert releases(copied(C, E, eligible=(A, B, C))) == []
+    assert release(copied(C, E, eligible=(A, B))) is None, "listed, and not eligible yet"
+    assert release(copied(C, E, eligible=(A, B, C))) is None
     whole = copied(C, E, eligible=(A, B, C, E))
-    assert releases(whole) == [Release(PartitionId(7), 1, A, (A, B))]
-    assert releases(whole, everybody - {E}) == []
-    assert releases(whole, everybody - {A}) == [Release(PartitionId(7), 1, C, (A, B))], "the server does not run"
-    assert releases(replace(whole, segments=whole.segments[1:])) == []
+    assert release(whole) == Release(PartitionId(7), (1,), A, (A, B))
+    assert release(whole, everybody - {E}) is None
+    assert release(whole, everybody - {A}) == Release(PartitionId(7), (1,), C, (A, B)), "the server does not run"
+    assert release(replace(whole, segments=whole.segments[1:])) is None
 
 
 def test_who_holds_a_tail_or_serves_is_a_holder_and_nobody_is_of_a_lost_segment() -> None:

@@ -1188,7 +1188,7 @@ Global___MoveRequest: _TypeAlias = MoveRequest  # noqa: Y015
 
 @_typing.final
 class ReleaseRequest(_message.Message):
-    """The controller asks the server of a sealed segment to have members leave its record, who are being drained."""
+    """The controller asks the server of sealed segments to have members leave their records, who are being drained."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1196,14 +1196,15 @@ class ReleaseRequest(_message.Message):
     SEGMENT_FIELD_NUMBER: _builtins.int
     LEAVING_FIELD_NUMBER: _builtins.int
     partition_id: _builtins.int
-    segment: _builtins.int
+    @_builtins.property
+    def segment(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
     def leaving(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Member]: ...
     def __init__(
         self,
         *,
         partition_id: _builtins.int = ...,
-        segment: _builtins.int = ...,
+        segment: _abc.Iterable[_builtins.int] | None = ...,
         leaving: _abc.Iterable[_common_pb2.Member] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015

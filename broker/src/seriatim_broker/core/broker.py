@@ -403,9 +403,9 @@ class BrokerCore(State):
     def _on_release(self, event: Release) -> None:
         partition = self._partition(event.partition)
         if event.by == self.outbox.member:
-            leaving.release(self.outbox, partition, event.segment_no, event.leaving)
+            leaving.release(self.outbox, partition, event.segment_nos, event.leaving)
         else:
-            self.outbox.send(event.by, ReleaseRequest(event.partition, event.segment_no, event.leaving))
+            self.outbox.send(event.by, ReleaseRequest(event.partition, event.segment_nos, event.leaving))
         self._forget_if_idle(partition)
 
     def _on_ask_copies(self, event: AskCopies) -> None:

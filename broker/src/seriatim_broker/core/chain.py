@@ -12,7 +12,7 @@ of every record; each transition asserts it of its result.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from seriatim_api.ids import MemberId, PartitionId, RunId
@@ -276,17 +276,35 @@ def replace_copy(chain: Chain, no: int, member: MemberId, dead: MemberId) -> Cha
     )
 
 
-def remove_copies(chain: Chain, no: int, leaving: Iterable[MemberId]) -> Chain:
-    """Members whose copies are needed no more leave the record of a sealed segment, in every role that they have."""
-    old = _require(chain, no)
+def release_copies(chain: Chain, leaving: Iterable[MemberId], successors: Mapping[int, MemberId | None]) -> Chain:
+    """Members whose copies are needed no more leave the records of sealed segments, in every role that they have.
+
+    Args:
+        chain: The partition.
+        leaving: Who leaves.
+        successors: Of each segment, who serves it from now on where its server leaves: nobody leaves that record yet.
+    """
+    epoch = chain.epoch + 1
     gone = set(leaving)
-    assert old.state is SegmentState.SEALED
-    assert old.server not in gone, "the server hands its right over first"
-    members = tuple(member for member in old.members if member not in gone)
-    eligible = tuple(member for member in old.eligible if member not in gone)
-    tail_copies = tuple(member for member in old.tail_copies if member not in gone)
-    left = replace(old, members=members, eligible=eligible, tail_copies=tail_copies)
-    return _replace_segment(chain, left, chain.epoch + 1)
+    segments: list[Segment] = []
+    for old in chain.segments:
+        if old.no not in successors:
+            segments.append(old)
+            continue
+        assert old.state is SegmentState.SEALED
+        successor = successors[old.no]
+        if successor is not None:
+            assert successor in old.eligible
+            segments.append(replace(old, server=successor, server_epoch=epoch))
+            continue
+        assert old.server not in gone, "the server hands its right over first"
+        members = tuple(member for member in old.members if member not in gone)
+        eligible = tuple(member for member in old.eligible if member not in gone)
+        tail_copies = tuple(member for member in old.tail_copies if member not in gone)
+        segments.append(replace(old, members=members, eligible=eligible, tail_copies=tail_copies))
+    released = replace(chain, epoch=epoch, segments=tuple(segments))
+    check(released)
+    return released
 
 
 def drop_oldest(chain: Chain, first_kept: int) -> Chain:

@@ -109,16 +109,21 @@ def holders(segment: Segment) -> set[MemberId]:
     return {*segment.members, *segment.eligible, *segment.tail_copies, segment.server}
 
 
-def plan_releases(
+RELEASED_AT_ONCE_MAX = 64
+"""Segments of a partition in one request: their pages still go into one transaction."""
+
+
+def plan_release(
     chain: Chain,
     is_leaving: Callable[[MemberId], bool],
     is_there: Callable[[MemberId], bool],
     *,
     min_copies: int,
-) -> list[Release]:
-    """Sealed segments whose records some members can leave, for enough others hold the whole of them and run.
+) -> Release | None:
+    """The sealed segments whose records some members can leave, for enough others hold the whole of them and run.
 
-    The server does it; if it does not run, one of the others takes the right first.
+    The server does it; if it does not run, one of the others takes the right first. Of several servers the one with the
+    most such segments comes first: transactions on one chain would be in each other's way.
 
     Args:
         chain: The partition.
@@ -126,16 +131,20 @@ def plan_releases(
         is_there: Whether a member is admitted and runs, as far as is known.
         min_copies: How many whole copies must stay.
     """
-    steps: list[Release] = []
+    by_server: dict[MemberId, list[int]] = {}
+    leaving: set[MemberId] = set()
     for segment in chain.segments:
-        leaving = tuple(sorted(filter(is_leaving, holders(segment))))
-        if segment.state is not SegmentState.SEALED or not leaving:
+        gone = set(filter(is_leaving, holders(segment)))
+        if segment.state is not SegmentState.SEALED or not gone:
             continue
-        whole = [member for member in segment.eligible if member not in leaving and is_there(member)]
+        whole = [member for member in segment.eligible if member not in gone and is_there(member)]
         if len(whole) >= min_copies:
-            by = segment.server if is_there(segment.server) else whole[0]
-            steps.append(Release(chain.partition, segment.no, by, leaving))
-    return steps
+            by_server.setdefault(segment.server if is_there(segment.server) else whole[0], []).append(segment.no)
+            leaving |= gone
+    if not by_server:
+        return None
+    by = max(sorted(by_server), key=lambda member: len(by_server[member]))
+    return Release(chain.partition, tuple(by_server[by][:RELEASED_AT_ONCE_MAX]), by, tuple(sorted(leaving)))
 
 
 def plan_copies_elsewhere(
@@ -159,7 +168,7 @@ def plan_copies_elsewhere(
         if segment.state is not SegmentState.SEALED or not any(map(is_leaving, holders(segment))):
             continue
         listed = [member for member in segment.members if member in there and not is_leaving(member)]
-        brokers = {member.broker for member in holders(segment)}
+        brokers = {member.broker for member in segment.members}  # a holder of its tail only may get the rest as well
         free = [member for _, members in sorted(live.items()) for member in members if member.broker not in brokers]
         for member in healers(chain.partition, segment.no, free, min_copies - len(listed)):
             steps.append(Heal(chain.partition, segment.no, member, None))

@@ -87,7 +87,7 @@ def _move_request(outbox: Outbox, partition: Partition, sender: MemberId, messag
 
 
 def _release_request(outbox: Outbox, partition: Partition, sender: MemberId, message: ReleaseRequest) -> None:
-    leaving.release(outbox, partition, message.segment_no, message.leaving)
+    leaving.release(outbox, partition, message.segment_nos, message.leaving)
 
 
 def _copy_answer(outbox: Outbox, partition: Partition, sender: MemberId, message: CopyAnswer) -> None:

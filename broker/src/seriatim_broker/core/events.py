@@ -328,10 +328,10 @@ class MoveHead:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """The controller decided that drained members should leave the record of a sealed segment; `by` does it."""
+    """The controller decided that members should leave the records of sealed segments; `by`, their server, does it."""
 
     partition: PartitionId
-    segment_no: int
+    segment_nos: tuple[int, ...]
     by: MemberId
     leaving: tuple[MemberId, ...]
 

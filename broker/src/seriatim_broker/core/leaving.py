@@ -3,7 +3,8 @@
 The controller says what should leave; whoever is asked looks again for itself, and does nothing unless it is safe as
 far as it knows. Heads leave by planned switches. Copies of a sealed segment leave its record by a transaction of the
 segment's server, only while `min_copies` whole copies stay whose holders it can reach; a server that must leave itself
-hands the right to one of them first, which waits as any new server does.
+hands the right to one of them first, which waits as any new server does. Lost to another transaction it is not tried
+again here: the controller looks, and asks anew.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Collection
 from seriatim_api.ids import MemberId
 
 from . import candidates, right, switch
-from .chain import Chain, Segment, SegmentState, change_server, remove_copies
+from .chain import Segment, SegmentState, release_copies
 from .outbox import Outbox
 from .partition import Partition
 
@@ -28,32 +29,34 @@ def move_head(outbox: Outbox, partition: Partition, no: int) -> None:
         switch.begin_move(outbox, partition)
 
 
-def release(outbox: Outbox, partition: Partition, no: int, leaving: Collection[MemberId]) -> None:
-    """Have members leave the record of a sealed segment; or, if nobody serves it, take the right to do so."""
+def release(outbox: Outbox, partition: Partition, nos: Collection[int], leaving: Collection[MemberId]) -> None:
+    """Have members leave the records of sealed segments; of those that nobody serves, take the right to do so.
+
+    All in one transaction, for two on the same chain would be in each other's way.
+    """
     chain = partition.chain
-    segment = chain.segment(no) if chain is not None else None
-    if chain is None or segment is None:
+    if chain is None or any(chain.segment(no) is None for no in nos):
         partition.read_chain(outbox)  # the controller asks again
         return
-    if segment.state is not SegmentState.SEALED or partition.is_writing("right", no):
+    if partition.is_writing("leave"):
         return
-    staying = staying_copies(outbox, segment, leaving)
-    if len(staying) < outbox.config.min_copies:
-        return
-    if segment.server != outbox.member:
-        right.take_over(outbox, partition, no, segment.server_epoch)
-        return
-    partition.write_chain(outbox, "right", _without(outbox, chain, segment, leaving, staying), no)
+    successors: dict[int, MemberId | None] = {}
+    for segment in chain.segments:
+        if segment.no not in nos or segment.state is not SegmentState.SEALED:
+            continue
+        if partition.is_writing("right", segment.no):
+            continue
+        staying = staying_copies(outbox, segment, leaving)
+        if len(staying) < outbox.config.min_copies:
+            continue
+        if segment.server == outbox.member:
+            successors[segment.no] = staying[0] if outbox.member in leaving else None
+        else:
+            right.take_over(outbox, partition, segment.no, segment.server_epoch)
+    if successors:
+        partition.write_chain(outbox, "leave", release_copies(chain, leaving, successors))
 
 
 def staying_copies(outbox: Outbox, segment: Segment, leaving: Collection[MemberId]) -> list[MemberId]:
     """Eligible members (they hold the whole segment and its control records) that do not leave and can be reached."""
     return [member for member in segment.eligible if member not in leaving and outbox.is_linked(member)]
-
-
-def _without(
-    outbox: Outbox, chain: Chain, segment: Segment, leaving: Collection[MemberId], staying: list[MemberId]
-) -> Chain:
-    if outbox.member in leaving:
-        return change_server(chain, segment.no, staying[0], ())
-    return remove_copies(chain, segment.no, leaving)

@@ -297,10 +297,10 @@ class MoveRequest:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseRequest:
-    """The controller asks the server of a sealed segment to have members leave the record that are being drained."""
+    """The controller asks the server of sealed segments to have members leave their records that are being drained."""
 
     partition: PartitionId
-    segment_no: int
+    segment_nos: tuple[int, ...]
     leaving: tuple[MemberId, ...]
 
 

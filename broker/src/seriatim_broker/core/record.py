@@ -69,8 +69,9 @@ def on_chain_written(outbox: Outbox, partition: Partition, serial: int, outcome:
     if outcome is WriteOutcome.DONE:
         if owner == "switch":
             _note_switch(outbox, partition, chain)
+        before = partition.chain
         learn(outbox, partition, chain, revision)
-        _announce(outbox, chain, revision, detail)
+        _announce(outbox, before, chain, revision)
     else:
         partition.read_chain(outbox)
     if owner == "switch" and partition.switch is not None:
@@ -105,11 +106,12 @@ def _note_switch(outbox: Outbox, partition: Partition, chain: Chain) -> None:
     )
 
 
-def _announce(outbox: Outbox, chain: Chain, revision: int, detail: int) -> None:
-    """Tell the members concerned what the chain says now."""
+def _announce(outbox: Outbox, before: Chain | None, chain: Chain, revision: int) -> None:
+    """Tell the members concerned what the chain says now: of the last two segments, and of those that changed."""
     told: dict[MemberId, None] = {}
     for segment in chain.segments:
-        if segment.no >= chain.open_segment.no - 1 or segment.no == detail:
+        old = before.segment(segment.no) if before is not None else None
+        if segment.no >= chain.open_segment.no - 1 or segment != old:
             told.update(dict.fromkeys((*segment.members, *segment.eligible)))
     for member in told:
         if member != outbox.member and outbox.is_linked(member):

@@ -368,12 +368,13 @@ def _read_heal_request(field: Pb) -> m.HealRequest:
 
 
 def _write_release_request(message: m.ReleaseRequest, field: Pb) -> None:
-    _segment(message, field)
+    field.partition_id = message.partition
+    field.segment.extend(message.segment_nos)
     field.leaving.extend(_members(message.leaving))
 
 
 def _read_release_request(field: Pb) -> m.ReleaseRequest:
-    return m.ReleaseRequest(*_place(field), members_from_record(field.leaving))
+    return m.ReleaseRequest(PartitionId(field.partition_id), tuple(field.segment), members_from_record(field.leaving))
 
 
 def _write_copies_question(message: m.CopiesQuestion, field: Pb) -> None:

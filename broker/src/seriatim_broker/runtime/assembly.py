@@ -108,7 +108,7 @@ class Runtime:
             ground.counters,
         )  # fmt: skip
         self.controller = Controller(election, topics, caretaker, drainer, balancer)
-        self.groups = BrokerGroups(coordinator, keys, self.directory)
+        self.groups = BrokerGroups(coordinator, keys)
         self.gate = RestartGate(coordinator, keys, self.driver, self.directory)
 
     async def _measure(self, broker: str, deadline_s: float) -> Measured:

@@ -18,7 +18,6 @@ from ..core.chain import Chain
 from ..core.controller import holders
 from ..core.placement import Intent
 from ..interfaces.coordinator import Compare, Coordinator, Delete, Get, KeyValue, Operation, Put, mod_revision_is
-from .directory import Directory
 from .keys import Keys
 from .listing import all_chains
 from .operators import Guard, unguarded
@@ -66,10 +65,9 @@ def count_segments(chains: Iterable[Chain], group_of: dict[str, str], counts: di
 class BrokerGroups:
     """See the module."""
 
-    def __init__(self, coordinator: Coordinator, keys: Keys, directory: Directory) -> None:
+    def __init__(self, coordinator: Coordinator, keys: Keys) -> None:
         self._coordinator = coordinator
         self._keys = keys
-        self._directory = directory
 
     # ---- looking ----
 

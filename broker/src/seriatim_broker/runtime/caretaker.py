@@ -16,7 +16,7 @@ from seriatim_api.ids import MemberId
 from seriatim_api.v1 import records_pb2
 
 from ..core.chain import Chain
-from ..core.controller import MemberView, holders, lost_groups, plan_heals, plan_releases, switch_away, wants_copies
+from ..core.controller import MemberView, holders, lost_groups, plan_heals, plan_release, switch_away, wants_copies
 from ..core.placement import Intent
 from ..interfaces.clock import Clock
 from ..interfaces.coordinator import Coordinator, Put, mod_revision_is
@@ -221,9 +221,10 @@ class Caretaker:
                 if begun <= HEALS_PER_PASS_MAX:
                     self._driver.feed(heal)
             if replaced:
-                for release in plan_releases(
+                release = plan_release(
                     chain, replaced.__contains__, self.is_there, min_copies=self._settings.min_copies
-                ):
+                )
+                if release is not None:
                     wanted += 1
                     released += 1
                     if released <= HEALS_PER_PASS_MAX:

@@ -15,7 +15,7 @@ import structlog
 from seriatim_api.ids import MemberId
 
 from ..core.chain import Chain
-from ..core.controller import plan_copies_elsewhere, plan_releases
+from ..core.controller import plan_copies_elsewhere, plan_release
 from ..core.events import Heal, MoveHead, Release
 from ..core.placement import Intent
 from ..interfaces.clock import Clock
@@ -127,7 +127,9 @@ class Drainer:
         def is_leaving(member: MemberId) -> bool:
             return self._group_of(member) in drained
 
-        yield from plan_releases(chain, is_leaving, self._is_there, min_copies=self._min_copies)
+        release = plan_release(chain, is_leaving, self._is_there, min_copies=self._min_copies)
+        if release is not None:
+            yield release
         yield from plan_copies_elsewhere(chain, is_leaving, live, min_copies=self._min_copies)
 
     def _group_of(self, member: MemberId) -> str:
