@@ -19,11 +19,22 @@ from e2e.cluster.running import wait_until
 MOUNTS: Final = Path("/proc/mounts")
 KILL_TIMEOUT_S: Final = 20
 
+NODE_WEIGHT: Final = 8
+"""How many of the host's processes a node weighs when processors are scarce. With 1, the default, a node with all its
+pods gets no more than one compiler that runs beside it, and is taken for lost while it waits."""
+
+SYSTEM_WEIGHT: Final = 4
+"""The same for a node's containerd and kubelet beside its pods, which weigh as many as the machine has processors."""
+
 
 def hierarchies(mounts: str) -> list[Path]:
     """Where cgroup hierarchies are mounted, from the text of /proc/mounts."""
     lines = (line.split() for line in mounts.splitlines())
     return [Path(fields[1]) for fields in lines if len(fields) > 2 and fields[2] in ("cgroup", "cgroup2")]
+
+
+SYSTEM: Final = "system"
+"""The part of a node's cgroup that is not the pods'."""
 
 
 class Cgroup:
@@ -37,19 +48,14 @@ class Cgroup:
     def create(self) -> None:
         """Make it where it is not there."""
         for directory in self._directories():
-            directory.mkdir(exist_ok=True)
-            for setting in ("cpuset.cpus", "cpuset.mems"):  # v1: a cpuset without them takes no process
-                path = directory / setting
-                if (directory / "tasks").exists() and path.exists() and not path.read_text().strip():
-                    path.write_text((directory.parent / setting).read_text())
+            _make(directory, NODE_WEIGHT)
+            _make(directory / SYSTEM, SYSTEM_WEIGHT)
 
     def add(self, pid: int) -> None:
         """Move a process into its `system` part; children it makes from now on are born there."""
         for directory in self._directories():
-            if (directory / "cgroup.controllers").exists() or (directory / "tasks").exists():
-                system = Cgroup._child(directory)
-                with contextlib.suppress(ProcessLookupError):
-                    (system / "cgroup.procs").write_text(str(pid))
+            with contextlib.suppress(ProcessLookupError):
+                (directory / SYSTEM / "cgroup.procs").write_text(str(pid))
 
     def kill(self) -> None:
         """SIGKILL for everything in it, all at once.
@@ -112,18 +118,21 @@ class Cgroup:
             for path, _, thawed in switches:
                 path.write_text(thawed)
 
-    @staticmethod
-    def _child(directory: Path) -> Path:
-        child = directory / "system"
-        child.mkdir(exist_ok=True)
-        for setting in ("cpuset.cpus", "cpuset.mems"):
-            path = child / setting
-            if (directory / "tasks").exists() and path.exists() and not path.read_text().strip():
-                path.write_text((directory / setting).read_text())
-        return child
-
     def _directories(self) -> list[Path]:
         return [mount / self._name for mount in hierarchies(MOUNTS.read_text())]
+
+
+def _make(directory: Path, weight: int) -> None:
+    """Make one cgroup in one hierarchy, whatever its controllers are."""
+    directory.mkdir(exist_ok=True)
+    for setting in ("cpuset.cpus", "cpuset.mems"):
+        path = directory / setting
+        # Version 1: a cpuset without them takes no process. Version 2 takes the parent's.
+        if (directory / "tasks").exists() and path.exists() and not path.read_text().strip():
+            path.write_text((directory.parent / setting).read_text())
+    for setting, one in (("cpu.shares", 1024), ("cpu.weight", 100)):
+        if (directory / setting).exists():
+            (directory / setting).write_text(str(weight * one))
 
 
 def _is_zombie(pid: int) -> bool:

@@ -21,6 +21,9 @@ NAMES: Final = ("etcd", "apiserver", "controller-manager", "scheduler", "proxy",
 
 READY_TIMEOUT_S: Final = 120
 
+NICENESS: Final = "-10"
+"""Before what else the machine does: a control plane without a processor takes live nodes for lost."""
+
 OBJECTS: Final = f"""
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRole
@@ -55,8 +58,8 @@ class ControlPlane:
     def start_api(self) -> None:
         """Start etcd and the API server; returns once the latter is ready."""
         layout = self._layout
-        self._processes.start("etcd", configs.etcd_argv(etcd(), layout))
-        self._processes.start("apiserver", configs.api_server_argv(layout))
+        self._start("etcd", configs.etcd_argv(etcd(), layout))
+        self._start("apiserver", configs.api_server_argv(layout))
         wait_until("the API server to be ready", self._is_ready, timeout_s=READY_TIMEOUT_S, hint=str(layout.log))
         kubectl(layout, "apply", "--server-side", "-f", "-", stdin=OBJECTS)
 
@@ -65,9 +68,9 @@ class ControlPlane:
         layout = self._layout
         (layout.state / "Corefile").write_text(configs.corefile(layout))
         resolver_path(layout).write_text(resolver_text())
-        self._processes.start("controller-manager", configs.controller_manager_argv(layout))
-        self._processes.start("scheduler", configs.scheduler_argv(layout))
-        self._processes.start("dns", configs.dns_argv(layout))
+        self._start("controller-manager", configs.controller_manager_argv(layout))
+        self._start("scheduler", configs.scheduler_argv(layout))
+        self._start("dns", configs.dns_argv(layout))
         wait_until("the cluster's DNS to answer", self._resolves, timeout_s=60, hint=str(layout.log / "dns.log"))
 
     def start_proxy(self) -> None:
@@ -75,7 +78,7 @@ class ControlPlane:
         layout = self._layout
         if not self._processes.is_running("proxy"):  # a running one ends when its file is written, even unchanged
             (layout.state / "kube-proxy.yaml").write_text(configs.proxy_config(layout))
-            self._processes.start("proxy", configs.proxy_argv(layout))
+            self._start("proxy", configs.proxy_argv(layout))
 
     def end(self) -> None:
         """End all of it, and remove kube-proxy's rules."""
@@ -84,6 +87,9 @@ class ControlPlane:
             self._processes.end(name)
         if had_proxy:
             run([self._layout.bin / "kube-proxy", "--cleanup"], timeout_s=60)
+
+    def _start(self, name: str, argv: list[str]) -> None:
+        self._processes.start(name, ["nice", "-n", NICENESS, *argv])
 
     def _is_ready(self) -> bool:
         if not self._processes.is_running("apiserver"):

@@ -125,6 +125,11 @@ class Layout:
         """The administrator's."""
         return self.state / "admin.kubeconfig"
 
+    @property
+    def mount_points(self) -> Path:
+        """Remembers which of the host's directories were made for nodes to mount on."""
+        return self.state / "mount-points"
+
     def kubeconfig_of(self, user: str) -> Path:
         """The kubeconfig of one of the cluster's own programs."""
         return self.state / f"{user}.kubeconfig"

@@ -91,7 +91,7 @@ class Lifecycle:
             self.control_plane.end()
             if self._owns_machine():
                 network.restore_host(self._layout)
-                private_mounts.remove_mount_points()
+                private_mounts.remove_mount_points(self._layout.mount_points)
                 OWNER.unlink()
             shutil.rmtree(self._layout.state)
 
@@ -135,7 +135,6 @@ class Lifecycle:
 
     def _start_nodes(self) -> None:
         images.keep(self._layout, base_image.archive_path(self._layout.cache))
-        private_mounts.make_mount_points()
         self.on_nodes(Node.start)
         for node in self.nodes:
             node.wait_ready()

@@ -60,6 +60,7 @@ class Node:
         self._write_configs()
         network.add_node_interface(node)
         network.reconnect(node)
+        private_mounts.make_mount_points(self._cluster.mount_points)
         self.cgroup.create()
         self._start_containerd()
         for archive in images.kept(self._cluster):

@@ -52,14 +52,25 @@ def inside(pid: int, argv: Sequence[str | Path]) -> list[str]:
     return ["nsenter", f"--mount=/proc/{pid}/ns/mnt", "--", *(str(part) for part in argv)]
 
 
-def make_mount_points() -> None:
-    """Make the directories that are not there."""
-    for path in PRIVATE:
-        path.mkdir(parents=True, exist_ok=True)
+def make_mount_points(memory: Path) -> None:
+    """Make the directories that are not there.
+
+    Args:
+        memory: A file that remembers which were made.
+    """
+    made = [path for path in PRIVATE if not path.exists()]
+    for path in made:
+        memory.parent.mkdir(parents=True, exist_ok=True)
+        with memory.open("a") as lines:
+            lines.write(f"{path}\n")
+        path.mkdir(parents=True, exist_ok=True)  # another node may start at the same time
 
 
-def remove_mount_points() -> None:
-    """Remove those that hold nothing and that nobody else mounted something on."""
-    for path in PRIVATE:
-        with contextlib.suppress(OSError):
-            path.rmdir()
+def remove_mount_points(memory: Path) -> None:
+    """Remove those that were made; no others: what is mounted on a removed directory elsewhere is gone there too."""
+    if not memory.exists():
+        return
+    for line in memory.read_text().splitlines():
+        with contextlib.suppress(OSError):  # somebody put something there since
+            Path(line).rmdir()
+    memory.unlink()
