@@ -158,22 +158,20 @@ class TlsSource:
 
     def current(self) -> tuple[int, TlsMaterial]:
         """The generation, and what it holds."""
-        told: PreconditionError | None = None
         with self._lock:
             now_s = time.monotonic()
             if now_s - self._checked_at_s < CHECK_INTERVAL_S:
                 return self._generation, self._material
             self._checked_at_s = now_s
-            before, refused_before = self._generation, self._refused
-            told = self._look()
+            before = self._generation
+            refused = self._look()
             found = self._generation, self._material
-            is_news = before != found[0] or (told is not None and refused_before != self._refused)
-        if is_news and self._on_change is not None:
-            self._on_change(told)
+        if self._on_change is not None and (refused is not None or found[0] != before):
+            self._on_change(refused)
         return found
 
     def _look(self) -> PreconditionError | None:
-        """Take the files if they have changed; returns why they were not taken."""
+        """Take the files if they have changed; returns why changed ones were not taken, once."""
         seen = _fingerprint(self.files)
         if seen in (self._taken, self._refused):
             return None
