@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import AsyncIterator
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from seriatim_api.errors import BadRequestError, IllegalNameError
 from seriatim_api.ids import is_legal_name
-from seriatim_api.v1 import broker_pb2, common_pb2, records_pb2
+from seriatim_api.v1 import broker_pb2, common_pb2, operations_pb2, records_pb2
 
 from seriatim._records import (
+    Balance,
     Broker,
+    BrokerLoad,
     Chain,
     Cluster,
     Damage,
     GroupDescription,
     GroupPartition,
+    HeadMove,
     Route,
     ScrubProgress,
     Segment,
@@ -25,6 +28,9 @@ from seriatim._records import (
     TopicSettings,
 )
 from seriatim._transport.unary import Caller
+
+if TYPE_CHECKING:
+    from seriatim._settings import Start
 
 DEADLINE_S: Final = 10.0
 """For what changes the cluster: the creation of a topic with many partitions takes seconds."""
@@ -76,6 +82,40 @@ class Admin:
             incarnation=uuid.uuid4().hex,
         )
         return topic_of(await self._caller.admin("CreateTopic", request, DEADLINE_S))
+
+    async def update_topic(
+        self,
+        name: str,
+        partition_count: int | None = None,
+        *,
+        message_size_bytes_max: int | None = None,
+        batch_size_bytes_max: int | None = None,
+        retention_ms: int | None = None,
+        chain_width: int | None = None,
+    ) -> Topic:
+        """Add partitions to a topic or change its settings, and wait until all its partitions accept.
+
+        Messages of a key go to another partition from then on, as far as the partitioner says so; nothing moves that
+        was sent before. What is None stays as it is; 0 is the cluster's default, or for ever.
+
+        Raises:
+            UnknownTopicError: There is none.
+            BadRequestError: It has more partitions already, or no topic may have such a setting.
+        """
+        changes = {
+            "message_size_bytes_max": message_size_bytes_max,
+            "batch_size_bytes_max": batch_size_bytes_max,
+            "retention_ms": retention_ms,
+            "chain_width": chain_width,
+        }
+        given = {field: value for field, value in changes.items() if value is not None}
+        request = broker_pb2.UpdateTopicRequest(
+            name=name,
+            partition_count=partition_count or 0,
+            settings=records_pb2.TopicSettings(**cast("Any", given)),
+            settings_mask=given,
+        )
+        return topic_of(await self._caller.admin("UpdateTopic", request, DEADLINE_S))
 
     async def delete_topic(self, name: str) -> None:
         """Delete a topic with all that is in it.
@@ -135,14 +175,51 @@ class Admin:
         answer = await self._caller.admin("DescribeGroup", request, DEADLINE_S)
         return GroupDescription(topic, group, tuple(map(_group_partition_of, answer.partitions)))
 
+    async def create_group(self, topic: str, group: str, start: Start = "earliest") -> bool:
+        """Let a consumer group begin before anybody joins; whether it was not there on every partition already."""
+        position = broker_pb2.START_POSITION_LATEST if start == "latest" else broker_pb2.START_POSITION_EARLIEST
+        request = broker_pb2.CreateConsumerGroupRequest(topic=topic, group=group, start=position)
+        answer = await self._caller.admin("CreateConsumerGroup", request, DEADLINE_S)
+        return bool(answer.created)
+
+    async def delete_group(self, topic: str, group: str) -> None:
+        """Forget where a consumer group is: it begins anew if somebody joins it again.
+
+        Raises:
+            UnknownGroupError: It was never there.
+            PreconditionError: Somebody is in it.
+        """
+        request = broker_pb2.DeleteConsumerGroupRequest(topic=topic, group=group)
+        await self._caller.admin("DeleteConsumerGroup", request, DEADLINE_S)
+
+    async def balance(self, *, run: bool = False) -> Balance:
+        """What the brokers take, and which heads should stand elsewhere; with `run` that is begun.
+
+        The controller does it by itself as well, when the difference is twice as large as what is shown here.
+        """
+        request = operations_pb2.BalanceRequest(run=run)
+        answer = await self._caller.balancing("Balance", request, DEADLINE_S)
+        return Balance(
+            tuple(map(_load_of, answer.before)),
+            tuple(map(_load_of, answer.after)),
+            tuple(map(_move_of, answer.moves)),
+            answer.reason,
+        )
+
     async def describe_cluster(self) -> Cluster:
         """The cluster's brokers, and which of them is the controller."""
         answer = await self._caller.admin("DescribeCluster", broker_pb2.DescribeClusterRequest(), DEADLINE_S)
         return Cluster(answer.cluster, answer.cluster_id, answer.controller, tuple(map(_broker_of, answer.brokers)))
 
-    async def switch_partition(self, partition_id: int) -> Route:
-        """A planned switch to the next group of the send chain; returns where the partition accepts then."""
-        request = broker_pb2.SwitchPartitionRequest(partition_id=partition_id)
+    async def switch_partition(self, partition_id: int, group: str = "", master: str = "") -> Route:
+        """A planned switch; returns where the partition accepts then.
+
+        Args:
+            partition_id: Of which partition.
+            group: Where to; the next group of the send chain if empty.
+            master: Which of its members is to be the master; whose turn it is if empty.
+        """
+        request = broker_pb2.SwitchPartitionRequest(partition_id=partition_id, target_group=group, target_master=master)
         return route_of(await self._caller.admin("SwitchPartition", request, DEADLINE_S))
 
     async def declare_dead(self, broker: str, run: int, issuer: str) -> None:
@@ -288,6 +365,23 @@ def _broker_of(row: broker_pb2.BrokerDescription) -> Broker:
         admitted=record.admitted,
         live=row.live,
         peer_addresses=dict(record.peer_addresses),
+    )
+
+
+def _load_of(row: operations_pb2.BrokerLoad) -> BrokerLoad:
+    return BrokerLoad(row.broker, row.group, row.heads_as_master, row.bytes_per_s)
+
+
+def _move_of(row: operations_pb2.HeadMove) -> HeadMove:
+    return HeadMove(
+        topic=row.topic,
+        partition=row.partition,
+        partition_id=row.partition_id,
+        from_group=row.from_group,
+        from_broker=row.from_master,
+        to_group=row.to_group,
+        to_broker=row.to_master,
+        bytes_per_s=row.bytes_per_s,
     )
 
 

@@ -263,6 +263,40 @@ class Cluster:
 
 
 @dataclass(frozen=True, slots=True)
+class BrokerLoad:
+    """What a broker takes as a master: heads with traffic, and bytes a second (a batch counts as 64 KiB)."""
+
+    broker: str
+    group: str
+    heads: int
+    bytes_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class HeadMove:
+    """A head that should stand elsewhere; brokers' names are masters."""
+
+    topic: str
+    partition: int
+    partition_id: int
+    from_group: str
+    from_broker: str
+    to_group: str
+    to_broker: str
+    bytes_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Balance:
+    """The loads of brokers now and after the moves; `reason` says why there are none."""
+
+    before: tuple[BrokerLoad, ...]
+    after: tuple[BrokerLoad, ...]
+    moves: tuple[HeadMove, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Route:
     """Where a partition accepts messages."""
 

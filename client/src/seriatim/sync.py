@@ -30,6 +30,7 @@ from seriatim._producing.backlog import FlushResult
 from seriatim._recording import HistoryLike, MessageIdOf
 from seriatim._records import (
     Assignment,
+    Balance,
     Chain,
     Cluster,
     Gap,
@@ -43,7 +44,7 @@ from seriatim._records import (
     TopicDescription,
     TopicSettings,
 )
-from seriatim._settings import ConsumerOptions, ProducerOptions
+from seriatim._settings import ConsumerOptions, ProducerOptions, Start
 from seriatim._tls import Tls
 
 __all__ = ["Admin", "Client", "Consumer", "Deliveries", "Delivery", "Producer"]
@@ -249,6 +250,27 @@ class Admin(_Held[_admin.Admin]):
         """Create a topic and wait until all its partitions accept."""
         return self._thread.run(self._inner.create_topic(name, partition_count, settings))
 
+    def update_topic(
+        self,
+        name: str,
+        partition_count: int | None = None,
+        *,
+        message_size_bytes_max: int | None = None,
+        batch_size_bytes_max: int | None = None,
+        retention_ms: int | None = None,
+        chain_width: int | None = None,
+    ) -> Topic:
+        """Add partitions to a topic, or change its settings."""
+        update = self._inner.update_topic(
+            name,
+            partition_count,
+            message_size_bytes_max=message_size_bytes_max,
+            batch_size_bytes_max=batch_size_bytes_max,
+            retention_ms=retention_ms,
+            chain_width=chain_width,
+        )
+        return self._thread.run(update)
+
     def delete_topic(self, name: str) -> None:
         """Delete a topic with all that is in it."""
         self._thread.run(self._inner.delete_topic(name))
@@ -279,13 +301,25 @@ class Admin(_Held[_admin.Admin]):
         """Where a consumer group stands on each partition."""
         return self._thread.run(self._inner.describe_group(topic, group))
 
+    def create_group(self, topic: str, group: str, start: Start = "earliest") -> bool:
+        """Let a consumer group begin before anybody joins."""
+        return self._thread.run(self._inner.create_group(topic, group, start))
+
+    def delete_group(self, topic: str, group: str) -> None:
+        """Forget where a consumer group is."""
+        self._thread.run(self._inner.delete_group(topic, group))
+
+    def balance(self, *, run: bool = False) -> Balance:
+        """Which heads should stand elsewhere; with `run` that is begun."""
+        return self._thread.run(self._inner.balance(run=run))
+
     def describe_cluster(self) -> Cluster:
         """The cluster's brokers."""
         return self._thread.run(self._inner.describe_cluster())
 
-    def switch_partition(self, partition_id: int) -> Route:
-        """A planned switch to the next group of the send chain."""
-        return self._thread.run(self._inner.switch_partition(partition_id))
+    def switch_partition(self, partition_id: int, group: str = "", master: str = "") -> Route:
+        """A planned switch, to the next group of the send chain or to a chosen one."""
+        return self._thread.run(self._inner.switch_partition(partition_id, group, master))
 
     def declare_dead(self, broker: str, run: int, issuer: str) -> None:
         """Certify that a run of a broker has ended."""

@@ -8,10 +8,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from seriatim.cli._ports import (
+    BalanceView,
     ChainView,
     DamageRow,
     Delivered,
@@ -39,6 +40,8 @@ class MemoryCluster:
         dead: What was declared dead.
         gaps: What was declared a gap.
         damages: What a scrub finds.
+        balance: What the controller would do.
+        balanced: How often it was told to.
     """
 
     topics: dict[str, TopicView] = field(default_factory=dict)
@@ -49,6 +52,8 @@ class MemoryCluster:
     gaps: list[tuple[str, int, int, str]] = field(default_factory=list)
     damages: list[DamageRow] = field(default_factory=list)
     started_at: list[str] = field(default_factory=list)
+    balance: BalanceView = field(default_factory=lambda: BalanceView((), (), "all is even"))
+    balanced: int = 0
 
     def make(self, name: str, partitions: int = 1) -> None:
         self.topics[name] = TopicView(name, "READY", partitions, True, 1 << 20, 0, 5, 1_700_000_000_000)
@@ -144,6 +149,16 @@ class MemoryAdmin:
         self._cluster.make(name, partitions)
         return self._cluster.topics[name]
 
+    async def alter_topic(self, name: str, partitions: int | None, **settings: Any) -> TopicView:
+        topic = self._cluster.topic(name)
+        if partitions is not None:
+            self._cluster.make(name, partitions)
+        self._cluster.topics[name] = replace(
+            self._cluster.topics[name],
+            retention_ms=topic.retention_ms if settings["retention_ms"] is None else settings["retention_ms"],
+        )
+        return self._cluster.topics[name]
+
     async def list_topics(self) -> list[TopicView]:
         return sorted(self._cluster.topics.values(), key=lambda topic: topic.name)
 
@@ -168,6 +183,20 @@ class MemoryAdmin:
             lag = len(self._cluster.logs[topic, partition]) - acked
             rows.append(GroupRow(partition, make_offset(SEGMENT, acked), lag, "g0-0", "c1", ("c2",)))
         return rows
+
+    async def create_group(self, topic: str, group: str, start: str) -> bool:
+        created = (topic, group, 0) not in self._cluster.cursors
+        begin = len(self._cluster.logs[topic, 0]) if start == "latest" else 0
+        self._cluster.cursors.setdefault((topic, group, 0), begin)
+        return created
+
+    async def delete_group(self, topic: str, group: str) -> None:
+        del self._cluster.cursors[topic, group, 0]
+
+    async def balance(self, *, run: bool) -> BalanceView:
+        if run:
+            self._cluster.balanced += 1
+        return self._cluster.balance
 
     async def members(self) -> list[MemberRow]:
         return [MemberRow("g0-0", "g0", "0123456789abcdef", 4, "127.0.0.2:7000", live=True, admitted=True)]

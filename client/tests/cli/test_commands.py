@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console
 from seriatim import history
 from seriatim.cli import _connect, main
-from seriatim.cli._ports import DamageRow, GroupRow, Note, SendResult
+from seriatim.cli._ports import BalanceView, DamageRow, GroupRow, LoadRow, MoveRow, Note, SendResult
 from seriatim.cli.consume import describe_note
 from seriatim.cli.group import render
 from seriatim_api.ids import make_offset
@@ -54,6 +54,47 @@ def run(cluster: MemoryCluster, capfd: pytest.CaptureFixture[str], monkeypatch: 
     return call
 
 
+def test_groups_are_made_and_forgotten(run: Run, cluster: MemoryCluster) -> None:
+    cluster.make("flights")
+    assert run("group", "create", "flights", "radar", "--start", "latest")[1] == "created radar on flights\n"
+    assert run("group", "create", "flights", "radar")[1] == "there was already radar on flights\n"
+    assert run("group", "delete", "flights", "radar", stdin=b"n\n")[0] == 130
+    assert cluster.cursors
+    assert run("group", "delete", "flights", "radar", "--yes")[1] == "deleted radar on flights\n"
+    assert not cluster.cursors
+
+
+def test_balance_is_shown_and_run(run: Run, cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run("balance")[1] == "all is even\n"
+    assert run("balance", "--run") == (0, "all is even\n", "")
+    cluster.make("flights", 2)
+    loads = (
+        LoadRow("g0-0", "g0", 0, 0.0, 1, 2.5e6),
+        LoadRow("g1-0", "g1", 2, 5e6, 1, 2.5e6),
+    )
+    cluster.balance = BalanceView(loads, (MoveRow("flights", 1, "g1-0", "g0-0", 2.5e6),), "")
+    cluster.balanced = 0
+    shown = run("balance")[1]
+    assert [line.split() for line in shown.splitlines()] == [
+        ["broker", "group", "heads", "load/s", "heads", "after", "load/s", "after"],
+        ["g0-0", "g0", "0", "0", "1", "2.5M"],
+        ["g1-0", "g1", "2", "5M", "1", "2.5M"],
+        ["topic", "partition", "from", "to", "load/s"],
+        ["flights", "1", "g1-0", "g0-0", "2.5M"],
+    ]
+    assert cluster.balanced == 0
+    monkeypatch.setattr("seriatim.cli.balance.LOOK_S", 0.001)
+    assert run("balance", "--run")[1].endswith("1 of 1 heads have moved\n")
+    assert cluster.balanced == 1
+    stuck = MoveRow("flights", 1, "g0-0", "g1-1", 2.5e6)  # every head of this cluster is at g0-0
+    cluster.balance = BalanceView(loads, (stuck,), "")
+    monkeypatch.setattr("seriatim.cli.balance.PATIENCE_S", 0.01)
+    status, out, _ = run("balance", "--run")
+    assert (status, out.splitlines()[-1]) == (1, "0 of 1 heads have moved; look again in a while")
+    told = json.loads(run("--output", "json", "balance")[1])
+    assert (told["begun"], told["moves"][0]["target"]) == (False, "g1-1")
+
+
 def test_topics_are_created_listed_described_and_deleted(run: Run, cluster: MemoryCluster) -> None:
     assert run("topic", "list")[2].startswith("there are no topics")
     assert run("topic", "create", "flights", "--partitions", "3")[1] == "created flights with 3 partitions\n"
@@ -65,6 +106,11 @@ def test_topics_are_created_listed_described_and_deleted(run: Run, cluster: Memo
     assert described.count("3:g0▶") == 3
     listed = json.loads(run("--output", "json", "topic", "list")[1])
     assert [topic["name"] for topic in listed] == ["flights"]
+    assert run("topic", "alter", "flights", "--partitions", "5", "--retention-hours", "2")[1] == (
+        "flights has 5 partitions, kept: 2 h\n"
+    )
+    assert run("topic", "alter", "flights", "--retention-hours", "0")[1].endswith("kept: for ever\n")
+    assert run("topic", "alter", "flights")[0] == 2
     assert run("topic", "delete", "flights", stdin=b"n\n")[0] == 130
     assert "flights" in cluster.topics
     assert run("topic", "delete", "flights", "--yes")[1] == "deleted flights\n"

@@ -17,7 +17,8 @@ from seriatim_api import errors
 from ..fake_broker import FakeCluster, running
 
 PUBLIC = (
-    "AckLevel Admin Assignment Broker Chain Client Cluster Consumer ConsumerSettings Damage Deliveries Delivery "
+    "AckLevel Admin Assignment Balance Broker BrokerLoad Chain Client Cluster Consumer ConsumerSettings Damage "
+    "Deliveries Delivery HeadMove "
     "FetchedTable FlushResult Gap GroupDescription GroupPartition Message Opening Part Partitioner Producer "
     "ProducerSettings Receipt Route ScrubProgress Segment SendError SendFailedError SendUnknownError Tls Topic "
     "TopicDescription TopicSettings partition_of_key"

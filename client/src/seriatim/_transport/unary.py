@@ -17,7 +17,7 @@ from seriatim_api.errors import (
     UnavailableError,
 )
 from seriatim_api.status import METADATA_KEY, from_status
-from seriatim_api.v1 import broker_pb2_grpc
+from seriatim_api.v1 import broker_pb2_grpc, operations_pb2_grpc
 
 from seriatim._transport.channels import Channels
 
@@ -100,6 +100,11 @@ class Caller:
     async def admin(self, method: str, request: Any, timeout_s: float) -> Any:
         """A call of the admin service. One that may have been taken is not sent again."""
         call = _Call(broker_pb2_grpc.AdminStub, method, request, timeout_s, is_slow=True, once=True)
+        return await self._call(call, None, None)
+
+    async def balancing(self, method: str, request: Any, timeout_s: float) -> Any:
+        """A call of the balancing service. One that may have been taken is not sent again."""
+        call = _Call(operations_pb2_grpc.BalancingStub, method, request, timeout_s, is_slow=True, once=True)
         return await self._call(call, None, None)
 
     async def _call(self, call: _Call, first: str | None, avoid: str | None) -> Any:

@@ -18,12 +18,15 @@ from seriatim_api.ids import make_offset, split_offset
 import seriatim
 from seriatim.cli._ports import (
     AdminPort,
+    BalanceView,
     ChainView,
     ConsumerPort,
     DamageRow,
     Delivered,
     GroupRow,
+    LoadRow,
     MemberRow,
+    MoveRow,
     Note,
     OutcomeName,
     ProducerPort,
@@ -266,6 +269,19 @@ class _Admin:
         )
         return _topic_view(await self._admin.create_topic(name, partitions, asked))
 
+    async def alter_topic(
+        self, name: str, partitions: int | None, *, message_size_max: int | None, retention_ms: int | None,
+        chain_width: int | None,
+    ) -> TopicView:  # fmt: skip
+        altered = await self._admin.update_topic(
+            name,
+            partitions,
+            message_size_bytes_max=message_size_max,
+            retention_ms=retention_ms,
+            chain_width=chain_width,
+        )
+        return _topic_view(altered)
+
     async def list_topics(self) -> list[TopicView]:
         return [_topic_view(topic) for topic in await self._admin.list_topics()]
 
@@ -298,6 +314,25 @@ class _Admin:
     async def describe_group(self, topic: str, group: str) -> list[GroupRow]:
         described = await self._admin.describe_group(topic, group)
         return [_group_row(row) for row in described.partitions]
+
+    async def create_group(self, topic: str, group: str, start: Literal["earliest", "latest"]) -> bool:
+        return await self._admin.create_group(topic, group, start)
+
+    async def delete_group(self, topic: str, group: str) -> None:
+        await self._admin.delete_group(topic, group)
+
+    async def balance(self, *, run: bool) -> BalanceView:
+        found = await self._admin.balance(run=run)
+        after = {row.broker: row for row in found.after}
+        loads = (
+            LoadRow(
+                row.broker, row.group, row.heads, row.bytes_per_s, after[row.broker].heads,
+                after[row.broker].bytes_per_s,
+            )
+            for row in found.before
+        )  # fmt: skip
+        moves = (MoveRow(m.topic, m.partition, m.from_broker, m.to_broker, m.bytes_per_s) for m in found.moves)
+        return BalanceView(tuple(loads), tuple(moves), found.reason)
 
     async def members(self) -> list[MemberRow]:
         cluster = await self._admin.describe_cluster()

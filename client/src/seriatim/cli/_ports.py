@@ -217,6 +217,38 @@ class ScrubStep:
     damages: tuple[DamageRow, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class LoadRow:
+    """What a broker takes as a master, now and after the moves."""
+
+    broker: str
+    group: str
+    heads: int
+    bytes_per_s: float
+    heads_after: int
+    bytes_per_s_after: float
+
+
+@dataclass(frozen=True, slots=True)
+class MoveRow:
+    """A head that should stand elsewhere."""
+
+    topic: str
+    partition: int
+    source: str
+    target: str
+    bytes_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class BalanceView:
+    """Loads and moves; `reason` says why there are no moves."""
+
+    loads: tuple[LoadRow, ...]
+    moves: tuple[MoveRow, ...]
+    reason: str
+
+
 class AdminPort(Protocol):
     """Topics, chains, groups, members."""
 
@@ -225,6 +257,13 @@ class AdminPort(Protocol):
         chain_width: int | None,
     ) -> TopicView:  # fmt: skip
         """Make a topic, ready to use when this returns."""
+        ...
+
+    async def alter_topic(
+        self, name: str, partitions: int | None, *, message_size_max: int | None, retention_ms: int | None,
+        chain_width: int | None,
+    ) -> TopicView:  # fmt: skip
+        """Add partitions or change settings; what is None stays as it is."""
         ...
 
     async def list_topics(self) -> list[TopicView]:
@@ -249,6 +288,18 @@ class AdminPort(Protocol):
 
     async def describe_group(self, topic: str, group: str) -> list[GroupRow]:
         """Where a group stands, by partition."""
+        ...
+
+    async def create_group(self, topic: str, group: str, start: Literal["earliest", "latest"]) -> bool:
+        """Let a group begin before anybody joins; whether it was new somewhere."""
+        ...
+
+    async def delete_group(self, topic: str, group: str) -> None:
+        """Forget where a group is."""
+        ...
+
+    async def balance(self, *, run: bool) -> BalanceView:
+        """Which heads should stand elsewhere; with `run` that is begun."""
         ...
 
     async def members(self) -> list[MemberRow]:

@@ -30,11 +30,12 @@ EXIT_BROKEN_PIPE: Final = 141
 """As the shell reports a process that SIGPIPE ended: `seriatim consume ... | head` is nobody's fault."""
 
 _OWN_COMMANDS: Final = {
-    "topic": ("topic", "Create, list, describe and delete topics."),
+    "topic": ("topic", "Create, list, describe, alter and delete topics."),
     "produce": ("produce", "Send lines, or generated messages, to a topic."),
     "consume": ("consume", "Read a topic in order, as a consumer group."),
     "chain": ("chain", "Chains of segments: draw them, give up a segment that is lost."),
-    "group": ("group", "Look at consumer groups."),
+    "group": ("group", "Look at consumer groups, make and forget them."),
+    "balance": ("balance", "Spread the heads of partitions over the brokers, by traffic."),
     "member": ("member", "Brokers: list them, declare one's run dead."),
     "scrub": ("scrub", "Have brokers read their disks, and repair what is damaged."),
     "check": ("check", "Judge recorded histories: lost, repeated, reordered, ..."),

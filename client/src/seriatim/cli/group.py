@@ -1,4 +1,4 @@
-"""`seriatim group describe`: where a consumer group stands, partition by partition."""
+"""`seriatim group ...`: where a consumer group stands, partition by partition; making and forgetting one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def group() -> None:
-    """Look at consumer groups."""
+    """Look at consumer groups, make and forget them."""
 
 
 @group.command()
@@ -38,6 +38,46 @@ def describe(settings: Settings, topic: str, name: str) -> None:
         settings.emit([asdict(row) for row in rows])
     else:
         settings.console.print(render(rows))
+
+
+@group.command()
+@click.argument("topic")
+@click.argument("name", metavar="GROUP")
+@click.option("--start", type=click.Choice(["earliest", "latest"]), default="earliest", show_default=True)
+@click.pass_obj
+def create(settings: Settings, topic: str, name: str, start: str) -> None:
+    """Let GROUP begin on TOPIC before anybody reads: at the earliest message, or behind the latest one."""
+
+    async def work() -> bool:
+        async with _connect.admin(settings) as admin:
+            return await admin.create_group(topic, name, "latest" if start == "latest" else "earliest")
+
+    created = run(work())
+    if settings.as_json:
+        settings.emit({"topic": topic, "group": name, "created": created})
+    else:
+        click.echo(f"{'created' if created else 'there was already'} {name} on {topic}")
+
+
+@group.command()
+@click.argument("topic")
+@click.argument("name", metavar="GROUP")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.pass_obj
+def delete(settings: Settings, topic: str, name: str, yes: bool) -> None:
+    """Forget where GROUP stands on TOPIC: who joins it again begins anew. Its consumers must have stopped."""
+    if not yes:
+        click.confirm(f"Forget what {name} has acknowledged on {topic}?", abort=True)
+
+    async def work() -> None:
+        async with _connect.admin(settings) as admin:
+            await admin.delete_group(topic, name)
+
+    run(work())
+    if settings.as_json:
+        settings.emit({"topic": topic, "deleted": name})
+    else:
+        click.echo(f"deleted {name} on {topic}")
 
 
 def render(rows: list[GroupRow]) -> Table:

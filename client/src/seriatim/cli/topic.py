@@ -1,4 +1,4 @@
-"""`seriatim topic ...`: create, list, describe and delete topics."""
+"""`seriatim topic ...`: create, list, describe, alter and delete topics."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from seriatim.cli._settings import Settings
 
 @click.group()
 def topic() -> None:
-    """Create, list, describe and delete topics."""
+    """Create, list, describe, alter and delete topics."""
 
 
 @topic.command()
@@ -107,6 +107,46 @@ def describe(settings: Settings, name: str) -> None:
         console.print(draw_ribbons(chains, width=console.width))
 
     run(work())
+
+
+@topic.command()
+@click.argument("name")
+@click.option("--partitions", type=click.IntRange(1), help="How many there are to be; never fewer than there are.")
+@click.option("--message-size-max", type=click.IntRange(0), help="Bytes; 0: the cluster's.")
+@click.option("--retention-hours", type=click.FloatRange(0), help="How long messages are kept; 0: for ever.")
+@click.option("--chain-width", type=click.IntRange(0), help="Broker groups that take turns; 0: the cluster's.")
+@click.pass_obj
+def alter(
+    settings: Settings,
+    name: str,
+    partitions: int | None,
+    message_size_max: int | None,
+    retention_hours: float | None,
+    chain_width: int | None,
+) -> None:
+    """Add partitions to the topic NAME, or change its settings.
+
+    Producers spread keys over new partitions within seconds: the messages of a key may then go to another partition
+    than before, and order is kept within a partition only.
+    """
+    if partitions is message_size_max is retention_hours is chain_width is None:
+        raise click.UsageError("say what is to change: --partitions N, --retention-hours H, ...")
+
+    async def work() -> TopicView:
+        async with _connect.admin(settings) as admin:
+            return await admin.alter_topic(
+                name,
+                partitions,
+                message_size_max=message_size_max,
+                retention_ms=None if retention_hours is None else int(retention_hours * 3_600_000),
+                chain_width=chain_width,
+            )
+
+    altered = run(work())
+    if settings.as_json:
+        settings.emit(asdict(altered))
+    else:
+        click.echo(f"{altered.name} has {_count(altered.partitions, 'partition')}, kept: {_kept(altered)}")
 
 
 @topic.command()

@@ -1,0 +1,120 @@
+"""`seriatim balance`: what the brokers take, which heads should stand elsewhere, and their moves."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Final
+
+import click
+from seriatim_api.errors import SeriatimError
+
+from seriatim.cli import _connect
+from seriatim.cli._ports import AdminPort, BalanceView, MoveRow
+from seriatim.cli._running import live_line, run
+from seriatim.cli._settings import Settings
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+LOOK_S: Final = 0.5
+PATIENCE_S: Final = 15.0
+"""Without another move for so long the rest was left out: something changed, and the controller looks anew."""
+
+
+@click.command()
+@click.option("--run", "begin", is_flag=True, help="Begin the moves, and show how they go.")
+@click.pass_obj
+def balance(settings: Settings, begin: bool) -> None:
+    """Show what each broker takes as a master, and which heads should stand elsewhere; with --run move them.
+
+    The controller does this by itself as well, when the difference is larger. Each move is a planned switch: nothing is
+    lost or repeated, and the partition waits for some milliseconds.
+    """
+
+    async def work() -> int:
+        async with _connect.admin(settings) as admin:
+            found = await admin.balance(run=begin)
+            if settings.as_json:
+                settings.emit({**asdict(found), "begun": begin and bool(found.moves)})
+            else:
+                _show(settings, found)
+            if not begin or not found.moves:
+                return 0
+            left = await _follow(settings, admin, list(found.moves))
+            if not settings.as_json:
+                done = len(found.moves) - len(left)
+                click.echo(f"{done} of {len(found.moves)} heads have moved" + ("; look again in a while" * bool(left)))
+            return 1 if left else 0
+
+    status = run(work())
+    if status:
+        raise click.exceptions.Exit(status)
+
+
+def _show(settings: Settings, found: BalanceView) -> None:
+    if found.loads:
+        settings.console.print(render_loads(found))
+    if found.moves:
+        settings.console.print(render_moves(found))
+    else:
+        click.echo(found.reason or "nothing is to be moved")
+
+
+def render_loads(found: BalanceView) -> Table:
+    """One line for each broker, before and after."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for column in ("broker", "group", "heads", "load/s", "heads after", "load/s after"):
+        table.add_column(column, justify="left" if column in ("broker", "group") else "right")
+    for row in found.loads:
+        heads, after = f"{row.heads:,}", f"{row.heads_after:,}"
+        table.add_row(row.broker, row.group, heads, _rate(row.bytes_per_s), after, _rate(row.bytes_per_s_after))
+    return table
+
+
+def render_moves(found: BalanceView) -> Table:
+    """One line for each head that should stand elsewhere."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for column in ("topic", "partition", "from", "to", "load/s"):
+        table.add_column(column, justify="right" if column in ("partition", "load/s") else "left", overflow="fold")
+    for row in found.moves:
+        table.add_row(row.topic, str(row.partition), row.source, row.target, _rate(row.bytes_per_s))
+    return table
+
+
+def _rate(value: float) -> str:
+    """With batches counted as bytes, so no unit that promises more than it is."""
+    for unit in ("", "k", "M"):
+        if value < 1000:
+            return f"{value:.3g}{unit}"
+        value /= 1000
+    return f"{value:.3g}G"
+
+
+async def _follow(settings: Settings, admin: AdminPort, left: list[MoveRow]) -> list[MoveRow]:
+    """Look where the heads are until all have moved, or none has for a while; returns those that have not."""
+    count = len(left)
+    until = time.monotonic() + PATIENCE_S
+    async with live_line(settings, lambda: f"{count - len(left)} of {count} heads have moved"):
+        while left and time.monotonic() < until:
+            await asyncio.sleep(LOOK_S)
+            before = len(left)
+            for move in list(left):
+                if await _has_moved(admin, move):
+                    left.remove(move)
+            if len(left) < before:
+                until = time.monotonic() + PATIENCE_S
+    return left
+
+
+async def _has_moved(admin: AdminPort, move: MoveRow) -> bool:
+    try:
+        chain = await admin.chain(move.topic, move.partition)
+    except SeriatimError:
+        return False  # of one broker that was asked; the next look may find another
+    return chain.segments[-1].members[0] == move.target
