@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from seriatim._admin import Admin
+    from seriatim._broker_groups import BrokerGroup, BrokerGroupMember, RestartCheck
     from seriatim._client import Client, Opening
     from seriatim._consumer import Consumer
     from seriatim._consuming.inbox import FetchedTable
@@ -65,6 +66,8 @@ __all__ = [
     "Assignment",
     "Balance",
     "Broker",
+    "BrokerGroup",
+    "BrokerGroupMember",
     "BrokerLoad",
     "Chain",
     "Client",
@@ -87,6 +90,7 @@ __all__ = [
     "Producer",
     "ProducerSettings",
     "Receipt",
+    "RestartCheck",
     "Route",
     "ScrubProgress",
     "Segment",
@@ -115,6 +119,9 @@ _HOMES: Final = {
     "FlushResult": "seriatim._producing.backlog",
     "Deliveries": "seriatim._producing.deliveries",
     "Delivery": "seriatim._producing.deliveries",
+    "BrokerGroup": "seriatim._broker_groups",
+    "BrokerGroupMember": "seriatim._broker_groups",
+    "RestartCheck": "seriatim._broker_groups",
     "AckLevel": "seriatim._records",
     "Assignment": "seriatim._records",
     "Balance": "seriatim._records",

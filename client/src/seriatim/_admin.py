@@ -10,6 +10,7 @@ from seriatim_api.errors import BadRequestError, IllegalNameError
 from seriatim_api.ids import is_legal_name
 from seriatim_api.v1 import broker_pb2, common_pb2, operations_pb2, records_pb2
 
+from seriatim._broker_groups import BrokerGroupAdmin
 from seriatim._records import (
     Balance,
     Broker,
@@ -27,7 +28,6 @@ from seriatim._records import (
     TopicDescription,
     TopicSettings,
 )
-from seriatim._transport.unary import Caller
 
 if TYPE_CHECKING:
     from seriatim._settings import Start
@@ -55,14 +55,11 @@ _TOPIC_STATES: Final = {
 }
 
 
-class Admin:
+class Admin(BrokerGroupAdmin):
     """Looks at the cluster and changes it. Get one from `Client.admin`.
 
     Every method raises `UnavailableError` if no broker answered in time, and what the broker says of the request.
     """
-
-    def __init__(self, caller: Caller) -> None:
-        self._caller = caller
 
     async def create_topic(self, name: str, partition_count: int = 1, settings: TopicSettings | None = None) -> Topic:
         """Create a topic and wait until all its partitions accept.
@@ -222,15 +219,21 @@ class Admin:
         request = broker_pb2.SwitchPartitionRequest(partition_id=partition_id, target_group=group, target_master=master)
         return route_of(await self._caller.admin("SwitchPartition", request, DEADLINE_S))
 
-    async def declare_dead(self, broker: str, run: int, issuer: str) -> None:
+    async def declare_dead(
+        self, broker: str, run: int, issuer: str, *, incarnation: str = "", evidence: str = ""
+    ) -> None:
         """Certify that a run of a broker has ended and will never speak again. Only for those who know.
 
         Args:
             broker: Its name.
             run: The run that has ended.
             issuer: Who says so.
+            incarnation: Of the disk that is meant; empty: the one that has the slot.
+            evidence: How that is known, for people.
         """
-        request = broker_pb2.DeclareDeadRequest(broker=broker, run=run, issuer=issuer)
+        request = broker_pb2.DeclareDeadRequest(
+            broker=broker, run=run, issuer=issuer, incarnation=incarnation, evidence=evidence
+        )
         await self._caller.admin("DeclareDead", request, DEADLINE_S)
 
     async def scrub(self, broker: str) -> AsyncIterator[ScrubProgress]:

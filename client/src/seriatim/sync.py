@@ -24,6 +24,7 @@ from typing import Any, Generic, Literal, Self, TypeVar, Unpack
 import seriatim._client as asynchronous
 from seriatim import _admin, _consumer, _producer
 from seriatim._batch import Headers
+from seriatim._broker_groups import BrokerGroup, Intent, RestartCheck
 from seriatim._consuming.inbox import FetchedTable
 from seriatim._producing import deliveries as asynchronous_deliveries
 from seriatim._producing.backlog import FlushResult
@@ -321,9 +322,29 @@ class Admin(_Held[_admin.Admin]):
         """A planned switch, to the next group of the send chain or to a chosen one."""
         return self._thread.run(self._inner.switch_partition(partition_id, group, master))
 
-    def declare_dead(self, broker: str, run: int, issuer: str) -> None:
+    def declare_dead(self, broker: str, run: int, issuer: str, *, incarnation: str = "", evidence: str = "") -> None:
         """Certify that a run of a broker has ended."""
-        self._thread.run(self._inner.declare_dead(broker, run, issuer))
+        self._thread.run(self._inner.declare_dead(broker, run, issuer, incarnation=incarnation, evidence=evidence))
+
+    def list_broker_groups(self, *, with_counts: bool = False) -> list[BrokerGroup]:
+        """All broker groups."""
+        return self._thread.run(self._inner.list_broker_groups(with_counts=with_counts))
+
+    def set_broker_group(self, name: str, intent: Intent | None = None, *, weight: float | None = None) -> BrokerGroup:
+        """Say what is wanted of a broker group."""
+        return self._thread.run(self._inner.set_broker_group(name, intent, weight=weight))
+
+    def remove_broker_group(self, name: str) -> None:
+        """Forget a broker group that is drained and has ended."""
+        self._thread.run(self._inner.remove_broker_group(name))
+
+    def remove_member(self, broker: str) -> None:
+        """Forget a broker that is certified dead and whose disk nobody needs."""
+        self._thread.run(self._inner.remove_member(broker))
+
+    def check_restart(self, broker: str) -> RestartCheck:
+        """Whether a broker may be stopped without leaving anything on one disk only."""
+        return self._thread.run(self._inner.check_restart(broker))
 
     def scrub(self, broker: str) -> Iterator[ScrubProgress]:
         """Have a broker read all that it holds, a part with each step."""

@@ -13,12 +13,15 @@ from typing import Any
 
 from seriatim.cli._ports import (
     BalanceView,
+    BrokerGroupRow,
     ChainView,
     DamageRow,
     Delivered,
     GroupRow,
+    IntentName,
     MemberRow,
     Note,
+    RestartView,
     ScrubStep,
     SegmentView,
     SendResult,
@@ -38,6 +41,9 @@ class MemoryCluster:
     Attributes:
         refuse: Of a message's value: the result it gets instead of being stored.
         dead: What was declared dead.
+        removed: Which brokers were forgotten.
+        broker_groups: By name; one that is not active loses a segment each time that it is counted.
+        checks: What the gate says of each broker.
         gaps: What was declared a gap.
         damages: What a scrub finds.
         balance: What the controller would do.
@@ -48,7 +54,10 @@ class MemoryCluster:
     logs: dict[tuple[str, int], list[Delivered]] = field(default_factory=dict)
     cursors: dict[tuple[str, str, int], int] = field(default_factory=dict)
     refuse: dict[bytes, SendResult] = field(default_factory=dict)
-    dead: list[tuple[str, int, str]] = field(default_factory=list)
+    dead: list[tuple[str | int, ...]] = field(default_factory=list)
+    removed: list[str] = field(default_factory=list)
+    broker_groups: dict[str, BrokerGroupRow] = field(default_factory=dict)
+    checks: dict[str, RestartView] = field(default_factory=dict)
     gaps: list[tuple[str, int, int, str]] = field(default_factory=list)
     damages: list[DamageRow] = field(default_factory=list)
     started_at: list[str] = field(default_factory=list)
@@ -201,8 +210,30 @@ class MemoryAdmin:
     async def members(self) -> list[MemberRow]:
         return [MemberRow("g0-0", "g0", "0123456789abcdef", 4, "127.0.0.2:7000", live=True, admitted=True)]
 
-    async def declare_dead(self, broker: str, run: int, issuer: str) -> None:
-        self._cluster.dead.append((broker, run, issuer))
+    async def declare_dead(self, broker: str, run: int, issuer: str, incarnation: str, evidence: str) -> None:
+        self._cluster.dead.append((broker, run, issuer, *filter(None, (incarnation, evidence))))
+
+    async def broker_groups(self, *, with_counts: bool) -> list[BrokerGroupRow]:
+        if with_counts:  # one more thing has left each time that somebody looks
+            for name, row in self._cluster.broker_groups.items():
+                if row.intent != "active":
+                    left = max((row.segments or 0) - 1, 0)
+                    self._cluster.broker_groups[name] = replace(row, heads=min(row.heads or 0, left), segments=left)
+        return list(self._cluster.broker_groups.values())
+
+    async def set_broker_group(self, name: str, intent: IntentName, weight: float | None) -> BrokerGroupRow:
+        row = replace(self._cluster.broker_groups[name], intent=intent)
+        self._cluster.broker_groups[name] = replace(row, weight=row.weight if weight is None else weight)
+        return self._cluster.broker_groups[name]
+
+    async def remove_broker_group(self, name: str) -> None:
+        del self._cluster.broker_groups[name]
+
+    async def remove_member(self, broker: str) -> None:
+        self._cluster.removed.append(broker)
+
+    async def check_restart(self, broker: str) -> RestartView:
+        return self._cluster.checks[broker]
 
     async def scrub(self, broker: str) -> AsyncIterator[ScrubStep]:
         yield ScrubStep(2_000_000, 3, ())

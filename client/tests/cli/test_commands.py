@@ -14,7 +14,17 @@ import pytest
 from rich.console import Console
 from seriatim import history
 from seriatim.cli import _connect, main
-from seriatim.cli._ports import BalanceView, DamageRow, GroupRow, LoadRow, MoveRow, Note, SendResult
+from seriatim.cli._ports import (
+    BalanceView,
+    BrokerGroupRow,
+    DamageRow,
+    GroupRow,
+    LoadRow,
+    MoveRow,
+    Note,
+    RestartView,
+    SendResult,
+)
 from seriatim.cli.consume import describe_note
 from seriatim.cli.group import render
 from seriatim_api.ids import make_offset
@@ -269,3 +279,45 @@ def test_a_gap_is_declared_only_when_confirmed(run: Run, cluster: MemoryCluster)
 )
 def test_notes_are_sentences(note: Note, text: str) -> None:
     assert text in describe_note(note)
+
+
+def groups_of(cluster: MemoryCluster) -> None:
+    brokers = ("g0-0", "g0-1")
+    cluster.broker_groups["g0"] = BrokerGroupRow("g0", "active", 1.0, brokers, 2, 2, 4)
+    cluster.broker_groups["g1"] = BrokerGroupRow("g1", "active", 1.0, ("g1-0", "g1-1"), 1, 1, 3)
+
+
+def test_broker_groups_are_listed(run: Run, cluster: MemoryCluster) -> None:
+    groups_of(cluster)
+    lines = run("broker-group", "list")[1].splitlines()
+    assert lines[1].split() == ["g0", "active", "1", "g0-0,", "g0-1", "2", "of", "2", "2", "4"]
+    assert lines[2].split()[5:] == ["1", "of", "2", "1", "3"]
+
+
+def test_a_broker_group_is_drained_waited_for_and_taken_back(
+    run: Run, cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    groups_of(cluster)
+    monkeypatch.setattr("seriatim.cli.broker_group.LOOK_S", 0.001)
+    assert run("broker-group", "cordon", "g0")[:2] == (0, "g0 is cordoned\n")
+    assert run("broker-group", "drain", "g0", "--wait")[:2] == (0, "g0 is draining, and nothing keeps it\n")
+    assert (cluster.broker_groups["g0"].heads, cluster.broker_groups["g0"].segments) == (0, 0)
+    assert run("broker-group", "activate", "g1", "--weight", "2.5")[:2] == (0, "g1 is active\n")
+    assert cluster.broker_groups["g1"].weight == 2.5
+    assert run("broker-group", "remove", "g0", stdin=b"n\n")[0] == 130
+    assert run("broker-group", "remove", "g0", "--yes")[:2] == (0, "g0 is forgotten\n")
+    assert list(cluster.broker_groups) == ["g1"]
+
+
+def test_a_broker_may_be_stopped_or_not(run: Run, cluster: MemoryCluster) -> None:
+    cluster.checks["g0-0"] = RestartView("g0-0", True, "safe", "all members have all of it", 3)
+    cluster.checks["g0-1"] = RestartView("g0-1", False, "last_copy", "no other disk holds it", 3)
+    assert run("member", "check-restart", "g0-0")[:2] == (0, "g0-0 may be stopped: all members have all of it\n")
+    status, out, _ = run("member", "check-restart", "g0-1")
+    assert (status, out) == (1, "g0-1 must not be stopped (last copy): no other disk holds it\n")
+    assert json.loads(run("--output", "json", "member", "check-restart", "g0-1")[1])["verdict"] == "last_copy"
+    assert run("member", "remove", "g0-1", "--yes")[:2] == (0, "g0-1 is forgotten\n")
+    assert cluster.removed == ["g0-1"]
+    words = ("--run", "4", "--issuer", "me", "--incarnation", "abc", "--evidence", "reaped", "--yes")
+    assert run("member", "declare-dead", "g0-0", *words)[0] == 0
+    assert cluster.dead == [("g0-0", 4, "me", "abc", "reaped")]

@@ -17,11 +17,11 @@ from seriatim_api import errors
 from ..fake_broker import FakeCluster, running
 
 PUBLIC = (
-    "AckLevel Admin Assignment Balance Broker BrokerLoad Chain Client Cluster Consumer ConsumerSettings Damage "
-    "Deliveries Delivery HeadMove "
-    "FetchedTable FlushResult Gap GroupDescription GroupPartition Message Opening Part Partitioner Producer "
-    "ProducerSettings Receipt Route ScrubProgress Segment SendError SendFailedError SendUnknownError Tls Topic "
-    "TopicDescription TopicSettings partition_of_key"
+    "AckLevel Admin Assignment Balance Broker BrokerGroup BrokerGroupMember BrokerLoad Chain Client Cluster "
+    "Consumer ConsumerSettings Damage Deliveries Delivery HeadMove FetchedTable FlushResult Gap GroupDescription "
+    "GroupPartition Message Opening Part Partitioner Producer ProducerSettings Receipt RestartCheck Route "
+    "ScrubProgress Segment SendError SendFailedError SendUnknownError Tls Topic TopicDescription TopicSettings "
+    "partition_of_key"
 )
 
 

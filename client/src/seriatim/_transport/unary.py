@@ -107,6 +107,11 @@ class Caller:
         call = _Call(operations_pb2_grpc.BalancingStub, method, request, timeout_s, is_slow=True, once=True)
         return await self._call(call, None, None)
 
+    async def operations(self, method: str, request: Any, timeout_s: float) -> Any:
+        """A call of the operations service. One that may have been taken is not sent again."""
+        call = _Call(operations_pb2_grpc.OperationsStub, method, request, timeout_s, is_slow=True, once=True)
+        return await self._call(call, None, None)
+
     async def _call(self, call: _Call, first: str | None, avoid: str | None) -> Any:
         """Ask brokers in turn until one answers.
 

@@ -19,17 +19,20 @@ import seriatim
 from seriatim.cli._ports import (
     AdminPort,
     BalanceView,
+    BrokerGroupRow,
     ChainView,
     ConsumerPort,
     DamageRow,
     Delivered,
     GroupRow,
+    IntentName,
     LoadRow,
     MemberRow,
     MoveRow,
     Note,
     OutcomeName,
     ProducerPort,
+    RestartView,
     ScrubStep,
     SegmentView,
     SendResult,
@@ -349,8 +352,24 @@ class _Admin:
             for found in sorted(cluster.brokers, key=lambda found: found.name)
         ]
 
-    async def declare_dead(self, broker: str, run: int, issuer: str) -> None:
-        await self._admin.declare_dead(broker, run, issuer)
+    async def declare_dead(self, broker: str, run: int, issuer: str, incarnation: str, evidence: str) -> None:
+        await self._admin.declare_dead(broker, run, issuer, incarnation=incarnation, evidence=evidence)
+
+    async def broker_groups(self, *, with_counts: bool) -> list[BrokerGroupRow]:
+        return [_broker_group_row(found) for found in await self._admin.list_broker_groups(with_counts=with_counts)]
+
+    async def set_broker_group(self, name: str, intent: IntentName, weight: float | None) -> BrokerGroupRow:
+        return _broker_group_row(await self._admin.set_broker_group(name, intent, weight=weight))
+
+    async def remove_broker_group(self, name: str) -> None:
+        await self._admin.remove_broker_group(name)
+
+    async def remove_member(self, broker: str) -> None:
+        await self._admin.remove_member(broker)
+
+    async def check_restart(self, broker: str) -> RestartView:
+        found = await self._admin.check_restart(broker)
+        return RestartView(broker, found.is_safe, found.verdict, found.reason, found.segments_checked)
 
     async def scrub(self, broker: str) -> AsyncIterator[ScrubStep]:
         async for step in self._admin.scrub(broker):
@@ -396,6 +415,18 @@ def chain_view(chain: seriatim.Chain) -> ChainView:
             for segment in chain.segments
         ),
         older_segment_count=chain.page_count * PAGE_SEGMENT_COUNT,
+    )
+
+
+def _broker_group_row(found: seriatim.BrokerGroup) -> BrokerGroupRow:
+    return BrokerGroupRow(
+        name=found.name,
+        intent=found.intent,
+        weight=found.weight,
+        brokers=tuple(member.broker for member in found.members),
+        live=sum(member.live for member in found.members),
+        heads=found.heads,
+        segments=found.segments,
     )
 
 

@@ -249,6 +249,33 @@ class BalanceView:
     reason: str
 
 
+IntentName = Literal["active", "cordoned", "draining"]
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerGroupRow:
+    """A broker group; None: not counted. `live`: how many of its brokers run."""
+
+    name: str
+    intent: IntentName
+    weight: float
+    brokers: tuple[str, ...]
+    live: int
+    heads: int | None
+    segments: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class RestartView:
+    """Whether a broker may be stopped, and why not."""
+
+    broker: str
+    is_safe: bool
+    verdict: str
+    reason: str
+    segments_checked: int
+
+
 class AdminPort(Protocol):
     """Topics, chains, groups, members."""
 
@@ -306,8 +333,28 @@ class AdminPort(Protocol):
         """All brokers."""
         ...
 
-    async def declare_dead(self, broker: str, run: int, issuer: str) -> None:
+    async def declare_dead(self, broker: str, run: int, issuer: str, incarnation: str, evidence: str) -> None:
         """Certify that a run of a broker has ended."""
+        ...
+
+    async def broker_groups(self, *, with_counts: bool) -> list[BrokerGroupRow]:
+        """All broker groups."""
+        ...
+
+    async def set_broker_group(self, name: str, intent: IntentName, weight: float | None) -> BrokerGroupRow:
+        """Say what is wanted of a broker group."""
+        ...
+
+    async def remove_broker_group(self, name: str) -> None:
+        """Forget a broker group."""
+        ...
+
+    async def remove_member(self, broker: str) -> None:
+        """Forget a broker."""
+        ...
+
+    async def check_restart(self, broker: str) -> RestartView:
+        """Whether a broker may be stopped."""
         ...
 
     def scrub(self, broker: str) -> AsyncIterator[ScrubStep]:

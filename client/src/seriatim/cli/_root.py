@@ -36,7 +36,8 @@ _OWN_COMMANDS: Final = {
     "chain": ("chain", "Chains of segments: draw them, give up a segment that is lost."),
     "group": ("group", "Look at consumer groups, make and forget them."),
     "balance": ("balance", "Spread the heads of partitions over the brokers, by traffic."),
-    "member": ("member", "Brokers: list them, declare one's run dead."),
+    "broker-group": ("broker_group", "Groups of brokers: list, cordon, drain, take back, forget them."),
+    "member": ("member", "Brokers: list them, may one be stopped, declare one's run dead."),
     "scrub": ("scrub", "Have brokers read their disks, and repair what is damaged."),
     "check": ("check", "Judge recorded histories: lost, repeated, reordered, ..."),
 }
@@ -53,7 +54,7 @@ class RootGroup(click.Group):
         """The command of that name; one that cannot be loaded says why when it is run."""
         if cmd_name in _OWN_COMMANDS:
             module = importlib.import_module(f"seriatim.cli.{_OWN_COMMANDS[cmd_name][0]}")
-            command = getattr(module, cmd_name)
+            command = getattr(module, cmd_name.replace("-", "_"))
             assert isinstance(command, click.Command), cmd_name
             return command
         plugin = _plugins().get(cmd_name)

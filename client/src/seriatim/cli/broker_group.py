@@ -1,0 +1,155 @@
+"""`seriatim broker-group ...`: groups of brokers are cordoned, drained, taken back and forgotten."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Final
+
+import click
+from seriatim_api.errors import SeriatimError
+
+from seriatim.cli import _connect
+from seriatim.cli._ports import AdminPort, BrokerGroupRow, IntentName
+from seriatim.cli._running import live_line, run
+from seriatim.cli._settings import Settings
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+LOOK_S: Final = 0.5
+
+
+@click.group("broker-group")
+def broker_group() -> None:
+    """Groups of brokers: list, cordon, drain, take back, forget them."""
+
+
+@broker_group.command("list")
+@click.option("--no-counts", is_flag=True, help="Do not read all chains to count what lies on each.")
+@click.pass_obj
+def list_(settings: Settings, no_counts: bool) -> None:
+    """List the broker groups, what is wanted of them, and what lies on them."""
+
+    async def work() -> list[BrokerGroupRow]:
+        async with _connect.admin(settings) as admin:
+            return await admin.broker_groups(with_counts=not no_counts)
+
+    rows = run(work())
+    if settings.as_json:
+        settings.emit([asdict(row) for row in rows])
+    else:
+        settings.console.print(render(rows))
+
+
+def render(rows: list[BrokerGroupRow]) -> Table:
+    """One line for each group."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for column in ("group", "wanted", "weight", "brokers", "live", "heads", "segments"):
+        table.add_column(
+            column, justify="left" if column in ("group", "wanted", "brokers") else "right", overflow="fold"
+        )
+    for row in rows:
+        heads, segments = ("" if count is None else f"{count:,}" for count in (row.heads, row.segments))
+        live = f"{row.live} of {len(row.brokers)}"
+        table.add_row(row.name, row.intent, f"{row.weight:g}", ", ".join(row.brokers), live, heads, segments)
+    return table
+
+
+@broker_group.command()
+@click.argument("name")
+@click.option("--wait", is_flag=True, help="Until no head stands on it.")
+@click.pass_obj
+def cordon(settings: Settings, name: str, wait: bool) -> None:
+    """Have the heads of partitions leave the group NAME; what it holds stays on it."""
+    _set(settings, name, "cordoned", wait, lambda row: not row.heads, lambda row: f"{row.heads:,} heads left")
+
+
+@broker_group.command()
+@click.argument("name")
+@click.option("--wait", is_flag=True, help="Until nothing lies on it any more.")
+@click.pass_obj
+def drain(settings: Settings, name: str, wait: bool) -> None:
+    """Have everything leave the group NAME: heads, and copies of what is sealed. Then it can be removed."""
+    _set(
+        settings, name, "draining", wait, lambda row: not row.segments,
+        lambda row: f"{row.heads:,} heads and {row.segments:,} segments left",
+    )  # fmt: skip
+
+
+@broker_group.command()
+@click.argument("name")
+@click.option("--weight", type=click.FloatRange(0, min_open=True), help="Its share of new partitions.")
+@click.pass_obj
+def activate(settings: Settings, name: str, weight: float | None) -> None:
+    """Let the group NAME take heads and copies as any other; the end of a cordon or a drain."""
+    _set(settings, name, "active", wait=False, weight=weight)
+
+
+@broker_group.command()
+@click.argument("name")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.pass_obj
+def remove(settings: Settings, name: str, yes: bool) -> None:
+    """Forget the group NAME, which is drained and whose brokers have ended."""
+    if not yes:
+        click.confirm(f"Forget the broker group {name} and its brokers?", abort=True)
+
+    async def work() -> None:
+        async with _connect.admin(settings) as admin:
+            await admin.remove_broker_group(name)
+
+    run(work())
+    if settings.as_json:
+        settings.emit({"removed": name})
+    else:
+        click.echo(f"{name} is forgotten")
+
+
+def _set(
+    settings: Settings,
+    name: str,
+    intent: IntentName,
+    wait: bool,
+    is_done: Callable[[BrokerGroupRow], bool] = bool,
+    left: Callable[[BrokerGroupRow], str] = str,
+    weight: float | None = None,
+) -> None:
+    async def work() -> BrokerGroupRow:
+        async with _connect.admin(settings) as admin:
+            row = await admin.set_broker_group(name, intent, weight)
+            return await _follow(settings, admin, row, is_done, left) if wait else row
+
+    row = run(work())
+    if settings.as_json:
+        settings.emit(asdict(row))
+    else:
+        click.echo(f"{name} is {row.intent}" + (", and nothing keeps it" if wait else ""))
+
+
+async def _follow(
+    settings: Settings,
+    admin: AdminPort,
+    row: BrokerGroupRow,
+    is_done: Callable[[BrokerGroupRow], bool],
+    left: Callable[[BrokerGroupRow], str],
+) -> BrokerGroupRow:
+    """Look until it is done; who does not want to wait any longer ends the command, and it goes on."""
+    known: BrokerGroupRow | None = None
+    began = time.monotonic()
+    async with live_line(
+        settings, lambda: f"{row.name}: {left(known) if known else 'counting'}, {time.monotonic() - began:.0f} s"
+    ):
+        while True:
+            try:
+                rows = await admin.broker_groups(with_counts=True)
+            except SeriatimError:
+                rows = []  # of one broker that was asked; the next look may find another
+            known = next((found for found in rows if found.name == row.name), known)
+            if known is not None and rows and is_done(known):
+                return known
+            await asyncio.sleep(LOOK_S)
