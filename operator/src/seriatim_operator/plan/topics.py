@@ -10,7 +10,7 @@ from __future__ import annotations
 import uuid
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import Enum
 from typing import Final, Literal
 
@@ -308,12 +308,13 @@ def _adoption(topic: Topic, view: TopicView) -> tuple[Action, ...]:
 
 
 def _update(topic: Topic, view: TopicView) -> UpdateTopic | None:
-    wanted, found = asdict(TopicSettings.of(topic.spec)), asdict(view.settings)
-    changed = tuple(name for name in wanted if wanted[name] != found[name])
+    wanted = TopicSettings.of(topic.spec)
     grown = topic.spec.partitions if topic.spec.partitions > view.partition_count else 0
-    if not changed and not grown:
+    if wanted == view.settings and not grown:
         return None
-    return UpdateTopic(view.name, view.incarnation, grown, TopicSettings.of(topic.spec), changed)
+    names = (field.name for field in fields(TopicSettings))
+    changed = tuple(name for name in names if getattr(wanted, name) != getattr(view.settings, name))
+    return UpdateTopic(view.name, view.incarnation, grown, wanted, changed)
 
 
 def _tell_update(topic: Topic, update: UpdateTopic) -> TellObject:
@@ -337,7 +338,7 @@ def incarnation_of(topic: Topic) -> str:
 
 def owns(topic: Topic, view: TopicView) -> bool:
     """Whether the topic is the one that the object took over or made."""
-    return view.incarnation in (topic.status.incarnation, incarnation_of(topic))
+    return view.incarnation == topic.status.incarnation or view.incarnation == incarnation_of(topic)
 
 
 def _deletes(topic: Topic) -> bool:
