@@ -124,16 +124,6 @@ class EndOperation(Action):
 
 
 @dataclass(frozen=True, slots=True)
-class Tell(Action):
-    """An Event on the cluster object."""
-
-    reason: str
-    note: str
-    is_warning: bool = False
-    about_pod: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class Planned:
     """A change that would be made, for `status.plannedChanges`."""
 

@@ -24,7 +24,7 @@ from seriatim_api.v1 import records_pb2
 from ..cluster import pki
 from ..cluster.brokers import Brokers
 from ..cluster.kinds import BROKER, BROKER_CLUSTER, BROKER_GROUP, CLAIM, POD, Kind, kind_of
-from ..cluster.kube import Api, ConflictError, InvalidError
+from ..cluster.kube import Api, ConflictError, InvalidError, KubeError
 from ..plan.actions import (
     Action,
     Apply,
@@ -64,6 +64,8 @@ CERTIFICATES_S = 60.0
 QUESTIONS_MAX = 8
 """Rounds of questions and plans in one pass."""
 
+NOT_FOUND = 404
+
 WATCHED = frozenset({"BrokerCluster", "BrokerGroup", "Broker", "Pod", "PersistentVolumeClaim", "Node"})
 
 Manifest = dict[str, Any]
@@ -79,6 +81,7 @@ class ClusterReconciler:
         cache: What the watches told.
         make_children: The builders for a cluster.
         epoch: Of the operator's Lease.
+        connect: Makes the client of a cluster's brokers.
     """
 
     def __init__(
@@ -87,11 +90,13 @@ class ClusterReconciler:
         cache: Cache,
         make_children: Callable[[BrokerCluster], ClusterChildren],
         epoch: Callable[[], int],
+        connect: Callable[[str, Callable[[], int]], Brokers] = Brokers,
     ) -> None:
         self._api = api
         self._cache = cache
         self._make_children = make_children
         self._epoch = epoch
+        self._connect = connect
         self._brokers: dict[tuple[str, str], Brokers] = {}
         self._applied: dict[tuple[str, str, str], tuple[str, float]] = {}
         self._certificates: dict[tuple[str, str], tuple[str, float, Certificates]] = {}
@@ -101,7 +106,7 @@ class ClusterReconciler:
         """The brokers of a cluster; others of the operator call them too."""
         key = (namespace, name)
         if key not in self._brokers:
-            self._brokers[key] = Brokers(name, self._epoch)
+            self._brokers[key] = self._connect(name, self._epoch)
         return self._brokers[key]
 
     async def close(self) -> None:
@@ -126,6 +131,9 @@ class ClusterReconciler:
         brokers = self.brokers_of(namespace, name)
         self._reach(brokers, namespace, name, certificates)
         observed, plan, make = await self._plan(cached, brokers, namespace, name)
+        if any(isinstance(action, MarkLost) for action in plan.actions):
+            # A mark is for good, and the cache may be behind, or its watch blind: the API itself is asked.
+            observed, plan, make = await self._plan(FromApi(self._api), brokers, namespace, name)
         if observed is None or make is None:
             return None
         plan.problems += problems
@@ -288,7 +296,12 @@ class ClusterReconciler:
             "metadata": {"name": item.name, "namespace": item.namespace},
             "status": status.to_manifest(),
         }
-        self._cache.put(kind.kind, await self._api.apply_status(manifest))
+        try:
+            self._cache.put(kind.kind, await self._api.apply_status(manifest))
+        except KubeError as exc:
+            if exc.status != NOT_FOUND:
+                raise
+            _log.info("gone_meanwhile", kind=kind.kind, name=item.name)
 
     # ---- surroundings ----
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from ..plan.actions import Apply, BeginOperation, EndOperation, MarkLost, Plan
+from ..plan.actions import BeginOperation, EndOperation, MarkLost, Plan
 from ..plan.cluster import OPERATION_S
 from ..plan.cordon import leaving_members
 from ..plan.loss import is_gone
@@ -278,8 +278,3 @@ def _degraded(observed: Observed, plan: Plan, all_ready: bool) -> Fact:
         note = f"{', '.join(away) or 'members are missing'}" + (f" (cordoned: {', '.join(leaving)})" if leaving else "")
         return Fact("Degraded", "True", "MembersAway", note)
     return Fact("Degraded", "False", "Healthy")
-
-
-def is_applied(plan: Plan) -> bool:
-    """Whether the plan makes or changes no child."""
-    return not any(isinstance(action, Apply) for action in plan.actions)

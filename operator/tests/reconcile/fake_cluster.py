@@ -1,0 +1,339 @@
+"""An API server, its controllers and the brokers in one process, for passes of the real reconciler.
+
+It keeps what the operator relies on: UIDs and preconditions, server-side apply by which a manager owns what it names,
+status apart from spec, claims bound where their first pod stands, and pods that come up by themselves. Each write that
+changes something is counted, and the operator can be made to die right after any of them.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from seriatim_api.v1 import broker_pb2, operations_pb2, records_pb2
+from seriatim_operator.cluster.brokers import Brokers, Credentials
+from seriatim_operator.cluster.kinds import Kind, kind_of
+from seriatim_operator.cluster.kube import ConflictError, KubeError
+
+Manifest = dict[str, Any]
+NAMESPACE = "shop"
+
+
+class Died(BaseException):
+    """The operator's process was killed."""
+
+
+class FakeKube:
+    """The API server."""
+
+    def __init__(self) -> None:
+        self.objects: dict[tuple[str, str, str], Manifest] = {}
+        self.version = 0
+        self.writes: list[str] = []
+        self.events: list[tuple[str, str]] = []
+        self.die_after: int | None = None
+
+    # ---- as `Api` ----
+
+    async def get(self, kind: Kind, namespace: str | None, name: str) -> Manifest | None:
+        """One object."""
+        return copy.deepcopy(self.objects.get((kind.kind, namespace or "", name)))
+
+    async def list(self, kind: Kind, namespace: str | None, selector: str = "") -> list[Manifest]:
+        """All objects of a kind."""
+        label, _, value = selector.partition("=")
+        return [
+            copy.deepcopy(manifest)
+            for (found, where, _), manifest in sorted(self.objects.items())
+            if found == kind.kind
+            and (namespace is None or where == namespace)
+            and (not label or (manifest["metadata"].get("labels") or {}).get(label) == value)
+        ]
+
+    async def apply(self, manifest: Manifest) -> Manifest:
+        """What the manager names becomes so; what others wrote stays."""
+        kind, metadata = kind_of(manifest), manifest["metadata"]
+        key = (kind.kind, metadata.get("namespace") or "", metadata["name"])
+        found = copy.deepcopy(self.objects.get(key))
+        if found is None:
+            self.version += 1
+            found = {**copy.deepcopy(manifest), "status": {}}
+            found["metadata"].update(uid=f"uid-{self.version}", creationTimestamp="2026-01-01T00:00:00Z", generation=1)
+        else:
+            _merge(found, copy.deepcopy(manifest))
+        return self._wrote(f"apply {kind.kind} {metadata['name']}", key, found)
+
+    async def apply_status(self, manifest: Manifest) -> Manifest:
+        """The status, whole: one manager writes it."""
+        kind, metadata = kind_of(manifest), manifest["metadata"]
+        key = (kind.kind, metadata["namespace"], metadata["name"])
+        if key not in self.objects:
+            raise KubeError(404, "NotFound", f"no {key}")
+        found = {**self.objects[key], "status": copy.deepcopy(manifest["status"])}
+        return self._wrote(f"status {kind.kind} {metadata['name']}", key, found)
+
+    async def merge(self, kind: Kind, namespace: str | None, name: str, patch: Manifest) -> Manifest:
+        """A merge patch."""
+        key = (kind.kind, namespace or "", name)
+        found = copy.deepcopy(self.objects[key])
+        _merge(found, copy.deepcopy(patch))
+        return self._wrote(f"merge {kind.kind} {name}", key, found)
+
+    async def delete(
+        self, kind: Kind, namespace: str | None, name: str, *, uid: str, grace_s: int | None = None, version: str = ""
+    ) -> bool:
+        """Delete exactly that object."""
+        key = (kind.kind, namespace or "", name)
+        found = self.objects.get(key)
+        if found is None:
+            return False
+        if found["metadata"]["uid"] != uid:
+            raise ConflictError(409, "Conflict", f"{name} is another one by now")
+        del self.objects[key]
+        self._count(f"delete {kind.kind} {name}")
+        return True
+
+    async def event(self, about: Manifest, type_: str, reason: str, note: str, related: Manifest | None = None) -> None:
+        """Remembered; it is no write that anything depends on."""
+        self.events.append((reason, note))
+
+    # ---- for tests ----
+
+    def put(self, manifest: Manifest) -> Manifest:
+        """Somebody else writes an object whole."""
+        metadata = manifest["metadata"]
+        self.version += 1
+        metadata.setdefault("uid", f"uid-{self.version}")
+        metadata["resourceVersion"] = str(self.version)
+        self.objects[manifest["kind"], metadata.get("namespace") or "", metadata["name"]] = manifest
+        return manifest
+
+    def of(self, kind: str) -> list[Manifest]:
+        """The objects of a kind, themselves."""
+        return [manifest for (found, _, _), manifest in sorted(self.objects.items()) if found == kind]
+
+    def _wrote(self, what: str, key: tuple[str, str, str], manifest: Manifest) -> Manifest:
+        before = self.objects.get(key)
+        self.objects[key] = manifest
+        if before is None or json.dumps(before, sort_keys=True) != json.dumps(manifest, sort_keys=True):
+            self.version += 1
+            manifest["metadata"]["resourceVersion"] = str(self.version)
+            self._count(what)
+        return copy.deepcopy(manifest)
+
+    def _count(self, what: str) -> None:
+        self.writes.append(what)
+        if self.die_after is not None:
+            self.die_after -= 1
+            if self.die_after <= 0:
+                raise Died(what)
+
+
+def _merge(into: Manifest, patch: Manifest) -> None:
+    for name, value in patch.items():
+        if isinstance(value, dict) and isinstance(into.get(name), dict):
+            _merge(into[name], value)
+        else:
+            into[name] = value
+
+
+class FakeBrokers(Brokers):
+    """The brokers' side: what they registered, and what was asked of them. Outlives the operator, as brokers do."""
+
+    def __init__(self, kube: FakeKube) -> None:
+        super().__init__("orders", lambda: 1)
+        self._kube = kube
+        self.members: dict[str, operations_pb2.GroupMember] = {}
+        self.intents: dict[str, int] = {}
+        self.weights: dict[str, float] = {}
+        self.segments: dict[str, int] = {}
+        self.certified: list[tuple[str, str, int]] = []
+
+    def reach(self, addresses: Sequence[str], credentials: Credentials | None) -> None:
+        """Nothing is connected; whether anybody is there counts."""
+        self._addresses = tuple(addresses)
+
+    async def close(self) -> None:
+        """Nothing to close."""
+
+    async def list_groups(self, *, with_counts: bool) -> list[operations_pb2.BrokerGroupDescription]:
+        """By group."""
+        found = []
+        for group in sorted({broker.split("-")[0] for broker in self.members}):
+            record = records_pb2.BrokerGroupRecord(
+                group=group, intent=self.intents.get(group, 0), weight=self.weights.get(group, 0.0)
+            )
+            members = [self.members[b] for b in sorted(self.members) if b.split("-")[0] == group]
+            description = operations_pb2.BrokerGroupDescription(record=record, members=members)
+            if with_counts:
+                draining = record.intent == records_pb2.BROKER_GROUP_INTENT_DRAINING
+                description.heads = 0 if record.intent > records_pb2.BROKER_GROUP_INTENT_ACTIVE else 1
+                description.segments = 0 if draining else self.segments.get(group, 2)
+            found.append(description)
+        return found
+
+    async def describe_cluster(self) -> broker_pb2.DescribeClusterResponse:
+        """Its id."""
+        return broker_pb2.DescribeClusterResponse(cluster="shop.orders", cluster_id="an-id")
+
+    async def set_group(self, group: str, intent: records_pb2.BrokerGroupIntent.ValueType, weight: float) -> None:
+        """Written down."""
+        self.intents[group], self.weights[group] = intent, weight
+        self._kube._count(f"set group {group}")
+
+    async def remove_group(self, group: str) -> None:
+        """Its members are forgotten."""
+        self.members = {b: m for b, m in self.members.items() if b.split("-")[0] != group}
+        self._kube._count(f"remove group {group}")
+
+    async def check_restart(self, broker: str) -> operations_pb2.CheckRestartResponse:
+        """Safe while every other member of its group is ready."""
+        group, slot = broker.split("-")
+        for pod in self._kube.of("Pod"):
+            labels = pod["metadata"]["labels"]
+            if labels["seriatim.dev/group"] == group and labels["seriatim.dev/slot"] != slot and not is_ready(pod):
+                verdict = operations_pb2.RESTART_VERDICT_PEER_AWAY
+                return operations_pb2.CheckRestartResponse(verdict=verdict, text="the other one is away")
+        return operations_pb2.CheckRestartResponse(verdict=operations_pb2.RESTART_VERDICT_SAFE, text="whole")
+
+    async def declare_dead(self, broker: str, incarnation: str, run: int, evidence: str) -> None:
+        """Written down, if it is the run that is registered."""
+        member = self.members[broker]
+        assert (member.record.member.incarnation, member.record.run) == (incarnation, run)
+        member.certified = True
+        self.certified.append((broker, incarnation, run))
+        self._kube._count(f"declare dead {broker}")
+
+
+def is_ready(pod: Manifest) -> bool:
+    """Whether a pod is ready."""
+    return any(c["type"] == "Ready" and c["status"] == "True" for c in pod.get("status", {}).get("conditions", ()))
+
+
+class FakeMachines:
+    """Scheduler, kubelets and brokers: what happens between two passes."""
+
+    def __init__(self, kube: FakeKube, brokers: FakeBrokers, nodes: int) -> None:
+        self.kube = kube
+        self.brokers = brokers
+        self.disks: dict[str, str] = {}
+        self.refused: list[str] = []
+        for number in range(1, nodes + 1):
+            self.add_node(number)
+
+    def add_node(self, number: int) -> None:
+        """A machine."""
+        name = f"node{number}"
+        labels = {"kubernetes.io/hostname": name}
+        status = {"conditions": [{"type": "Ready", "status": "True"}]}
+        self.kube.put(
+            {
+                "apiVersion": "v1",
+                "kind": "Node",
+                "metadata": {"name": name, "labels": labels},
+                "spec": {},
+                "status": status,
+            }
+        )
+
+    def delete_node(self, name: str) -> None:
+        """Its object goes, and its pods."""
+        del self.kube.objects["Node", "", name]
+        for pod in self.kube.of("Pod"):
+            if pod["spec"].get("nodeName") == name:
+                del self.kube.objects["Pod", NAMESPACE, pod["metadata"]["name"]]
+
+    def step(self) -> None:
+        """Every pod comes one step nearer to serving."""
+        for pod in self.kube.of("Pod"):
+            if not pod["spec"].get("nodeName"):
+                self._schedule(pod)
+            elif not is_ready(pod):
+                self._start(pod)
+
+    def _schedule(self, pod: Manifest) -> None:
+        name, group = pod["metadata"]["name"], pod["metadata"]["labels"]["seriatim.dev/group"]
+        claim = self.kube.objects.get(("PersistentVolumeClaim", NAMESPACE, name))
+        if claim is None:
+            return
+        pods = [p for p in self.kube.of("Pod") if p["spec"].get("nodeName")]
+        taken = {p["spec"]["nodeName"] for p in pods if p["metadata"]["labels"]["seriatim.dev/group"] == group}
+        volume = claim["spec"].get("volumeName")
+        hosts = self._hosts(volume) if volume else None
+        nodes = sorted(n["metadata"]["name"] for n in self.kube.of("Node"))
+        load = {node: sum(p["spec"]["nodeName"] == node for p in pods) for node in nodes}
+        for node in sorted(nodes, key=lambda n: (load[n], n)):
+            if node in taken or (hosts is not None and node not in hosts):
+                continue
+            if not volume:
+                volume = claim["spec"]["volumeName"] = f"pv-of-{claim['metadata']['uid']}"
+                term = {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": [node]}]}
+                spec = {"nodeAffinity": {"required": {"nodeSelectorTerms": [term]}}}
+                self.kube.put(
+                    {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": volume}, "spec": spec}
+                )
+            pod["spec"]["nodeName"] = node
+            return
+
+    def _hosts(self, volume: str) -> list[str]:
+        spec = self.kube.objects["PersistentVolume", "", volume]["spec"]
+        term = spec["nodeAffinity"]["required"]["nodeSelectorTerms"][0]
+        return list(term["matchExpressions"][0]["values"])
+
+    def _start(self, pod: Manifest) -> None:
+        name, labels = pod["metadata"]["name"], pod["metadata"]["labels"]
+        broker = f"{labels['seriatim.dev/group']}-{labels['seriatim.dev/slot']}"
+        environment = {e["name"]: e["value"] for e in pod["spec"]["containers"][0]["env"]}
+        volume = self.kube.objects["PersistentVolumeClaim", NAMESPACE, name]["spec"]["volumeName"]
+        member, disk = self.brokers.members.get(broker), self.disks.get(volume)
+        known = member.record.member.incarnation if member is not None else ""
+        if disk is None:
+            if known and environment.get("SERIATIM_REPLACE_DISK_OF") != known:
+                self.refused.append(name)
+                return
+            disk = self.disks[volume] = f"disk-{len(self.disks)}"
+        elif known != disk:
+            self.refused.append(name)
+            return
+        run = member.record.run + 1 if member is not None and known == disk else 1
+        record = records_pb2.MemberRecord(group=labels["seriatim.dev/group"], run=run, admitted=True)
+        record.member.broker, record.member.incarnation = broker, disk
+        self.brokers.members[broker] = operations_pb2.GroupMember(record=record, live=True)
+        pod["status"] = {
+            "phase": "Running",
+            "podIP": "10.0.0.1",
+            "conditions": [{"type": "Ready", "status": "True"}],
+            "containerStatuses": [{"name": "broker", "state": {"running": {}}}],
+        }
+
+
+def storage_class() -> Manifest:
+    """A class as it should be."""
+    return {
+        "apiVersion": "storage.k8s.io/v1",
+        "kind": "StorageClass",
+        "metadata": {"name": "local-nvme"},
+        "volumeBindingMode": "WaitForFirstConsumer",
+    }
+
+
+def broker_cluster(**spec: object) -> Manifest:
+    """The cluster that tests reconcile; without TLS, whose certificates have tests of their own."""
+    return {
+        "apiVersion": "seriatim.dev/v1alpha1",
+        "kind": "BrokerCluster",
+        "metadata": {"name": "orders", "namespace": NAMESPACE, "generation": 1},
+        "spec": {
+            "groups": 2,
+            "etcd": {"endpoints": ["etcd:2379"]},
+            "storage": {"storageClassName": "local-nvme", "size": "10Gi"},
+            "tls": {"enabled": False},
+            "nodeLossTimeoutSeconds": 10,
+            **spec,
+        },
+    }
+
+
+Connect = Callable[[str, Callable[[], int]], Brokers]

@@ -1,0 +1,197 @@
+"""Passes of the real reconciler: over a whole life of a cluster, and over lives of the operator that end after a write."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from seriatim_operator.cluster.kinds import kind_of
+from seriatim_operator.reconcile.cache import Cache
+from seriatim_operator.reconcile.cluster import WATCHED, ClusterReconciler
+from seriatim_operator.resources.cluster_children import ClusterChildren
+
+from .fake_cluster import NAMESPACE, Died, FakeBrokers, FakeKube, FakeMachines, broker_cluster, is_ready, storage_class
+
+
+class Place:
+    """A cluster, its machines, and operators that come and go."""
+
+    def __init__(self, nodes: int = 3, **spec: object) -> None:
+        self.kube = FakeKube()
+        self.brokers = FakeBrokers(self.kube)
+        self.machines = FakeMachines(self.kube, self.brokers, nodes)
+        self.kube.put(storage_class())
+        self.kube.put(broker_cluster(**spec))
+        self.lives = 0
+
+    def operator(self) -> tuple[ClusterReconciler, Cache]:
+        """A new process: it knows what it lists."""
+        self.lives += 1
+        cache = Cache()
+        make = lambda cluster: ClusterChildren(cluster, "seriatim.dev/broker:dev", "seriatim-system")  # noqa: E731
+        return ClusterReconciler(self.kube, cache, make, lambda: self.lives, lambda *_: self.brokers), cache
+
+    def refresh(self, cache: Cache) -> None:
+        """What the watches tell."""
+        for kind in WATCHED:
+            there = {(m["metadata"].get("namespace") or "", m["metadata"]["name"]) for m in self.kube.of(kind)}
+            for manifest in list(cache.of(kind)):
+                if (manifest["metadata"].get("namespace") or "", manifest["metadata"]["name"]) not in there:
+                    cache.drop(kind, manifest)
+            for manifest in self.kube.of(kind):
+                assert kind_of(manifest).kind == kind
+                cache.put(kind, manifest)
+
+    async def run(self, passes: int = 60, *, until: Callable[[], bool]) -> None:
+        """One operator, until all is well."""
+        reconciler, cache = self.operator()
+        for _ in range(passes):
+            self.refresh(cache)
+            await reconciler.reconcile(NAMESPACE, "orders")
+            self.machines.step()
+            if until() and self.is_stable():
+                return
+        raise AssertionError((self.status(), self.kube.writes[-8:]))
+
+    async def run_dying(self, passes: int = 800, *, until: Callable[[], bool]) -> None:
+        """Each operator dies right after its first write; the next one begins with what it finds."""
+        for _ in range(passes):
+            self.kube.die_after = 1
+            reconciler, cache = self.operator()
+            self.refresh(cache)
+            try:
+                await reconciler.reconcile(NAMESPACE, "orders")
+            except Died:
+                pass
+            self.kube.die_after = None
+            self.machines.step()
+            if until() and self.is_stable():
+                return
+        raise AssertionError((self.status(), self.kube.writes[-8:]))
+
+    def status(self) -> dict:  # type: ignore[type-arg]
+        """Of the cluster."""
+        return dict(self.kube.objects["BrokerCluster", NAMESPACE, "orders"].get("status") or {})
+
+    def is_stable(self) -> bool:
+        """Whether it says so, and of this generation."""
+        cluster = self.kube.objects["BrokerCluster", NAMESPACE, "orders"]
+        status = self.status()
+        conditions = {c["type"]: c["status"] for c in status.get("conditions", ())}
+        return conditions.get("Stable") == "True" and status["observedGeneration"] == cluster["metadata"]["generation"]
+
+    def edit(self, **spec: object) -> None:
+        """A person changes the spec."""
+        cluster = self.kube.objects["BrokerCluster", NAMESPACE, "orders"]
+        cluster["spec"].update(spec)
+        cluster["metadata"]["generation"] += 1
+
+    def pods(self) -> list[str]:
+        """Names of ready pods."""
+        return [pod["metadata"]["name"] for pod in self.kube.of("Pod") if is_ready(pod)]
+
+
+async def started(**spec: object) -> Place:
+    """A place whose cluster serves."""
+    place = Place(**spec)  # type: ignore[arg-type]
+    await place.run(until=lambda: len(place.pods()) == 2 * place.kube.of("BrokerCluster")[0]["spec"]["groups"])
+    place.kube.writes.clear()
+    return place
+
+
+async def test_a_cluster_comes_up_and_then_nothing_is_written() -> None:
+    place = await started()
+    reconciler, cache = place.operator()
+    for _ in range(3):
+        place.refresh(cache)
+        await reconciler.reconcile(NAMESPACE, "orders")
+    writes = len(place.kube.writes)
+    for _ in range(5):
+        place.refresh(cache)
+        await reconciler.reconcile(NAMESPACE, "orders")
+    assert len(place.kube.writes) == writes, place.kube.writes[writes:]
+    assert not [what for what in place.kube.writes if what.startswith(("status", "delete"))]
+
+
+def _age_losses(place: Place) -> None:
+    """The time that a node must be gone for passes at once."""
+    for broker in place.kube.of("Broker"):
+        for condition in broker.get("status", {}).get("conditions", ()):
+            if condition["reason"] == "NodeGone":
+                condition["lastTransitionTime"] = "2026-01-01T00:00:00Z"
+
+
+def _lost(place: Place) -> Callable[[], bool]:
+    names = [p["metadata"]["name"] for p in place.kube.of("Pod") if p["spec"]["nodeName"] == "node1"]
+    assert names
+    place.machines.delete_node("node1")
+
+    def is_replaced() -> bool:
+        _age_losses(place)
+        return not set(names) & set(place.pods()) and len(place.pods()) == 4
+
+    return is_replaced
+
+
+def _roll(place: Place) -> Callable[[], bool]:
+    before = {p["metadata"]["uid"] for p in place.kube.of("Pod")}
+    place.edit(image="seriatim.dev/broker:next")
+    return lambda: not before & {p["metadata"]["uid"] for p in place.kube.of("Pod")} and len(place.pods()) == 4
+
+
+def _fewer(place: Place) -> Callable[[], bool]:
+    place.edit(groups=1)
+    return lambda: (
+        sorted(place.brokers.members) == ["g0-0", "g0-1"] and len(place.kube.of("PersistentVolumeClaim")) == 2
+    )
+
+
+def _more(place: Place) -> Callable[[], bool]:
+    place.edit(groups=3)
+    return lambda: len(place.pods()) == 6
+
+
+CHANGES = {"a lost node": _lost, "a rolling change": _roll, "fewer groups": _fewer, "more groups": _more}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+async def test_a_change_is_carried_through(change: str) -> None:
+    place = await started(nodes=4)
+    await place.run(until=CHANGES[change](place))
+
+
+async def test_a_cluster_comes_up_by_operators_that_die_after_each_write() -> None:
+    place = Place()
+    await place.run_dying(until=lambda: len(place.pods()) == 4)
+    assert not [what for what in place.kube.writes if what.startswith("delete")]
+    assert len(place.kube.of("Broker")) == 4, "one disk a slot, whoever began it"
+
+
+@pytest.mark.parametrize("change", CHANGES)
+async def test_a_change_is_carried_through_by_operators_that_die_after_each_write(change: str) -> None:
+    place = await started(nodes=4)
+    done = CHANGES[change](place)
+    await place.run_dying(until=done)
+    deleted = [what for what in place.kube.writes if what.startswith("delete Pod ")]
+    expected = {"a lost node": 0, "a rolling change": 4, "fewer groups": 2, "more groups": 0}[change]
+    assert len(deleted) == expected, deleted
+    claims = [what for what in place.kube.writes if what.startswith("delete PersistentVolumeClaim")]
+    assert len(claims) == {"a lost node": len(claims), "fewer groups": 2}.get(change, 0)
+    assert not place.machines.refused
+
+
+async def test_no_disk_is_marked_lost_on_the_word_of_a_watch_that_went_blind() -> None:
+    place = await started(nodes=4)
+    reconciler, cache = place.operator()
+    place.refresh(cache)
+    cache.drop("Node", next(m for m in cache.of("Node") if m["metadata"]["name"] == "node1"))
+    await reconciler.reconcile(NAMESPACE, "orders")
+    noticed = [b for b in place.kube.of("Broker") if b["status"]["conditions"][3]["reason"] == "NodeGone"]
+    assert noticed, "the blind watch has its effect"
+    _age_losses(place)
+    for broker in place.kube.of("Broker"):
+        cache.put("Broker", broker)
+    for _ in range(6):
+        await reconciler.reconcile(NAMESPACE, "orders")
+    assert not any(b["status"].get("diskLost") for b in place.kube.of("Broker"))
+    assert not [what for what in place.kube.writes if what.startswith(("delete", "declare"))], place.kube.writes
