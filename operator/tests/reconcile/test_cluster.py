@@ -1,7 +1,8 @@
-"""Passes of the real reconciler: over a whole life of a cluster, and over lives of the operator that end after a write."""
+"""Passes of the real reconciler: over a life of a cluster, and over lives of the operator that end after a write."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 
 import pytest
@@ -59,10 +60,8 @@ class Place:
             self.kube.die_after = 1
             reconciler, cache = self.operator()
             self.refresh(cache)
-            try:
+            with contextlib.suppress(Died):
                 await reconciler.reconcile(NAMESPACE, "orders")
-            except Died:
-                pass
             self.kube.die_after = None
             self.machines.step()
             if until() and self.is_stable():
