@@ -55,6 +55,7 @@ def parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     result.add_argument("--use", metavar="NAMESPACE", help="an installation that a run with --keep left; it stays")
     result.add_argument("--images", metavar="TAG", help="use images that are loaded under this tag, build none")
+    result.add_argument("--revision", default="", help="build the images of this commit [default: the tree as it is]")
     result.add_argument("--out", type=Path, default=Path(os.environ.get("OUT") or ROOT / "e2e-out"))
     return result
 
@@ -88,7 +89,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _outside(options: argparse.Namespace) -> int:
     """Have a cluster and images, then run the suite inside the cluster's DNS; this process stays, for its mounts."""
     cluster = _cluster()
-    loaded = images.of_tag(options.images) if options.images else images.ensure(cluster, say)
+    loaded = images.of_tag(options.images) if options.images else images.ensure(cluster, say, options.revision)
     out: Path = options.out
     if out.exists():
         shutil.rmtree(out)

@@ -24,13 +24,18 @@ BUILD_S: Final = 1800.0
 NAMES: Final = ("broker", "operator", "tools", "etcd")
 
 
-def ensure(cluster: Cluster, say: Callable[[str], None]) -> Images:
+def ensure(cluster: Cluster, say: Callable[[str], None], revision: str = "") -> Images:
     """Have them on all nodes.
+
+    Args:
+        cluster: Whose nodes.
+        say: Told what takes long.
+        revision: A commit whose sources are built; empty: those of the working tree.
 
     Raises:
         ClusterError: They cannot be built or loaded.
     """
-    tag = f"e2e-{fingerprint()}"
+    tag = f"e2e-{committed(revision) if revision else fingerprint()}"
     archives = [OUTPUT / tag / f"{name}.tar" for name in NAMES]
     if not all(archive.exists() for archive in archives):
         say(f"building images {tag} (about two minutes)")
@@ -39,6 +44,7 @@ def ensure(cluster: Cluster, say: Callable[[str], None]) -> Images:
             sys.executable, "-m", "images.build", *NAMES,
             f"--base-image={BASE_IMAGE}", f"--tag={tag}", f"--output={OUTPUT / tag}",
         ]  # fmt: skip
+        argv += [f"--revision={revision}"] if revision else []
         run(argv, cwd=ROOT, timeout_s=BUILD_S)
     for archive in archives:
         named = archive.with_name(f"e2e-{archive.name}")
@@ -56,6 +62,15 @@ def of_tag(tag: str) -> Images:
 def fingerprint() -> str:
     """Of everything that the images are made from."""
     return stamp_of(*(part for path in _sources() for part in (str(path.relative_to(ROOT)), path.read_bytes())))
+
+
+def committed(revision: str) -> str:
+    """A fingerprint of what they are made from at a commit.
+
+    Raises:
+        ClusterError: There is no such commit.
+    """
+    return stamp_of(run(["git", "rev-parse", *(f"{revision}:{source}" for source in SOURCES)], cwd=ROOT))
 
 
 def _sources() -> Iterator[Path]:

@@ -65,6 +65,8 @@ class Release:
                     "groups": GROUPS,
                     "nodeLossTimeoutSeconds": NODE_LOSS_S,
                     "storage": {"storageClassName": STORAGE_CLASS, "size": "5Gi"},
+                    # What asks for nothing gets nothing beside what asks, on a machine that is full.
+                    "podTemplate": {"resources": {"requests": {"cpu": "200m", "memory": "192Mi"}}},
                 },
             },
         }

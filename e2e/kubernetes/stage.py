@@ -23,7 +23,7 @@ class Stage:
     """One case on the installation.
 
     Attributes:
-        number: Of the case in this run; names its topic.
+        number: Of the case, of no other of this namespace; names its topic.
         release: What is installed.
         clients: The processes that send and read.
         machines: The nodes.

@@ -18,10 +18,11 @@ from seriatim.history import HistoryWriter, check, render
 from seriatim_api.errors import DeadlineExceededError, SeriatimError
 
 from e2e.cluster.errors import ClusterError
+from e2e.faults.fault import lacks_copies
 from e2e.faults.load import Clients, Load
 from e2e.faults.report import judge
 from e2e.faults.schedule import Workload
-from e2e.kubernetes.place import Manifest, Place, is_true
+from e2e.kubernetes.place import Manifest, Place, condition, is_true
 from e2e.kubernetes.release import CLUSTER, topic_manifest
 
 WORKLOAD: Final = Workload("kubernetes", partitions=4, rate=500.0)
@@ -143,19 +144,26 @@ class Traffic:
         return found
 
     async def has_two_copies(self, deadline_s: float = TWO_COPIES_S) -> float:
-        """Wait until the Topic says that all of it has two copies; for how many seconds.
+        """Wait until all of the topic has two copies, as the brokers know and as the Topic says; for how many seconds.
 
         Raises:
-            StillNotError: It does not say so.
+            StillNotError: Something lacks one, or the Topic does not say so.
         """
-        seen: list[Manifest | None] = [None]
+        lacking = ""
 
         async def whole() -> bool:
-            seen[0] = await self._place.get("topics", self.load.topic)
-            return is_true(seen[0], "ChainHealthy")
+            nonlocal lacking
+            try:
+                lacking = lacks_copies(await self.load.observer.look())
+            except SeriatimError as error:
+                lacking = str(error)
+            if not lacking:
+                topic = await self._place.get("topics", self.load.topic)
+                lacking = "" if is_true(topic, "ChainHealthy") else f"the Topic says {condition(topic, 'ChainHealthy')}"
+            return not lacking
 
         what = f"all of {self.load.topic} has two copies"
-        return await self._place.wait_until(what, whole, deadline_s, lambda: str((seen[0] or {}).get("status")))
+        return await self._place.wait_until(what, whole, deadline_s, lambda: lacking)
 
 
 @asynccontextmanager

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from e2e.kubernetes.cases import installing, pods
+from e2e.kubernetes.cases import changes, installing, nodes, pods
 from e2e.kubernetes.stage import Stage
 
 
@@ -32,6 +32,11 @@ CASES: Final = (
     Case("topic applied", installing.topic_applied, quick=True),
     Case("master pod deleted", pods.master_pod_deleted, quick=True),
     Case("container killed", pods.container_killed, quick=True),
+    Case("node lost", nodes.node_lost, quick=True),
+    Case("settings rolled", changes.settings_rolled, quick=True),
+    Case("node drained", nodes.node_drained),
+    Case("node gone for good", nodes.node_lost_for_good),
+    Case("scaled out and in", changes.scaled_out_and_in),
 )
 
 

@@ -1,0 +1,127 @@
+"""Machines: without power for a while, lost for good with their disks, drained."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import AsyncExitStack, suppress
+from typing import Final
+
+from e2e.cluster.errors import ClusterError
+from e2e.kubernetes.coordinator import replace_lost_member
+from e2e.kubernetes.place import Manifest, is_true
+from e2e.kubernetes.stage import Stage
+from e2e.kubernetes.traffic import Traffic
+
+NODE_GAP_LIMIT_S: Final = 2.0
+NEW_MEMBER_LIMIT_S: Final = 120.0
+DRAIN_GAP_LIMIT_S: Final = 0.3
+REPLACED_S: Final = 400.0
+DRAIN_S: Final = 180
+REFUSED_DRAIN_S: Final = 20
+"""For how long an eviction that must not be let through is tried."""
+
+BROKERS_ONLY: Final = "--pod-selector=app.kubernetes.io/component=broker"
+
+
+async def node_lost(stage: Stage) -> None:
+    """A node without power: its masters fall silent at one instant, and nobody closes their connections."""
+    async with stage.traffic() as traffic:
+        victim = await traffic.master()
+        node = await stage.node_of(victim)
+        stage.note(f"{node} was lost: {', '.join(await _names_on(stage, node))}")
+        async with traffic.struck("lose node", node), stage.machines.down(node):
+            stage.figure("gap", await traffic.gap_s(), limit=NODE_GAP_LIMIT_S)
+        await stage.wait_healthy()
+        stage.figure("two copies again after its return", await traffic.has_two_copies())
+
+
+async def node_lost_for_good(stage: Stage) -> None:
+    """A node deleted with its disks: new members, with new disks, on the nodes that are left."""
+    async with stage.traffic() as traffic, AsyncExitStack() as healing:
+        victim = await traffic.master()
+        node = await stage.node_of(victim)
+        before = {pod["metadata"]["name"] for pod in await stage.pods()}
+        lost = {name for name in before if name in await _names_on(stage, node)}
+        stage.note(f"{node} was deleted: {', '.join(await _names_on(stage, node))}")
+        healing.push_async_callback(replace_lost_member, stage.release, node, stage.directory)
+        healing.push_async_callback(stage.machines.start, node)
+        async with traffic.struck("lose node for good", node):
+            began = time.monotonic()
+            await stage.machines.delete(node)
+            stage.figure("gap", await traffic.gap_s(), limit=NODE_GAP_LIMIT_S)
+            await stage.wait_until("a new member runs", lambda: _new_members(stage, before, 1), REPLACED_S)
+            stage.figure("first new member started after", time.monotonic() - began, limit=NEW_MEMBER_LIMIT_S)
+            await stage.wait_until("all are replaced", lambda: _new_members(stage, before, len(lost)), REPLACED_S)
+            stage.figure(f"all {len(lost)} new members started after", time.monotonic() - began)
+            await stage.wait_healthy()
+            await traffic.has_two_copies()
+            stage.figure("two copies of everything after", time.monotonic() - began)
+
+
+async def node_drained(stage: Stage) -> None:
+    """`kubectl drain`: heads leave the node's groups first, then members go; a second node is not let go with them."""
+    async with stage.traffic() as traffic:
+        victim = await traffic.master()
+        node = await stage.node_of(victim)
+        other = next(name for name in sorted({pod["spec"]["nodeName"] for pod in await stage.pods()}) if name != node)
+        async with AsyncExitStack() as healing:
+            healing.push_async_callback(_uncordon, stage, node, other)
+            async with traffic.struck("drain node", node):
+                began = time.monotonic()
+                watching = asyncio.create_task(_watch_evictions(stage, traffic, node))
+                await _drain(stage, node, DRAIN_S)
+                stage.figure("drained after", time.monotonic() - began)
+                evicted = await watching
+                stage.note(f"evicted from {node}: {', '.join(evicted)}")
+                stage.figure("gap", await traffic.gap_s(), limit=DRAIN_GAP_LIMIT_S)
+            async with traffic.struck("drain a second node", other):
+                here = await _names_on(stage, other)
+                with suppress(ClusterError):
+                    await _drain(stage, other, REFUSED_DRAIN_S)
+                    stage.problem(f"{other} was drained although {node} is away: one copy was left of some messages")
+                gone = here - await _names_on(stage, other)
+                if gone:
+                    stage.problem(f"evicted from {other} while {node} is drained: {', '.join(sorted(gone))}")
+                stage.figure("gap while a second drain is refused", await traffic.gap_s(), limit=DRAIN_GAP_LIMIT_S)
+        await stage.wait_healthy()
+        stage.figure("two copies again", await traffic.has_two_copies())
+
+
+async def _names_on(stage: Stage, node: str) -> set[str]:
+    return {pod["metadata"]["name"] for pod in await stage.pods() if pod["spec"].get("nodeName") == node}
+
+
+async def _new_members(stage: Stage, before: set[str], count: int) -> bool:
+    new = [pod for pod in await stage.pods() if pod["metadata"]["name"] not in before]
+    return sum(is_true(pod, "Ready", current=False) for pod in new) >= count
+
+
+async def _drain(stage: Stage, node: str, seconds: int) -> None:
+    options = ("--ignore-daemonsets", "--delete-emptydir-data", "--force", BROKERS_ONLY, f"--timeout={seconds}s")
+    await stage.place.kubectl("drain", node, *options, timeout_s=seconds + 30.0)
+
+
+async def _uncordon(stage: Stage, *nodes: str) -> None:
+    await stage.place.kubectl("uncordon", *nodes)
+
+
+async def _watch_evictions(stage: Stage, traffic: Traffic, node: str) -> list[str]:
+    """The members that went from a node; no group may have heads when the eviction of a member of it has begun."""
+    names = await _names_on(stage, node)
+    evicted: list[str] = []
+    while len(evicted) < len(names):
+        pods = {pod["metadata"]["name"]: pod for pod in await stage.pods()}
+        for name in sorted(names - set(evicted)):
+            if name in pods and not _is_leaving(pods[name], node):
+                continue
+            evicted.append(name)
+            group = name.split("-")[1]
+            if group in (await traffic.load.observer.look()).head_groups():
+                stage.problem(f"{name} was evicted while heads stood on {group}")
+        await asyncio.sleep(0.1)
+    return evicted
+
+
+def _is_leaving(pod: Manifest, node: str) -> bool:
+    return bool(pod["metadata"].get("deletionTimestamp")) or pod["spec"].get("nodeName") != node
