@@ -122,7 +122,7 @@ class Election:
         return False
 
     async def _somebody_is_admitted(self) -> bool:
-        await asyncio.wait_for(self._directory.loaded.wait(), 5.0)
+        await self._directory.loaded.wait()  # for as long as the coordinator is away
         return bool(self._directory.groups())
 
     async def _wait_for_vacancy(self) -> None:

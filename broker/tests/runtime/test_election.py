@@ -1,0 +1,49 @@
+"""Who stands for election, and when."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from seriatim_api.ids import MemberId
+from seriatim_broker.interfaces.coordinator import Coordinator
+from seriatim_broker.runtime.election import Election
+from seriatim_broker.runtime.keys import Keys
+from seriatim_broker.runtime.membership import Identity
+
+HOUR_S = 3600.0
+
+
+async def test_a_coordinator_that_is_away_at_the_start_is_waited_for(
+    coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Found on processes: the coordinator was restarted just as a broker started, and after 5 s the broker ended.
+    directory: Any = SimpleNamespace(
+        loaded=asyncio.Event(), is_admitted=lambda _member: False, groups=dict, on_change=lambda _changed: None
+    )
+    held: Any = SimpleNamespace(is_held=True, id=0)
+    identity = Identity("c1", MemberId("g0-0", "disk"), "g0", 0, 1, 0)
+    election, elected = Election(identity, coordinator, Keys("test"), directory, held), asyncio.Event()
+
+    async def lead() -> None:
+        elected.set()
+        await asyncio.Event().wait()
+
+    standing = asyncio.create_task(election.run(lead))
+    loop = asyncio.get_running_loop()
+    await asyncio.sleep(0)  # it has begun to wait
+    real_time = loop.time
+    with monkeypatch.context() as later:
+        later.setattr(loop, "time", lambda: real_time() + HOUR_S)
+        for _ in range(10):
+            await asyncio.sleep(0)  # turns in which what is due happens
+    assert not standing.done()
+    held.id = (await coordinator.grant(60)).id  # now: the coordinator, in this loop, has seen the hour pass as well
+    directory.loaded.set()
+    async with asyncio.timeout(10):
+        await elected.wait()
+    assert election.is_leader
+    standing.cancel()
+    await asyncio.gather(standing, return_exceptions=True)
