@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from e2e.cluster import programs
 from e2e.cluster.api import Cluster
 from e2e.cluster.errors import ClusterError, MachineError
 from e2e.cluster.layout import BASE_IMAGE, default_layout
@@ -31,6 +32,7 @@ def parser() -> argparse.ArgumentParser:
     subparsers.add_parser("up", help="bring it up, or what of it is down (the first time builds for about 15 minutes)")
     subparsers.add_parser("down", help="end and remove everything that `up` made; the caches stay")
     subparsers.add_parser("status", help="processes, nodes and disks")
+    subparsers.add_parser("build", help="build Kubernetes, Helm and CoreDNS from their Go modules, where they are not")
     subparsers.add_parser("check", help="whether this machine can run it: exit status 0 or 3")
     subparsers.add_parser("base-image", help=f"make the base image {BASE_IMAGE} and give it to buildah")
     images = subparsers.add_parser("images", help="give image archives to all nodes")
@@ -71,6 +73,8 @@ def _dispatch(arguments: argparse.Namespace) -> int:
             lifecycle.down()
         case "status":
             print(cluster.describe())
+        case "build":
+            programs.build_all(layout.bin, say)
         case "check":
             lifecycle.check()
         case "base-image":
