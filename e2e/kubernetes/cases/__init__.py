@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from e2e.kubernetes.cases import changes, installing, nodes, pods
+from e2e.kubernetes.cases import changes, chart, disks, etcd, installing, nodes, operators, pods
 from e2e.kubernetes.stage import Stage
 
 
@@ -35,8 +35,21 @@ CASES: Final = (
     Case("node lost", nodes.node_lost, quick=True),
     Case("settings rolled", changes.settings_rolled, quick=True),
     Case("node drained", nodes.node_drained),
+    Case("operator dead", operators.operator_dead),
+    Case("operator deleted", operators.operator_deleted),
+    Case("two operators", operators.two_operators),
+    Case("many topics", operators.many_topics),
+    Case("disks swapped", disks.disks_swapped),
+    Case("disk emptied", disks.disk_emptied),
+    Case("disk older", disks.disk_older),
+    Case("etcd member frozen", etcd.etcd_member_frozen),
+    Case("etcd restarted", etcd.etcd_restarted),
     Case("node gone for good", nodes.node_lost_for_good),
     Case("scaled out and in", changes.scaled_out_and_in),
+    Case("helm test", chart.chart_tested),
+    Case("helm upgrade and rollback", chart.upgraded_and_back),
+    Case("helm uninstall", chart.uninstalled),
+    Case("namespaced install", chart.namespaced),
 )
 
 

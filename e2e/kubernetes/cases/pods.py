@@ -37,7 +37,7 @@ async def container_killed(stage: Stage) -> None:
         async with traffic.struck("kill container", victim):
             kill_container(before)
             stage.figure("gap", await traffic.gap_s(), limit=GAP_LIMIT_S)
-        await stage.wait_until(f"{victim} has restarted", lambda: _has_restarted(stage, victim, before), BACK_S)
+        await stage.wait_until(f"{victim} has restarted", lambda: has_restarted(stage, victim, before), BACK_S)
         stage.figure("two copies again", await traffic.has_two_copies())
         await stage.wait_healthy()
 
@@ -53,7 +53,8 @@ async def _wait_back(stage: Stage, broker: str, old_uid: str) -> None:
     await stage.wait_until(f"{broker} is back", back, BACK_S)
 
 
-async def _has_restarted(stage: Stage, broker: str, before: Manifest) -> bool:
+async def has_restarted(stage: Stage, broker: str, before: Manifest) -> bool:
+    """Whether a broker's container was started again in the same pod, and is ready."""
     now = await stage.pod_of(broker)
     return restarts(now) > restarts(before) and is_true(now, "Ready", current=False)
 
