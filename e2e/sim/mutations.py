@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from seriatim_broker.core import fencing, preparing
 
-from .mutants import client, groups, reading, runtime, storage, writing
+from .mutants import balance, client, groups, reading, runtime, storage, writing
 from .mutants.mutation import LOSS, Mutation, applied, nothing
 
 MUTATIONS: dict[str, Mutation] = {
@@ -18,6 +18,7 @@ MUTATIONS: dict[str, Mutation] = {
     **runtime.MUTATIONS,
     **storage.MUTATIONS,
     **groups.MUTATIONS,
+    **balance.MUTATIONS,
 }
 """By name."""
 

@@ -62,6 +62,7 @@ def test_two_thousand_seeds_keep_every_promise() -> None:
         ("producers-crash", "cores", 60, {"a gap told to a producer": 3}),
         ("three-members", "cores", 40, {"switched": 20, "server taken": 5}),
         ("long-chains", "brokers", 4, {"paged": 2}),
+        ("balance", "brokers", 12, {"head moved for balance": 4}),
     ],
 )
 def test_worlds_with_something_more_keep_every_promise(
