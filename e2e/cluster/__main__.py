@@ -6,6 +6,7 @@ Exit status 0: done. 1: something went wrong. 2: wrong use. 3: this machine cann
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from pathlib import Path
 from typing import Final
@@ -72,7 +73,9 @@ def _dispatch(arguments: argparse.Namespace) -> int:
         case "down":
             lifecycle.down()
         case "status":
-            print(cluster.describe())
+            text = cluster.describe()
+            signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `status | head` ends without a word
+            print(text)
         case "build":
             programs.build_all(layout.bin, say)
         case "check":

@@ -81,13 +81,22 @@ class Cgroup:
         return {pid for pid in found if not _is_zombie(pid)}
 
     def remove(self) -> None:
-        """Remove it; nothing may run in it."""
-        for directory in self._directories():
-            for path in sorted(directory.rglob("*"), reverse=True):
-                if path.is_dir():
+        """Remove it; nothing may run in it.
+
+        Raises:
+            ClusterError: Something is still in it.
+        """
+        wait_until(f"{self._name} to be empty", self._removed, timeout_s=KILL_TIMEOUT_S, interval_s=0.05)
+
+    def _removed(self) -> bool:
+        try:
+            for directory in self._directories():
+                below = sorted(path for path in directory.rglob("*") if path.is_dir())
+                for path in [*reversed(below), directory] if directory.exists() else []:
                     path.rmdir()
-            if directory.exists():
-                directory.rmdir()
+        except OSError as error:  # EBUSY while a dead process waits to be reaped, ENOENT if the kernel was faster
+            raise ClusterError(str(error)) from error
+        return True
 
     def _killed(self) -> bool:
         for pid in self.pids():  # one that was being made while we froze
