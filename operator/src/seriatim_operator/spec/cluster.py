@@ -9,7 +9,16 @@ from pydantic import Field
 
 from .base import Model, Resource, Scale, Status
 from .columns import AGE, Column, condition_columns
-from .fields import CLUSTER_NAME_LENGTH_MAX, Amount, DeletionPolicy, LabelText, ObjectName, Quantity
+from .fields import (
+    CLUSTER_NAME_LENGTH_MAX,
+    QUALIFIED_KEYS,
+    Amount,
+    DeletionPolicy,
+    LabelKey,
+    LabelValue,
+    ObjectName,
+    Quantity,
+)
 from .rules import ListKeys, Rule, immutable, matches
 
 GROUPS_MAX: Final = 1000
@@ -50,6 +59,10 @@ class Etcd(Model):
                 matches(
                     "^([A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?|[[][0-9A-Fa-f:.]+[]]):[1-9][0-9]{0,4}$",
                     "an endpoint is written host:port, without a scheme, such as etcd-0.etcd.shop.svc:2379",
+                ),
+                Rule(
+                    "!self.matches(':[0-9]{1,5}$') || int(self.substring(self.lastIndexOf(':') + 1)) <= 65535",
+                    "a port is at most 65535",
                 ),
             ],
             ...,
@@ -97,20 +110,42 @@ class Tls(Model):
 class ResourceAmounts(Model):
     """What the container asks for, and what it gets at most."""
 
-    requests: Annotated[dict[str, Amount], Field(max_length=16)] = Field(default_factory=dict)
+    RULES: ClassVar = (
+        Rule(
+            "!has(self.requests) || !has(self.limits) || self.requests.all(name, !(name in self.limits) || "
+            "!isQuantity(string(self.requests[name])) || !isQuantity(string(self.limits[name])) || "
+            "quantity(string(self.requests[name])).compareTo(quantity(string(self.limits[name]))) <= 0)",
+            "no request exceeds its limit: lower the one or raise the other",
+        ),
+    )
+
+    requests: Annotated[dict[str, Amount], Field(max_length=16), QUALIFIED_KEYS] = Field(default_factory=dict)
     """Amounts reserved on the node, by resource: `cpu`, `memory`, ..."""
-    limits: Annotated[dict[str, Amount], Field(max_length=16)] = Field(default_factory=dict)
+    limits: Annotated[dict[str, Amount], Field(max_length=16), QUALIFIED_KEYS] = Field(default_factory=dict)
     """Amounts never exceeded, by resource."""
 
 
 class Toleration(Model):
     """A taint that brokers bear."""
 
-    key: LabelText | None = None
+    RULES: ClassVar = (
+        Rule(
+            "self.operator != 'Exists' || !has(self.value) || self.value == ''", "with operator Exists leave value out"
+        ),
+        Rule(
+            "has(self.key) || self.operator == 'Exists'", "without a key say operator: Exists, which bears every taint"
+        ),
+        Rule(
+            "!has(self.tolerationSeconds) || (has(self.effect) && self.effect == 'NoExecute')",
+            "tolerationSeconds needs effect: NoExecute",
+        ),
+    )
+
+    key: LabelKey | None = None
     """The taint's key; left out with `operator: Exists`, all."""
     operator: Literal["Equal", "Exists"] = "Equal"
     """How `value` is compared."""
-    value: LabelText | None = None
+    value: LabelValue | None = None
     """The taint's value."""
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
     """The taint's effect; left out, all."""
@@ -142,15 +177,17 @@ class LocalReference(Model):
 class PodTemplate(Model):
     """What may be said about the brokers' pods: a choice, not a whole pod."""
 
-    labels: Annotated[dict[str, LabelText], Field(max_length=32), _RESERVED_LABEL] = Field(default_factory=dict)
+    labels: Annotated[dict[str, LabelValue], Field(max_length=32), QUALIFIED_KEYS, _RESERVED_LABEL] = Field(
+        default_factory=dict
+    )
     """More labels; changed in place."""
     annotations: Annotated[
-        dict[str, Annotated[str, Field(max_length=4096)]], Field(max_length=32), _RESERVED_ANNOTATION
+        dict[str, Annotated[str, Field(max_length=4096)]], Field(max_length=32), QUALIFIED_KEYS, _RESERVED_ANNOTATION
     ] = Field(default_factory=dict)
     """More annotations; changed in place."""
     resources: ResourceAmounts = ResourceAmounts()
     """What the broker's container asks for and gets."""
-    node_selector: Annotated[dict[str, LabelText], Field(max_length=32)] = Field(default_factory=dict)
+    node_selector: Annotated[dict[str, LabelValue], Field(max_length=32), QUALIFIED_KEYS] = Field(default_factory=dict)
     """Labels that a broker's node has."""
     tolerations: Annotated[tuple[Toleration, ...], Field(max_length=32)] = ()
     """Taints that brokers bear."""
@@ -162,25 +199,32 @@ class PodTemplate(Model):
     """When the image is pulled."""
     image_pull_secrets: Annotated[tuple[LocalReference, ...], Field(max_length=16), ListKeys(("name",))] = ()
     """Secrets for the registry."""
-    zone_key: Annotated[str, Field(min_length=1, max_length=253)] = "topology.kubernetes.io/zone"
+    zone_key: LabelKey = "topology.kubernetes.io/zone"
     """The node label over whose values the members of a group are spread, where that is possible."""
 
 
 class LabelRequirement(Model):
     """One condition on a label."""
 
-    key: LabelText
+    RULES: ClassVar = (
+        Rule(
+            "(self.operator in ['In', 'NotIn']) == (has(self.values) && size(self.values) > 0)",
+            "In and NotIn need values, Exists and DoesNotExist take none",
+        ),
+    )
+
+    key: LabelKey
     """The label."""
     operator: Literal["In", "NotIn", "Exists", "DoesNotExist"]
     """How its value is compared."""
-    values: Annotated[tuple[LabelText, ...], Field(max_length=32)] = ()
+    values: Annotated[tuple[LabelValue, ...], Field(max_length=32)] = ()
     """With what."""
 
 
 class LabelSelector(Model):
     """Which pods are meant; an empty one means all."""
 
-    match_labels: Annotated[dict[str, LabelText], Field(max_length=32)] = Field(default_factory=dict)
+    match_labels: Annotated[dict[str, LabelValue], Field(max_length=32), QUALIFIED_KEYS] = Field(default_factory=dict)
     """Labels that they have."""
     match_expressions: Annotated[tuple[LabelRequirement, ...], Field(max_length=32)] = ()
     """Conditions on labels."""

@@ -49,7 +49,28 @@ ObjectName = Annotated[
     matches("^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", "the name of a Kubernetes object: small letters, digits, - and ."),
 ]
 
-LabelText = Annotated[str, Field(max_length=253)]
+QUALIFIED_NAME: Final = "([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?"
+"""What Kubernetes takes as the key of a label, an annotation, a taint or a resource."""
+
+LabelKey = Annotated[
+    str,
+    Field(min_length=1, max_length=317),
+    matches(f"^{QUALIFIED_NAME}$", "a key has letters, digits, -, _ and dots, behind an optional prefix/"),
+]
+
+LabelValue = Annotated[
+    str,
+    Field(max_length=63),
+    matches(
+        "^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$",
+        "a label's value has letters, digits, -, _ and dots, and begins and ends with a letter or digit",
+    ),
+]
+
+QUALIFIED_KEYS: Final = Rule(
+    f"self.all(key, key.matches('^{QUALIFIED_NAME}$'))",
+    "keys have letters, digits, -, _ and dots, behind an optional prefix/",
+)
 
 Quantity = Annotated[
     str,
