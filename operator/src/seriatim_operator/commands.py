@@ -50,3 +50,20 @@ def before_uninstall(force: bool, takes_etcd: bool, release: str, revision: str)
     why_not = before_uninstall(force=force, takes_etcd=takes_etcd, release=release, revision=revision)
     if why_not:
         raise click.ClickException(why_not)
+
+
+@operator.command()
+@click.option("--name", required=True, help="Of the member: its pod's.")
+@click.option("--namespace", required=True, help="Of the pod.")
+@click.option("--register", required=True, help="The ConfigMap in which members that have begun are written down.")
+@click.option("--settings", required=True, type=click.Path(path_type=Path, dir_okay=False), help="etcd's, as YAML.")
+@click.option("--volume", required=True, type=click.Path(path_type=Path, file_okay=False), help="The member's disk.")
+@click.option("--output", required=True, type=click.Path(path_type=Path, dir_okay=False), help="What it starts with.")
+@click.option("--tls", type=click.Path(path_type=Path, file_okay=False), help="Certificate to ask the others with.")
+def etcd_member(
+    name: str, namespace: str, register: str, settings: Path, volume: Path, output: Path, tls: Path | None
+) -> None:
+    """Before a member of the chart's etcd starts: on its log, anew, or in the place of one whose disk is lost."""
+    from .etcd.starting import Place, prepare_member  # as above
+
+    prepare_member(Place(name, settings, volume, output, tls), namespace, register)

@@ -1,0 +1,71 @@
+"""Membership calls to etcd through its HTTP gateway: of its API the three that a starting member needs."""
+
+from __future__ import annotations
+
+import json
+import ssl
+import urllib.request
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError, URLError
+
+from .joining import Member
+
+CALL_TIMEOUT_S = 5.0
+
+
+class GatewayError(Exception):
+    """No member answered as it should; the text says what each said."""
+
+
+class Gateway:
+    """The other members, asked one after another.
+
+    Args:
+        urls: Client URLs.
+        tls: Directory with ca.crt, tls.crt and tls.key; None speaks plain HTTP.
+    """
+
+    def __init__(self, urls: Sequence[str], tls: Path | None) -> None:
+        self._urls = urls
+        self._context = None
+        if tls is not None:
+            self._context = ssl.create_default_context(cafile=str(tls / "ca.crt"))
+            self._context.load_cert_chain(tls / "tls.crt", tls / "tls.key")
+
+    def members(self) -> list[Member]:
+        """The members, as a majority knows them."""
+        listing = self._call("list", {"linearizable": True})
+        return [
+            Member(str(item["ID"]), str(item.get("name", "")), tuple(item.get("peerURLs", ())))
+            for item in listing.get("members", [])
+        ]
+
+    def forget(self, member_id: str) -> None:
+        """Take a member out."""
+        self._call("remove", {"ID": member_id})
+
+    def take_in(self, peer_url: str) -> None:
+        """Take a new member in; it has to start then."""
+        self._call("add", {"peerURLs": [peer_url]})
+
+    def _call(self, verb: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        said = []
+        for url in self._urls:
+            request = urllib.request.Request(  # noqa: S310 - the chart's own URLs
+                f"{url}/v3/cluster/member/{verb}",
+                data=json.dumps(body).encode(),
+                headers={"Content-Type": "application/json"},
+            )
+            try:
+                with urllib.request.urlopen(request, timeout=CALL_TIMEOUT_S, context=self._context) as answer:  # noqa: S310
+                    found = json.load(answer)
+                    assert isinstance(found, dict)
+                    return found
+            except HTTPError as exc:
+                with exc:
+                    said.append(f"{url}: {exc.read(300).decode(errors='replace')}")
+            except (URLError, OSError, ValueError) as exc:
+                said.append(f"{url}: {exc}")
+        raise GatewayError("; ".join(said) or "there are no other members")

@@ -1,0 +1,192 @@
+"""`seriatim operator etcd-member`: runs before each member of the chart's etcd, and writes what it starts with."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import structlog
+import yaml
+
+from ..cluster.kinds import CONFIG_MAP
+from ..cluster.kube import Kube, KubeError
+from .gateway import Gateway, GatewayError
+from .joining import BeginAnew, Forget, Situation, Start, TakeIn, Wait, next_step
+
+AGAIN_S = 2.0
+
+DECIDED_FILE = "begins-anew"
+"""On the volume, beside the data: this disk was empty when its member was allowed to begin."""
+
+_log = structlog.get_logger(__name__)
+
+
+class Register(Protocol):
+    """Where it is written down, outside of any member's disk, which members have begun."""
+
+    def is_known(self, name: str) -> bool:
+        """Whether a member has begun before. Raises KubeError if that cannot be found out."""
+
+    def write_down(self, name: str) -> None:
+        """It begins. Raises KubeError if that may not have been written."""
+
+
+class ConfigMapRegister:
+    """A ConfigMap with one key a member."""
+
+    def __init__(self, kube: Kube, namespace: str, name: str) -> None:
+        self._kube = kube
+        self._namespace = namespace
+        self._name = name
+
+    def is_known(self, name: str) -> bool:
+        """Whether it has the member's key."""
+        found = asyncio.run(self._kube.get(CONFIG_MAP, self._namespace, self._name))
+        if found is None:
+            raise KubeError(404, "NotFound", f"there is no ConfigMap {self._name}: `helm upgrade` makes it")
+        return name in (found.get("data") or {})
+
+    def write_down(self, name: str) -> None:
+        """Add the member's key."""
+        patch = {"data": {name: "has begun"}}
+        asyncio.run(self._kube.merge(CONFIG_MAP, self._namespace, self._name, patch))
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A member, and where its things are.
+
+    Attributes:
+        name: Of the member.
+        settings: etcd's settings as the chart has them; `initial-cluster` names all members.
+        volume: The root of its disk.
+        output: Where the settings that it starts with go.
+        tls: Directory with the certificate by which members may ask each other; None without TLS.
+        client_port: On which members answer clients.
+    """
+
+    name: str
+    settings: Path
+    volume: Path
+    output: Path
+    tls: Path | None
+    client_port: int = 2379
+
+
+def prepare(place: Place, register: Register, sleep: Callable[[float], None] = time.sleep) -> None:
+    """Return once the settings for a safe start are written."""
+    settings = yaml.safe_load(place.settings.read_text())
+    configured = dict(part.split("=", 1) for part in settings["initial-cluster"].split(","))
+    gateway = Gateway(_others(place, configured), place.tls)
+    told = ""
+    while True:
+        try:
+            now = _look(place, configured, register, gateway)
+            step = next_step(now)
+            if isinstance(step, Start):
+                if now.has_data:
+                    _remind(register, place.name)
+                _write(place, settings, step)
+                return
+            why = _do(step, place, configured, register, gateway)
+        except (KubeError, GatewayError) as exc:
+            why = str(exc)
+        if why and why != told:
+            _log.warning("waits", member=place.name, why=why)
+            told = why
+        if why:
+            sleep(AGAIN_S)
+
+
+def _look(place: Place, configured: dict[str, str], register: Register, gateway: Gateway) -> Situation:
+    """Where there is a log nobody is asked: a member must come back while everything else is down."""
+    data = place.volume / "data" / "member" / "wal"
+    has_data = data.is_dir() and any(data.iterdir())
+    has_decided = (place.volume / DECIDED_FILE).exists()
+    if has_data or has_decided:
+        return Situation(place.name, configured, has_data, has_decided, is_known=True, listed=None)
+    is_known = register.is_known(place.name)
+    try:
+        listed = gateway.members()
+    except GatewayError as exc:
+        _log.info("others_silent", error=str(exc))
+        listed = None
+    return Situation(place.name, configured, has_data, has_decided, is_known, listed)
+
+
+def _remind(register: Register, name: str) -> None:
+    """A register that somebody lost learns again who has begun. No reason to hold up a member that has its log."""
+    try:
+        register.write_down(name)
+    except KubeError as exc:
+        _log.warning("not_registered", member=name, error=str(exc))
+
+
+def _do(
+    step: BeginAnew | Forget | TakeIn | Wait,
+    place: Place,
+    configured: dict[str, str],
+    register: Register,
+    gateway: Gateway,
+) -> str:
+    """Take one step; returns what is waited for, if it is."""
+    if isinstance(step, Wait):
+        return step.why
+    _log.info("step", member=place.name, step=str(step))
+    if isinstance(step, Forget):
+        gateway.forget(step.id)
+    elif isinstance(step, TakeIn):
+        gateway.take_in(configured[place.name])
+    else:
+        # Written down outside first, and on the disk only then: a crash between the two leaves a member that has to be
+        # let in by the others, never one that begins twice.
+        register.write_down(place.name)
+        _put(place.volume / DECIDED_FILE, "")
+    return ""
+
+
+def _others(place: Place, configured: dict[str, str]) -> list[str]:
+    """Client URLs of the other members: their peer URLs with the other port."""
+    urls = [url for name, url in configured.items() if name != place.name]
+    return [f"{url.rsplit(':', 1)[0]}:{place.client_port}" for url in urls]
+
+
+def _write(place: Place, settings: dict[str, Any], start: Start) -> None:
+    settings = {
+        **settings,
+        "name": place.name,
+        "initial-cluster": start.initial_cluster,
+        "initial-cluster-state": start.state,
+    }
+    _put(place.output, json.dumps(settings, indent=1))  # JSON is YAML
+    _log.info("starts", member=place.name, state=start.state, initial_cluster=start.initial_cluster)
+
+
+def _put(path: Path, text: str) -> None:
+    """Write a file so that it is there whole, also after a power cut."""
+    partial = path.with_suffix(".partial")
+    with partial.open("w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.rename(path)
+    directory = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def prepare_member(place: Place, namespace: str, register: str) -> None:
+    """As the chart runs it."""
+    kube = Kube()
+    try:
+        prepare(place, ConfigMapRegister(kube, namespace, register))
+    finally:
+        kube.close()

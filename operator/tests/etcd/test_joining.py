@@ -1,0 +1,58 @@
+"""What a starting member of etcd does, for each situation."""
+
+from __future__ import annotations
+
+import pytest
+from seriatim_operator.etcd.joining import BeginAnew, Forget, Member, Situation, Start, Step, TakeIn, Wait, next_step
+
+URLS = {"e-0": "http://e-0:2380", "e-1": "http://e-1:2380", "e-2": "http://e-2:2380"}
+ALL = "e-0=http://e-0:2380,e-1=http://e-1:2380,e-2=http://e-2:2380"
+
+
+def member(number: int, name: str | None = None) -> Member:
+    """As the others list it."""
+    return Member(str(number), f"e-{number}" if name is None else name, (URLS[f"e-{number}"],))
+
+
+def situation(
+    *, data: bool = False, decided: bool = False, known: bool = False, listed: list[Member] | None = None
+) -> Situation:
+    """Of member 1."""
+    return Situation("e-1", URLS, data, decided, known, listed)
+
+
+@pytest.mark.parametrize(
+    ("now", "step"),
+    [
+        (situation(), BeginAnew()),
+        (situation(decided=True, known=True), Start("new", ALL)),
+        (situation(data=True, decided=True, known=True), Start("existing", ALL)),
+        (situation(data=True), Start("existing", ALL)),
+        # The two others of a new cluster were quicker.
+        (situation(listed=[member(0), member(1), member(2)]), BeginAnew()),
+        # The disk is lost.
+        (situation(known=True, listed=[member(0), member(1), member(2)]), Forget("1")),
+        (situation(known=True, listed=[member(0), member(2)]), TakeIn()),
+        (situation(known=True, listed=[member(0), member(1, ""), member(2)]), Start("existing", ALL)),
+        # The cluster grows.
+        (situation(listed=[member(0)]), TakeIn()),
+        (
+            situation(listed=[member(0), member(1, "")]),
+            Start("existing", "e-0=http://e-0:2380,e-1=http://e-1:2380"),
+        ),
+    ],
+)
+def test_each_situation_has_its_step(now: Situation, step: Step) -> None:
+    assert next_step(now) == step
+
+
+def test_a_lost_disk_never_begins_anew_while_the_others_are_silent() -> None:
+    step = next_step(situation(known=True))
+    assert isinstance(step, Wait)
+    assert "it takes a majority" in step.why
+
+
+def test_the_lost_disk_of_an_only_member_is_said_to_be_the_metadata() -> None:
+    step = next_step(Situation("e-0", {"e-0": "http://e-0:2380"}, False, False, True, None))
+    assert isinstance(step, Wait)
+    assert "restore a snapshot" in step.why
