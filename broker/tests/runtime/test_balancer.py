@@ -170,6 +170,19 @@ async def test_a_person_sees_the_plan_and_nothing_moves() -> None:
     assert {head.group for head in look.after} == {"g0", "g1"}
 
 
+async def test_it_says_why_there_is_nothing_to_move() -> None:
+    world = uneven()
+    for partition in range(4):
+        world.put(partition, "g0", partition % 2)
+    world.later(60)
+    assert (await world.balancer.ask(run=False)).reason == "all is even enough: the busiest group is 0% above the mean"
+    world.load = dict.fromkeys(world.load, 0)
+    assert "too little traffic" in (await world.balancer.ask(run=False)).reason
+    world.load[7] = 1_000_000
+    reason = (await world.balancer.ask(run=False)).reason
+    assert reason == "no move would help: the busiest group is 100% above the mean"
+
+
 async def test_it_looks_by_itself_and_spreads_groups_and_masters() -> None:
     world = uneven()
     await run_until(world, lambda: world.counters.balance_moves.get("done", 0) >= 4)

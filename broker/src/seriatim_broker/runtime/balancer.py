@@ -260,7 +260,8 @@ class Balancer:
         weights = sum(share.weight for share in shares)
         if not heads or (weights and sum(head.load for head in heads) / weights <= limits.floor):
             return "; ".join(["there is too little traffic to be worth a move", *reasons])
-        return "; ".join([f"no move would help: the highest load is {self.excess:.0%} above the mean", *reasons])
+        found = "all is even enough" if self.excess <= limits.begin else "no move would help"
+        return "; ".join([f"{found}: the busiest group is {self.excess:.0%} above the mean", *reasons])
 
     # ---- moving ----
 
