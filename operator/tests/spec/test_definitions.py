@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 from seriatim_operator.spec import KINDS, Resource
-from seriatim_operator.spec.crd.definition import SCHEMA_HASH, SIZE_BYTES_MAX, definition, definition_name
+from seriatim_operator.spec.crd.definition import SCHEMA_HASH, SIZE_BYTES_MAX, _hash_of, definition, definition_name
 from seriatim_operator.spec.crd.files import stale_definitions, write_definitions
 
 from ..api_server import ROOT, ApiServer
@@ -39,6 +39,16 @@ def test_the_hash_names_the_schema(kind: type[Resource]) -> None:
     hashes = {one.KIND: definition(one)["metadata"]["annotations"][SCHEMA_HASH] for one in KINDS}
     assert hashes[kind.KIND] == definition(kind)["metadata"]["annotations"][SCHEMA_HASH]
     assert len(set(hashes.values())) == len(KINDS)
+
+
+def test_the_hash_is_of_what_the_api_server_checks() -> None:
+    body = definition(KINDS[0])["spec"]
+    words = json.loads(json.dumps(body).replace("Broker groups", "Groups of brokers"))
+    assert words != body
+    assert _hash_of(words) == _hash_of(body)
+    checks = json.loads(json.dumps(body).replace('"maximum": 1000', '"maximum": 1001'))
+    assert checks != body
+    assert _hash_of(checks) != _hash_of(body)
 
 
 @by_kind

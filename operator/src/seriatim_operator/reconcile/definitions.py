@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+import structlog
+
 from ..cluster.kinds import CRD
 from ..cluster.kube import Api, KubeError
 from ..spec import KINDS
@@ -20,6 +22,8 @@ LOOK_S: Final = 600.0
 
 REASON: Final = "DefinitionOutdated"
 _FORBIDDEN: Final = 403
+
+_log = structlog.get_logger(__name__)
 
 
 class Definitions:
@@ -50,9 +54,8 @@ class Definitions:
             try:
                 found = await self._api.get(CRD, None, definition_name(kind))
             except KubeError as exc:
-                if exc.status == _FORBIDDEN:
-                    return []
-                raise
+                _log.info("definitions_not_read", error=str(exc))
+                return [] if exc.status == _FORBIDDEN else self._found
             if found is not None and (found["metadata"].get("annotations") or {}).get(SCHEMA_HASH) != schema_hash(kind):
                 others.append(kind.KIND)
         if not others:
