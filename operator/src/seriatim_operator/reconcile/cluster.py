@@ -52,6 +52,7 @@ from ..spec.base import Resource, Status
 from ..spec.cluster import BrokerCluster
 from ..status.cluster import broker_status, cluster_status, group_status
 from .cache import Cache
+from .definitions import Definitions
 from .observe import FromApi, FromCache, Source, ask_gate, ask_members, observe
 from .secrets import Certificates, ensure_certificates
 
@@ -101,6 +102,7 @@ class ClusterReconciler:
         self._applied: dict[tuple[str, str, str], tuple[str, float]] = {}
         self._certificates: dict[tuple[str, str], tuple[str, float, Certificates]] = {}
         self._cluster_ids: dict[tuple[str, str], str] = {}
+        self._definitions = Definitions(api)
 
     def brokers_of(self, namespace: str, name: str) -> Brokers:
         """The brokers of a cluster; others of the operator call them too."""
@@ -136,7 +138,7 @@ class ClusterReconciler:
             observed, plan, make = await self._plan(FromApi(self._api), brokers, namespace, name)
         if observed is None or make is None:
             return None
-        plan.problems += problems
+        plan.problems += [*problems, *await self._definitions.problems()]
         done = await self._do(observed, plan, make, brokers)
         await self._learn_id(brokers, observed)
         await self._report(observed, plan, make)
