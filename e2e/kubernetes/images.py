@@ -5,8 +5,9 @@ Their tag is a fingerprint of the sources, so a node never runs something else u
 
 from __future__ import annotations
 
+import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -21,7 +22,9 @@ SUFFIXES: Final = (".py", ".lock", ".toml", "Dockerfile", ".json", ".typed")
 OUTPUT: Final = ROOT / ".local" / "e2e-images"
 REGISTRY: Final = "seriatim.dev"
 BUILD_S: Final = 1800.0
-NAMES: Final = ("broker", "operator", "tools", "etcd")
+NAMES: Final = ("broker", "operator", "tools")
+ETCD_TAG: Final = "e2e"
+"""Of etcd's image: it is made from binaries that do not change with our sources."""
 
 
 def ensure(cluster: Cluster, say: Callable[[str], None], revision: str = "") -> Images:
@@ -39,13 +42,11 @@ def ensure(cluster: Cluster, say: Callable[[str], None], revision: str = "") -> 
     archives = [OUTPUT / tag / f"{name}.tar" for name in NAMES]
     if not all(archive.exists() for archive in archives):
         say(f"building images {tag} (about two minutes)")
-        base_image.ensure_base_image(cache_directory())
-        argv: list[str | Path] = [
-            sys.executable, "-m", "images.build", *NAMES,
-            f"--base-image={BASE_IMAGE}", f"--tag={tag}", f"--output={OUTPUT / tag}",
-        ]  # fmt: skip
-        argv += [f"--revision={revision}"] if revision else []
-        run(argv, cwd=ROOT, timeout_s=BUILD_S)
+        _build(NAMES, tag, [f"--revision={revision}"] if revision else [])
+        _forget_others(tag)
+    archives.append(OUTPUT / ETCD_TAG / "etcd.tar")
+    if not archives[-1].exists():
+        _build(("etcd",), ETCD_TAG, [])
     for archive in archives:
         named = archive.with_name(f"e2e-{archive.name}")
         if not named.exists():
@@ -54,9 +55,25 @@ def ensure(cluster: Cluster, say: Callable[[str], None], revision: str = "") -> 
     return of_tag(tag)
 
 
+def _build(names: Sequence[str], tag: str, options: Sequence[str]) -> None:
+    base_image.ensure_base_image(cache_directory())
+    argv: list[str | Path] = [
+        sys.executable, "-m", "images.build", *names,
+        f"--base-image={BASE_IMAGE}", f"--tag={tag}", f"--output={OUTPUT / tag}", *options,
+    ]  # fmt: skip
+    run(argv, cwd=ROOT, timeout_s=BUILD_S)
+
+
+def _forget_others(tag: str) -> None:
+    """Remove archives of sources that are no more: each set takes half a gigabyte."""
+    for directory in OUTPUT.iterdir():
+        if directory.name not in (tag, ETCD_TAG):
+            shutil.rmtree(directory, ignore_errors=True)
+
+
 def of_tag(tag: str) -> Images:
     """Images that somebody has loaded under this tag."""
-    return Images(tag, f"{REGISTRY}/etcd:{tag}")
+    return Images(tag, f"{REGISTRY}/etcd:{ETCD_TAG}")
 
 
 def fingerprint() -> str:
