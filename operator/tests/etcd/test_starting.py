@@ -85,9 +85,7 @@ class Members:
             settings = {
                 "data-dir": str(root / "volume" / "data"),
                 "listen-client-urls": f"http://{host}:24379",
-                "advertise-client-urls": f"http://{host}:24379",
                 "listen-peer-urls": f"http://{host}:24380",
-                "initial-advertise-peer-urls": f"http://{host}:24380",
                 "initial-cluster": ",".join(f"e-{i}=http://127.0.9.{i + 1}:24380" for i in range(3)),
                 "initial-cluster-token": "test",
                 "unsafe-no-fsync": True,

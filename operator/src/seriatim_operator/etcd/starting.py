@@ -92,7 +92,7 @@ def prepare(place: Place, register: Register, sleep: Callable[[float], None] = t
             if isinstance(step, Start):
                 if now.has_data:
                     _remind(register, place.name)
-                _write(place, settings, step)
+                _write(place, settings, now.peer_url, step)
                 return
             why = _do(step, place, configured, register, gateway)
         except (KubeError, GatewayError) as exc:
@@ -152,15 +152,20 @@ def _do(
 
 
 def _others(place: Place, configured: dict[str, str]) -> list[str]:
-    """Client URLs of the other members: their peer URLs with the other port."""
-    urls = [url for name, url in configured.items() if name != place.name]
-    return [f"{url.rsplit(':', 1)[0]}:{place.client_port}" for url in urls]
+    """Client URLs of the other members."""
+    return [_client_url(place, url) for name, url in configured.items() if name != place.name]
 
 
-def _write(place: Place, settings: dict[str, Any], start: Start) -> None:
+def _client_url(place: Place, peer_url: str) -> str:
+    return f"{peer_url.rsplit(':', 1)[0]}:{place.client_port}"
+
+
+def _write(place: Place, settings: dict[str, Any], peer_url: str, start: Start) -> None:
     settings = {
         **settings,
         "name": place.name,
+        "initial-advertise-peer-urls": peer_url,
+        "advertise-client-urls": _client_url(place, peer_url),
         "initial-cluster": start.initial_cluster,
         "initial-cluster-state": start.state,
     }
