@@ -146,10 +146,25 @@ class Broker:
         self._server: grpc.aio.Server | None = None
         self._duties: asyncio.Task[None] | None = None
         self._is_assembled = False
+        self._is_joining = False
         self._is_serving = False
         self.counters = Counters()
 
     # ---- start ------------------------------------------------------------------------------------------
+
+    def open_certificates(self) -> None:
+        """Read the files of TLS, if there are any; `start` does it otherwise.
+
+        Raises:
+            SeriatimError: They cannot be used; the text says why and what to do.
+        """
+        if self.settings.tls_files is None or self.tls is not None:
+            return
+        try:
+            self.tls = open_source(self.settings.tls_files, self.settings.broker)
+        except BaseException as exc:
+            self._status.failed(exc)
+            raise
 
     async def start(self) -> None:
         """Join the cluster and serve.
@@ -166,8 +181,7 @@ class Broker:
 
     async def _start(self) -> None:
         settings = self.settings
-        if settings.tls_files is not None:
-            self.tls = open_source(settings.tls_files, settings.broker)
+        self.open_certificates()
         self._transport: Transport = TlsTransport(self.tls) if self.tls is not None else PLAIN
         place = Place(
             settings.cluster,
@@ -177,6 +191,7 @@ class Broker:
             settings.replace_disk,
             settings.replace_disk_of,
         )
+        self._is_joining = True
         try:
             self.identity = await join(
                 self._coordinator, self._keys, place, self._open_disk, boot_id(), deadline_s=settings.join_deadline_s
@@ -185,6 +200,8 @@ class Broker:
             addresses = ", ".join(settings.coordinator)
             why = await self._coordinator.trouble() or "is it running?"
             raise PreconditionError(f"the coordinator at {addresses} did not answer; {why}") from exc
+        finally:
+            self._is_joining = False
         self._status.joined(self.identity)
         self._open_storage()
         self._assemble()
@@ -324,6 +341,8 @@ class Broker:
 
     def not_ready(self) -> str:
         """Why this broker is not ready; empty if it is: admitted and serving."""
+        if self._is_joining:
+            return f"{self.settings.broker} waits for the coordinator at {', '.join(self.settings.coordinator)}"
         if not self._is_serving:
             return f"{self.settings.broker} is not serving"
         if not self._core.ready:

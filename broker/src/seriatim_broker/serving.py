@@ -75,8 +75,15 @@ def run_standalone(data: Path, listen: str, admin_listen: str, log_level: str) -
 async def _broker(settings: BrokerSettings) -> None:
     exposition = Exposition()
     running = Broker(settings, exposition)
-    await running.start()
-    await _serve_until_stopped([running], settings.admin_listen, exposition)
+    running.open_certificates()
+    # Before the start, so that one that waits for the coordinator can be asked what it waits for.
+    admin = await serve_admin(settings.admin_listen, exposition, [running])
+    try:
+        await running.start()
+        await _serve_until_stopped([running])
+    finally:
+        if admin is not None:
+            await admin.close()
 
 
 async def _coordinator(data: Path, listen: str, tls: TlsSource | None) -> None:
@@ -97,6 +104,7 @@ async def _standalone(data: Path, host: str, port: int, admin_listen: str) -> No
     )
     running = await serve(data / "coordinator", f"{host}:{port + 2}")
     brokers: list[Broker] = []
+    admin = None
     exposition = Exposition()
     try:
         for slot in range(2):
@@ -117,19 +125,20 @@ async def _standalone(data: Path, host: str, port: int, admin_listen: str) -> No
             await member.start()
             brokers.append(member)
         click.echo(f"seriatim standalone: serving on {host}:{port} and {host}:{port + 1}", err=True)
-        await _serve_until_stopped(brokers, admin_listen, exposition)
+        admin = await serve_admin(admin_listen, exposition, brokers)
+        await _serve_until_stopped(brokers)
     finally:
         for member in brokers:
             await member.stop()
+        if admin is not None:
+            await admin.close()
         await running.stop()
 
 
-async def _serve_until_stopped(brokers: list[Broker], admin_listen: str, exposition: Exposition) -> None:
-    admin = None
+async def _serve_until_stopped(brokers: list[Broker]) -> None:
     stop = asyncio.create_task(_stop_signal(), name="stop signal")
     waits = [asyncio.create_task(member.wait(), name=f"wait {member.settings.broker}") for member in brokers]
     try:
-        admin = await serve_admin(admin_listen, exposition, brokers)
         settle_objects()
         await asyncio.wait([stop, *waits], return_when=asyncio.FIRST_COMPLETED)
         for wait in waits:
@@ -141,8 +150,6 @@ async def _serve_until_stopped(brokers: list[Broker], admin_listen: str, exposit
         await asyncio.gather(stop, *waits, return_exceptions=True)
         for member in brokers:
             await member.stop()
-        if admin is not None:
-            await admin.close()
 
 
 async def _stop_signal() -> None:

@@ -17,9 +17,9 @@ import pytest_asyncio
 from seriatim_api import errors
 from seriatim_api.ids import make_offset
 from seriatim_api.status import from_status
-from seriatim_api.v1 import broker_pb2, records_pb2
+from seriatim_api.v1 import broker_pb2, operations_pb2, operations_pb2_grpc, records_pb2
 
-from .cluster import Cluster, running_cluster
+from .cluster import READY_DEADLINE_S, Cluster, running_cluster
 from .wire import Admin, Consumer, Producer, refusal
 
 
@@ -252,6 +252,29 @@ async def test_a_group_is_made_before_anybody_joins_and_forgotten_when_nobody_is
 
 
 @shared
+async def test_masters_say_what_they_took_and_any_broker_tells_the_plan(cluster: Cluster) -> None:
+    async with Admin(any_address(cluster)) as admin:
+        partition = (await admin.create("traffic")).partition_ids[0]
+        route = await admin.route(partition)
+        async with Producer(route.master_address) as producer:
+            for at in range(3):
+                assert not (await producer.append(partition, at, [b"x" * 100], starts=at == 0)).HasField("error")
+        async with grpc.aio.insecure_channel(route.master_address) as channel:
+            master = operations_pb2_grpc.BalancingStub(channel)
+            told = await master.MeasureTraffic(operations_pb2.MeasureTrafficRequest(), timeout=20)
+        (row,) = [row for row in told.partitions if row.partition_id == partition]
+        assert row.batches == 3
+        assert row.bytes > 3 * (100 + 192)
+        for address in cluster.addresses.values():
+            async with grpc.aio.insecure_channel(address) as channel:
+                plan = await operations_pb2_grpc.BalancingStub(channel).Balance(
+                    operations_pb2.BalanceRequest(run=True), timeout=20
+                )
+            assert not plan.moves
+            assert plan.reason
+
+
+@shared
 async def test_metrics_and_health(cluster: Cluster) -> None:
     name = next(iter(cluster.brokers))
     assert await cluster.get(name, "/healthz") == (200, "live\n")
@@ -337,3 +360,19 @@ async def test_disks_that_are_not_the_slots_are_refused(tmp_path: Path) -> None:
         cluster.brokers["g0-1"] = replacement
         await replacement.start()
         await cluster.ready("g0-1")
+
+
+async def test_a_broker_that_waits_for_the_coordinator_says_so_when_it_is_asked(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, 1)
+    broker = cluster.brokers["g0-0"]
+    try:
+        await broker.start()
+        async with asyncio.timeout(READY_DEADLINE_S):
+            while (told := await cluster.get("g0-0", "/readyz"))[0] == 0:
+                await asyncio.sleep(0.05)  # there is nothing to wait on but the port itself
+        assert told == (503, f"g0-0 waits for the coordinator at {cluster.coordinator_address}\n")
+        assert (await cluster.get("g0-0", "/healthz"))[0] == 200
+        await cluster.coordinator.start()
+        await cluster.ready("g0-0")
+    finally:
+        await cluster.stop()

@@ -35,6 +35,7 @@ def test_file_says_where_everything_is() -> None:
         "listen": "0.0.0.0:7100",
         "admin_listen": "0.0.0.0:7101",
         "coordinator": ["etcd-0:2379", "etcd-1:2379"],
+        "join_deadline_s": 86_400.0,
         "tls_ca": "/etc/seriatim/tls/ca.crt",
         "tls_cert": "/etc/seriatim/tls/tls.crt",
         "tls_key": "/etc/seriatim/tls/tls.key",

@@ -68,6 +68,7 @@ class PodView:
         is_over: The pod itself has ended (evicted by its kubelet, say) and will not run again.
         ended: Ends of its container that the kubelet still reports, the newest last.
         is_running: The container runs now, ready or not.
+        says: Why it is not ready, in the broker's own words; empty if it was not asked, or said nothing.
     """
 
     name: str
@@ -86,6 +87,7 @@ class PodView:
     restarts: int
     waiting: str
     ended: tuple[Ended, ...]
+    says: str = ""
 
     @property
     def broker(self) -> str:

@@ -22,7 +22,7 @@ from seriatim_api.errors import SeriatimError
 from seriatim_api.v1 import records_pb2
 
 from ..cluster import pki
-from ..cluster.brokers import Brokers
+from ..cluster.brokers import Brokers, Credentials
 from ..cluster.kinds import BROKER, BROKER_CLUSTER, BROKER_GROUP, CLAIM, POD, Kind, kind_of
 from ..cluster.kube import Api, ConflictError, InvalidError, KubeError
 from ..plan.actions import (
@@ -53,7 +53,7 @@ from ..spec.cluster import BrokerCluster
 from ..status.cluster import broker_status, cluster_status, group_status
 from .cache import Cache
 from .definitions import Definitions
-from .observe import FromApi, FromCache, Source, ask_gate, ask_members, observe
+from .observe import FromApi, FromCache, Source, ask_gate, ask_members, ask_the_unready, observe
 from .secrets import Certificates, ensure_certificates
 
 REAPPLY_S = 600.0
@@ -152,6 +152,7 @@ class ClusterReconciler:
         if observed is None:
             return None, Plan(), None
         make = self._make_children(observed.cluster)
+        observed = await ask_the_unready(observed, self._credentials_of(namespace, name))
         result = Plan()
         for _ in range(QUESTIONS_MAX):
             try:
@@ -325,6 +326,10 @@ class ClusterReconciler:
         look_s = min(CERTIFICATES_S, certificates.next_look_s or CERTIFICATES_S)
         self._certificates[key] = (said, time.monotonic() + max(1.0, look_s), certificates)
         return certificates
+
+    def _credentials_of(self, namespace: str, name: str) -> Credentials | None:
+        held = self._certificates.get((namespace, name))
+        return held[2].credentials if held is not None else None
 
     def _reach(self, brokers: Brokers, namespace: str, name: str, certificates: Certificates) -> None:
         """Tell the brokers' client where they are: running pods, by address."""

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
 import structlog
 from seriatim_api.errors import SeriatimError
 from seriatim_api.v1 import operations_pb2, records_pb2
 
-from ..cluster.brokers import Brokers
+from ..cluster.brokers import Brokers, Credentials
 from ..cluster.kinds import BROKER, BROKER_CLUSTER, BROKER_GROUP, CLAIM, NODE, POD, STORAGE_CLASS, VOLUME, Kind
 from ..cluster.kube import Api, KubeError
+from ..cluster.readiness import why_not_ready
 from ..plan.observed import (
     ClassView,
     GateView,
@@ -34,6 +36,9 @@ from .cache import Cache
 
 Manifest = dict[str, Any]
 _View = TypeVar("_View")
+
+UNREADY_ASKED_MAX = 16
+"""Brokers asked in one look: the first few tell what is wrong with all."""
 
 _log = structlog.get_logger(__name__)
 
@@ -126,6 +131,14 @@ async def ask_members(brokers: Brokers, *, counts: bool) -> dict[str, GroupView]
     except SeriatimError as exc:
         _log.info("brokers_silent", cluster=brokers.cluster, error=str(exc))
         return None
+
+
+async def ask_the_unready(observed: Observed, credentials: Credentials | None) -> Observed:
+    """With what the brokers say that run and are not ready."""
+    asked = [pod for pod in observed.pods.values() if pod.is_running and not pod.is_ready and pod.ip]
+    says = await asyncio.gather(*(why_not_ready(pod.ip, credentials) for pod in asked[:UNREADY_ASKED_MAX]))
+    told = {pod.name: replace(pod, says=text) for pod, text in zip(asked, says, strict=False)}
+    return replace(observed, pods={**observed.pods, **told}) if told else observed
 
 
 async def ask_gate(brokers: Brokers, broker: str) -> GateView:

@@ -27,6 +27,9 @@ from .settings import parse_settings
 
 HASH_LENGTH = 16
 
+JOIN_DEADLINE_S = 86_400.0
+"""A broker that cannot reach etcd waits, and says so when it is asked whether it is ready; it does not crash."""
+
 
 def broker_toml(cluster: BrokerCluster) -> str:
     """What all brokers of a cluster are told; what differs between them is in their environment.
@@ -41,6 +44,7 @@ def broker_toml(cluster: BrokerCluster) -> str:
         "listen": f"0.0.0.0:{BROKER_PORT}",
         "admin_listen": f"0.0.0.0:{ADMIN_PORT}",
         "coordinator": list(spec.etcd.endpoints),
+        "join_deadline_s": JOIN_DEADLINE_S,
         **parse_settings(spec.settings),
     }
     if spec.tls.enabled:

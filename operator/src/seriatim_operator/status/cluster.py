@@ -33,6 +33,10 @@ def time_of(now_s: float) -> datetime:
     return datetime.fromtimestamp(int(now_s), UTC)
 
 
+WAITS_FOR_COORDINATOR = "waits for the coordinator"
+"""How a broker says that it cannot reach etcd (`Broker.not_ready`)."""
+
+
 # ---- brokers --------------------------------------------------------------------------------------------
 
 
@@ -87,7 +91,7 @@ def _broker_facts(
     elif refusal is not None:
         ready = Fact("Ready", "False", "Refused", refusal.text)
     elif pod is not None and pod.is_running:
-        ready = Fact("Ready", "False", "Starting")
+        ready = Fact("Ready", "False", "Starting", pod.says)
     else:
         waiting = f"the kubelet says {pod.waiting}" if pod is not None and pod.waiting else ""
         ready = Fact("Ready", "False", "NotRunning", waiting)
@@ -272,9 +276,27 @@ def _degraded(observed: Observed, plan: Plan, all_ready: bool) -> Fact:
     if gone:
         return Fact("Degraded", "True", "NodeGone", f"the machine of {', '.join(gone)} is gone")
     started = observed.cluster.status.is_true("Ready") or observed.cluster.status.cluster_id
+    waiting = [pod.says for pod in observed.pods.values() if WAITS_FOR_COORDINATOR in pod.says]
+    if waiting and not all_ready:
+        remedy = "see whether etcd runs, whether spec.etcd.endpoints are right, and who may reach it"
+        return Fact("Degraded", "True", "EtcdUnreachable", f"{waiting[0]}: {remedy}")
     if not all_ready and started:
         away = [b.name for b in observed.all_holders() if not ((p := observed.pods.get(b.name)) and p.is_ready)]
         leaving = [name for name, brokers in leaving_members(observed).items() if brokers]
         note = f"{', '.join(away) or 'members are missing'}" + (f" (cordoned: {', '.join(leaving)})" if leaving else "")
         return Fact("Degraded", "True", "MembersAway", note)
+    alone = _machine_that_holds_all(observed)
+    if alone:
+        note = f"the loss of {alone} would leave no whole group: add groups, or nodes to spread them over"
+        return Fact("Degraded", "False", "OneMachineHoldsAll", note)
     return Fact("Degraded", "False", "Healthy")
+
+
+def _machine_that_holds_all(observed: Observed) -> str:
+    """A node whose loss would take a member of every group; empty if there is none."""
+    groups_on: dict[str, set[str]] = {}
+    for pod in observed.pods.values():
+        if pod.node:
+            groups_on.setdefault(pod.node, set()).add(pod.group)
+    wanted = set(observed.wanted_groups)
+    return next((node for node, groups in sorted(groups_on.items()) if wanted and wanted <= groups), "")
