@@ -368,7 +368,7 @@ async def test_a_broker_that_waits_for_the_coordinator_says_so_when_it_is_asked(
     try:
         await broker.start()
         async with asyncio.timeout(READY_DEADLINE_S):
-            while (told := await cluster.get("g0-0", "/readyz"))[0] == 0:
+            while (told := await cluster.get("g0-0", "/readyz"))[0] == 0:  # noqa: ASYNC110 - of another process
                 await asyncio.sleep(0.05)  # there is nothing to wait on but the port itself
         assert told == (503, f"g0-0 waits for the coordinator at {cluster.coordinator_address}\n")
         assert (await cluster.get("g0-0", "/healthz"))[0] == 200
