@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import grpc
 import grpc.aio
 import pytest
 from seriatim_api.errors import UnavailableError
@@ -16,12 +17,14 @@ from seriatim_operator.cluster.brokers import Brokers
 
 
 class Admin(broker_pb2_grpc.AdminServicer):
-    """Tells one topic, and then says that it is there as long as it is not frozen."""
+    """Tells one topic, and then says that it is there as long as it is not frozen; an older one is asked."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, is_older: bool = False) -> None:
         self.name = name
+        self.is_older = is_older
         self.is_frozen = False
         self.watches = 0
+        self.questions = 0
 
     async def WatchTopics(self, _request: Any, _context: Any) -> AsyncIterator[broker_pb2.WatchTopicsResponse]:  # noqa: N802
         self.watches += 1
@@ -31,8 +34,17 @@ class Admin(broker_pb2_grpc.AdminServicer):
             yield first
         while True:
             await asyncio.sleep(0.02)
-            if not self.is_frozen:
+            if self.is_older and self.questions >= 3:
+                yield broker_pb2.WatchTopicsResponse(deleted=[self.name])
+            elif not self.is_frozen and not self.is_older:
                 yield broker_pb2.WatchTopicsResponse()
+
+    async def DescribeGroup(self, request: broker_pb2.DescribeGroupRequest, context: Any) -> None:  # noqa: N802
+        assert not request.group, "what every broker refuses"
+        self.questions += 1
+        if self.is_frozen:
+            await asyncio.Event().wait()
+        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "no name")
 
 
 @asynccontextmanager
@@ -53,6 +65,7 @@ async def served(*admins: Admin) -> AsyncIterator[list[str]]:
 
 async def test_a_quiet_stream_goes_on_and_a_frozen_broker_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "WATCH_SILENCE_S", 0.3)
+    monkeypatch.setattr(module, "ATTEMPT_S", 0.3)
     one, other = Admin("one"), Admin("other")
     brokers = Brokers("orders", lambda: 1)
     async with served(one, other) as addresses:
@@ -72,6 +85,21 @@ async def test_a_quiet_stream_goes_on_and_a_frozen_broker_is_left(monkeypatch: p
             break
         await brokers.close()
     assert (one.watches, other.watches) == (1, 1)
+
+
+async def test_an_older_broker_that_says_nothing_in_between_is_asked_and_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "WATCH_SILENCE_S", 0.05)
+    older = Admin("older", is_older=True)
+    brokers = Brokers("orders", lambda: 1)
+    async with served(older) as addresses:
+        brokers.reach(addresses, None)
+        stream = brokers.watch_topics()
+        assert (await anext(stream)).changed[0].topic.name == "older"
+        assert list((await anext(stream)).deleted) == ["older"]
+        await stream.aclose()  # type: ignore[attr-defined]
+        await brokers.close()
+    assert older.watches == 1
+    assert older.questions >= 3
 
 
 async def test_a_broker_that_is_not_there_is_asked_last() -> None:

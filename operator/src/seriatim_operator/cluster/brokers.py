@@ -25,7 +25,7 @@ ATTEMPT_S = 2.0
 """For one broker's answer where another may be asked: a frozen one costs that much."""
 
 WATCH_SILENCE_S = 10.0
-"""A broker says every three seconds that it is still there."""
+"""Brokers say every three seconds that they are still there; one that does not is asked."""
 
 CALL_S = 8.0
 PAUSE_S = 0.1
@@ -173,20 +173,39 @@ class Brokers:
         address = self._in_turn()[0]
         stub = broker_pb2_grpc.AdminStub(self._channel(address))  # type: ignore[no-untyped-call]
         call = stub.WatchTopics(broker_pb2.WatchTopicsRequest(), metadata=self._metadata())
+        reading = asyncio.ensure_future(call.read())
         try:
-            while (response := await asyncio.wait_for(call.read(), WATCH_SILENCE_S)) is not grpc.aio.EOF:
+            while True:
+                done, _ = await asyncio.wait([reading], timeout=WATCH_SILENCE_S)
+                if not done:
+                    if await self._is_there(address):
+                        continue
+                    raise UnavailableError(f"{address} tells nothing of its topics, and does not answer")
+                response = reading.result()
+                if response is grpc.aio.EOF:
+                    raise UnavailableError(f"{address} ended the watch")
                 self._good = address
                 yield response
+                reading = asyncio.ensure_future(call.read())
         except grpc.aio.AioRpcError as exc:
             self._forget(address)
             raise _error(exc) from exc
-        except TimeoutError as exc:
+        except UnavailableError:
             self._forget(address)
-            raise UnavailableError(f"{address} tells nothing of its topics") from exc
+            raise
         finally:
             call.cancel()
-        self._forget(address)
-        raise UnavailableError(f"{address} ended the watch")
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+
+    async def _is_there(self, address: str) -> bool:
+        """Whether a broker answers at all, asked for what it refuses at once: an older one says nothing in between."""
+        stub = broker_pb2_grpc.AdminStub(self._channel(address))  # type: ignore[no-untyped-call]
+        try:
+            await stub.DescribeGroup(broker_pb2.DescribeGroupRequest(), timeout=ATTEMPT_S, metadata=self._metadata())
+        except grpc.aio.AioRpcError as exc:
+            return not isinstance(_error(exc), UnavailableError)
+        return True
 
     async def create_consumer_group(self, topic: str, group: str, start: broker_pb2.StartPosition.ValueType) -> bool:
         """Write a group's cursors before anybody joins; False if it was there."""
