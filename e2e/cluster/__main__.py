@@ -80,6 +80,7 @@ def _dispatch(arguments: argparse.Namespace) -> int:
             programs.build_all(layout.bin, say)
         case "check":
             lifecycle.check()
+            say("this machine can")
         case "base-image":
             lifecycle.make_base_image()
         case "images":

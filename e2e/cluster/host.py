@@ -13,7 +13,7 @@ from e2e.cluster.cgroups import MOUNTS, hierarchies
 from e2e.cluster.errors import ClusterError, MachineError
 from e2e.cluster.layout import Layout
 from e2e.cluster.programs import ALL, etcd, is_built
-from e2e.cluster.running import run
+from e2e.cluster.running import run, succeeds
 
 TOOLS: Final = {
     "containerd": "containerd",
@@ -45,15 +45,36 @@ def check_machine(layout: Layout) -> None:
         raise MachineError("the cluster's nodes are cgroups and network namespaces of Linux; use KUBECONFIG here")
     if os.geteuid() != 0:
         raise MachineError("nodes need root (network, mounts, cgroups): run as root, or use KUBECONFIG")
-    if not hierarchies(MOUNTS.read_text()):
-        raise MachineError("no cgroup hierarchy is mounted below /sys/fs/cgroup")
+    cgroups = hierarchies(MOUNTS.read_text())
+    if not cgroups or not all(os.access(path, os.W_OK) for path in cgroups):
+        raise MachineError(
+            "cgroups are not mounted below /sys/fs/cgroup, or cannot be made there (a container that is"
+            " not privileged?)"
+        )
+    if shutil.which("unshare") is not None and not succeeds(["unshare", "--mount", "--", "true"]):
+        raise MachineError("mount namespaces cannot be made here (a container that is not privileged?)")
     if "overlay" not in Path("/proc/filesystems").read_text() and not _can_load("overlay"):
         raise MachineError("the kernel has no overlay file system, which containers' images need")
+    if shutil.which("iptables") is not None:  # else it is installed first
+        check_network()
     unbuilt = [module.name for module in ALL if not is_built(module, layout.bin)]
     if not etcd().is_file():
         unbuilt.append("etcd")
     if unbuilt and shutil.which("go") is None:
         raise MachineError(f"to build {', '.join(unbuilt)}, Go (1.26 or newer) is needed: https://go.dev/dl/")
+
+
+def check_network() -> None:
+    """Refuse a kernel in which Services cannot work.
+
+    Raises:
+        MachineError: iptables has no `nat` or `raw` table.
+    """
+    for table in ("nat", "raw"):
+        try:
+            run(["iptables", "-w", "-t", table, "-n", "-L"])
+        except ClusterError as error:
+            raise MachineError(f"iptables has no {table} table, which Services and faults need: {error}") from error
 
 
 def missing_packages() -> list[str]:
@@ -88,19 +109,6 @@ def install_packages(say: Callable[[str], None]) -> None:
         run(argv, environment=environment, timeout_s=1200)
     except ClusterError as error:
         raise MachineError(f"the Debian packages {', '.join(missing)} cannot be installed: {error}") from error
-
-
-def check_network() -> None:
-    """Refuse a kernel in which Services cannot work.
-
-    Raises:
-        MachineError: iptables has no `nat` or `raw` table.
-    """
-    for table in ("nat", "raw"):
-        try:
-            run(["iptables", "-w", "-t", table, "-n", "-L"])
-        except ClusterError as error:
-            raise MachineError(f"iptables has no {table} table, which Services and faults need: {error}") from error
 
 
 def _can_load(module: str) -> bool:

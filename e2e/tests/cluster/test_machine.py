@@ -33,9 +33,30 @@ def test_without_root_it_says_so_and_exits_with_three(
 
 def test_without_go_and_programs_it_names_what_is_to_be_built(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(os, "access", lambda *_: True)
+    monkeypatch.setattr(host, "hierarchies", lambda _: [Path("/sys/fs/cgroup")])
+    monkeypatch.setattr(host, "_can_load", lambda _: True)
     monkeypatch.setattr(shutil, "which", lambda _: None)
     with pytest.raises(MachineError, match=r"kubernetes, helm, coredns.*Go .* is needed"):
         host.check_machine(layout)
+
+
+def test_a_container_without_rights_is_told_apart_from_a_machine(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with pytest.raises(MachineError, match="not privileged"):
+        host.check_machine(layout)
+
+
+def test_a_kernel_without_a_table_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    iptables = tmp_path / "iptables"
+    iptables.write_text('#!/bin/sh\nfor word; do [ "$word" = raw ] && { echo "no table" >&2; exit 3; }; done; exit 0\n')
+    iptables.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    with pytest.raises(MachineError, match="no raw table"):
+        host.check_network()
 
 
 def test_what_is_missing_is_named_by_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
