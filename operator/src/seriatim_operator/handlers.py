@@ -15,6 +15,7 @@ from typing import Any
 
 import kopf
 import structlog
+from seriatim_api.errors import StaleOperatorError
 
 from .cluster.kinds import API_VERSION, BROKER_CLUSTER, CLAIM, NODE, OWN, POD, Kind
 from .cluster.kube import Kube, KubeError
@@ -22,7 +23,7 @@ from .cluster.lease import Leadership, LeaseLostError
 from .probes import Probes
 from .reconcile.cache import Cache
 from .reconcile.cluster import ClusterReconciler
-from .reconcile.dispatch import ClusterKey, TopicsKey, keys_of
+from .reconcile.dispatch import ClusterKey, ConsumerGroupsKey, TopicsKey, keys_of
 from .reconcile.queue import WorkQueue
 from .reconcile.topics import TopicsReconciler
 from .resources.cluster_children import ClusterChildren
@@ -196,9 +197,10 @@ class Operator:
         try:
             if isinstance(key, ClusterKey):
                 return await self._clusters.reconcile(key.namespace, key.name)
-            assert isinstance(key, TopicsKey), key
-            return await self._topics.reconcile(key.namespace, key.name)
-        except LeaseLostError as exc:
+            assert isinstance(key, TopicsKey | ConsumerGroupsKey), key
+            return await self._topics.reconcile(key)
+        except (LeaseLostError, StaleOperatorError) as exc:
+            _log.error("another_operator_acts", error=str(exc))
             raise SystemExit(EXIT_STATUS_LEASE_LOST) from exc
 
 

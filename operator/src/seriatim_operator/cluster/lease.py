@@ -1,7 +1,9 @@
 """One operator at a time: a Lease of `coordination.k8s.io`, and its epoch.
 
-The holder renews the Lease; whoever finds it not renewed for its whole duration takes it and raises `leaseTransitions`,
-which is the epoch that goes to the brokers with every call. A holder that cannot renew stops acting before the duration
+The holder renews the Lease; whoever finds it not renewed for its whole duration takes it under a higher epoch, which
+goes to the brokers with every call. The epoch is the time of the take-over in seconds, or one more than the last if that is
+not higher: brokers remember the highest that they saw, and a Lease that was deleted with an installation must not begin
+again below it. A holder that cannot renew stops acting before the duration
 is over, counted from before its last renewal was sent, on the monotonic clock: its process ends, so that nothing it had
 in hand is finished under a lost Lease.
 """
@@ -22,6 +24,9 @@ from .kube import ConflictError, Kube, KubeError, Manifest
 DURATION_S = 15
 RENEW_DEADLINE_S = 10.0
 RETRY_S = 2.0
+
+ANNOTATION_EPOCH = "seriatim.dev/epoch"
+"""`leaseTransitions` has 32 bits, which are over in 2038."""
 
 _log = structlog.get_logger(__name__)
 
@@ -112,7 +117,7 @@ class Leadership:
     async def _try_acquire(self, seen: _Seen) -> bool:
         found = await self._kube.get(LEASE, self._namespace, self._name)
         if found is None:
-            self.epoch = 1
+            self.epoch = _epoch_after(0)
             await self._kube.create(self._manifest(None))
             return True
         spec, version = found["spec"], found["metadata"]["resourceVersion"]
@@ -123,7 +128,8 @@ class Leadership:
         is_over = time.monotonic() - seen.since_s > float(spec.get("leaseDurationSeconds") or DURATION_S)
         if holder and holder != self._identity and not is_over:
             return False
-        self.epoch = int(spec.get("leaseTransitions") or 0) + 1
+        last = (found["metadata"].get("annotations") or {}).get(ANNOTATION_EPOCH, "0")
+        self.epoch = _epoch_after(int(last) if last.isdecimal() else 0)
         await self._kube.replace(self._manifest(found))
         return True
 
@@ -141,10 +147,15 @@ class Leadership:
             "leaseDurationSeconds": DURATION_S,
             "acquireTime": _now(),
             "renewTime": _now(),
-            "leaseTransitions": self.epoch,
+            "leaseTransitions": int(found["spec"].get("leaseTransitions") or 0) + 1 if found else 0,
         }
-        metadata = found["metadata"] if found else {"namespace": self._namespace, "name": self._name}
+        metadata: dict[str, Any] = found["metadata"] if found else {"namespace": self._namespace, "name": self._name}
+        metadata.setdefault("annotations", {})[ANNOTATION_EPOCH] = str(self.epoch)
         return {"apiVersion": LEASE.api_version, "kind": LEASE.kind, "metadata": metadata, "spec": spec}
+
+
+def _epoch_after(last: int) -> int:
+    return max(last + 1, int(time.time()))
 
 
 def _now() -> str:

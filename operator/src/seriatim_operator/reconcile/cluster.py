@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import Any
 
 import structlog
-from seriatim_api.errors import SeriatimError
+from seriatim_api.errors import SeriatimError, StaleOperatorError
 from seriatim_api.v1 import records_pb2
 
 from ..cluster import pki
@@ -232,6 +232,8 @@ class ClusterReconciler:
                 await self._delete(kind, observed.cluster.namespace, action.name, action.uid)
             else:
                 return False
+        except StaleOperatorError:
+            raise
         except SeriatimError as exc:
             _log.warning("brokers_refuse", step=str(action), error=str(exc))
             return False
