@@ -1,10 +1,11 @@
 """One operator at a time: a Lease of `coordination.k8s.io`, and its epoch.
 
 The holder renews the Lease; whoever finds it not renewed for its whole duration takes it under a higher epoch, which
-goes to the brokers with every call. The epoch is the time of the take-over in seconds, or one more than the last if that
-is not higher: brokers remember the highest that they saw, and a Lease that was deleted with an installation must not
-begin again below it. A holder that cannot renew stops acting before the duration is over, counted from before its last
-renewal was sent, on the monotonic clock: its process ends, so that nothing it had in hand is finished under a lost Lease.
+goes to the brokers with every call. The epoch is the time of the take-over in seconds, or one more than the last if
+that is not higher: brokers remember the highest that they saw, and a Lease that was deleted with an installation must
+not begin again below it. A holder that cannot renew stops acting before the duration is over, counted from before its
+last renewal was sent, on the monotonic clock: its process ends, so that nothing it had in hand is finished under a lost
+Lease.
 """
 
 from __future__ import annotations
