@@ -20,6 +20,7 @@ from e2e.kubernetes.release import Images
 SOURCES: Final = ("api/src", "broker/src", "client/src", "operator/src", "images", "uv.lock")
 SUFFIXES: Final = (".py", ".lock", ".toml", "Dockerfile", ".json", ".typed")
 OUTPUT: Final = ROOT / ".local" / "e2e-images"
+CHART: Final = "chart"
 REGISTRY: Final = "seriatim.dev"
 BUILD_S: Final = 1800.0
 NAMES: Final = ("broker", "operator", "tools")
@@ -52,7 +53,21 @@ def ensure(cluster: Cluster, say: Callable[[str], None], revision: str = "") -> 
         if not named.exists():
             named.hardlink_to(archive)  # the nodes keep archives by name, and others load theirs
         cluster.load_image(named)
+    if revision:
+        _export_chart(revision, tag)
     return of_tag(tag)
+
+
+def _export_chart(revision: str, tag: str) -> None:
+    """The chart of that commit: what is being edited does not go with its images."""
+    target = OUTPUT / tag / CHART
+    if target.exists():
+        return
+    target.mkdir(parents=True)
+    archive = target.with_suffix(".tar")
+    run(["git", "archive", f"--output={archive}", revision], cwd=ROOT)
+    run(["tar", "-xf", archive, "-C", target])
+    archive.unlink()
 
 
 def _build(names: Sequence[str], tag: str, options: Sequence[str]) -> None:
@@ -73,7 +88,8 @@ def _forget_others(tag: str) -> None:
 
 def of_tag(tag: str) -> Images:
     """Images that somebody has loaded under this tag."""
-    return Images(tag, f"{REGISTRY}/etcd:{ETCD_TAG}")
+    chart = OUTPUT / tag / CHART
+    return Images(tag, f"{REGISTRY}/etcd:{ETCD_TAG}", chart if chart.exists() else ROOT)
 
 
 def fingerprint() -> str:

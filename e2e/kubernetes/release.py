@@ -31,10 +31,17 @@ RESTRICTED: Final = {"pod-security.kubernetes.io/enforce": "restricted"}
 
 @dataclass(frozen=True, slots=True)
 class Images:
-    """References of the images that are on all nodes."""
+    """What is installed.
+
+    Attributes:
+        tag: Of our images, which are on all nodes.
+        etcd: The reference of etcd's image.
+        chart: The chart that goes with them.
+    """
 
     tag: str
     etcd: str
+    chart: Path = ROOT
 
 
 @dataclass
@@ -79,7 +86,7 @@ class Release:
             "metadata": {"name": self.place.namespace, "labels": RESTRICTED},
         }  # fmt: skip
         await self.place.apply(manifest)
-        await self.place.kubectl("apply", "--server-side", "--force-conflicts", "-f", ROOT / "crds")
+        await self.place.kubectl("apply", "--server-side", "--force-conflicts", "-f", self.images.chart / "crds")
 
     async def install(self, directory: Path, more: Mapping[str, Any] | None = None) -> None:
         """`helm install`.
@@ -103,7 +110,7 @@ class Release:
     async def _helm(self, verb: str, directory: Path, more: Mapping[str, Any] | None) -> None:
         path = directory / f"values-{verb}.json"
         path.write_text(json.dumps(self.all_values(more), indent=1))
-        await self.helm(verb, RELEASE, ROOT, f"--values={path}")
+        await self.helm(verb, RELEASE, self.images.chart, f"--values={path}")
 
     async def remove(self) -> None:
         """Take everything away, whatever state it is in.
