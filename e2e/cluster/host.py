@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -53,8 +54,11 @@ def check_machine(layout: Layout) -> None:
         )
     if shutil.which("unshare") is not None and not succeeds(["unshare", "--mount", "--", "true"]):
         raise MachineError("mount namespaces cannot be made here (a container that is not privileged?)")
-    if "overlay" not in Path("/proc/filesystems").read_text() and not _can_load("overlay"):
-        raise MachineError("the kernel has no overlay file system, which containers' images need")
+    if shutil.which("unshare") is not None and not _overlays_work(layout.state):
+        raise MachineError(
+            f"no overlay can be mounted over {layout.state.parent}, which containers' images need: "
+            "put the checkout on a file system of its own (a container's root is an overlay already)"
+        )
     if shutil.which("iptables") is not None:  # else it is installed first
         check_network()
     unbuilt = [module.name for module in ALL if not is_built(module, layout.bin)]
@@ -111,9 +115,12 @@ def install_packages(say: Callable[[str], None]) -> None:
         raise MachineError(f"the Debian packages {', '.join(missing)} cannot be installed: {error}") from error
 
 
-def _can_load(module: str) -> bool:
-    modprobe = shutil.which("modprobe")
-    try:
-        return modprobe is not None and run([modprobe, module]) is not None
-    except ClusterError:
-        return False
+def _overlays_work(state: Path) -> bool:
+    """Whether a directory of the file system that will hold the nodes can be the upper one of an overlay."""
+    parent = next(path for path in state.parents if path.exists())
+    with tempfile.TemporaryDirectory(dir=parent, prefix=".overlay-") as scratch:
+        lower, upper, work, merged = (Path(scratch) / name for name in ("lower", "upper", "work", "merged"))
+        for path in (lower, upper, work, merged):
+            path.mkdir()
+        options = f"lowerdir={lower},upperdir={upper},workdir={work}"
+        return succeeds(["unshare", "--mount", "--", "mount", "-t", "overlay", "overlay", "-o", options, merged])

@@ -35,7 +35,6 @@ def test_without_go_and_programs_it_names_what_is_to_be_built(layout: Layout, mo
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(os, "access", lambda *_: True)
     monkeypatch.setattr(host, "hierarchies", lambda _: [Path("/sys/fs/cgroup")])
-    monkeypatch.setattr(host, "_can_load", lambda _: True)
     monkeypatch.setattr(shutil, "which", lambda _: None)
     with pytest.raises(MachineError, match=r"kubernetes, helm, coredns.*Go .* is needed"):
         host.check_machine(layout)
@@ -48,6 +47,22 @@ def test_a_container_without_rights_is_told_apart_from_a_machine(
     monkeypatch.setattr(os, "access", lambda *_: False)
     with pytest.raises(MachineError, match="not privileged"):
         host.check_machine(layout)
+
+
+@pytest.mark.parametrize(("failing", "reason"), [("--mount -- true", "mount namespaces"), ("overlay", "no overlay")])
+def test_what_a_container_may_not_do_is_tried_first(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, failing: str, reason: str
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(os, "access", lambda *_: True)
+    monkeypatch.setattr(host, "hierarchies", lambda _: [Path("/sys/fs/cgroup")])
+    unshare = tmp_path / "unshare"
+    unshare.write_text(f'#!/bin/sh\ncase "$*" in *"{failing}"*) exit 1;; esac\n')
+    unshare.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    with pytest.raises(MachineError, match=reason):
+        host.check_machine(layout)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["unshare"], "the trial leaves nothing"
 
 
 def test_a_kernel_without_a_table_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
