@@ -35,6 +35,8 @@ class MemoryBrokers:
         self.calls: list[str] = []
         self.refusal: SeriatimError | None = None
         self.are_silent = False
+        self.describes = asyncio.Event()  # cleared: who asks for a group waits
+        self.describes.set()
         self._ids = itertools.count(1)
         self._watchers: list[asyncio.Queue[broker_pb2.WatchTopicsResponse | None]] = []
 
@@ -100,6 +102,7 @@ class MemoryBrokers:
         del self.groups[topic, group]
 
     async def describe_consumer_group(self, topic: str, group: str) -> list[broker_pb2.GroupPartition]:
+        await self.describes.wait()
         if self.are_silent:
             raise UnavailableError("nobody answers")
         if topic not in self.topics:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from seriatim_api.v1 import broker_pb2
 from seriatim_operator.plan.consumer_groups import GROUP_FINALIZER
+from seriatim_operator.reconcile.dispatch import ConsumerGroupsKey, TopicsKey
 from seriatim_operator.status.consumer_groups import LAG_BUCKETS, lag_bucket
 
 from .world import World
@@ -140,6 +143,23 @@ async def test_silence_is_told_when_it_lasts(world: World) -> None:
     world.brokers.silence(are_silent=False)
     await world.settle()
     assert ready(world) == ("True", "Placed")
+
+
+async def test_groups_whose_brokers_take_long_hold_up_no_topic(world: World) -> None:
+    world.topic("first")
+    world.consumer_group(topic="first")
+    await world.settle()
+    world.brokers.describes.clear()
+    world.topic("second")
+    world.now_s += 60
+    asking = asyncio.create_task(world.reconciler.reconcile(ConsumerGroupsKey("default", "orders")))
+    for _ in range(20):
+        await world.reconciler.reconcile(TopicsKey("default", "orders"))
+        await asyncio.sleep(0)
+    assert world.reasons("second")["Ready"] == ("True", "Accepting")
+    assert not asking.done()
+    world.brokers.describes.set()
+    await asking
 
 
 async def test_a_cluster_that_is_gone_holds_up_no_object(world: World) -> None:

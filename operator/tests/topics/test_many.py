@@ -55,7 +55,7 @@ async def operator(
     for kind in (BROKER_CLUSTER, TOPIC):
         for manifest in await kube.list(kind, NAMESPACE):
             cache.put(kind.kind, manifest)
-    queue = WorkQueue(lambda key: reconciler.reconcile(key.namespace, key.name))  # type: ignore[attr-defined]
+    queue = WorkQueue(lambda key: reconciler.reconcile(key))  # type: ignore[arg-type]
     reconciler = TopicsReconciler(kube, cache, lambda _n, _c: brokers, queue.add)
     queue.add(TopicsKey(NAMESPACE, "orders"))
     running = asyncio.create_task(queue.run())
@@ -122,8 +122,8 @@ async def test_many_topics_are_made_with_one_write_each_and_a_cold_start_writes_
 
 def is_at_rest(reconciler: TopicsReconciler) -> bool:
     """Whether all objects were looked at with brokers that have told everything."""
-    cluster = reconciler._clusters.get(TopicsKey(NAMESPACE, "orders"))
-    if cluster is None or cluster._surroundings is not Surroundings.HERE:
+    cluster = reconciler._clusters.get((NAMESPACE, "orders"))
+    if cluster is None or cluster.part(TopicsKey(NAMESPACE, "orders"))._before != (Surroundings.HERE, False):
         return False
     return len(cluster._topics) == COUNT and cluster._topics._claims.next_s() is None
 

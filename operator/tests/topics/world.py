@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Hashable
 
 from seriatim_operator.reconcile.cache import Cache
+from seriatim_operator.reconcile.dispatch import ConsumerGroupsKey, TopicsKey
 from seriatim_operator.reconcile.topics import TopicsReconciler
 from seriatim_operator.spec import ConsumerGroup, Topic
 
@@ -28,15 +30,12 @@ class World:
         self.api.create(good("BrokerCluster"))
 
     def _new_reconciler(self) -> TopicsReconciler:
-        self._woken = True
-        self._due_s: float | None = None
+        self._due: dict[Hashable, float] = {}
         return TopicsReconciler(self.api, self.cache, lambda _n, _c: self.brokers, self._wake, lambda: self.now_s)
 
-    def _wake(self, _key: object, after_s: float) -> None:
-        if after_s <= 0:
-            self._woken = True
-        else:
-            self._due_s = min(self._due_s or math.inf, self.now_s + after_s)
+    def _wake(self, key: Hashable, after_s: float) -> None:
+        at_s = self.now_s + after_s
+        self._due[key] = min(self._due.get(key, at_s), at_s)
 
     async def restart(self) -> None:
         """Another operator process, which remembers nothing."""
@@ -46,18 +45,21 @@ class World:
     async def settle(self, for_s: float = 5.0) -> None:
         """Run passes for so long, as the work queue would."""
         end_s = self.now_s + for_s
-        self._woken = True
+        keys = (TopicsKey("default", "orders"), ConsumerGroupsKey("default", "orders"))
+        for key in keys:
+            self._wake(key, 0.0)
         while True:
             for _ in range(SETTLE_TURNS):
                 await asyncio.sleep(0)
-                if self._woken or (self._due_s is not None and self._due_s <= self.now_s):
-                    self._woken, self._due_s = False, None
-                    again_s = await self.reconciler.reconcile("default", "orders")
-                    if again_s is not None:
-                        self._due_s = min(self._due_s or math.inf, self.now_s + again_s)
+                for key in keys:
+                    if self._due.get(key, math.inf) <= self.now_s:
+                        del self._due[key]
+                        again_s = await self.reconciler.reconcile(key)
+                        if again_s is not None:
+                            self._wake(key, again_s)
             if self.now_s >= end_s:
                 return
-            self.now_s = min(end_s, max(self._due_s or end_s, self.now_s + 0.1))
+            self.now_s = min(end_s, max(min(self._due.values(), default=end_s), self.now_s + 0.1))
 
     # ---- objects ----
 

@@ -92,11 +92,12 @@ class ConsumerGroupPass:
     def __len__(self) -> int:
         return len(self._claims)
 
-    def told(self, topics: set[str]) -> None:
-        """Topics came or went: groups that waited for them are due."""
-        for claim in self._without_topic:
-            if claim.topic in topics:
-                self._claims.mark(claim, self._clock())
+    def told(self, topics: set[str]) -> bool:
+        """Topics came or went: groups that waited for them are due; returns whether there are any."""
+        waiting = [claim for claim in self._without_topic if claim.topic in topics]
+        for claim in waiting:
+            self._claims.mark(claim, self._clock())
+        return bool(waiting)
 
     def look_at_all(self) -> None:
         """The surroundings have changed, which concerns every object."""

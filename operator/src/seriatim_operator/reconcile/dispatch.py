@@ -32,11 +32,19 @@ class ClusterKey(NamedTuple):
 
 
 class TopicsKey(NamedTuple):
-    """A pass over the Topics and ConsumerGroups of a cluster."""
+    """A pass over the Topics of a cluster."""
 
     namespace: str
     name: str
     part: str = "topics"
+
+
+class ConsumerGroupsKey(NamedTuple):
+    """A pass over the ConsumerGroups of a cluster, which asks brokers one by one, and holds up nobody else."""
+
+    namespace: str
+    name: str
+    part: str = "consumer groups"
 
 
 def keys_of(kind: str, manifest: Manifest, before: Manifest | None, cache: Cache) -> Iterator[Hashable]:
@@ -53,10 +61,12 @@ def keys_of(kind: str, manifest: Manifest, before: Manifest | None, cache: Cache
     if kind == BROKER_CLUSTER.kind:
         yield ClusterKey(namespace, metadata["name"])
         yield TopicsKey(namespace, metadata["name"])
+        yield ConsumerGroupsKey(namespace, metadata["name"])
     elif kind in (TOPIC.kind, CONSUMER_GROUP.kind):
         name = (manifest.get("spec") or {}).get("cluster")
         if name and _says_more(manifest, before):
-            yield TopicsKey(namespace, str(name))
+            key = TopicsKey if kind == TOPIC.kind else ConsumerGroupsKey
+            yield key(namespace, str(name))
     elif kind in (BROKER.kind, BROKER_GROUP.kind, POD.kind, CLAIM.kind, SECRET.kind):
         name = (metadata.get("labels") or {}).get(LABEL_CLUSTER)
         if name:

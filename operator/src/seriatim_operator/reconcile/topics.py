@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import structlog
 from seriatim_api.errors import SeriatimError
+from seriatim_api.v1 import broker_pb2
 
 from ..cluster.kinds import BROKER_CLUSTER
 from ..cluster.kube import Api
@@ -16,7 +17,7 @@ from ..plan.topics import Surroundings
 from .asking import TopicBrokers
 from .cache import Cache
 from .consumer_group_pass import ConsumerGroupPass
-from .dispatch import TopicsKey
+from .dispatch import ConsumerGroupsKey, TopicsKey
 from .topic_mirror import TopicMirror
 from .topic_pass import TopicPass
 
@@ -53,35 +54,61 @@ class TopicsReconciler:
         self._brokers_of = brokers_of
         self._add = add
         self._clock = clock
-        self._clusters: dict[TopicsKey, _ClusterTopics] = {}
+        self._clusters: dict[tuple[str, str], _ClusterTopics] = {}
 
-    async def reconcile(self, namespace: str, name: str) -> float | None:
-        """One pass over one cluster's objects; returns after how many seconds to come again.
+    async def reconcile(self, key: TopicsKey | ConsumerGroupsKey) -> float | None:
+        """One pass over one cluster's objects of one kind; returns after how many seconds to come again.
 
         Raises:
             StaleOperatorError: A newer operator acts: this one must end.
         """
-        key = TopicsKey(namespace, name)
-        cluster = self._clusters.get(key)
-        if cluster is None:
-            cluster = self._clusters[key] = self._open(key)
+        place = (key.namespace, key.name)
+        if place not in self._clusters:
+            brokers = self._brokers_of(*place)
+            self._clusters[place] = _ClusterTopics(self._api, self._cache, place, brokers, self._add, self._clock)
+        cluster = self._clusters[place]
         cluster.scan()
-        manifest = self._cache.get(BROKER_CLUSTER.kind, namespace, name)
+        manifest = self._cache.get(BROKER_CLUSTER.kind, *place)
         if not cluster.has_objects:
-            await self._clusters.pop(key).close()
+            if self._clusters.get(place) is cluster:
+                del self._clusters[place]
+            await cluster.close()
             return None
-        return await cluster.work(manifest)
+        await cluster.tend_stream(is_wanted=manifest is not None)
+        return await cluster.part(key).work(cluster.surroundings_of(manifest))
 
     async def close(self) -> None:
         """End all streams."""
         clusters, self._clusters = self._clusters, {}
         await asyncio.gather(*(cluster.close() for cluster in clusters.values()))
 
-    def _open(self, key: TopicsKey) -> _ClusterTopics:
-        brokers = self._brokers_of(key.namespace, key.name)
-        return _ClusterTopics(
-            self._api, self._cache, key, brokers, lambda after_s: self._add(key, after_s), self._clock
-        )
+
+class _Part:
+    """The objects of one kind, and how the cluster was when they were looked at last."""
+
+    def __init__(self, objects: TopicPass | ConsumerGroupPass, clock: Callable[[], float]) -> None:
+        self._objects = objects
+        self._clock = clock
+        self._before: tuple[Surroundings, bool] | None = None
+        self._silent_since: float | None = None
+
+    async def work(self, surroundings: Surroundings) -> float | None:
+        """One pass. When the surroundings have changed, all objects are looked at."""
+        now_s = self._clock()
+        if surroundings is not Surroundings.SILENT:
+            self._silent_since = None
+        elif self._silent_since is None:
+            self._silent_since = now_s
+        silence_ends_s = None if self._silent_since is None else self._silent_since + SILENCE_S
+        is_long_silent = silence_ends_s is not None and now_s >= silence_ends_s
+        if (surroundings, is_long_silent) != self._before:
+            self._before = (surroundings, is_long_silent)
+            self._objects.look_at_all()
+        again_s = await self._objects.work(surroundings, is_long_silent=is_long_silent)
+        if silence_ends_s is None or is_long_silent:
+            return again_s
+        told_s = max(0.0, silence_ends_s - self._clock())
+        return told_s if again_s is None else min(again_s, told_s)
 
 
 class _ClusterTopics:
@@ -91,21 +118,18 @@ class _ClusterTopics:
         self,
         api: Api,
         cache: Cache,
-        key: TopicsKey,
+        place: tuple[str, str],
         brokers: TopicBrokers,
-        wake: Callable[[float], None],
+        add: Callable[[Hashable, float], None],
         clock: Callable[[], float],
     ) -> None:
-        self._key = key
+        self._keys = (TopicsKey(*place), ConsumerGroupsKey(*place))
         self._brokers = brokers
-        self._wake = wake
-        self._clock = clock
+        self._add = add
         self._mirror = TopicMirror()
-        self._topics = TopicPass(api, cache, key.namespace, key.name, brokers, self._mirror, clock)
-        self._groups = ConsumerGroupPass(api, cache, key.namespace, key.name, brokers, clock)
-        self._surroundings: Surroundings | None = None
-        self._silent_since: float | None = None
-        self._is_long_silent = False
+        self._topics = TopicPass(api, cache, *place, brokers, self._mirror, clock)
+        self._groups = ConsumerGroupPass(api, cache, *place, brokers, clock)
+        self._parts = {self._keys[0]: _Part(self._topics, clock), self._keys[1]: _Part(self._groups, clock)}
         self._stream: asyncio.Task[None] | None = None
 
     @property
@@ -113,39 +137,17 @@ class _ClusterTopics:
         """Whether any object names the cluster."""
         return bool(len(self._topics) or len(self._groups))
 
+    def part(self, key: TopicsKey | ConsumerGroupsKey) -> _Part:
+        """The objects that the key stands for."""
+        return self._parts[key]
+
     def scan(self) -> None:
         """Find out which objects changed."""
         self._topics.scan()
         self._groups.scan()
 
-    async def work(self, manifest: dict[str, Any] | None) -> float | None:
-        """One pass; `manifest` is the cluster's, None if there is none."""
-        await self._tend_stream(is_wanted=manifest is not None)
-        self._look_around(manifest)
-        assert self._surroundings is not None
-        pauses = [
-            await self._topics.work(self._surroundings, is_long_silent=self._is_long_silent),
-            await self._groups.work(self._surroundings, is_long_silent=self._is_long_silent),
-        ]
-        if self._silent_since is not None and not self._is_long_silent:
-            pauses.append(max(0.0, self._silent_since + SILENCE_S - self._clock()))
-        return min((pause for pause in pauses if pause is not None), default=None)
-
-    def _look_around(self, manifest: dict[str, Any] | None) -> None:
-        """How the cluster is; when that has changed, all objects are looked at."""
-        before = (self._surroundings, self._is_long_silent)
-        self._surroundings = self._surroundings_of(manifest)
-        if self._surroundings is not Surroundings.SILENT:
-            self._silent_since = None
-        elif self._silent_since is None:
-            self._silent_since = self._clock()
-        silent_s = 0.0 if self._silent_since is None else self._clock() - self._silent_since
-        self._is_long_silent = silent_s >= SILENCE_S
-        if (self._surroundings, self._is_long_silent) != before:
-            self._topics.look_at_all()
-            self._groups.look_at_all()
-
-    def _surroundings_of(self, manifest: dict[str, Any] | None) -> Surroundings:
+    def surroundings_of(self, manifest: dict[str, Any] | None) -> Surroundings:
+        """How the cluster is; `manifest` is its own, None if there is none."""
         if manifest is None or manifest["metadata"].get("deletionTimestamp"):
             return Surroundings.GONE
         if manifest["spec"].get("paused"):
@@ -154,13 +156,13 @@ class _ClusterTopics:
 
     # ---- the stream ----
 
-    async def _tend_stream(self, *, is_wanted: bool) -> None:
+    async def tend_stream(self, *, is_wanted: bool) -> None:
         """Have the stream run while there is a cluster. One that ended by a mistake of ours ends the operator."""
         if self._stream is not None and self._stream.done():
             self._stream.result()
         if is_wanted and self._stream is None:
-            self._stream = asyncio.create_task(self._follow(), name=f"topics of {self._key.name}")
-            self._stream.add_done_callback(lambda _: self._wake(0.0))
+            self._stream = asyncio.create_task(self._follow(), name=f"topics of {self._keys[0].name}")
+            self._stream.add_done_callback(lambda _: self._wake_all())
         elif not is_wanted:
             await self.close()
 
@@ -170,16 +172,26 @@ class _ClusterTopics:
             self._mirror.begin()
             try:
                 async for response in self._brokers.watch_topics():
-                    changed = self._mirror.take(response)
-                    pause_s = self._topics.told(changed)
-                    self._groups.told(changed)
-                    if changed or response.is_whole:
-                        self._wake(0.0 if response.is_whole else pause_s)
+                    self._take(response)
             except SeriatimError as exc:
-                _log.info("topic_stream_ended", cluster=self._key.name, error=str(exc))
+                _log.info("topic_stream_ended", cluster=self._keys[0].name, error=str(exc))
             self._mirror.end()
-            self._wake(0.0)
+            self._wake_all()
             await asyncio.sleep(STREAM_PAUSE_S)
+
+    def _take(self, response: broker_pb2.WatchTopicsResponse) -> None:
+        topics_key, groups_key = self._keys
+        changed = self._mirror.take(response)
+        if changed:
+            self._add(topics_key, self._topics.told(changed))
+        if self._groups.told(changed):
+            self._add(groups_key, 0.0)
+        if response.is_whole:
+            self._wake_all()
+
+    def _wake_all(self) -> None:
+        for key in self._keys:
+            self._add(key, 0.0)
 
     async def close(self) -> None:
         """End the stream."""
