@@ -48,13 +48,15 @@ async def carry(connection: PeerConnection) -> str:
 
 
 @asynccontextmanager
-async def acceptor(files: TlsFiles, addresses: dict[str, str] | None = None) -> AsyncIterator[str]:
-    """Broker b with its certificates; it knows where others are reached."""
+async def acceptor(
+    files: TlsFiles, addresses: dict[str, str] | None = None, *, asks: bool = True
+) -> AsyncIterator[str]:
+    """Broker b with its certificates; it knows where others are reached, and may ask nobody who they are."""
     known = {"a": "127.0.0.1:7100"} if addresses is None else addresses
-    names = PeerNames(lambda broker: [known[broker]] if broker in known else [])
+    names = PeerNames(lambda broker: [known[broker]] if broker in known else []) if asks else None
     server = grpc.aio.server(options=SERVER_OPTIONS)
     server.add_generic_rpc_handlers((PeerServicer(identity("b"), carry, names).handler(),))
-    credentials = server_credentials(TlsSource(files), "required")
+    credentials = server_credentials(TlsSource(files), "required" if asks else "optional")
     port = server.add_secure_port("127.0.0.1:0", credentials)
     await server.start()
     try:
@@ -126,6 +128,14 @@ async def test_a_client_certificate_does_not_make_a_broker(tmp_path: Path, autho
         with capture_logs() as logs, pytest.raises(PeerSilentError, match="is for no host, and a is reached at 127"):
             await reaches(write(tmp_path / "client", authority, "someone@example.org"), address)
         assert [line["event"] for line in logs if line["log_level"] == "warning"][:1] == ["peer_refused"]
+
+
+async def test_where_certificates_are_optional_nobody_is_asked(tmp_path: Path, authority: trustme.CA) -> None:
+    files = write(tmp_path / "b", authority, "127.0.0.1")
+    async with acceptor(files, asks=False) as address:
+        await reaches(TlsFiles(files.ca), address)
+        with pytest.raises(PeerSilentError, match="not issued by the CA"):
+            await reaches(TlsFiles(write(tmp_path / "a", trustme.CA(), "127.0.0.1").ca), address)
 
 
 async def test_a_broker_that_is_not_registered_is_refused(tmp_path: Path, authority: trustme.CA) -> None:
