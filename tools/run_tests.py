@@ -16,7 +16,7 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 PACKAGES = ("api", "broker", "client", "operator", "e2e")
-PARALLEL = {"broker": ["-n", "2", "--dist", "loadfile"], "client": ["-n", "2", "--dist", "loadfile"]}
+PARALLEL = {package: ["-n", "2", "--dist", "loadfile"] for package in ("broker", "client", "operator")}
 """Packages whose test files may run beside each other; e2e's make processes of their own."""
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -34,7 +34,11 @@ def counts(report: Path) -> dict[str, int]:
     return {"passed": totals["tests"] - failed - totals["skipped"], "failed": failed, "skipped": totals["skipped"]}
 
 
-MARKERS = {"quick": "not slow and not faults and not kubernetes", "slow": "slow and not faults and not kubernetes", "faults": "faults"}
+MARKERS = {
+    "quick": "not slow and not faults and not kubernetes",
+    "slow": "slow and not faults and not kubernetes",
+    "faults": "faults",
+}
 
 
 def run(package: str, kind: str, extra: list[str]) -> dict[str, int]:
