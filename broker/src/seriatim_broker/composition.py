@@ -289,7 +289,8 @@ class Broker:
             return None
         directory = self._directory_of_members
         return PeerNames(
-            lambda broker: filter(None, (directory.client_address(broker), directory.peer_address(broker)))
+            lambda broker: filter(None, (directory.client_address(broker), directory.peer_address(broker))),
+            directory.loaded,
         )
 
     async def _listen(self) -> None:

@@ -12,7 +12,7 @@ import grpc
 import pytest
 import trustme
 from seriatim_api import tls
-from seriatim_api.errors import SeriatimError
+from seriatim_api.errors import PreconditionError
 from seriatim_api.ids import MemberId
 from seriatim_api.tls import TlsFiles, TlsSource
 from seriatim_broker.interfaces.link import PeerIdentity, PeerRefusedError, PeerSilentError
@@ -20,6 +20,7 @@ from seriatim_broker.rpc.limits import SERVER_OPTIONS
 from seriatim_broker.rpc.peer import GrpcDialer, PeerConnection, PeerServicer
 from seriatim_broker.rpc.peer_names import PeerNames, covers
 from seriatim_broker.rpc.transport import TlsTransport
+from seriatim_broker.runtime.links import DIAL_DEADLINE_S
 from seriatim_broker.tls import server_credentials
 from structlog.testing import capture_logs
 
@@ -49,11 +50,18 @@ async def carry(connection: PeerConnection) -> str:
 
 @asynccontextmanager
 async def acceptor(
-    files: TlsFiles, addresses: dict[str, str] | None = None, *, asks: bool = True
+    files: TlsFiles,
+    addresses: dict[str, str] | None = None,
+    *,
+    asks: bool = True,
+    loaded: asyncio.Event | None = None,
 ) -> AsyncIterator[str]:
     """Broker b with its certificates; it knows where others are reached, and may ask nobody who they are."""
     known = {"a": "127.0.0.1:7100"} if addresses is None else addresses
-    names = PeerNames(lambda broker: [known[broker]] if broker in known else []) if asks else None
+    if loaded is None:
+        loaded = asyncio.Event()
+        loaded.set()
+    names = PeerNames(lambda broker: [known[broker]] if broker in known else [], loaded) if asks else None
     server = grpc.aio.server(options=SERVER_OPTIONS)
     server.add_generic_rpc_handlers((PeerServicer(identity("b"), carry, names).handler(),))
     credentials = server_credentials(TlsSource(files), "required" if asks else "optional")
@@ -186,6 +194,21 @@ def test_names_of_certificates(name: str, host: str, is_covered: bool) -> None:
     assert covers(name, host) is is_covered
 
 
-def test_errors_of_the_names_are_of_the_catalogue() -> None:
-    with pytest.raises(SeriatimError):
-        PeerNames(lambda _broker: []).check("a", None)
+async def test_a_broker_that_has_just_started_reads_who_is_registered_before_it_refuses(
+    tmp_path: Path, authority: trustme.CA
+) -> None:
+    addresses: dict[str, str] = {}
+    loaded = asyncio.Event()
+
+    def load() -> None:
+        addresses["a"] = "127.0.0.1:7100"
+        loaded.set()
+
+    async with acceptor(write(tmp_path / "b", authority, "127.0.0.1"), addresses, loaded=loaded) as address:
+        asyncio.get_running_loop().call_later(0.05, load)
+        await reaches(write(tmp_path / "a", authority, "127.0.0.1"), address)
+
+
+async def test_what_cannot_be_read_is_not_waited_for_longer_than_the_dialer_waits() -> None:
+    with pytest.raises(PreconditionError, match="has not registered"):
+        await asyncio.wait_for(PeerNames(lambda _broker: [], asyncio.Event()).check("a", None), DIAL_DEADLINE_S)

@@ -437,7 +437,7 @@ class PeerServicer:
                     raise BadRequestError("a link begins with a hello")
                 peer, session = read_hello(frame, self._identity.cluster_id)
                 if self._names is not None:
-                    self._names.check(peer.member.broker, context)
+                    await self._names.check(peer.member.broker, context)
                 await context.write(write_hello(self._identity, session))
                 return peer, session
         except TimeoutError:

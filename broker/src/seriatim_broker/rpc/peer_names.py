@@ -7,11 +7,16 @@ acceptor checks of the address that the dialing broker registered. Without TLS t
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import Callable, Iterable
 from ipaddress import IPv4Address, IPv6Address, ip_address
-from typing import Any
+from typing import Any, Final
 
 from seriatim_api.errors import PreconditionError
+
+LOADED_DEADLINE_S: Final = 0.5
+"""Less than the dialer waits for a hello, and more than reading takes: a refusal would make it wait longer."""
 
 
 class PeerNames:
@@ -19,17 +24,21 @@ class PeerNames:
 
     Args:
         addresses_of: `host:port` under which a broker is reached by others; empty if it is not known (yet).
+        loaded: Set when what is registered has been read: peers dial a broker that starts before it has.
     """
 
-    def __init__(self, addresses_of: Callable[[str], Iterable[str]]) -> None:
+    def __init__(self, addresses_of: Callable[[str], Iterable[str]], loaded: asyncio.Event) -> None:
         self._addresses_of = addresses_of
+        self._loaded = loaded
 
-    def check(self, broker: str, context: Any) -> None:
+    async def check(self, broker: str, context: Any) -> None:
         """Refuse a call of somebody who is not `broker`.
 
         Raises:
             PreconditionError: The certificate is for other names, or it is not known where the broker is reached.
         """
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._loaded.wait(), LOADED_DEADLINE_S)
         hosts = {address.rpartition(":")[0].strip("[]") for address in self._addresses_of(broker)}
         if not hosts:
             raise PreconditionError(f"{broker} has not registered where it is reached; it may dial again soon")
