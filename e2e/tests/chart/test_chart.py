@@ -128,7 +128,7 @@ def test_each_misspelt_value_is_refused_by_its_name(tmp_path: Path) -> None:
         ("rbac.scope=cluster", "/rbac/scope"),
         ("etcd.storage.size=large", "/etcd/storage/size"),
         ("etcd.spread=Maybe", "/etcd/spread"),
-        ("etcd.extraArgs={log-level=warn}", "/etcd/extraArgs/0"),
+        ("etcd.settings=log-level", "/etcd/settings"),
         ("etcd.create=false,etcd.endpoints={https://etcd:2379}", "/etcd/endpoints/0"),
         ("etcd.tls.days=0", "/etcd/tls/days"),
         ("cluster.name=Orders", "/cluster/name"),
