@@ -67,3 +67,16 @@ def etcd_member(
     from .etcd.starting import Place, prepare_member  # as above
 
     prepare_member(Place(name, settings, volume, output, tls), namespace, register)
+
+
+@operator.command()
+@click.option("--file", "path", required=True, type=click.Path(path_type=Path, dir_okay=False), help="YAML.")
+def apply(path: Path) -> None:
+    """Apply manifests on the server's side; the chart's hook does so with its BrokerCluster."""
+    from .applying import apply_file  # as above
+    from .cluster.kube import KubeError
+
+    try:
+        apply_file(path)
+    except KubeError as exc:
+        raise click.ClickException(str(exc)) from exc

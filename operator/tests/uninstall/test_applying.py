@@ -1,0 +1,80 @@
+"""The chart's BrokerCluster, applied to a real API server again and again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from seriatim_operator.applying import apply_file
+from seriatim_operator.cluster.kube import InvalidError, KubeError
+
+from ..api_server import ApiServer
+
+# The test's API server has a certificate of its own making.
+pytestmark = pytest.mark.filterwarnings("ignore:Unverified HTTPS request")
+
+NAMESPACE = "applying"
+PATH = f"/apis/seriatim.dev/v1alpha1/namespaces/{NAMESPACE}/brokerclusters"
+
+
+def written(directory: Path, **spec: Any) -> Path:
+    """A file with a cluster."""
+    manifest = {
+        "apiVersion": "seriatim.dev/v1alpha1",
+        "kind": "BrokerCluster",
+        "metadata": {"name": "orders", "namespace": NAMESPACE},
+        "spec": {
+            "groups": 2,
+            "etcd": {"endpoints": ["etcd:2379"]},
+            "storage": {"storageClassName": "local", "size": "10Gi"},
+            **spec,
+        },
+    }
+    path = directory / "cluster.yaml"
+    path.write_text(yaml.safe_dump(manifest))
+    return path
+
+
+@pytest.fixture
+def server(api_server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> ApiServer:
+    """With an empty namespace."""
+    # The client's library reads the environment once, when it is imported.
+    monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(api_server.kubeconfig))
+    api_server.call("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
+    api_server.call("DELETE", PATH)
+    return api_server
+
+
+def spec_of(server: ApiServer) -> dict[str, Any]:
+    """The cluster's, as it is."""
+    return dict(server.call("GET", f"{PATH}/orders").body["spec"])
+
+
+def test_what_is_said_is_set_what_is_no_longer_said_is_taken_back_and_others_words_stay(
+    server: ApiServer, tmp_path: Path
+) -> None:
+    apply_file(written(tmp_path, nodeLossTimeoutSeconds=120, settings={"heal_after_s": "300"}))
+    assert spec_of(server)["nodeLossTimeoutSeconds"] == 120
+    pause = {"spec": {"paused": True}}
+    server.call("PATCH", f"{PATH}/orders", pause, "application/merge-patch+json")
+    apply_file(written(tmp_path, nodeLossTimeoutSeconds=90, groups=3))
+    spec = spec_of(server)
+    assert spec["nodeLossTimeoutSeconds"] == 90
+    assert spec["groups"] == 3
+    assert spec["paused"] is True
+    assert "heal_after_s" not in spec.get("settings", {})
+
+
+def test_what_the_api_refuses_is_told_in_its_words_and_at_once(server: ApiServer, tmp_path: Path) -> None:
+    apply_file(written(tmp_path))
+    with pytest.raises(InvalidError, match="make a new cluster"):
+        apply_file(written(tmp_path, membersPerGroup=3))
+
+
+def test_a_kind_that_is_not_served_is_waited_for_so_long_and_no_longer(server: ApiServer, tmp_path: Path) -> None:
+    path = tmp_path / "other.yaml"
+    path.write_text(written(tmp_path).read_text().replace(NAMESPACE, "no-such-namespace"))
+    with pytest.raises(KubeError, match="no-such-namespace"):
+        apply_file(path, patience_s=0.1)
