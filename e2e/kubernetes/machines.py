@@ -22,6 +22,7 @@ OUTSIDE_VARIABLE: Final = "SERIATIM_E2E_OUTSIDE"
 """The pid of the process that started the suite: its mount namespace is the host's."""
 
 COMMAND_S: Final = 300
+PROCESSES: Final = Path("/proc")
 
 
 class Machines:
@@ -67,8 +68,8 @@ class Machines:
         await asyncio.to_thread(run, argv, timeout_s=COMMAND_S)
 
 
-def container_pids(pod: dict[str, Any]) -> list[int]:
-    """The processes on this host of a pod's first container.
+def container_pids(pod: dict[str, Any], processes: Path = PROCESSES) -> list[int]:
+    """The processes on this host of a pod's first container: those whose cgroup bears its id.
 
     Raises:
         ClusterError: There are none: it does not run, or not here.
@@ -78,7 +79,7 @@ def container_pids(pod: dict[str, Any]) -> list[int]:
     if not container:
         raise ClusterError(f"{pod['metadata']['name']} has no container")
     found = []
-    for entry in Path("/proc").iterdir():
+    for entry in processes.iterdir():
         if not entry.name.isdigit():
             continue
         try:
