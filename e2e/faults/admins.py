@@ -12,9 +12,20 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Final, Self, TypeVar
+from typing import Final, Literal, Self, TypeVar
 
-from seriatim import Admin, Chain, Client, Damage, GroupDescription, Route, TopicDescription, TopicSettings
+from seriatim import (
+    Admin,
+    BrokerGroup,
+    Chain,
+    Client,
+    Damage,
+    GroupDescription,
+    RestartCheck,
+    Route,
+    TopicDescription,
+    TopicSettings,
+)
 from seriatim_api.errors import DeadlineExceededError, SeriatimError, TopicExistsError, UnavailableError
 
 LOOK_S: Final = 2.0
@@ -27,6 +38,8 @@ CHANGE_S: Final = 10.0
 """For what changes the cluster: asked once, for the answer may be lost and the change made."""
 
 T = TypeVar("T")
+
+Intent = Literal["active", "cordoned", "draining"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +109,18 @@ class Admins:
             SeriatimError: It did not work, or nobody knows whether it did.
         """
         return await self._within(CHANGE_S, self._admins[0].switch_partition(partition_id))
+
+    async def list_broker_groups(self) -> list[BrokerGroup]:
+        """As `Admin.list_broker_groups` with counts, from the first broker that answers."""
+        return await self._look(lambda admin: admin.list_broker_groups(with_counts=True))
+
+    async def set_broker_group(self, name: str, intent: Intent) -> None:
+        """As `Admin.set_broker_group`, from the first broker that takes it: said twice it means the same."""
+        await self._look(lambda admin: admin.set_broker_group(name, intent), CHANGE_S)
+
+    async def check_restart(self, broker: str) -> RestartCheck:
+        """As `Admin.check_restart`, from the first broker that answers."""
+        return await self._look(lambda admin: admin.check_restart(broker), CHANGE_S)
 
     async def scrub(self, broker: str) -> Scrubbed:
         """Have a broker read all that it holds; asked of whichever broker answers, and again if it does not end.

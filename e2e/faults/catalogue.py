@@ -12,6 +12,7 @@ from e2e.faults.coordinator import CompactedWatch, OneOfThree
 from e2e.faults.damage import BitFlip
 from e2e.faults.disks import FailingDisk, FullDisk, OldCopy, PowerCut, SlowDisk, WipedDisk
 from e2e.faults.fault import Fault
+from e2e.faults.groups import DrainedGroup, ReplacedDisk
 from e2e.faults.loss import BothDisksLost
 from e2e.faults.network import all_cuts
 from e2e.faults.processes import (
@@ -41,6 +42,7 @@ QUICK: Final = (
     "200 switches in a row",
     "bit flip in a table",
     "wiped disk of slave",
+    "drained group",
 )
 """At least one of each kind, those first that have found something."""
 
@@ -78,6 +80,8 @@ def all_faults() -> list[Fault]:
         BitFlip("table", by="scrub"),
         WipedDisk("master"),
         WipedDisk("slave"),
+        ReplacedDisk("master"),
+        ReplacedDisk("slave"),
         BothDisksLost(),
         OldCopy("master"),
         OldCopy("slave"),

@@ -237,7 +237,7 @@ class Judge:
             if (old.sealed_len, old.sealed_checksum) != (new.sealed_len, new.sealed_checksum):
                 self.fail("I5", f"{what}: length or checksum changed: {old} {new}")
             for member in new.members:
-                if member not in old.members and not self._is_whole(chain.partition, new, member):
+                if member not in old.members and not self.is_whole(chain.partition, new, member):
                     self.fail("COPY", f"{what}: {member} was listed as a copy and is none")
             self._check_leaving(chain, old, new, what)
         if new.server_epoch < old.server_epoch or (new.server != old.server and new.server_epoch == old.server_epoch):
@@ -254,7 +254,7 @@ class Judge:
         if not there or new.state is not SegmentState.SEALED:
             return
         self.seen_states.add("copy left")
-        whole = [m for m in new.members if self._is_present(m) and self._is_whole(chain.partition, new, m)]
+        whole = [m for m in new.members if self._is_present(m) and self.is_whole(chain.partition, new, m)]
         if len(whole) < 2:
             self.fail("LEAVE", f"{what}: {there} left, and only {whole} hold the whole of it")
 
@@ -272,7 +272,7 @@ class Judge:
                     continue
                 others = [other for other in (*segment.members, *segment.eligible) if other != member]
                 if segment.state is SegmentState.SEALED:
-                    if not any(self._is_whole(chain.partition, segment, other) for other in others):
+                    if not any(self.is_whole(chain.partition, segment, other) for other in others):
                         self.fail("GATE", f"{what} is whole nowhere else")
                 elif segment.state is SegmentState.OPEN:
                     promised = self._promised.get((chain.partition, segment.no), 0)
@@ -309,7 +309,7 @@ class Judge:
         for batch in self.batches(partition, segment.no, length):
             self._two_hold(batch, what)
         kept = old.state is SegmentState.UNSETTLED and segment.server == old.server  # it copies what it lacks
-        if not kept and not self._is_whole(partition, segment, segment.server):
+        if not kept and not self.is_whole(partition, segment, segment.server):
             self.fail("I14", f"{what}, and its server {segment.server} does not hold it")
         for member in segment.tail_copies:
             assert segment.tail_from is not None
@@ -424,7 +424,8 @@ class Judge:
             return broker.real_disk.durable
         return next((image for owner, image in self.graveyard if owner == member), None)
 
-    def _is_whole(self, partition: PartitionId, segment: Segment, member: MemberId) -> bool:
+    def is_whole(self, partition: PartitionId, segment: Segment, member: MemberId) -> bool:
+        """Whether a member's disk holds all of a sealed segment."""
         image = self._image(member)
         if image is None or segment.sealed_len is None:
             return False

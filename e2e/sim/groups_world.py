@@ -12,7 +12,9 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from seriatim_api.errors import SeriatimError, StaleOperatorError
+from seriatim_api.ids import MemberId
 from seriatim_api.v1 import records_pb2
+from seriatim_broker.core.chain import SegmentState
 from seriatim_broker.core.controller import holders
 from seriatim_broker.core.placement import Intent
 from seriatim_broker.core.restarting import Verdict
@@ -38,6 +40,8 @@ OPERATOR = "operator-"
 ATTEMPTS_MAX = 200
 ATTEMPT_PAUSE_S = 0.05
 SETTLE_US = 500_000
+NEEDED_SHARE = 0.8
+"""Of those whom somebody wants to stop: who holds something alone, if there is one."""
 
 
 class GroupsCoordinator(RuntimeCoordinator):
@@ -98,7 +102,8 @@ class GroupsInjector(RuntimeInjector):
 
     def inject_gated_roll(self) -> None:
         """A broker is stopped in order if the gate says that it may be; any broker is asked."""
-        victim: Any = self._victim()
+        needed = self._world.needed()
+        victim: Any = self._rng.choice(needed) if needed and self._rng.random() < NEEDED_SHARE else self._victim()
         process: RuntimeProcess | None = victim.process
         serving = [broker.process for broker in self._world.brokers.values() if _serves(broker.process)]
         if process is None or process.frozen or not process.is_serving or not serving:
@@ -197,6 +202,19 @@ class GroupsWorld(RuntimeWorld):
                 self.judge.seen_states.add("group added")
                 broker.is_awaited = False
                 self._start_again(broker)
+
+    def needed(self) -> list[Any]:
+        """Brokers that hold something alone, or may be needed to settle something: who must not be stopped."""
+        members: list[MemberId] = []
+        for partition in self.partitions:
+            for segment in self._chain(partition).segments:
+                if segment.state is SegmentState.UNSETTLED:
+                    members += segment.members
+                elif segment.state is SegmentState.SEALED:
+                    whole = [member for member in segment.members if self.judge.is_whole(partition, segment, member)]
+                    members += whole if len(whole) == 1 else []
+        brokers = dict.fromkeys(member.broker for member in members if self.brokers[member.broker].member == member)
+        return [self.brokers[name] for name in brokers if _serves(self.brokers[name].process)]
 
     def ask_gate(self, asked: RuntimeProcess, broker: str, go_on: Callable[[], None]) -> None:
         """Ask a broker whether another one may be stopped; if so, check that with what the judge knows."""

@@ -6,12 +6,14 @@ seen removes the rule at both.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
+from seriatim_api.errors import StaleOperatorError
 from seriatim_api.ids import MemberId, PartitionId
-from seriatim_broker.core import candidates, controller, leaving
+from seriatim_broker.core import controller, leaving
 from seriatim_broker.core import restarting as gate_rules
 from seriatim_broker.core.chain import Chain, Segment, SegmentState
 from seriatim_broker.core.controller import holders
@@ -89,20 +91,13 @@ def _gate_asks_nobody() -> list[Patch]:
     return [(RestartGate, "_ask", ask), (restart_gate, "judge", trusting)]
 
 
-def _unsettled_does_not_count() -> list[Patch]:
-    needs = gate_rules.needs
-
-    def settled(chain: Chain, member: MemberId) -> list[gate_rules.Need]:
-        return [need for need in needs(chain, member) if need.state is not SegmentState.UNSETTLED]
-
-    return [(restart_gate, "needs", settled)]
-
-
 def _older_operator_is_obeyed() -> list[Patch]:
     set_group = BrokerGroups.set
 
     async def obey(self: BrokerGroups, group: str, intent: Any, weight: Any, guard: Any = None) -> Any:
         async def compares() -> Sequence[Compare]:
+            with contextlib.suppress(StaleOperatorError):
+                await guard()
             return ()
 
         return await set_group(self, group, intent, weight, compares)
@@ -121,13 +116,6 @@ def _epoch_is_read_and_not_compared() -> list[Patch]:
         return await set_group(self, group, intent, weight, compares)
 
     return [(BrokerGroups, "set", look)]
-
-
-def _cordoned_groups_are_chosen() -> list[Patch]:
-    def never(outbox: Outbox, group: str) -> bool:
-        return False
-
-    return [(candidates, "is_closed", never)]
 
 
 def _tail_copies_are_forgotten() -> list[Patch]:
@@ -166,14 +154,6 @@ MUTATIONS: dict[str, Mutation] = {
         world="groups",
         layer="runtime",
     ),
-    "gate-forgets-unsettled": Mutation(
-        "who is needed to settle a segment is not stopped",
-        _unsettled_does_not_count,
-        ("GATE",),
-        "groups-change",
-        world="groups",
-        layer="runtime",
-    ),
     "older-operator": Mutation(
         "an operator whose Lease is over changes nothing",
         _older_operator_is_obeyed,
@@ -189,14 +169,6 @@ MUTATIONS: dict[str, Mutation] = {
         "groups-change",
         world="groups",
         layer="runtime",
-    ),
-    "cordon-ignored": Mutation(
-        "a switch passes over a cordoned group",
-        _cordoned_groups_are_chosen,
-        _STUCK,
-        "groups-change",
-        world="groups",
-        layer="core",
     ),
     "tails-forgotten": Mutation(
         "a drained group gives away tail copies as well",

@@ -1,0 +1,139 @@
+"""Broker groups that are left under load, and disks that are replaced by name: what an operator does every week.
+
+Nothing breaks while a group is drained, so nothing may be answered `failed` or `unknown`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import ClassVar, Final, Literal
+
+from seriatim import BrokerGroup
+
+from e2e.faults.disks import wipe
+from e2e.faults.fault import Fault, NotStruckError, Scene
+from e2e.faults.processes import brokers_of
+
+DRAINED_DEADLINE_S: Final = 90.0
+LOOK_S: Final = 0.25
+
+
+class DrainedGroup(Fault):
+    """The group of the first partition's head is drained: its heads and copies leave it, while messages flow.
+
+    Then each of its brokers is stopped, as the gate says it may be, and the cluster goes on without the group.
+    """
+
+    name = "drained group"
+    own_cluster: ClassVar[bool] = True
+
+    def __init__(self) -> None:
+        self._group = ""
+        self._stopped: list[str] = []
+
+    async def inject(self, scene: Scene) -> None:
+        """Drain it, and stop its brokers."""
+        head = await scene.head()
+        self._group = head.group
+        began = time.monotonic()
+        await scene.admin.set_broker_group(self._group, "draining")
+        await scene.moved_past(head)
+        heads_s = time.monotonic() - began
+        await self._until_empty(scene)
+        took_s = time.monotonic() - began
+        scene.note(f"the head left {self._group} after {heads_s:.1f} s, the last copy after {took_s:.1f} s")
+        counts = scene.load.counts
+        if counts.failed or counts.unknown:
+            raise NotStruckError(f"{counts.failed} sends failed and {counts.unknown} are unknown, though nothing broke")
+        for broker in [name for name in scene.cluster.broker_names if name.startswith(f"{self._group}-")]:
+            await self._may_be_stopped(scene, broker)
+            self._stopped.append(broker)
+            await scene.cluster.stop_gracefully(broker)
+
+    async def hold(self, scene: Scene) -> None:
+        """Nobody misses it."""
+        await scene.load.goes_on()
+
+    async def heal(self, scene: Scene) -> None:
+        """Take it back."""
+        if self._stopped:
+            await scene.cluster.start_again(*self._stopped)
+            await scene.cluster.wait_ready(*self._stopped)
+        if self._group:
+            await scene.admin.set_broker_group(self._group, "active")
+
+    async def _until_empty(self, scene: Scene) -> None:
+        until = time.monotonic() + DRAINED_DEADLINE_S
+        while (group := await _find(scene, self._group)).segments:
+            if time.monotonic() > until:
+                raise NotStruckError(f"{group.heads} heads and {group.segments} segments are left on {self._group}")
+            await asyncio.sleep(LOOK_S)
+
+    async def _may_be_stopped(self, scene: Scene, broker: str) -> None:
+        found = await scene.admin.check_restart(broker)
+        if not found.is_safe:
+            raise NotStruckError(f"{broker} must not be stopped, though nothing lies on it: {found.reason}")
+
+
+async def _find(scene: Scene, name: str) -> BrokerGroup:
+    for group in await scene.admin.list_broker_groups():
+        if group.name == name:
+            return group
+    raise NotStruckError(f"there is no broker group {name}")
+
+
+class ReplacedDisk(Fault):
+    """A member's disk is lost, and the slot is given to a new one by the old one's name: it is filled at once, though
+    nobody would be missed for ten minutes. A name that is not the lost disk's takes nothing."""
+
+    own_cluster: ClassVar[bool] = True
+    ends: ClassVar[bool] = True
+
+    def __init__(self, role: Literal["master", "slave"]) -> None:
+        self.name = f"replaced disk of {role}"
+        self._role: Literal["master", "slave"] = role
+        self._struck = ""
+        self._lost = ""
+
+    async def inject(self, scene: Scene) -> None:
+        """Kill it, empty its directory, and see that a wrong name is refused."""
+        head = await scene.head()
+        self._struck = brokers_of(head, self._role)[0]
+        self._lost = await self._incarnation(scene)
+        await scene.cluster.kill(self._struck)
+        await scene.moved_past(head)
+        await wipe(scene, self._struck)
+        since = scene.log_size(self._struck)
+        await self._start(scene, "0" * 32)
+        await scene.ended(self._struck)
+        text = scene.log_since(self._struck, since)
+        if "may take the place of the disk 0000" not in text:
+            raise NotStruckError(f"{self._struck} was not refused for the name: {text[-500:]}")
+
+    async def heal(self, scene: Scene) -> None:
+        """Name the disk that is lost."""
+        if self._lost and scene.cluster.pid(self._struck) is None:
+            await self._start(scene, self._lost)
+            await scene.cluster.wait_ready(self._struck)
+
+    async def confirm(self, scene: Scene) -> None:
+        """No record names the lost disk any more, and the broker that replaced it may be stopped as any other."""
+        until = time.monotonic() + DRAINED_DEADLINE_S
+        while not (found := await scene.admin.check_restart(self._struck)).is_safe:
+            if time.monotonic() > until:
+                raise NotStruckError(f"{self._struck} must not be stopped: {found.reason}")
+            await asyncio.sleep(LOOK_S)
+        if await self._incarnation(scene) == self._lost:
+            raise NotStruckError(f"{self._struck} has the lost disk")
+
+    async def _start(self, scene: Scene, lost: str) -> None:
+        scene.programs.once[self._struck] = ("--set", f"replace_disk_of={lost}")
+        await scene.cluster.start_again(self._struck)
+
+    async def _incarnation(self, scene: Scene) -> str:
+        for group in await scene.admin.list_broker_groups():
+            for member in group.members:
+                if member.broker == self._struck:
+                    return member.incarnation
+        raise NotStruckError(f"nobody knows {self._struck}")
