@@ -92,6 +92,7 @@ def all_faults() -> list[Fault]:
         SwitchDuringSwitch(),
         RollingRestart(),
         ManySwitches(),
+        DrainedGroup(),
         CompactedWatch(),
         KillCoordinator("etcd"),
         FreezeCoordinator(kind="etcd"),
