@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from seriatim_operator.plan.topics import (
     TOPIC_FINALIZER,
@@ -30,6 +30,9 @@ from seriatim_operator.status.topics import is_news, topic_status
 from ..spec.objects import good
 
 NAMES = ("a", "b")
+
+patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+"""What an example takes says how busy the machine is, and nothing about the plan."""
 NOW_S = 1_800_000_000.0
 
 
@@ -127,6 +130,7 @@ def run(items: list[Topic], found: dict[str, TopicView]) -> tuple[list[Topic], d
     return left, found, steps
 
 
+@patient
 @given(objects(), topics())
 def test_the_plan_comes_to_rest(items: list[Topic], found: dict[str, TopicView]) -> None:
     for _ in range(8):
@@ -144,6 +148,7 @@ def test_the_plan_comes_to_rest(items: list[Topic], found: dict[str, TopicView])
     assert ready <= found.keys()
 
 
+@patient
 @given(objects(), topics(), st.sampled_from([Surroundings.SILENT, Surroundings.PAUSED, Surroundings.GONE]))
 def test_brokers_are_asked_for_nothing_unless_they_are_there(
     items: list[Topic], found: dict[str, TopicView], surroundings: Surroundings
@@ -155,6 +160,7 @@ def test_brokers_are_asked_for_nothing_unless_they_are_there(
             assert plan.steps == ()
 
 
+@patient
 @given(objects(), topics())
 def test_no_partition_is_ever_taken_away(items: list[Topic], found: dict[str, TopicView]) -> None:
     after = dict(found)
@@ -165,6 +171,7 @@ def test_no_partition_is_ever_taken_away(items: list[Topic], found: dict[str, To
             assert after[name].partition_count >= view.partition_count
 
 
+@patient
 @given(objects(), topics())
 def test_the_order_of_objects_does_not_matter(items: list[Topic], found: dict[str, TopicView]) -> None:
     one = {plan.topic.uid: plan for plan in plan_topics(items, found, Surroundings.HERE)}
