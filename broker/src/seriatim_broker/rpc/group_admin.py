@@ -17,8 +17,9 @@ from ..core.chain import Chain
 from ..core.effects import GroupDescribed, LogsListed
 from ..core.events import CursorRecord, DescribeGroup, ListLogs
 from ..runtime.consumer_groups import GroupCursors
-from .outbound import is_forwarded
-from .services import check_name, remaining_s, typed_errors
+from ..runtime.operators import Guard, unguarded
+from .outbound import is_forwarded, operator_epoch
+from .services import check_name, guard_of_call, remaining_s, typed_errors
 from .topic_admin import TopicAdmin
 
 CREATE_ROUNDS_MAX = 10
@@ -35,10 +36,10 @@ class GroupAdmin(TopicAdmin):
         """Write the group's cursors on all partitions of the topic where it has none."""
         check_name(request.group, "consumer group")
         topic = await self._services.topic(request.topic)
-        created = False
+        created, guard = False, guard_of_call(self._services, context)
         for _ in range(CREATE_ROUNDS_MAX):
             chains = await self._services.chains(topic.partition_ids)
-            cursors = await self._cursors(chains, request.group)
+            cursors = await self._cursors(chains, request.group, guard)
             missing = [chain for chain in chains if not cursors.has(chain.partition)]
             if not missing:
                 return broker_pb2.CreateConsumerGroupResponse(created=created)
@@ -71,7 +72,8 @@ class GroupAdmin(TopicAdmin):
         created = await cursors.create(request.topic, starts) if starts else False
         if not is_forwarded(context):
             for master in by_master:
-                answer = await self._calls.admin(master, "CreateConsumerGroup", request, remaining_s(context) * 0.9)
+                left_s, operator = remaining_s(context) * 0.9, operator_epoch(context)
+                answer = await self._calls.admin(master, "CreateConsumerGroup", request, left_s, operator)
                 created |= answer.created
         return created
 
@@ -90,7 +92,7 @@ class GroupAdmin(TopicAdmin):
         check_name(request.group, "consumer group")
         topic = await self._services.topic(request.topic)
         chains = await self._services.chains(topic.partition_ids)
-        cursors = await self._cursors(chains, request.group)
+        cursors = await self._cursors(chains, request.group, guard_of_call(self._services, context))
         if not any(cursors.has(chain.partition) for chain in chains):
             raise _unknown(request.topic, request.group)
         for row in await self._describe(request.topic, request.group, chains, cursors, context):
@@ -135,8 +137,8 @@ class GroupAdmin(TopicAdmin):
         await asyncio.gather(*asked)
         return [rows[number] for number in sorted(rows)]
 
-    async def _cursors(self, chains: Sequence[Chain], group: str) -> GroupCursors:
-        cursors = GroupCursors(self._services.coordinator, self._services.keys, group)
+    async def _cursors(self, chains: Sequence[Chain], group: str, guard: Guard = unguarded) -> GroupCursors:
+        cursors = GroupCursors(self._services.coordinator, self._services.keys, group, guard)
         await cursors.read([chain.partition for chain in chains])
         return cursors
 

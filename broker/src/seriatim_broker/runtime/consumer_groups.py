@@ -16,6 +16,7 @@ from ..core.events import CursorRecord
 from ..interfaces.coordinator import Compare, Coordinator, Get, Operation, Put, mod_revision_is, present
 from .coordination import READS_PER_TXN
 from .keys import Keys
+from .operators import Guard, unguarded
 from .records import cursor_from_value, cursor_to_value
 
 CURSORS_PER_TXN = 60
@@ -25,10 +26,11 @@ CURSORS_PER_TXN = 60
 class GroupCursors:
     """The cursors of one group on a topic, as they were read; each is written over only as long as it stands so."""
 
-    def __init__(self, coordinator: Coordinator, keys: Keys, group: str) -> None:
+    def __init__(self, coordinator: Coordinator, keys: Keys, group: str, guard: Guard = unguarded) -> None:
         self._coordinator = coordinator
         self._keys = keys
         self._group = group
+        self._guard = guard
         self._revisions: dict[PartitionId, int] = {}
         self._values: dict[PartitionId, bytes] = {}
         self.records: dict[PartitionId, CursorRecord] = {}
@@ -87,7 +89,7 @@ class GroupCursors:
 
     async def _write(self, records: Mapping[PartitionId, CursorRecord]) -> bool:
         """All of them, or none: only where their partitions still are."""
-        compares: list[Compare] = []
+        compares: list[Compare] = list(await self._guard())
         puts: list[Operation] = []
         for partition, record in records.items():
             key = self._keys.cursor(partition, self._group)
