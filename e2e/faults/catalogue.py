@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from e2e.faults import clusters, shims
+from e2e.faults.balance import UnevenHeads
 from e2e.faults.clocks import ClockJump
 from e2e.faults.coordinator import CompactedWatch, OneOfThree
 from e2e.faults.damage import BitFlip
@@ -93,6 +94,7 @@ def all_faults() -> list[Fault]:
         RollingRestart(),
         ManySwitches(),
         DrainedGroup(),
+        UnevenHeads(),
         CompactedWatch(),
         KillCoordinator("etcd"),
         FreezeCoordinator(kind="etcd"),

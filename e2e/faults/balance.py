@@ -1,0 +1,74 @@
+"""Heads that maintenance left on one broker group, and the controller spreads again under load.
+
+Nothing breaks: groups are asked to end, hand over, and come back. So nothing may be lost, or answered `failed`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import ClassVar, Final
+
+from seriatim_api.errors import DeadlineExceededError
+
+from e2e.faults.fault import Fault, NotStruckError, Scene
+from e2e.observe import Snapshot
+
+SPREAD_DEADLINE_S: Final = 60.0
+GROUP_KEPT: Final = "g0"
+BALANCE: Final = {
+    "balance_interval_s": "1",
+    "balance_moves_per_s": "4",
+    "balance_floor_bytes_per_s": "1000",
+    "balance_steady_s": "2",
+    "balance_move_again_s": "20",
+}
+
+
+def heads_by_group(snapshot: Snapshot) -> Counter[str]:
+    """How many partitions each group has the open segment of."""
+    return Counter(chain.head.group for chain in snapshot.chains)
+
+
+class UnevenHeads(Fault):
+    """All groups but one are restarted, one after another; then the heads are spread by planned switches."""
+
+    name = "heads on one group"
+    workloads = ("keys",)
+    own_cluster = True
+    options: ClassVar[tuple[str, ...]] = tuple(
+        word for name, value in BALANCE.items() for word in ("--set", f"{name}={value}")
+    )
+
+    async def inject(self, scene: Scene) -> None:
+        """Stop everybody else; they hand over, and come back when all heads stand on one group."""
+        others = [broker for broker in scene.cluster.broker_names if not broker.startswith(f"{GROUP_KEPT}-")]
+        for broker in others:
+            await scene.cluster.stop_gracefully(broker)
+        snapshot = await self._wait(scene, lambda now: set(heads_by_group(now)) == {GROUP_KEPT}, "one group has all")
+        for broker in others:
+            await scene.cluster.start_again(broker)
+            await scene.cluster.wait_ready(broker)
+        scene.note(f"heads before: {dict(heads_by_group(snapshot))}")
+
+    async def hold(self, scene: Scene) -> None:
+        """No group keeps more than its share."""
+        partitions = scene.load.workload.partitions
+        snapshot = await self._wait(
+            scene, lambda now: max(heads_by_group(now).values()) <= partitions // 2, "no group has more than half"
+        )
+        masters = Counter(chain.head.members[0] for chain in snapshot.chains)
+        scene.note(f"heads after: {dict(heads_by_group(snapshot))}, masters: {dict(masters)}")
+        counts = scene.load.counts
+        if counts.failed or counts.unknown:
+            raise NotStruckError(f"{counts.failed} sends failed and {counts.unknown} are unknown, though nothing broke")
+
+    async def heal(self, scene: Scene) -> None:
+        """Whoever is still stopped comes back."""
+        await scene.cluster.start_again("brokers")
+
+    async def _wait(self, scene: Scene, condition: Callable[[Snapshot], bool], what: str) -> Snapshot:
+        try:
+            return await scene.load.observer.wait_until(condition, what, SPREAD_DEADLINE_S)
+        except DeadlineExceededError as error:
+            raise NotStruckError(str(error)) from error
