@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from e2e.cluster.errors import ClusterError
+from e2e.cluster.layout import ROOT
 from e2e.cluster.running import run
 
 OUTSIDE_VARIABLE: Final = "SERIATIM_E2E_OUTSIDE"
@@ -64,8 +65,8 @@ class Machines:
     async def _command(self, command: str, node: str) -> None:
         number = node.removeprefix("node")
         inside = [sys.executable, "-m", "e2e.cluster", command, number]
-        argv = ["nsenter", f"--target={self._outside}", "--mount", "--wdns=.", "--", *inside]
-        await asyncio.to_thread(run, argv, timeout_s=COMMAND_S)
+        argv = ["nsenter", f"--target={self._outside}", "--mount", "--", *inside]
+        await asyncio.to_thread(run, argv, environment={"PYTHONPATH": str(ROOT)}, timeout_s=COMMAND_S)
 
 
 def container_pids(pod: dict[str, Any], processes: Path = PROCESSES) -> list[int]:
