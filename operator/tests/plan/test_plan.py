@@ -212,6 +212,20 @@ def test_a_budget_stays_shut_while_only_one_copy_is_left() -> None:
     assert "last copy" in world.cluster.status.blocked_by
 
 
+def test_a_group_that_a_person_drains_is_counted_until_it_is_empty() -> None:
+    world = started()
+    name, group = next((name, item) for name, item in world.groups.items() if item.spec.group == "g0")
+    world.groups[name] = group.model_copy(update={"spec": group.spec.model_copy(update={"state": "Draining"})})
+    world.a_pass()
+    assert world.intents["g0"] == "DRAINING"
+    assert world.groups[name].status.segments == 3
+    world.settle()
+    world.a_pass()
+    assert (world.groups[name].status.heads, world.groups[name].status.segments) == (0, 0)
+    assert world.groups[name].status.is_true("Drained")
+    assert not deleted(world, DeletePod), "its disks stay until the group is removed"
+
+
 def test_fewer_groups_are_drained_first_and_removed_when_empty() -> None:
     world = started(groups=4, nodes=4)
     world.edit(groups=2)

@@ -32,6 +32,7 @@ def plan(observed: Observed, make: ClusterChildren) -> Plan:
     members.ensure_groups(observed, make, result)
     certificates.certify(observed, result)
     cordon.set_intents(observed, result)
+    cordon.count_what_is_left(observed, result)
     result.actions[:0] = [Apply(manifest) for manifest in make.shared()]
     if not any(reason in FATAL for reason, _ in result.problems):
         members.ensure_brokers(observed, make, result)

@@ -15,6 +15,10 @@ from .observed import Observed
 INTENT_OF_STATE = {"Active": "ACTIVE", "Cordoned": "CORDONED", "Draining": "DRAINING"}
 LOOK_S = 1.0
 
+COUNT_S = 2.0
+COUNT_STEADY_S = 30.0
+"""Between two counts of what lies on a group that people drain; each reads every chain."""
+
 
 def set_intents(observed: Observed, plan: Plan) -> None:
     """Tell the brokers what is wanted of each group."""
@@ -27,6 +31,19 @@ def set_intents(observed: Observed, plan: Plan) -> None:
         intent, weight, why = _wanted(observed, group)
         if (view.intent, view.weight) != (intent, weight):
             plan.actions.append(SetGroup(group, intent, weight, why))
+
+
+def count_what_is_left(observed: Observed, plan: Plan) -> None:
+    """Have heads and segments counted while somebody wants a group to be left: that is how it is seen to be empty."""
+    left_by_people = {item.spec.group for item in observed.groups.values() if item.spec.state != "Active"}
+    views = [view for group, view in (observed.members or {}).items() if group in left_by_people]
+    if not views:
+        return
+    if any(view.heads is None or view.segments is None for view in views):
+        plan.actions.append(AskCounts())
+        return
+    is_moving = any(view.heads or (view.segments and view.intent == "DRAINING") for view in views)
+    plan.look_again(COUNT_S if is_moving else COUNT_STEADY_S)
 
 
 def open_budgets(observed: Observed, make: ClusterChildren, plan: Plan) -> None:
