@@ -8,7 +8,7 @@ from typing import Any
 from ..plan.actions import BeginOperation, EndOperation, MarkLost, Plan
 from ..plan.cluster import OPERATION_S
 from ..plan.cordon import leaving_members
-from ..plan.loss import is_gone
+from ..plan.loss import ANNOTATION_LOST, is_gone
 from ..plan.observed import Ended, Observed, PodView
 from ..resources.names import bootstrap_address, selector_labels, selector_text
 from ..spec.broker import Broker, BrokerStatus, DiskLost, Released
@@ -126,10 +126,19 @@ def _disk_fact(
             "DiskHealthy", "False", "NodeGone", f"no Node bears the host name {hosts}; given up after {timeout_s} s"
         )
     if refusal is not None and refusal.error in DISK_REASONS:
-        return Fact("DiskHealthy", "False", DISK_REASONS[refusal.error], refusal.text)
+        return Fact("DiskHealthy", "False", DISK_REASONS[refusal.error], _with_remedy(broker, refusal))
     if incarnation or (pod is not None and pod.is_ready):
         return Fact("DiskHealthy", "True", "Accepted")
     return Fact("DiskHealthy", "Unknown", "NotJoined")
+
+
+def _with_remedy(broker: Broker, refusal: Ended) -> str:
+    """The broker's words, with what to do on Kubernetes in place of what to do on a machine of one's own."""
+    problem = refusal.text.partition(" Remedy:")[0]
+    lost = (
+        f"if that is lost for good, kubectl -n {broker.namespace} annotate broker {broker.name} {ANNOTATION_LOST}=true"
+    )
+    return f"{problem} Remedy: bring back the disk that belongs here; {lost}, and another disk takes the slot"
 
 
 def _refusal(pod: PodView | None) -> Ended | None:

@@ -1,0 +1,59 @@
+"""What is reported of disks and groups, from a small world."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from seriatim_operator.plan.actions import Plan
+from seriatim_operator.plan.observed import Ended
+from seriatim_operator.status.cluster import DISK_REASONS, broker_status, cluster_status
+from seriatim_operator.status.reasons import BROKER, CLUSTER
+
+from .world import World, new_world
+
+
+def started() -> World:
+    world = new_world()
+    world.run()
+    return world
+
+
+@pytest.mark.parametrize("error", DISK_REASONS)
+def test_a_refused_disk_is_named_with_what_to_do_about_it_on_kubernetes(error: str) -> None:
+    world = started()
+    name, pod = next(iter(sorted(world.pods.items())))
+    ended = Ended(
+        pod.broker, "", 0, 2, world.now_s, error, "the directory is not this one's. Remedy: start with --replace-disk"
+    )
+    world.pods[name] = replace(pod, is_ready=False, is_running=False, ended=(ended,))
+    status = broker_status(world.observed(), world.brokers[name], Plan())
+    found = status.condition("DiskHealthy")
+    assert found is not None
+    assert (found.status, found.reason) == ("False", DISK_REASONS[error])
+    assert found.reason in BROKER["DiskHealthy"]
+    assert "the directory is not this one's." in found.message
+    assert f"annotate broker {name} seriatim.dev/disk-lost=true" in found.message
+    assert "--replace-disk" not in found.message
+
+
+def test_brokers_that_wait_for_etcd_make_the_cluster_say_so() -> None:
+    world = started()
+    for name, pod in list(world.pods.items()):
+        world.pods[name] = replace(pod, is_ready=False, says=f"{pod.broker} waits for the coordinator at etcd:2379")
+    found = cluster_status(world.observed(), Plan(), "", "").condition("Degraded")
+    assert found is not None
+    assert (found.status, found.reason) == ("True", "EtcdUnreachable")
+    assert found.reason in CLUSTER["Degraded"]
+    assert "etcd:2379" in found.message
+    assert "spec.etcd.endpoints" in found.message
+
+
+def test_a_machine_that_holds_a_member_of_every_group_is_named_and_is_no_fault() -> None:
+    world = new_world(groups=2, nodes=2)
+    world.run()
+    found = world.cluster.status.condition("Degraded")
+    assert found is not None
+    assert (found.status, found.reason) == ("False", "OneMachineHoldsAll")
+    assert world.cluster.status.is_true("Stable")
+    assert started().cluster.status.condition("Degraded").reason == "Healthy"  # type: ignore[union-attr]
