@@ -250,21 +250,26 @@ def test_etcds_certificates_fit_and_a_brokers_opens_no_door_between_members() ->
         assert {f"seriatim-etcd-{i}.seriatim-etcd.shop.svc" for i in range(3)} <= set(hosts)
 
 
-def test_the_cluster_of_a_release_outlives_it_and_no_hook_deletes_it() -> None:
-    cluster = of_kind(documents("--values", str(VALUES / "first-try.yaml")), "BrokerCluster")["orders"]
-    annotations = cluster["metadata"]["annotations"]
-    assert annotations["helm.sh/resource-policy"] == "keep"
-    assert annotations["helm.sh/hook"] == "post-install"
-    # Helm's default is to delete what is there before it makes a hook: an upgrade would take all brokers with it.
-    assert annotations["helm.sh/hook-delete-policy"] == "hook-failed"
-    assert cluster["spec"]["etcd"] == {
-        "endpoints": ["seriatim-etcd-0.seriatim-etcd.shop.svc:2379"],
-        "tlsSecret": "seriatim-etcd-client-tls",
+def test_the_cluster_of_a_release_is_applied_by_a_hook_and_is_none_of_helms_own_objects() -> None:
+    manifests = documents("--values", str(VALUES / "first-try.yaml"))
+    assert not of_kind(manifests, "BrokerCluster"), (
+        "Helm would check its kind before it is there, and delete it one day"
+    )
+    cluster = yaml.safe_load(of_kind(manifests, "ConfigMap")["seriatim-cluster"]["data"]["cluster.yaml"])
+    assert cluster["metadata"]["name"] == "orders"
+    assert cluster["spec"] == {
+        "groups": 2,
+        "storage": {"storageClassName": "local-path", "size": "5Gi"},
+        "etcd": {
+            "endpoints": ["seriatim-etcd-0.seriatim-etcd.shop.svc:2379"],
+            "tlsSecret": "seriatim-etcd-client-tls",
+        },
     }
-    upgraded = of_kind(documents("--is-upgrade", "--values", str(VALUES / "first-try.yaml")), "BrokerCluster")["orders"]
-    assert "helm.sh/hook" not in upgraded["metadata"]["annotations"]
-    assert upgraded["metadata"]["labels"]["app.kubernetes.io/managed-by"] == "Helm"
-    assert upgraded["metadata"]["annotations"]["meta.helm.sh/release-name"] == "seriatim"
+    hook = of_kind(manifests, "Job")["seriatim-cluster"]
+    assert hook["metadata"]["annotations"]["helm.sh/hook"] == "post-install,post-upgrade,post-rollback"
+    account = hook["spec"]["template"]["spec"]["serviceAccountName"]
+    rules = of_kind(manifests, "Role")[account]["rules"]
+    assert {verb for rule in rules for verb in rule["verbs"]} == {"create", "get", "patch"}
 
 
 def test_monitoring_comes_when_its_kinds_are_there_or_when_told() -> None:
