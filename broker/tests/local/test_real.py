@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
+from seriatim_api.errors import BadRequestError
 from seriatim_api.ids import RunId
 from seriatim_api.v1 import records_pb2
 from seriatim_broker.adapters.crc import crc32c
@@ -38,3 +40,20 @@ async def test_a_killed_broker_is_certified_by_its_passport_and_comes_back_in_it
         await cluster.wait_ready()
         after = (await cluster.status()).brokers[0]
         assert (after.run, after.ready) == (2, True)
+
+
+async def test_a_group_is_added_drained_and_removed(tmp_path: Path) -> None:
+    async with LocalCluster(tmp_path, groups=2) as cluster:
+        assert await cluster.add_group() == "g2"
+        await cluster.wait_ready()
+        assert len(cluster.bootstrap) == 6
+        with pytest.raises(BadRequestError, match="there is no broker group 'g7'"):
+            await cluster.remove_group("g7")
+        await cluster.drain_group("g0")
+        records = await cluster.remove_group("g0")
+        assert [record.victim for record in records] == ["g0-0", "g0-1"]
+        assert not any(cluster.data_directory("g0-0").iterdir())
+        await cluster.start_again("g0")  # as new members, in a group of that name
+        await cluster.wait_ready()
+        runs = {broker.name: broker.run for broker in (await cluster.status()).brokers}
+        assert runs == dict.fromkeys(cluster.broker_names, 1)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import ssl
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -21,7 +22,7 @@ import structlog
 from seriatim_api.errors import DeadlineExceededError, PreconditionError, SeriatimError, UnavailableError
 
 from seriatim_broker.adapters.etcd import EtcdConfig, EtcdCoordinator, EtcdTls
-from seriatim_broker.local import health, names
+from seriatim_broker.local import broker_groups, health, names
 from seriatim_broker.local.certificates import CertificateWriter
 from seriatim_broker.local.faults import FaultKind, FaultListener, FaultRecord, Phase
 from seriatim_broker.local.names import Path as LinkPath
@@ -52,6 +53,7 @@ STOP_GRACE_S: Final = 10.0
 """What a process that was asked to end may take before it is killed."""
 
 KILL_DEADLINE_S: Final = 10.0
+DRAIN_DEADLINE_S: Final = 60.0
 READY_POLL_S: Final = 0.05
 READY_DEADLINE_S: Final = 0.5
 CERTIFICATE_DEADLINE_S: Final = 2.0
@@ -551,6 +553,72 @@ class LocalCluster:
         if self._on_fault is not None:
             self._on_fault(record)
         return record
+
+    # ---- groups that come and go -----------------------------------------------------------------------------
+
+    async def add_group(self) -> str:
+        """Start one more broker group, of as many members as the others; its name. Does not wait until it is ready.
+
+        Brokers that run already reach the new ones where clients do, until they are started again: a cut between two of
+        them has no effect before that.
+
+        Raises:
+            PreconditionError: The cluster speaks TLS or is on a network of its own, or an address is taken.
+        """
+        if self.tls is not None or self._network is not None:
+            raise PreconditionError("only a cluster on loopback addresses and without TLS can grow: start a larger one")
+        groups, members = self._shape
+        old = self.plan
+        plan = make_plan(
+            name=old.name, group_count=groups + 1, member_count=members, base_port=old.base_port, proxy=old.proxy
+        )
+        taken = first_taken(sorted(set(plan.listen_addresses) - set(old.listen_addresses)))
+        if taken is not None:
+            raise PreconditionError(f"{taken} is taken by another program")
+        if self._proxy is not None:
+            await self._proxy.add([link for link in plan.links if link not in set(old.links)])
+        self._plan, self._shape = plan, (groups + 1, members)
+        for name in plan.brokers_of(f"g{groups}"):
+            self.data_directory(name).mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._spawn(name)
+        self.save_state()
+        return f"g{groups}"
+
+    async def drain_group(self, group: str, *, deadline_s: float = DRAIN_DEADLINE_S) -> None:
+        """Have everything leave a broker group, and wait until nothing lies on it.
+
+        Raises:
+            DeadlineExceededError: Something is left; it goes on. PreconditionError: No broker of another group runs.
+        """
+        await broker_groups.drain(self._asked_about(group), group, deadline_s=deadline_s)
+
+    async def remove_group(self, group: str) -> tuple[FaultRecord, ...]:
+        """Stop the brokers of a drained group, have it forgotten, and delete what is on their disks.
+
+        Started again (`start_again`), they are new members.
+
+        Raises:
+            PreconditionError: Something lies on it, or no broker of another group runs.
+        """
+        address = self._asked_about(group)
+        await broker_groups.check_empty(address, group)
+        records = await self.stop_gracefully(group)
+        assert self._certificates is not None
+        await self._certificates.flush(CERTIFICATE_DEADLINE_S)
+        await broker_groups.forget(address, group)
+        for name in self.plan.brokers_of(group):
+            await asyncio.to_thread(shutil.rmtree, self.data_directory(name), ignore_errors=True)
+            self.data_directory(name).mkdir(mode=0o700)
+        return records
+
+    def _asked_about(self, group: str) -> str:
+        """A running broker of another group."""
+        if self.tls is not None:
+            raise PreconditionError("with TLS: `seriatim broker-group drain`, then `cluster stop`, then `remove`")
+        for broker in self.plan.brokers:
+            if broker.group != group and self._running(broker.name) is not None:
+                return str(broker.advertised)
+        raise PreconditionError(f"no broker of another group than {group} runs")
 
     # ---- what others read ------------------------------------------------------------------------------------
 

@@ -201,6 +201,33 @@ def restart(directory: Path, victims: tuple[str, ...], wait_s: float) -> None:
     _print_faults(_ask(directory, "restart", deadline_s=CALL_DEADLINE_S + wait_s, victims=victims, wait_s=wait_s))
 
 
+@cluster.command("add-group")
+@_directory
+@_wait
+def add_group(directory: Path, wait_s: float) -> None:
+    """Start one more broker group; partitions come to use it at their next switches, and by `seriatim balance`."""
+    group = _ask(directory, "add-group", deadline_s=CALL_DEADLINE_S + wait_s, wait_s=wait_s)
+    click.echo(json.dumps({"added": group}) if _wants_json() else f"{group} is added")
+
+
+@cluster.command("drain-group")
+@_directory
+@click.argument("group")
+@click.option("--wait", "wait_s", type=float, default=60.0, show_default=True, help="Seconds to wait at most.")
+def drain_group(directory: Path, group: str, wait_s: float) -> None:
+    """Have all heads and copies leave GROUP, and wait until nothing lies on it."""
+    _ask(directory, "drain-group", deadline_s=CALL_DEADLINE_S + wait_s, group=group, wait_s=wait_s)
+    click.echo(json.dumps({"drained": group}) if _wants_json() else f"{group} is drained: nothing lies on it")
+
+
+@cluster.command("remove-group")
+@_directory
+@click.argument("group")
+def remove_group(directory: Path, group: str) -> None:
+    """Stop the brokers of GROUP, which is drained, have it forgotten, and delete their data."""
+    _print_faults(_ask(directory, "remove-group", group=group))
+
+
 @cluster.command()
 @_directory
 @click.argument("source", metavar="END")

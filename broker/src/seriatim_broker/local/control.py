@@ -96,6 +96,12 @@ class ControlServer:
                 return await self._start(victims, arguments["wait_s"], again=False)
             case "restart":
                 return await self._start(victims, arguments["wait_s"], again=True)
+            case "add-group":
+                return await self._add_group(arguments["wait_s"])
+            case "drain-group":
+                return await cluster.drain_group(arguments["group"], deadline_s=arguments["wait_s"])
+            case "remove-group":
+                return _faults(await cluster.remove_group(arguments["group"]))
             case "cut":
                 return _faults(
                     await cluster.cut(
@@ -113,6 +119,12 @@ class ControlServer:
                 return None
             case _:
                 raise BadRequestError(f"the cluster does not know {command!r}")
+
+    async def _add_group(self, wait_s: float) -> str:
+        group = await self._cluster.add_group()
+        if wait_s > 0:
+            await self._cluster.wait_ready(group, deadline_s=wait_s)
+        return group
 
     async def _start(self, victims: tuple[str, ...], wait_s: float, *, again: bool) -> Any:
         cluster = self._cluster

@@ -132,6 +132,19 @@ class ClusterPlan:
         """The broker groups, in order."""
         return tuple(dict.fromkeys(broker.group for broker in self.brokers))
 
+    def brokers_of(self, group: str) -> tuple[str, ...]:
+        """The brokers of a group, in order.
+
+        Raises:
+            BadRequestError: There is no such group.
+        """
+        found = tuple(broker.name for broker in self.brokers if broker.group == group)
+        if not found:
+            raise BadRequestError(
+                f"there is no broker group {group!r}; there are {', '.join(self.groups)}", group=group
+            )
+        return found
+
     @property
     def pairs(self) -> tuple[tuple[str, str], ...]:
         """Who connects to whom."""

@@ -50,11 +50,22 @@ class Proxy:
         """
         assert not self._listeners, "started twice"
         try:
-            for link in self._links:
-                self._listen(link)
-        except OSError as error:
+            self.add(self._links)
+        except PreconditionError:
             self.close()
-            raise PreconditionError(f"the proxy cannot listen on {link.listen}: {error.strerror}") from error
+            raise
+
+    def add(self, links: Iterable[Link]) -> None:
+        """Listen for more links.
+
+        Raises:
+            PreconditionError: An address is taken, or not of this machine; those before it are bound.
+        """
+        for link in links:
+            try:
+                self._listen(link)
+            except OSError as error:
+                raise PreconditionError(f"the proxy cannot listen on {link.listen}: {error.strerror}") from error
 
     def cut(self, paths: Iterable[Path], mode: CutMode) -> None:
         """Let nothing through in these directions.

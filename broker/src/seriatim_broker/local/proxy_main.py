@@ -33,6 +33,8 @@ async def _serve(descriptor: int) -> None:
         if proxy is None:
             raise BadRequestError(f"{command!r} before 'start'")
         match command:
+            case "add":
+                return proxy.add([_link_in(link) for link in arguments["links"]])
             case "cut":
                 return proxy.cut([(a, b) for a, b in arguments["paths"]], arguments["mode"])
             case "heal":

@@ -79,6 +79,10 @@ class ProxyProcess:
             raise
         return proxy
 
+    async def add(self, links: Iterable[Link]) -> None:
+        """`Proxy.add`."""
+        await self._call("add", {"links": [_link_out(link) for link in links]})
+
     async def cut(self, paths: Iterable[Path], mode: CutMode) -> None:
         """`Proxy.cut`."""
         await self._call("cut", {"paths": [list(path) for path in paths], "mode": mode})
