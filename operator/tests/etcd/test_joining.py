@@ -3,7 +3,18 @@
 from __future__ import annotations
 
 import pytest
-from seriatim_operator.etcd.joining import BeginAnew, Forget, Member, Situation, Start, Step, TakeIn, Wait, next_step
+from seriatim_operator.etcd.joining import (
+    BeginAnew,
+    Forget,
+    Member,
+    Situation,
+    Start,
+    Step,
+    TakeIn,
+    Wait,
+    began,
+    next_step,
+)
 
 URLS = {"e-0": "http://e-0:2380", "e-1": "http://e-1:2380", "e-2": "http://e-2:2380"}
 ALL = "e-0=http://e-0:2380,e-1=http://e-1:2380,e-2=http://e-2:2380"
@@ -18,7 +29,7 @@ def situation(
     *, data: bool = False, decided: bool = False, known: bool = False, listed: list[Member] | None = None
 ) -> Situation:
     """Of member 1."""
-    return Situation("e-1", URLS, data, decided, known, listed)
+    return Situation("e-1", URLS, data, decided, {"e-1": began(URLS)} if known else {}, listed)
 
 
 @pytest.mark.parametrize(
@@ -34,12 +45,6 @@ def situation(
         (situation(known=True, listed=[member(0), member(1), member(2)]), Forget("1")),
         (situation(known=True, listed=[member(0), member(2)]), TakeIn()),
         (situation(known=True, listed=[member(0), member(1, ""), member(2)]), Start("existing", ALL)),
-        # The cluster grows.
-        (situation(listed=[member(0)]), TakeIn()),
-        (
-            situation(listed=[member(0), member(1, "")]),
-            Start("existing", "e-0=http://e-0:2380,e-1=http://e-1:2380"),
-        ),
     ],
 )
 def test_each_situation_has_its_step(now: Situation, step: Step) -> None:
@@ -53,6 +58,24 @@ def test_a_lost_disk_never_begins_anew_while_the_others_are_silent() -> None:
 
 
 def test_the_lost_disk_of_an_only_member_is_said_to_be_the_metadata() -> None:
-    step = next_step(Situation("e-0", {"e-0": "http://e-0:2380"}, False, False, True, None))
+    step = next_step(Situation("e-0", {"e-0": "http://e-0:2380"}, False, False, {"e-0": "http://e-0:2380"}, None))
     assert isinstance(step, Wait)
     assert "restore a snapshot" in step.why
+
+
+def test_a_member_of_a_new_cluster_begins_beside_those_that_were_quicker() -> None:
+    now = Situation("e-1", URLS, False, False, {"e-0": began(URLS), "e-2": began(URLS)}, None)
+    assert next_step(now) == BeginAnew()
+
+
+@pytest.mark.parametrize("by", ["http://e-0:2380", ""])
+def test_a_member_that_is_added_later_never_begins_a_cluster_beside_the_one_that_is_there(by: str) -> None:
+    step = next_step(Situation("e-1", URLS, False, False, {"e-0": by}, None))
+    assert isinstance(step, Wait)
+    assert "has begun without this member" in step.why
+
+
+def test_a_member_that_is_added_later_is_not_taken_in() -> None:
+    step = next_step(Situation("e-1", URLS, False, False, {"e-0": "http://e-0:2380"}, [member(0)]))
+    assert isinstance(step, Wait)
+    assert "set etcd.members back" in step.why

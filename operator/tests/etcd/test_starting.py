@@ -52,22 +52,22 @@ class Register:
     """Names in memory; or an API that cannot be reached."""
 
     def __init__(self) -> None:
-        self.names: set[str] = set()
+        self.names: dict[str, str] = {}
         self.is_silent = False
 
     def _ask(self) -> None:
         if self.is_silent:
             raise KubeError(0, "", "no answer")
 
-    def is_known(self, name: str) -> bool:
-        """Whether it has begun."""
+    def begun(self) -> dict[str, str]:
+        """Who has begun."""
         self._ask()
-        return name in self.names
+        return self.names
 
-    def write_down(self, name: str) -> None:
+    def write_down(self, name: str, began: str) -> None:
         """It begins."""
         self._ask()
-        self.names.add(name)
+        self.names[name] = began
 
 
 class Members:
@@ -216,4 +216,23 @@ def test_an_empty_disk_waits_while_the_register_cannot_be_read(members: Members)
 def test_a_lost_register_learns_again_from_the_members_that_have_their_logs(members: Members) -> None:
     members.register.names.clear()
     assert members.prepare(1) == "existing"
-    assert members.register.names == {"e-1"}
+    assert set(members.register.names) == {"e-1"}
+
+
+def test_members_that_are_added_to_one_neither_begin_beside_it_nor_take_its_majority(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        members = Members(tmp_path, stack)
+        alone = members.places[0].settings
+        of_one = {**yaml.safe_load(alone.read_text()), "initial-cluster": "e-0=http://127.0.9.1:24380"}
+        alone.write_text(yaml.safe_dump(of_one))
+        assert members.prepare(0) == "new"
+        members.start(0)
+        members.wait_serving(0)
+        with pytest.raises(WouldWaitError):
+            members.prepare(1)
+        members.wait_serving(0)
+        assert [member.name for member in members.gateway(0).members()] == ["e-0"]
+        members.kill(0)
+        for number in (1, 2):
+            with pytest.raises(WouldWaitError):
+                members.prepare(number)

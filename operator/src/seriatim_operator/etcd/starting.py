@@ -6,7 +6,7 @@ import asyncio
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,7 +17,7 @@ import yaml
 from ..cluster.kinds import CONFIG_MAP
 from ..cluster.kube import Kube, KubeError
 from .gateway import Gateway, GatewayError
-from .joining import BeginAnew, Forget, Situation, Start, TakeIn, Wait, next_step
+from .joining import BeginAnew, Forget, Situation, Start, TakeIn, Wait, began, next_step
 
 AGAIN_S = 2.0
 
@@ -30,10 +30,10 @@ _log = structlog.get_logger(__name__)
 class Register(Protocol):
     """Where it is written down, outside of any member's disk, which members have begun."""
 
-    def is_known(self, name: str) -> bool:
-        """Whether a member has begun before. Raises KubeError if that cannot be found out."""
+    def begun(self) -> Mapping[str, str]:
+        """Each member that has begun, and the cluster that it began. Raises KubeError if that cannot be found out."""
 
-    def write_down(self, name: str) -> None:
+    def write_down(self, name: str, began: str) -> None:
         """It begins. Raises KubeError if that may not have been written."""
 
 
@@ -45,16 +45,16 @@ class ConfigMapRegister:
         self._namespace = namespace
         self._name = name
 
-    def is_known(self, name: str) -> bool:
-        """Whether it has the member's key."""
+    def begun(self) -> Mapping[str, str]:
+        """Its keys, and what they say."""
         found = asyncio.run(self._kube.get(CONFIG_MAP, self._namespace, self._name))
         if found is None:
             raise KubeError(404, "NotFound", f"there is no ConfigMap {self._name}: `helm upgrade` makes it")
-        return name in (found.get("data") or {})
+        return dict(found.get("data") or {})
 
-    def write_down(self, name: str) -> None:
+    def write_down(self, name: str, began: str) -> None:
         """Add the member's key."""
-        patch = {"data": {name: "has begun"}}
+        patch = {"data": {name: began}}
         asyncio.run(self._kube.merge(CONFIG_MAP, self._namespace, self._name, patch))
 
 
@@ -110,20 +110,21 @@ def _look(place: Place, configured: dict[str, str], register: Register, gateway:
     has_data = data.is_dir() and any(data.iterdir())
     has_decided = (place.volume / DECIDED_FILE).exists()
     if has_data or has_decided:
-        return Situation(place.name, configured, has_data, has_decided, is_known=True, listed=None)
-    is_known = register.is_known(place.name)
+        return Situation(place.name, configured, has_data, has_decided, {}, listed=None)
+    begun = register.begun()
     try:
         listed = gateway.members()
     except GatewayError as exc:
         _log.info("others_silent", error=str(exc))
         listed = None
-    return Situation(place.name, configured, has_data, has_decided, is_known, listed)
+    return Situation(place.name, configured, has_data, has_decided, begun, listed)
 
 
 def _remind(register: Register, name: str) -> None:
     """A register that somebody lost learns again who has begun. No reason to hold up a member that has its log."""
     try:
-        register.write_down(name)
+        if name not in register.begun():
+            register.write_down(name, "")  # with whom is not known any more: nobody may begin beside it
     except KubeError as exc:
         _log.warning("not_registered", member=name, error=str(exc))
 
@@ -146,7 +147,7 @@ def _do(
     else:
         # Written down outside first, and on the disk only then: a crash between the two leaves a member that has to be
         # let in by the others, never one that begins twice.
-        register.write_down(place.name)
+        register.write_down(place.name, began(configured))
         _put(place.volume / DECIDED_FILE, "")
     return ""
 
