@@ -37,6 +37,13 @@ PACKAGES: Mapping[str, Sequence[str]] = {
 }
 """Image to the workspace's packages in it; with them comes what they need."""
 
+PROGRAMS: Mapping[str, Sequence[str]] = {
+    "broker": ("seriatim",),
+    "operator": ("seriatim",),
+    "tools": ("seriatim", "kubectl-seriatim"),
+}
+"""What each image is started as."""
+
 WORKSPACE = ("seriatim-api", "seriatim-broker", "seriatim", "seriatim-operator")
 
 ABOUT_PYTHON = (
@@ -184,7 +191,8 @@ def build(image: str, engine: engines.Engine, options: argparse.Namespace, sourc
     else:
         bill = f"/usr/share/sbom/seriatim-{image}.cdx.json"
         components = int(engine.run(tag, ["python3", "-c", INSPECTION, bill]))
-        engine.run(tag, ["seriatim", "--help"])
+        for program in PROGRAMS[image]:
+            engine.run(tag, [program, "--help"])
         (output / f"{image}.cdx.json").write_text(engine.run(tag, ["cat", bill]))
     built_s = time.monotonic() - began
     size = ""
