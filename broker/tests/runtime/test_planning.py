@@ -152,6 +152,9 @@ def test_copies_are_made_on_other_groups_first() -> None:
     assert plan_copies_elsewhere(copied(C, E, eligible=(A, B)), of_group("g0"), live, min_copies=2) == []
     (step,) = plan_copies_elsewhere(copied(C, E, eligible=(A, B)), of_group("g0"), {"g1": [C, D]}, min_copies=2)
     assert step == Heal(PartitionId(7), 1, D, None), "one of the new copies is not there any more"
+    tail = replace(CHAIN, segments=(replace(CHAIN.segments[0], tail_copies=(C, D)), CHAIN.segments[1]))
+    steps = plan_copies_elsewhere(tail, of_group("g0"), {"g1": [C, D]}, min_copies=2)
+    assert {step.member for step in steps} == {C, D}, "who holds the tail may get the rest"
 
 
 def test_members_leave_only_when_enough_others_serve_from_whole_copies() -> None:
