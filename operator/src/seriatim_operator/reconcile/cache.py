@@ -22,9 +22,16 @@ class Cache:
         self._objects: dict[str, dict[tuple[str, str], Manifest]] = {}
 
     def put(self, kind: str, manifest: Manifest) -> None:
-        """An object as the API says it is."""
+        """An object as the API says it is, or said before: nothing older takes the place of what is known.
+
+        1  the operator writes an object's status
+        2  somebody deletes the object, and the watch tells so
+        3  the answer to 1 arrives: without this rule, the deletion would be forgotten until everything is listed again
+        """
         metadata = {name: value for name, value in manifest["metadata"].items() if name not in _UNREAD}
-        self._objects.setdefault(kind, {})[_key(metadata)] = {**manifest, "metadata": metadata}
+        objects, key = self._objects.setdefault(kind, {}), _key(metadata)
+        if key not in objects or not _is_older(metadata, objects[key]["metadata"]):
+            objects[key] = {**manifest, "metadata": metadata}
 
     def drop(self, kind: str, manifest: Manifest) -> None:
         """An object that is no more; a later one of the same name stays."""
@@ -47,6 +54,14 @@ class Cache:
     def count(self, kind: str) -> int:
         """How many objects of a kind there are."""
         return len(self._objects.get(kind, {}))
+
+
+def _is_older(metadata: Manifest, known: Manifest) -> bool:
+    """Whether the same object was seen at a later version. Kubernetes lets versions of one resource be compared."""
+    if metadata.get("uid") != known.get("uid"):
+        return False
+    version, known_version = str(metadata.get("resourceVersion", "")), str(known.get("resourceVersion", ""))
+    return version.isdecimal() and known_version.isdecimal() and int(version) < int(known_version)
 
 
 def _key(metadata: Manifest) -> tuple[str, str]:
