@@ -44,7 +44,7 @@ async def node_lost_for_good(stage: Stage) -> None:
         before = {pod["metadata"]["name"] for pod in await stage.pods()}
         lost = {name for name in before if name in await _names_on(stage, node)}
         stage.note(f"{node} was deleted: {', '.join(await _names_on(stage, node))}")
-        healing.push_async_callback(replace_lost_member, stage.release, node, stage.directory)
+        healing.push_async_callback(replace_lost_member, stage.place, node)
         healing.push_async_callback(stage.machines.start, node)
         async with traffic.struck("lose node for good", node):
             began = time.monotonic()
