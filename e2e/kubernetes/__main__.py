@@ -21,7 +21,7 @@ from rich.console import Console
 
 from e2e.cluster.api import Cluster
 from e2e.cluster.errors import ClusterError, MachineError
-from e2e.cluster.layout import ROOT, default_layout
+from e2e.cluster.layout import ROOT, Layout, default_layout
 from e2e.cluster.lifecycle import Lifecycle
 from e2e.kubernetes import images
 from e2e.kubernetes.cases import Case, chosen
@@ -87,8 +87,24 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _outside(options: argparse.Namespace) -> int:
-    """Have a cluster and images, then run the suite inside the cluster's DNS; this process stays, for its mounts."""
-    cluster = _cluster()
+    """Have a cluster; one that was started for this run ends with it."""
+    layout = _ours()
+    was_there = layout.kubeconfig.exists()
+    lifecycle = Lifecycle(layout, say)
+    try:
+        if not was_there or not _is_up(Cluster(layout)):
+            lifecycle.up()
+        return _run_inside(options, Cluster(layout))
+    finally:
+        if not was_there and not options.keep:
+            lifecycle.down()
+
+
+def _run_inside(options: argparse.Namespace, cluster: Cluster) -> int:
+    """Have images, then run the suite inside the cluster's DNS; this process stays, for its mounts."""
+    others = operators_of_all(cluster)
+    if others:
+        say(f"BEWARE: {', '.join(others)} looks after all namespaces, this suite's too")
     loaded = images.of_tag(options.images) if options.images else images.ensure(cluster, say, options.revision)
     out: Path = options.out
     if out.exists():
@@ -106,19 +122,18 @@ def _outside(options: argparse.Namespace) -> int:
     return inside.wait()
 
 
-def _cluster() -> Cluster:
+def _ours() -> Layout:
+    """Where the cluster of this checkout is, or will be.
+
+    Raises:
+        MachineError: Another one is wanted.
+    """
     layout = default_layout()
     named = os.environ.get("KUBECONFIG")
     if named and Path(named).resolve() != layout.kubeconfig.resolve():
         raise MachineError("these cases kill nodes and use names of the cluster, which only our own lets them do: "
                            "unset KUBECONFIG")  # fmt: skip
-    cluster = Cluster(layout)
-    if not _is_up(cluster):
-        Lifecycle(layout, say).up()
-    others = operators_of_all(cluster)
-    if others:
-        say(f"BEWARE: {', '.join(others)} looks after all namespaces, this suite's too")
-    return cluster
+    return layout
 
 
 def _is_up(cluster: Cluster) -> bool:
