@@ -15,6 +15,7 @@ from typing import Any
 import click
 import yaml
 
+from .cluster.kinds import kind_of
 from .cluster.kube import InvalidError, Kube, KubeError
 
 FIELD_MANAGER = "seriatim-chart"
@@ -48,12 +49,62 @@ async def _apply_all(manifests: list[dict[str, Any]], patience_s: float) -> None
 
 
 async def _apply(kube: Kube, manifest: dict[str, Any], deadline_s: float) -> dict[str, Any]:
+    has_taken_back = False
     while True:
         try:
             return await kube.apply(manifest)
         except InvalidError:
-            raise
+            if has_taken_back or not await _take_back(kube, manifest):
+                raise
+            has_taken_back = True
+            continue
         except KubeError:
             if time.monotonic() > deadline_s:
                 raise
         await asyncio.sleep(AGAIN_S)
+
+
+# ---- maps whose last key is taken back ---------------------------------------------------------------------
+
+MAPS = (
+    ("settings",),
+    ("podTemplate", "labels"),
+    ("podTemplate", "annotations"),
+    ("podTemplate", "nodeSelector"),
+    ("podTemplate", "resources", "requests"),
+    ("podTemplate", "resources", "limits"),
+)
+"""Of a BrokerCluster's spec."""
+
+
+async def _take_back(kube: Kube, manifest: dict[str, Any]) -> bool:
+    """Take the keys out of maps that this manager set and no longer says; False if there are none.
+
+    Server-side apply does it by itself, but where somebody else has written the map too, the last key leaves `null`
+    behind, which the definition refuses. A merge patch leaves an empty map.
+    """
+    metadata = manifest["metadata"]
+    found = await kube.get(kind_of(manifest), metadata.get("namespace"), metadata["name"])
+    patch: dict[str, Any] = {}
+    for path in MAPS:
+        for key in sorted(_owned_keys(found or {}, path) - set(_at(manifest.get("spec"), path))):
+            inner = patch
+            for name in path:
+                inner = inner.setdefault(name, {})
+            inner[key] = None
+    if patch:
+        await kube.merge(kind_of(manifest), metadata.get("namespace"), metadata["name"], {"spec": patch})
+    return bool(patch)
+
+
+def _owned_keys(found: dict[str, Any], path: tuple[str, ...]) -> set[str]:
+    entries = (found.get("metadata") or {}).get("managedFields") or ()
+    ours = [entry.get("fieldsV1") or {} for entry in entries if entry.get("manager") == FIELD_MANAGER]
+    fields = ("f:spec", *(f"f:{name}" for name in path))
+    return {key[2:] for entry in ours for key in _at(entry, fields) if key.startswith("f:")}
+
+
+def _at(value: Any, path: tuple[str, ...]) -> dict[str, Any]:
+    for name in path:
+        value = value.get(name) if isinstance(value, dict) else None
+    return value if isinstance(value, dict) else {}

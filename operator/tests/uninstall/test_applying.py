@@ -78,3 +78,16 @@ def test_a_kind_that_is_not_served_is_waited_for_so_long_and_no_longer(server: A
     path.write_text(written(tmp_path).read_text().replace(NAMESPACE, "no-such-namespace"))
     with pytest.raises(KubeError, match="no-such-namespace"):
         apply_file(path, patience_s=0.1)
+
+
+def test_the_last_key_of_a_map_is_taken_back_where_somebody_else_had_written_one(
+    server: ApiServer, tmp_path: Path
+) -> None:
+    apply_file(written(tmp_path))
+    patch = {"spec": {"settings": {"heal_after_s": "60"}, "podTemplate": {"labels": {"team": "a"}}}}
+    assert server.call("PATCH", f"{PATH}/orders", patch, "application/merge-patch+json").complaint == ""
+    apply_file(written(tmp_path, settings={"heal_after_s": "91"}, podTemplate={"labels": {"team": "b"}}))
+    assert spec_of(server)["settings"] == {"heal_after_s": "91"}
+    apply_file(written(tmp_path))
+    assert not spec_of(server).get("settings")
+    assert not spec_of(server)["podTemplate"].get("labels")
