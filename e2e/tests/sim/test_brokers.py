@@ -68,7 +68,7 @@ def test_a_failing_seed_is_shrunk() -> None:
     task = next(
         task
         for seed in range(SEEDS_A_MUTANT)
-        if (task := Task(seed, "brokers", "unknown-done", mutant.profile, batch_count=60)).run().rule in mutant.breaks
+        if (task := Task(seed, "brokers", "unknown-done", mutant.profile, batch_count=120)).run().rule in mutant.breaks
     )
     failed = task.run()
     smaller, result = shrink(task, failed)
