@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import os
 import uuid
-from collections.abc import AsyncIterator, Hashable
+from collections.abc import AsyncIterator, Callable, Hashable
 from typing import Any
 
 import kopf
@@ -36,6 +36,8 @@ WATCHED: tuple[Kind, ...] = (*OWN, POD, CLAIM, NODE)
 RELIST_S = 600.0
 """Everything is listed anew after this, against an object whose end nobody told."""
 
+LIST_AGAIN_S = 2.0
+
 FIRST_RELIST_S = 10.0
 """And once soon after the start: between the first listing and the watches an object may have gone."""
 
@@ -47,11 +49,21 @@ def _login(**values: Any) -> kopf.ConnectionInfo | None:
     return kopf.login_with_service_account(**values) or kopf.login_with_kubeconfig(**values)
 
 
-class Operator:
-    """The process: Lease first, then watches, queue and probes, until the Lease is lost or it is told to stop."""
+class EndedByItselfError(Exception):
+    """A part of the process that runs until it is told to stop has ended: another process must begin."""
 
-    def __init__(self, settings: OperatorSettings) -> None:
+
+class Operator:
+    """The process: Lease first, then watches, queue and probes, until the Lease is lost or it is told to stop.
+
+    Args:
+        settings: Checked already.
+        take_signals: Has signals set the event that `run` waits for; kopf takes them for itself when it begins.
+    """
+
+    def __init__(self, settings: OperatorSettings, take_signals: Callable[[], None]) -> None:
         self._settings = settings
+        self._take_signals = take_signals
         lease_api = Kube()
         identity = settings.identity or f"{os.environ.get('HOSTNAME', 'operator')}-{uuid.uuid4().hex[:8]}"
         self._lease = Leadership(lease_api, settings.namespace, settings.lease_name, identity)
@@ -67,6 +79,7 @@ class Operator:
 
         Raises:
             LeaseLostError: Another operator may act: the process must end.
+            EndedByItselfError: A part of it ended, and nobody said it should.
         """
         await self._probes.start()
         stopped = asyncio.create_task(stop.wait(), name="stop")
@@ -84,35 +97,43 @@ class Operator:
             await self._probes.close()
 
     async def _lead(self, stopped: asyncio.Task[Any]) -> None:
-        await self._list_all()
-        registry = kopf.OperatorRegistry()
-        kopf.on.login(registry=registry)(_login)
-        for kind in WATCHED:
-            self._watch(registry, kind)
-        watching = asyncio.create_task(self._watch_all(registry), name="watches")
-        tasks = [
-            watching,
-            asyncio.create_task(self._lease.hold(), name="hold the Lease"),
-            asyncio.create_task(self.queue.run(), name="work queue"),
-            asyncio.create_task(self._relist(), name="relist"),
-        ]
+        tasks = [asyncio.create_task(self._lease.hold(), name="hold the Lease")]
+        listing = asyncio.create_task(self._insist_on_listing(), name="first listing")
         try:
-            done, _ = await asyncio.wait([stopped, *tasks], return_when=asyncio.FIRST_COMPLETED)
-            for task in done - {stopped}:
-                task.result()  # raises what ended it; watches also end in order, for kopf takes signals itself
+            await self._until_one_ends(stopped, [*tasks, listing], expected=listing)
+            if stopped.done():
+                return
+            tasks.append(asyncio.create_task(self._watch_all(), name="watches"))
+            tasks.append(asyncio.create_task(self.queue.run(), name="work queue"))
+            tasks.append(asyncio.create_task(self._relist(), name="relist"))
+            await self._until_one_ends(stopped, tasks)
         finally:
-            for task in tasks:
+            for task in (listing, *tasks):
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.gather(listing, *tasks, return_exceptions=True)
             await self._topics.close()
             await self._clusters.close()
             with contextlib.suppress(KubeError):
                 await self._lease.release()
             self._kube.close()
 
+    async def _until_one_ends(
+        self, stopped: asyncio.Task[Any], tasks: list[asyncio.Task[None]], expected: asyncio.Task[None] | None = None
+    ) -> None:
+        """Until it is told to stop, or the expected one is done; any other end is an error, and is raised."""
+        done, _ = await asyncio.wait([stopped, *tasks], return_when=asyncio.FIRST_COMPLETED)
+        for task in done - {stopped}:
+            task.result()
+            if task is not expected and not stopped.done():
+                raise EndedByItselfError(f"{task.get_name()} ended by itself")
+
     # ---- watching ----
 
-    async def _watch_all(self, registry: kopf.OperatorRegistry) -> None:
+    async def _watch_all(self) -> None:
+        registry = kopf.OperatorRegistry()
+        kopf.on.login(registry=registry)(_login)
+        for kind in WATCHED:
+            self._watch(registry, kind)
         settings = kopf.OperatorSettings()
         settings.peering.standalone = True
         settings.posting.enabled = False
@@ -122,13 +143,23 @@ class Operator:
         for kind in (POD, CLAIM):
             settings.watching.label_selectors["v1", kind.plural] = LABEL_CLUSTER
         namespaces = self._settings.watch_namespaces
-        await kopf.operator(
-            registry=registry,
-            settings=settings,
-            standalone=True,
-            clusterwide=not namespaces,
-            namespaces=namespaces,
-        )
+        begun = asyncio.Event()
+        taking_back = asyncio.create_task(self._take_signals_back(begun), name="signals")
+        try:
+            await kopf.operator(
+                registry=registry,
+                settings=settings,
+                standalone=True,
+                clusterwide=not namespaces,
+                namespaces=namespaces,
+                ready_flag=begun,
+            )
+        finally:
+            taking_back.cancel()
+
+    async def _take_signals_back(self, begun: asyncio.Event) -> None:
+        await begun.wait()
+        self._take_signals()
 
     def _watch(self, registry: kopf.OperatorRegistry, kind: Kind) -> None:
         async def on_event(event: Any, **_: Any) -> None:
@@ -153,8 +184,19 @@ class Operator:
     async def _relist(self) -> None:
         await asyncio.sleep(FIRST_RELIST_S)
         while True:
-            await self._list_all()
+            await self._insist_on_listing()
             await asyncio.sleep(RELIST_S)
+
+    async def _insist_on_listing(self) -> None:
+        """List everything, again and again while the API is away; the Lease is lost meanwhile if that lasts."""
+        while True:
+            try:
+                await self._list_all()
+                return
+            except KubeError as exc:
+                _log.warning("not_listed", error=str(exc))
+            await asyncio.sleep(LIST_AGAIN_S)
+            self._lease.check()
 
     async def _list_all(self) -> None:
         """Everything that is watched, from the API: before the first plan, so that none is made on half a world."""

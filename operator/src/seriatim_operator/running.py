@@ -12,9 +12,10 @@ import structlog
 from pydantic import ValidationError
 
 from .cluster.lease import LeaseLostError
-from .handlers import EXIT_STATUS_LEASE_LOST, Operator
+from .handlers import EXIT_STATUS_LEASE_LOST, EndedByItselfError, Operator
 from .settings import OperatorSettings
 
+EXIT_STATUS_FAILED = 1
 EXIT_STATUS_REFUSED = 2
 
 
@@ -33,14 +34,21 @@ def run_operator() -> None:
     except LeaseLostError as exc:
         structlog.get_logger(__name__).error("lease_lost", error=str(exc))
         sys.exit(EXIT_STATUS_LEASE_LOST)
+    except EndedByItselfError as exc:
+        structlog.get_logger(__name__).error("ended", error=str(exc))
+        sys.exit(EXIT_STATUS_FAILED)
 
 
 async def _run(settings: OperatorSettings) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    await Operator(settings).run(stop)
+
+    def take_signals() -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop.set)
+
+    take_signals()
+    await Operator(settings, take_signals).run(stop)
 
 
 def _configure_logs(level: str) -> None:

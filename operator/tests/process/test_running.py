@@ -1,0 +1,112 @@
+"""The operator as a process on a real API server: it leads, reconciles, stops in order, and ends without its Lease."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from ..api_server import ApiServer
+
+LEASE = "/apis/coordination.k8s.io/v1/namespaces/default/leases/seriatim-operator"
+DEADLINE_S = 60.0
+
+
+def until(what: str, found: Callable[[], object]) -> object:
+    """Look again and again until there is something."""
+    end_s = time.monotonic() + DEADLINE_S
+    while time.monotonic() < end_s:
+        result = found()
+        if result:
+            return result
+        time.sleep(0.1)  # there is nothing to wait on but the API itself
+    raise AssertionError(f"not within {DEADLINE_S} s: {what}")
+
+
+@contextlib.contextmanager
+def operator(server: ApiServer, directory: Path) -> Iterator[tuple[subprocess.Popen[bytes], Callable[[], str]]]:
+    """A running operator, and what its probe says."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("SERIATIM_")}
+    environment |= {
+        "KUBECONFIG": str(server.kubeconfig),
+        "SERIATIM_OPERATOR_METRICS_LISTEN": f"127.0.0.1:{port}",
+        "SERIATIM_OPERATOR_WATCH_NAMESPACES": "default",
+    }
+    command = [sys.executable, "-c", "from seriatim_operator.running import run_operator; run_operator()"]
+    with (directory / "operator.log").open("ab") as log:
+        process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+
+    def health() -> str:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=5) as answer:
+                return str(answer.read().decode()).strip()
+        except (OSError, urllib.error.URLError):
+            return ""
+
+    try:
+        yield process, health
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait(timeout=30)
+
+
+@pytest.fixture
+def nobody_leads(api_server: ApiServer) -> Iterator[ApiServer]:
+    """An API server without our Lease and our objects."""
+    yield api_server
+    api_server.call("DELETE", LEASE)
+    api_server.kubectl("delete", "brokerclusters,brokergroups,brokers,pods,pvc", "--all", "--wait=false")
+
+
+def cluster(name: str) -> str:
+    """A cluster whose class is not there: nothing is started, and a condition says why."""
+    spec = {
+        "groups": 1,
+        "etcd": {"endpoints": ["etcd:2379"]},
+        "storage": {"storageClassName": "nowhere", "size": "10Gi"},
+    }
+    kinds = {"apiVersion": "seriatim.dev/v1alpha1", "kind": "BrokerCluster"}
+    return json.dumps({**kinds, "metadata": {"name": name, "namespace": "default"}, "spec": spec})
+
+
+def test_it_leads_reconciles_and_stops_in_order(nobody_leads: ApiServer, tmp_path: Path) -> None:
+    server = nobody_leads
+    server.kubectl("apply", "-f", "-", text=cluster("before"))
+    with operator(server, tmp_path) as (process, health):
+        until("it leads", lambda: health() == "leading")
+
+        def degraded(name: str) -> str:
+            path = "{.status.conditions[?(@.type=='Degraded')].reason}"
+            return server.kubectl("get", "brokercluster", name, "-o", f"jsonpath={path}").strip()
+
+        until("what was there is reported", lambda: degraded("before") == "StorageClassUnknown")
+        server.kubectl("apply", "-f", "-", text=cluster("after"))
+        until("what comes is reported", lambda: degraded("after") == "StorageClassUnknown")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=30) == 0, (tmp_path / "operator.log").read_text()
+    assert server.call("GET", LEASE).body["spec"]["holderIdentity"] == "", "the next one need not wait"
+
+
+def test_it_ends_when_somebody_else_has_its_lease(nobody_leads: ApiServer, tmp_path: Path) -> None:
+    server = nobody_leads
+    with operator(server, tmp_path) as (process, health):
+        until("it leads", lambda: health() == "leading")
+        patch = {"spec": {"holderIdentity": "another"}}
+        assert server.call("PATCH", LEASE, patch, "application/merge-patch+json").complaint == ""
+        assert process.wait(timeout=30) == 75, (tmp_path / "operator.log").read_text()
+        assert "another operator holds the Lease" in (tmp_path / "operator.log").read_text()
