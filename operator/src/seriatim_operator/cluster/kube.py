@@ -28,7 +28,7 @@ FIELD_MANAGER = "seriatim-operator"
 
 CALLS_AT_ONCE = 8
 CALL_TIMEOUT_S = 10.0
-PAGE_ITEMS = 500
+PAGE_ITEMS = 250
 EVENTS_REMEMBERED_MAX = 1000
 
 Manifest = dict[str, Any]

@@ -14,6 +14,9 @@ Manifest = dict[str, Any]
 _UNREAD = ("managedFields",)
 """Parts of metadata that nobody reads here, and that make most of an object's size."""
 
+_UNREAD_ANNOTATION = "kubectl.kubernetes.io/last-applied-configuration"
+"""The whole object once more."""
+
 
 class Cache:
     """Objects by kind, namespace and name."""
@@ -29,6 +32,8 @@ class Cache:
         3  the answer to 1 arrives: without this rule, the deletion would be forgotten until everything is listed again
         """
         metadata = {name: value for name, value in manifest["metadata"].items() if name not in _UNREAD}
+        if _UNREAD_ANNOTATION in (metadata.get("annotations") or {}):
+            metadata["annotations"] = {k: v for k, v in metadata["annotations"].items() if k != _UNREAD_ANNOTATION}
         objects, key = self._objects.setdefault(kind, {}), _key(metadata)
         if key not in objects or not _is_older(metadata, objects[key]["metadata"]):
             objects[key] = {**manifest, "metadata": metadata}
