@@ -6,6 +6,7 @@ It is apart from the commands because it imports every library of the broker; he
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import sys
@@ -15,7 +16,7 @@ from typing import Any
 
 import click
 import structlog
-from seriatim_api.errors import BadRequestError, SeriatimError
+from seriatim_api.errors import BadRequestError, PreconditionError, SeriatimError
 from seriatim_api.tls import TlsFiles, TlsSource
 
 from . import logs
@@ -76,11 +77,19 @@ async def _broker(settings: BrokerSettings) -> None:
     exposition = Exposition()
     running = Broker(settings, exposition)
     running.open_certificates()
-    # Before the start, so that one that waits for the coordinator can be asked what it waits for.
-    admin = await serve_admin(settings.admin_listen, exposition, [running])
+    admin = None
+    # Before the start, so that one that waits for the coordinator can be asked what it waits for. Whoever has the port
+    # already has the directory as well, mostly, and that is the better answer: the start gives it.
+    with contextlib.suppress(PreconditionError):
+        admin = await serve_admin(settings.admin_listen, exposition, [running])
     try:
         await running.start()
-        await _serve_until_stopped([running])
+        try:
+            if admin is None:
+                admin = await serve_admin(settings.admin_listen, exposition, [running])
+            await _serve_until_stopped([running])
+        finally:
+            await running.stop()
     finally:
         if admin is not None:
             await admin.close()
