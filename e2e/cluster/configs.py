@@ -198,12 +198,19 @@ state = "/run/containerd"
 
 
 def cni_config(node: NodeLayout) -> str:
-    """How one node's pods are joined to the network (see `network`)."""
+    """How one node's pods are joined to the network (see `network`).
+
+    Addresses are remembered on the node's disk, so that one that comes back goes on with the next. By default they lie
+    in /var/lib/cni, which ends with the node's mounts: new pods get the addresses of those that were killed. A host
+    route that is still there passes for the new one, and goes a moment later with the interface of the old pod: the new
+    pod has an address that nobody reaches.
+    """
     plugin = {
         "type": "ptp",
         "ipMasq": False,
         "ipam": {
             "type": "host-local",
+            "dataDir": str(node.root / "addresses"),
             "ranges": [[{"subnet": node.subnet, "rangeStart": f"10.88.{node.number}.10"}]],
             "routes": [{"dst": "0.0.0.0/0"}],
         },

@@ -70,6 +70,7 @@ def test_pods_get_addresses_of_their_nodes_subnet_beside_the_nodes_own() -> None
         ((addresses,),) = plugin["ipam"]["ranges"]
         assert addresses["subnet"] == node.subnet
         assert addresses["rangeStart"] > node.address
+        assert plugin["ipam"]["dataDir"].startswith(str(node.root)), "they are not given again when the node is back"
 
 
 def test_the_api_server_authorizes_and_admits_as_a_real_one_and_serves_no_other_interface() -> None:
