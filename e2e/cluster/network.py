@@ -49,6 +49,7 @@ def restore_host(layout: Layout) -> None:
     """Make the host what it was before: our rules and kube-proxy's last chain go, settings get their old values."""
     _remove_chain(CUT_CHAIN, "raw", CUT_HOOKS)
     remove_interface(CONTROL_INTERFACE)
+    _remove_pod_interfaces(layout)
     path = _memory(layout)
     if not path.exists():
         return
@@ -74,6 +75,14 @@ def remove_interface(name: str) -> None:
     """Remove an interface of ours if it is there."""
     if succeeds(["ip", "link", "show", name]):
         run(["ip", "link", "delete", name])
+
+
+def _remove_pod_interfaces(layout: Layout) -> None:
+    """The host's ends of killed pods: the kernel takes its time with them, and their routes are in the way."""
+    for node in layout.nodes:
+        for route in json.loads(run(["ip", "-json", "route", "show", "root", node.subnet]) or "[]"):
+            if route.get("dev", "").startswith("veth"):
+                remove_interface(route["dev"])
 
 
 def cut_off(node: NodeLayout) -> None:
