@@ -17,7 +17,7 @@ import kopf
 import structlog
 from seriatim_api.errors import StaleOperatorError
 
-from .cluster.kinds import API_VERSION, BROKER_CLUSTER, CLAIM, NODE, OWN, POD, Kind
+from .cluster.kinds import CLAIM, NODE, OWN, POD, Kind
 from .cluster.kube import Kube, KubeError
 from .cluster.lease import Leadership, LeaseLostError
 from .probes import Probes
@@ -248,5 +248,3 @@ class Operator:
 
 EXIT_STATUS_LEASE_LOST = 75
 """Somebody else may act now: EX_TEMPFAIL of sysexits.h."""
-
-assert BROKER_CLUSTER.api_version == API_VERSION

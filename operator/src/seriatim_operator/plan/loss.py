@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from ..spec.broker import Broker
 from .actions import BeginOperation, DeleteClaim, DeletePod, MarkLost, Plan
-from .observed import Observed, seconds
+from .observed import Observed
 
 ANNOTATION_LOST = "seriatim.dev/disk-lost"
 """A person's word: `true` on a Broker."""
@@ -90,7 +90,7 @@ def _gone_for_long(observed: Observed, broker: Broker, plan: Plan) -> str | None
     if noticed is None or noticed.reason != "NodeGone":
         return None  # this pass notices it: the report writes the condition
     timeout_s = observed.cluster.spec.node_loss_timeout_seconds
-    left_s = seconds(noticed.last_transition_time.isoformat()) + timeout_s - observed.now_s
+    left_s = noticed.last_transition_time.timestamp() + timeout_s - observed.now_s
     if left_s > 0:
         plan.look_again(left_s + 0.1)
         return None
