@@ -12,7 +12,15 @@ from pathlib import Path
 from typing import Final
 
 from e2e.cluster.errors import ClusterError
-from e2e.cluster.layout import CONTROL_ADDRESS, CONTROL_INTERFACE, DNS_ADDRESS, Layout, NodeLayout
+from e2e.cluster.layout import (
+    CONTROL_ADDRESS,
+    CONTROL_INTERFACE,
+    DNS_ADDRESS,
+    POD_RANGE,
+    SERVICE_RANGE,
+    Layout,
+    NodeLayout,
+)
 from e2e.cluster.running import run, succeeds
 
 SYSCTLS: Final = {
@@ -28,6 +36,14 @@ CUT_CHAIN: Final = "SERIATIM-CUT"
 
 CUT_HOOKS: Final = ("PREROUTING", "OUTPUT")
 
+EDGE_CHAIN: Final = "SERIATIM-EDGE"
+"""Our chain in the `mangle` table, behind all translation: what is for a pod that is gone is dropped.
+
+Without it the host's default route carries it, and what is for a Service that nobody knows, out of this machine, to
+whoever answers there."""
+
+EDGE_HOOKS: Final = ("POSTROUTING",)
+
 FIREWALL_CHAIN: Final = "KUBE-FIREWALL"
 """What every kube-proxy makes and leaves behind, even when told to clean up."""
 
@@ -42,12 +58,14 @@ def prepare_host(layout: Layout) -> None:
         setting = Path("/proc/sys") / name
         if int(setting.read_text()) < least:
             setting.write_text(str(least))
-    _make_cut_chain()
+    _make_chain(CUT_CHAIN, "raw", CUT_HOOKS)
+    _make_edge()
 
 
 def restore_host(layout: Layout) -> None:
     """Make the host what it was before: our rules and kube-proxy's last chain go, settings get their old values."""
     _remove_chain(CUT_CHAIN, "raw", CUT_HOOKS)
+    _remove_chain(EDGE_CHAIN, "mangle", EDGE_HOOKS)
     remove_interface(CONTROL_INTERFACE)
     _remove_pod_interfaces(layout)
     path = _memory(layout)
@@ -87,7 +105,7 @@ def _remove_pod_interfaces(layout: Layout) -> None:
 
 def cut_off(node: NodeLayout) -> None:
     """Drop everything from and to the node's pods: the peers of a machine without power hear nothing, no reset."""
-    _make_cut_chain()
+    _make_chain(CUT_CHAIN, "raw", CUT_HOOKS)
     for rule in _cut_rules(node):
         if not _has_rule("raw", *rule):
             _iptables("raw", "-A", *rule)
@@ -100,11 +118,20 @@ def reconnect(node: NodeLayout) -> None:
             _iptables("raw", "-D", *rule)
 
 
-def _make_cut_chain() -> None:
-    if not _has_chain(CUT_CHAIN, "raw"):
-        _iptables("raw", "-N", CUT_CHAIN)
-        for hook in CUT_HOOKS:
-            _iptables("raw", "-I", hook, "-j", CUT_CHAIN)
+def _make_edge() -> None:
+    """Addresses of the cluster that no pod and no node has, and no Service translates, lead nowhere."""
+    _make_chain(EDGE_CHAIN, "mangle", EDGE_HOOKS)
+    for addresses in (POD_RANGE, SERVICE_RANGE):
+        rule = (EDGE_CHAIN, "-d", addresses, "!", "-o", "veth+", "-m", "addrtype", "!", "--dst-type", "LOCAL")
+        if not _has_rule("mangle", *rule, "-j", "DROP"):
+            _iptables("mangle", "-A", *rule, "-j", "DROP")
+
+
+def _make_chain(chain: str, table: str, hooks: tuple[str, ...]) -> None:
+    if not _has_chain(chain, table):
+        _iptables(table, "-N", chain)
+        for hook in hooks:
+            _iptables(table, "-I", hook, "-j", chain)
 
 
 def _cut_rules(node: NodeLayout) -> list[tuple[str, ...]]:

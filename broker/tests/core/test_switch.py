@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -614,6 +615,57 @@ def test_a_complaint_is_answered_at_its_deadline() -> None:
     bench.do(ev.ResolveProducer(5, P, 1, bench.now_us + 100 * MS))
     bench.wait(100 * MS, (M00,))
     assert [effect.request for effect in bench.all(fx.Resolved)] == [5]
+
+
+def moved(bench: Bench, *ages_s: float) -> Chain:
+    """A partition whose segments were opened so long ago, the oldest first."""
+    chain = first_chain()
+    for _ in ages_s[1:]:
+        chain = sealed_chain(chain, 0, 0, (M00, M01))
+    now_ms = bench._moment().wall_ms
+    opened = [replace(segment, opened_at_ms=now_ms - int(age_s * 1000))
+              for segment, age_s in zip(chain.segments, ages_s, strict=True)]  # fmt: skip
+    return replace(chain, segments=tuple(opened))
+
+
+def complaint(*ages_s: float) -> Bench:
+    """A bystander that knows the partition, linked to the master, and is told that a client cannot reach it."""
+    bench = Bench(M20)
+    bench.link(M00)
+    chain = moved(bench, *ages_s)
+    bench.open(chain)
+    bench.wait(MS)
+    bench.clear()
+    bench.do(ev.ResolveProducer(5, P, len(ages_s), bench.now_us + 60 * SECOND))
+    bench.read_chain(chain)
+    return bench
+
+
+@pytest.mark.parametrize("ages_s", [(0.1,), (100.0, 0.1), (3.0, 1.1), (9.0, 6.0, 4.1), (0.1, -5.0)])
+def test_a_complaint_is_believed_at_once_unless_the_partition_is_restless(ages_s: tuple[float, ...]) -> None:
+    assert complaint(*ages_s).sent(msg.FenceRequest, M00)
+
+
+@pytest.mark.parametrize(("ages_s", "wait_s"), [((3.0, 0.1), 0.9), ((9.0, 0.5, 0.1), 3.9), ((9.0, 6.0, 2.0), 2.0)])
+def test_a_complaint_about_a_restless_partition_waits_while_its_master_answers(
+    ages_s: tuple[float, ...], wait_s: float
+) -> None:
+    bench = complaint(*ages_s)
+    assert bench.sent(msg.Heartbeat, M00)
+    bench.wait(int(wait_s * SECOND) - 50 * MS, (M00,))
+    assert not bench.sent(msg.FenceRequest)
+    bench.read_chain(bench.part.chain)  # it looks at the chain now and then
+    bench.wait(100 * MS, (M00,))
+    bench.read_chain(bench.part.chain)
+    assert bench.sent(msg.FenceRequest, M00)
+
+
+def test_a_complaint_about_a_restless_partition_does_not_wait_for_a_dead_master() -> None:
+    bench = complaint(9.0, 0.5, 0.1)
+    assert not bench.sent(msg.FenceRequest)
+    bench.wait(200 * MS)
+    bench.read_chain(bench.part.chain)
+    assert bench.sent(msg.FenceRequest)
 
 
 def test_the_slave_that_lost_its_master_seals_with_its_own_tail() -> None:

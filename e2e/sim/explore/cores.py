@@ -27,6 +27,7 @@ CONFIG = BrokerConfig(
     retry_us=50_000,
     retry_us_max=50_000,
     flapping_us=0,
+    patience_us=0,
     slow_heartbeat_us=200_000,
 )
 

@@ -17,6 +17,7 @@ from typing import Any, Final
 import grpc
 import structlog
 from aetcd.rpc import rpc_pb2, rpc_pb2_grpc
+from seriatim_api.dialing import DIAL_OPTIONS
 from seriatim_api.errors import CoordinatorUnavailableError, PreconditionError
 from seriatim_api.tls import TlsFiles, TlsSource, explain
 
@@ -27,6 +28,7 @@ _TROUBLE_DEADLINE_S: Final = 0.1
 """A channel that failed says so at once; one that is connecting is not asked for longer."""
 
 _CHANNEL_OPTIONS: Final = (
+    *DIAL_OPTIONS,
     ("grpc.initial_reconnect_backoff_ms", 20),
     ("grpc.max_reconnect_backoff_ms", 200),
     # Also how long one attempt to connect may take: a host that swallows packets is tried anew after this.
@@ -37,9 +39,6 @@ _CHANNEL_OPTIONS: Final = (
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.max_receive_message_length", -1),
     ("grpc.enable_retries", 0),
-    ("grpc.enable_http_proxy", 0),
-    # Channels of other adapters in this process keep their own connections and their own back-off.
-    ("grpc.use_local_subchannel_pool", 1),
 )
 
 _log = structlog.get_logger(__name__)

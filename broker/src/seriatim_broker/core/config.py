@@ -14,6 +14,10 @@ class BrokerConfig:
         slow_heartbeat_us: Between heartbeats to all other linked brokers.
         silence_us: A watched broker that was silent for so long is taken for dead. Wrong costs a switch.
         probe_us: A master that a client finds silent is asked; without an answer in this time it is taken for dead.
+        restless_us: A partition that was opened twice within this is restless: a client's complaint alone does not move
+            it at once, see `patience_us`.
+        patience_us: How old the open segment of a restless partition must be for a complaint to end it though its
+            master answers; four times as old from the third opening on. 0: complaints are always believed.
         resume_us: A broken connection between two live members may be resumed within this.
         serve_lease_us: A server delivers only while every other eligible member answered a heartbeat sent less than
             this ago.
@@ -40,6 +44,8 @@ class BrokerConfig:
     slow_heartbeat_us: int = 500_000
     silence_us: int = 600_000
     probe_us: int = 150_000
+    restless_us: int = 10_000_000
+    patience_us: int = 1_000_000
     resume_us: int = 200_000
     serve_lease_us: int = 300_000
     serve_margin_us: int = 30_000

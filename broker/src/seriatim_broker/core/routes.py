@@ -1,6 +1,8 @@
 """Routes: who asks where to append is told, at once or when the chain is past the segment that failed it.
 
-A complaint starts a switch; a suspicion has the master probed first.
+A complaint starts a switch; a suspicion has the master probed first. And so has a complaint about a partition that was
+moved several times a moment ago: a client that can reach none of its brokers would drive it round the send chain for as
+long as that lasts, some ten times a second, under the eyes of all others.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ def resolve(outbox: Outbox, partition: Partition, request: int, failed_segment: 
         answer_waiters(outbox, partition)
         return
     if failed_segment is not None and partition.chain is not None and partition.chain.open_segment.no == failed_segment:
-        switch.begin_failover(outbox, partition, "complaint", failed_segment)
+        complain(outbox, partition, failed_segment, "complaint")
         _look_for(outbox, partition, [waiter])
     else:
         partition.read_chain(outbox)
@@ -59,7 +61,7 @@ def answer_waiters(outbox: Outbox, partition: Partition) -> None:
             outbox.emit(Resolved(waiter.request, partition.route(), None))
         elif known and waiter.past is not None and partition.switch is None:
             still.append(waiter)
-            switch.begin_failover(outbox, partition, "complaint", waiter.past)
+            complain(outbox, partition, waiter.past, "complaint")
         else:
             still.append(waiter)
     partition.waiters = tuple(still)
@@ -71,6 +73,27 @@ def _look_for(outbox: Outbox, partition: Partition, complaints: Sequence[Waiter]
     if complaints:
         age_us = outbox.now.mono_us - max(waiter.asked_us for waiter in complaints)
         outbox.poll(max(outbox.config.retry_us, age_us // 2), "read", partition.id)
+
+
+def complain(outbox: Outbox, partition: Partition, segment_no: int, reason: str) -> None:
+    """A client cannot reach the master of a segment: open the next one, now or when the partition has calmed down."""
+    wait_us = _patience_us(outbox, partition, segment_no)
+    if wait_us == 0:
+        switch.begin_failover(outbox, partition, reason, segment_no)
+        return
+    probe_master(outbox, partition, segment_no)  # one that is dead is not waited for
+    outbox.poll(wait_us, "waiters", partition.id)
+
+
+def _patience_us(outbox: Outbox, partition: Partition, segment_no: int) -> int:
+    """For how long a complaint about this segment does not count yet."""
+    config, now_ms, chain = outbox.config, outbox.now.wall_ms, partition.chain
+    if chain is None or chain.open_segment.no != segment_no:
+        return 0
+    young = sum(0 <= now_ms - segment.opened_at_ms < config.restless_us // 1000 for segment in chain.segments)
+    needed_us = config.patience_us * (0 if young < 2 else 1 if young == 2 else 4)
+    age_us = (now_ms - chain.open_segment.opened_at_ms) * 1000
+    return max(0, needed_us - age_us) if age_us >= 0 else 0  # clocks disagree: say nothing of an age
 
 
 # ---- a master that a client finds silent ----------------------------------------------------------------

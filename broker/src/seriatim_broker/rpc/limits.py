@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from seriatim_api.dialing import DIAL_OPTIONS
+
 PROTOCOL: Final = 1
 """The protocol version of clients and peers that this build speaks, the only one so far."""
 
@@ -32,8 +34,7 @@ DELIVERY_FRAME_BYTES: Final = 1 << 20
 """A frame of deliveries is closed when it holds this much."""
 
 CHANNEL_OPTIONS: Final = (
-    # Each channel has connections and backoff of its own: a fresh channel tries at once, whatever others saw.
-    ("grpc.use_local_subchannel_pool", 1),
+    *DIAL_OPTIONS,
     ("grpc.max_receive_message_length", MESSAGE_SIZE_BYTES_MAX),
     ("grpc.max_send_message_length", -1),
     ("grpc.initial_reconnect_backoff_ms", 50),
@@ -41,7 +42,6 @@ CHANNEL_OPTIONS: Final = (
     # none in time, and the attempts themselves keep it busy.
     ("grpc.min_reconnect_backoff_ms", 4_000),
     ("grpc.max_reconnect_backoff_ms", 200),
-    ("grpc.enable_http_proxy", 0),
 )
 
 SERVER_OPTIONS: Final = (

@@ -1,13 +1,20 @@
-"""Channels to brokers: one for each address and purpose, so that bulk on one never delays a question on another."""
+"""Channels to brokers: one for each address and purpose, so that bulk on one never delays a question on another.
+
+A channel whose connection was lost is given up: gRPC would take it up again, when it is next used, at the address that
+the broker's name had then, and a pod that was restarted has another. So whoever connects again asks for the name again;
+and connections that are kept warm are made anew when they are lost, not when they are needed.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any, Final, Literal
 
 import grpc
 import grpc.aio
+from seriatim_api.dialing import DIAL_OPTIONS
 
 from seriatim._tls import Tls
 from seriatim._transport.certificates import Certificates, explain
@@ -22,10 +29,15 @@ RETIRED_GRACE_S: Final = 7 * 86_400.0
 """How long what began under older certificates may go on over its connection; streams live as long as their users."""
 
 WARM_MAX: Final = 16
-"""Connections that are kept warm to brokers that may take over next."""
+"""Connections that are kept warm to brokers that may take over next; the one that was named longest ago makes room."""
+
+COLD_S: Final = 60.0
+"""A connection that did not come about for so long is no longer tried, unless somebody asks for it."""
+
+_ONCE_CONNECTED: Final = (grpc.ChannelConnectivity.READY, grpc.ChannelConnectivity.IDLE)
 
 _OPTIONS: Final = (
-    ("grpc.use_local_subchannel_pool", 1),  # each channel its own connection and its own backoff
+    *DIAL_OPTIONS,
     ("grpc.max_receive_message_length", MESSAGE_SIZE_BYTES_MAX),
     ("grpc.max_send_message_length", -1),
     # gRPC's defaults (1 s growing to 120 s) find a broker that is back a second late.
@@ -34,7 +46,6 @@ _OPTIONS: Final = (
     # none in time, and the attempts themselves keep it busy.
     ("grpc.min_reconnect_backoff_ms", 1_500),
     ("grpc.max_reconnect_backoff_ms", 200),
-    ("grpc.enable_http_proxy", 0),
     ("grpc.http2.lookahead_bytes", 1 << 20),
 )
 
@@ -57,6 +68,7 @@ class Channels:
         self._retired: dict[Any, None] = {}
         self._warm: dict[str, None] = {}
         self._closing: set[asyncio.Task[None]] = set()
+        self._watching: set[asyncio.Task[None]] = set()
 
     def get(self, address: str, purpose: Purpose) -> Any:
         """The channel; connects when it is first used."""
@@ -66,6 +78,9 @@ class Channels:
         channel = self._channels.get((address, purpose))
         if channel is None:
             channel = self._channels[address, purpose] = self._open(address)
+            task = asyncio.create_task(self._watch(address, purpose, channel), name=f"watch {address}")
+            self._watching.add(task)
+            task.add_done_callback(self._watching.discard)
         return channel
 
     def _open(self, address: str) -> Any:
@@ -73,6 +88,29 @@ class Channels:
             return grpc.aio.insecure_channel(address, options=_OPTIONS)
         credentials, options = self._certificates.credentials()
         return grpc.aio.secure_channel(address, credentials, options=(*_OPTIONS, *options))
+
+    async def _watch(self, address: str, purpose: Purpose, channel: Any) -> None:
+        """Give the channel up when its connection is lost, or does not come about; what is under way on it goes on."""
+        is_lost = False
+        with suppress(TimeoutError, grpc.aio.UsageError):
+            async with asyncio.timeout(COLD_S):
+                await _wait_for(channel, lambda state: state is not grpc.ChannelConnectivity.IDLE)
+                # From an attempt it goes to READY; from there only, perhaps unseen, back to IDLE.
+                await _wait_for(channel, lambda state: state in _ONCE_CONNECTED)
+            await _wait_for(channel, lambda state: state is not grpc.ChannelConnectivity.READY)
+            is_lost = True
+        if self._channels.get((address, purpose)) is not channel:
+            return
+        del self._channels[address, purpose]
+        self._retire(address, channel)
+        if purpose == "append" and address in self._warm:
+            del self._warm[address]
+            if is_lost:
+                self.warm(address)
+
+    def _retire(self, address: str, channel: Any) -> None:
+        self._retired[channel] = None
+        self._close_later(address, self._close_unused(channel))
 
     def _retire_all(self) -> None:
         """The certificates have changed: what is begun from now on has channels of its own.
@@ -83,8 +121,7 @@ class Channels:
         retired, self._channels = self._channels, {}
         self._warm.clear()
         for (address, _), channel in retired.items():
-            self._retired[channel] = None
-            self._close_later(address, self._close_unused(channel))
+            self._retire(address, channel)
 
     async def _close_unused(self, channel: Any) -> None:
         await channel.close(RETIRED_GRACE_S)
@@ -106,14 +143,32 @@ class Channels:
         task.add_done_callback(self._closing.discard)
 
     def warm(self, address: str) -> None:
-        """Connect for appending before it is needed. Beyond `WARM_MAX` addresses it does nothing."""
-        if address and address not in self._warm and len(self._warm) < WARM_MAX:
-            self._warm[address] = None
+        """Connect for appending before it is needed, and stay so; see `WARM_MAX`, `COLD_S`."""
+        if not address:
+            return
+        if address not in self._warm:
             self.get(address, "append").get_state(try_to_connect=True)
+        self._warm.pop(address, None)
+        self._warm[address] = None
+        if len(self._warm) > WARM_MAX:
+            del self._warm[next(iter(self._warm))]
 
     async def close(self) -> None:
         """Close all; calls under way are cancelled."""
         self.silence.stop()
+        for task in self._watching:
+            task.cancel()
         channels = [*self._channels.values(), *self._retired]
         self._channels.clear()
+        await asyncio.gather(*self._watching, return_exceptions=True)
         await asyncio.gather(*(channel.close(None) for channel in channels), *self._closing)
+
+
+async def _wait_for(channel: Any, is_reached: Callable[[grpc.ChannelConnectivity], bool]) -> None:
+    """Wait until a channel's state is one of those; for ever if it never is.
+
+    Raises:
+        grpc.aio.UsageError: It was closed.
+    """
+    while not is_reached(state := channel.get_state()):
+        await channel.wait_for_state_change(state)

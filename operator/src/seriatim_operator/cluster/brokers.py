@@ -15,6 +15,7 @@ from typing import Any
 import grpc
 import grpc.aio
 import structlog
+from seriatim_api.dialing import DIAL_OPTIONS
 from seriatim_api.errors import RoutingError, SeriatimError, UnavailableError
 from seriatim_api.status import from_status
 from seriatim_api.v1 import broker_pb2, broker_pb2_grpc, operations_pb2, operations_pb2_grpc, records_pb2
@@ -32,12 +33,11 @@ PAUSE_S = 0.1
 SWITCH_S = 15.0
 
 _OPTIONS = (
-    ("grpc.use_local_subchannel_pool", 1),
+    *DIAL_OPTIONS,
     ("grpc.max_receive_message_length", 32 << 20),
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.min_reconnect_backoff_ms", 1_500),
     ("grpc.max_reconnect_backoff_ms", 500),
-    ("grpc.enable_http_proxy", 0),
 )
 
 _log = structlog.get_logger(__name__)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from seriatim_api import errors
 
-from .. import right, switch
+from .. import right, routes
 from ..chain import Segment, SegmentState
 from ..effects import ConsumerResolved, GroupDescribed, ReadCursor
 from ..events import StartPosition
@@ -128,7 +128,7 @@ def _description(partition: Partition, head: GroupHead, request: int, segment: S
 def complain(outbox: Outbox, partition: Partition, segment: Segment) -> None:
     """A client cannot reach the server: the open segment's is its master's affair, others may be taken over."""
     if segment.state is SegmentState.OPEN:
-        switch.begin_failover(outbox, partition, "consumer's complaint", segment.no)
+        routes.complain(outbox, partition, segment.no, "consumer's complaint")
         return
     right.take_over(outbox, partition, segment.no, segment.server_epoch)
     for member in (*segment.eligible, *segment.members):

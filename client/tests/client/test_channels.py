@@ -1,0 +1,81 @@
+"""Connections: one that is lost is not taken up again where its name once led; a warm one comes back by itself."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+from seriatim._transport import channels as module
+from seriatim._transport.channels import Channels
+
+from ..fake_broker import until
+
+
+async def server(port: int = 0) -> tuple[Any, str]:
+    """Something that accepts connections."""
+    result = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
+    port = result.add_insecure_port(f"127.0.0.1:{port}")
+    await result.start()
+    return result, f"127.0.0.1:{port}"
+
+
+async def reach(channel: Any, wanted: grpc.ChannelConnectivity) -> None:
+    async with asyncio.timeout(10):
+        while (state := channel.get_state()) is not wanted:
+            await channel.wait_for_state_change(state)
+
+
+async def another(channels: Channels, address: str, than: Any) -> Any:
+    """The channel that takes a lost one's place, while nobody asks for it."""
+    await until(lambda: channels._channels.get((address, "append")) not in (None, than))
+    return channels._channels[address, "append"]
+
+
+async def test_a_warm_connection_that_is_lost_is_made_anew() -> None:
+    channels = Channels()
+    first, address = await server()
+    channels.warm(address)
+    channel = channels.get(address, "append")
+    await reach(channel, grpc.ChannelConnectivity.READY)
+    await first.stop(None)
+    following = await another(channels, address, channel)
+    second, _ = await server(int(address.rpartition(":")[2]))
+    await reach(following, grpc.ChannelConnectivity.READY)
+    await channels.close()
+    await second.stop(None)
+
+
+async def test_a_lost_connection_that_nobody_needs_is_given_up() -> None:
+    channels = Channels()
+    first, address = await server()
+    channel = channels.get(address, "ask")
+    channel.get_state(try_to_connect=True)
+    await reach(channel, grpc.ChannelConnectivity.READY)
+    await first.stop(None)
+    await until(lambda: not channels._channels)
+    assert channels.get(address, "ask") is not channel
+    await channels.close()
+
+
+async def test_a_connection_that_does_not_come_about_is_not_tried_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "COLD_S", 0.05)
+    channels = Channels()
+    gone, address = await server()
+    await gone.stop(None)
+    channels.warm(address)
+    await until(lambda: not channels._channels and not channels._warm)
+    await channels.close()
+
+
+async def test_of_many_warm_connections_those_named_longest_ago_make_room() -> None:
+    channels = Channels()
+    names = [f"127.0.0.1:{port}" for port in range(1, module.WARM_MAX + 2)]
+    for name in names[:-1]:
+        channels.warm(name)
+    channels.warm(names[0])
+    channels.warm(names[-1])
+    assert list(channels._warm) == [*names[2:-1], names[0], names[-1]]
+    await channels.close()
