@@ -280,7 +280,120 @@ def test_a_class_that_will_not_do_starts_nothing(found: ClassView | None) -> Non
     world.storage_class = found
     world.run()
     assert not world.claims
+    assert not world.pods
     assert world.cluster.status.condition("Degraded").reason.startswith("StorageClass")  # type: ignore[union-attr]
+
+
+def test_brokers_that_have_a_disk_are_started_without_the_class_too() -> None:
+    world = started()
+    world.storage_class = None
+    name, pod = next(iter(world.pods.items()))
+    world._stop(pod)
+    world.run()
+    assert world.pods[name].is_ready
+
+
+BAD = {"heal_after": "90"}
+
+
+def with_bad_settings(**spec: object) -> World:
+    world = started(**spec)
+    world.edit(settings=BAD)
+    world.run()
+    return world
+
+
+def test_bad_settings_are_told_with_the_remedy_and_nothing_is_restarted() -> None:
+    world = started()
+    pods = dict(world.pods)
+    world.edit(settings=BAD, image="seriatim.dev/broker:next")
+    world.run()
+    assert world.pods == pods
+    assert not deleted(world, DeletePod)
+    assert world.cluster.status.planned_changes == ()
+    found = world.cluster.status.condition("Degraded")
+    assert found is not None
+    assert (found.status, found.reason) == ("True", "SettingsInvalid")
+    assert "the nearest is 'heal_after_s': correct spec.settings" in found.message
+    assert world.cluster.status.is_true("Ready")
+    world.edit(settings={"heal_after_s": "90"})
+    world.run()
+    assert len(deleted(world, DeletePod)) == 6
+    assert world.cluster.status.is_true("Stable")
+
+
+def test_under_bad_settings_no_broker_is_started_and_its_disk_is_kept() -> None:
+    world = with_bad_settings()
+    name, pod = next(iter(world.pods.items()))
+    ended = next(other for other in world.pods.values() if other.group != pod.group)
+    world._stop(pod)
+    world.pods[ended.name] = replace(ended, is_over=True, is_ready=False)
+    world.done.clear()
+    world.run()
+    assert name not in world.pods
+    assert not [a.key for a in deleted(world, Apply) if a.key[0] in ("Pod", "ConfigMap")]  # type: ignore[attr-defined]
+    assert not [step for step in world.done if step.is_disruptive], "not even a pod that has ended, for none follows"
+    world.edit(settings={})
+    world.run()
+    assert world.cluster.status.is_true("Stable")
+
+
+def test_under_bad_settings_what_is_shared_is_made_still() -> None:
+    world = new_world(settings=BAD)
+    world.run()
+    kinds = {a.key[0] for a in deleted(world, Apply)}  # type: ignore[attr-defined]
+    assert {"Service", "NetworkPolicy", "ServiceAccount", "BrokerGroup", "PodDisruptionBudget"} <= kinds
+    assert not {"Pod", "ConfigMap"} & kinds
+
+
+def test_under_bad_settings_a_run_that_ended_is_certified() -> None:
+    world = with_bad_settings()
+    name, pod = next(iter(world.pods.items()))
+    member = world.members[pod.broker]
+    ended = Ended(pod.broker, member.incarnation, member.run, 137, world.now_s, "", "")
+    world.pods[name] = replace(pod, is_ready=False, is_running=False, ended=(ended,))
+    world.a_pass()
+    assert [(a.broker, a.run) for a in deleted(world, DeclareDead)] == [(pod.broker, member.run)]  # type: ignore[attr-defined]
+
+
+def test_under_bad_settings_a_lost_disk_is_given_up_and_replaced_once_they_are_good() -> None:
+    world = with_bad_settings(nodes=4)
+    lost = {p.name for p in world.pods.values() if p.node == "node1"}
+    world.delete_node("node1")
+    world.a_pass()
+    world.now_s += 120
+    world.run()
+    assert all(world.brokers[name].status.disk_lost for name in lost)
+    assert {a.broker for a in deleted(world, DeclareDead)} == {n.removeprefix("orders-")[:4] for n in lost}  # type: ignore[attr-defined]
+    assert len(deleted(world, DeleteClaim)) == 1, "one at a time, and the first is not replaced yet"
+    assert len(world.pods) == 4
+    world.edit(settings={})
+    world.run()
+    assert all(world.brokers[name].status.phase == "Released" for name in lost)
+    assert len(world.pods) == 6
+    assert world.cluster.status.is_true("Stable")
+
+
+def test_under_bad_settings_a_cordoned_node_is_left_by_the_heads() -> None:
+    world = with_bad_settings()
+    _cordon(world, "node1")
+    world.a_pass()
+    groups = {p.group for p in world.pods.values() if p.node == "node1"}
+    assert {g: world.intents[g] for g in groups} == dict.fromkeys(groups, "CORDONED")
+    world.settle()
+    world.a_pass()
+    assert {g for g, n in world.budgets.items() if n == 1} == groups
+
+
+def test_settings_that_become_bad_call_a_rolling_change_off() -> None:
+    world = started()
+    world.edit(image="seriatim.dev/broker:next")
+    world.a_pass()
+    assert world.cluster.status.operation is not None
+    world.edit(settings=BAD)
+    world.run()
+    assert world.cluster.status.operation is None, "what is called off must not hold up a lost disk"
+    assert not deleted(world, DeletePod)
 
 
 def test_disks_that_an_earlier_cluster_object_left_are_taken_back() -> None:
@@ -299,7 +412,21 @@ def test_disks_that_an_earlier_cluster_object_left_are_taken_back() -> None:
 
 EVENTS = st.lists(
     st.sampled_from(
-        ["cordon", "uncordon", "lose", "return", "delete", "image", "scale", "pod", "silence", "answer", "wait", "gate"]
+        [
+            "cordon",
+            "uncordon",
+            "lose",
+            "return",
+            "delete",
+            "image",
+            "scale",
+            "settings",
+            "pod",
+            "silence",
+            "answer",
+            "wait",
+            "gate",
+        ]
     ),
     min_size=1,
     max_size=8,
@@ -328,6 +455,8 @@ def test_whatever_happens_one_thing_at_a_time_and_then_rest(events: list[str], d
             world.edit(image=f"seriatim.dev/broker:{data.draw(st.integers(1, 3))}")
         elif event == "scale":
             world.edit(groups=data.draw(st.integers(1, 4)))
+        elif event == "settings":
+            world.edit(settings={} if world.cluster.spec.settings else BAD)
         elif event == "pod" and world.pods:
             world._stop(world.pods[data.draw(st.sampled_from(sorted(world.pods)))])
         elif event == "silence":
@@ -342,6 +471,7 @@ def test_whatever_happens_one_thing_at_a_time_and_then_rest(events: list[str], d
             _judged_pass(world, data)
             world.settle()
     world.brokers_answer, world.unsafe = True, {}
+    world.edit(settings={})
     for name, view in list(world.nodes.items()):
         world.nodes[name] = replace(view, is_ready=True, is_leaving=False)
     for _ in range(150):

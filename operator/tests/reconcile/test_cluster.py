@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from seriatim_operator.cluster.kinds import kind_of
+from seriatim_operator.cluster.pki import authority_data, broker_request, load_identity, new_authority
 from seriatim_operator.reconcile.cache import Cache
 from seriatim_operator.reconcile.cluster import WATCHED, ClusterReconciler
 from seriatim_operator.resources.cluster_children import ClusterChildren
+from seriatim_operator.resources.secrets import secret_files, tls_secret
+from seriatim_operator.spec.cluster import BrokerCluster
 
 from .fake_cluster import NAMESPACE, Died, FakeBrokers, FakeKube, FakeMachines, broker_cluster, is_ready, storage_class
 
@@ -194,3 +198,23 @@ async def test_no_disk_is_marked_lost_on_the_word_of_a_watch_that_went_blind() -
         await reconciler.reconcile(NAMESPACE, "orders")
     assert not any(b["status"].get("diskLost") for b in place.kube.of("Broker"))
     assert not [what for what in place.kube.writes if what.startswith(("delete", "declare"))], place.kube.writes
+
+
+async def test_a_certificate_that_is_due_is_renewed_under_bad_settings() -> None:
+    place = Place(tls={"enabled": True}, settings={"heal_after": "90"})
+    cluster = BrokerCluster.from_manifest(place.kube.of("BrokerCluster")[0])
+    then, name = datetime.now(UTC) - timedelta(days=61), "orders-broker-tls"
+    authority = new_authority("orders", NAMESPACE, then)
+    old = authority.issue(broker_request("orders", NAMESPACE, timedelta(days=90)), then)
+    files = {"tls.crt": old.certificate_pem, "tls.key": old.key_pem, "ca.crt": authority.identity.certificate_pem}
+    await place.kube.apply(tls_secret(cluster, "orders-ca", authority_data(authority), then))
+    await place.kube.apply(tls_secret(cluster, name, files, then))
+    reconciler, cache = place.operator()
+    place.refresh(cache)
+    await reconciler.reconcile(NAMESPACE, "orders")
+    new = load_identity(secret_files(place.kube.objects["Secret", NAMESPACE, name])).certificate
+    assert new.not_valid_before_utc > then + timedelta(days=60)
+    conditions = {c["type"]: c["reason"] for c in place.status()["conditions"]}
+    assert conditions["Degraded"] == "SettingsInvalid"
+    assert not place.kube.of("ConfigMap")
+    assert ("Service", NAMESPACE, "orders") in place.kube.objects

@@ -48,6 +48,7 @@ def all_of(**spec: Any) -> list[dict[str, Any]]:
     owner = cluster("default", **spec)
     return [
         *made.shared(),
+        made.config(),
         made.group("g0"),
         made.broker("g0", 1, "x7k2", None),
         made.claim(member),

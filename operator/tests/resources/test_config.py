@@ -24,8 +24,7 @@ FULL: dict[str, Any] = {
 
 
 def toml_of(**spec: Any) -> str:
-    [config] = [made for made in children(**spec).shared() if made["kind"] == "ConfigMap"]
-    return str(config["data"]["broker.toml"])
+    return str(children(**spec).config()["data"]["broker.toml"])
 
 
 def test_file_says_where_everything_is() -> None:
@@ -53,10 +52,7 @@ def test_without_encryption_nothing_is_said_of_it() -> None:
 
 def test_clusters_of_one_name_in_two_namespaces_are_two() -> None:
     names = {
-        tomllib.loads(made["data"]["broker.toml"])["cluster"]
-        for namespace in ("shop", "bank")
-        for made in children(namespace).shared()
-        if made["kind"] == "ConfigMap"
+        tomllib.loads(children(namespace).config()["data"]["broker.toml"])["cluster"] for namespace in ("shop", "bank")
     }
     assert names == {"shop.orders", "bank.orders"}
 

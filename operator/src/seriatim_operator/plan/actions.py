@@ -151,6 +151,10 @@ class Plan:
         """Look again no later than that."""
         self.again_s = after_s if self.again_s is None else min(self.again_s, after_s)
 
+    def has_problem(self, *reasons: str) -> bool:
+        """Whether one of these was found."""
+        return any(reason in reasons for reason, _ in self.problems)
+
     @property
     def disruptive(self) -> list[Action]:
         """The steps that take something away."""

@@ -8,9 +8,11 @@ pass that marks a loss or takes the operation: whoever reads the objects can see
 from __future__ import annotations
 
 from ..resources.cluster_children import ClusterChildren
+from ..resources.settings import SettingsError, parse_settings
 from . import certificates, cordon, loss, members, rolling, scaling
 from .actions import Apply, BeginOperation, EndOperation, MarkLost, Plan
 from .observed import Observed
+from .rolling import SETTINGS_INVALID
 
 RESYNC_S = 30.0
 """A look without being told, against whatever was missed."""
@@ -34,9 +36,11 @@ def plan(observed: Observed, make: ClusterChildren) -> Plan:
     cordon.set_intents(observed, result)
     cordon.count_what_is_left(observed, result)
     result.actions[:0] = [Apply(manifest) for manifest in make.shared()]
-    if not any(reason in FATAL for reason, _ in result.problems):
+    if not result.has_problem(*NO_NEW_DISK):
         members.ensure_brokers(observed, make, result)
         members.ensure_claims(observed, make, result)
+    if not result.has_problem(SETTINGS_INVALID):
+        result.actions.append(Apply(make.config()))
         members.ensure_pods(observed, make, result)
         members.refresh_pods(observed, make, result)
     cordon.open_budgets(observed, make, result)
@@ -83,13 +87,18 @@ def _end_replacement(observed: Observed, result: Plan) -> None:
 
 # ---- problems -------------------------------------------------------------------------------------------
 
-FATAL = frozenset({"StorageClassUnknown", "StorageClassImmediate", "SettingsInvalid"})
-"""Problems under which nothing new is started: it would only have to be undone."""
+NO_NEW_DISK = ("StorageClassUnknown", "StorageClassImmediate")
+"""Problems under which no disk is asked for: it would only have to be undone. Brokers that have one go on with it."""
 
 
 def check(observed: Observed, result: Plan) -> None:
     """What no rule of the definition can see: each with what to do about it."""
     spec = observed.cluster.spec
+    try:
+        parse_settings(spec.settings)
+    except SettingsError as exc:
+        text = f"{exc}: correct spec.settings; until then no broker is started or restarted"
+        result.problems.append((SETTINGS_INVALID, text))
     name, found = spec.storage.storage_class_name, observed.storage_class
     if found is None:
         result.problems.append(("StorageClassUnknown", f"there is no StorageClass {name}: make it, or name another"))

@@ -17,6 +17,9 @@ OPERATION = "Roll"
 ANNOTATION_APPROVE = "seriatim.dev/approve"
 """On a BrokerCluster: the hash of the plan that a person approves."""
 
+SETTINGS_INVALID = "SettingsInvalid"
+"""The problem under which nobody can say what a pod should be: those that are there stay, and none is made."""
+
 LOOK_S = 0.5
 
 
@@ -28,7 +31,7 @@ def plan_hash(observed: Observed, make: ClusterChildren) -> str:
 
 def roll(observed: Observed, make: ClusterChildren, plan: Plan) -> None:
     """The next step of a rolling change, if one is wanted."""
-    stale = _stale(observed, make)
+    stale = [] if plan.has_problem(SETTINGS_INVALID) else _stale(observed, make)
     _end_finished(observed, plan, {broker.name for broker, _ in stale})
     if not stale:
         return

@@ -47,7 +47,6 @@ from ..plan.rolling import plan_hash
 from ..resources.cluster_children import ClusterChildren
 from ..resources.names import BROKER_PORT, LABEL_CLUSTER
 from ..resources.pod import pod_in_place
-from ..resources.settings import SettingsError
 from ..spec.base import Resource, Status
 from ..spec.cluster import BrokerCluster
 from ..status.cluster import broker_status, cluster_status, group_status
@@ -155,10 +154,7 @@ class ClusterReconciler:
         observed = await ask_the_unready(observed, self._credentials_of(namespace, name))
         result = Plan()
         for _ in range(QUESTIONS_MAX):
-            try:
-                result = make_plan(observed, make)
-            except SettingsError as exc:  # what the definition cannot see: a setting that no broker knows
-                result = Plan(problems=[("SettingsInvalid", str(exc))], again_s=60.0)
+            result = make_plan(observed, make)
             gates = [action.broker for action in result.actions if isinstance(action, AskGate)]
             counts = any(isinstance(action, AskCounts) for action in result.actions)
             if not gates and not counts:

@@ -32,16 +32,19 @@ class ClusterChildren:
     operator_namespace: str
 
     def shared(self) -> list[Manifest]:
-        """What the cluster has one of, in the order in which it is needed; Secrets are made elsewhere."""
+        """What the cluster has one of, but for its settings; Secrets are made elsewhere."""
         made = [
             service_account(self.cluster),
-            config_map(self.cluster),
             brokers_service(self.cluster),
             client_service(self.cluster),
         ]
         if self.cluster.spec.network_policy.enabled:
             made.append(network_policy(self.cluster, self.operator_namespace))
         return made
+
+    def config(self) -> Manifest:
+        """The brokers' settings file."""
+        return config_map(self.cluster)
 
     def group(self, group: str) -> Manifest:
         """A BrokerGroup object, without what users may say in it."""
