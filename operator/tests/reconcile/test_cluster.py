@@ -2,104 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from seriatim_operator.cluster.kinds import kind_of
 from seriatim_operator.cluster.pki import authority_data, broker_request, load_identity, new_authority
-from seriatim_operator.reconcile.cache import Cache
-from seriatim_operator.reconcile.cluster import WATCHED, ClusterReconciler
-from seriatim_operator.resources.cluster_children import ClusterChildren
 from seriatim_operator.resources.secrets import secret_files, tls_secret
 from seriatim_operator.spec.cluster import BrokerCluster
 
-from .fake_cluster import NAMESPACE, Died, FakeBrokers, FakeKube, FakeMachines, broker_cluster, is_ready, storage_class
-
-
-class Place:
-    """A cluster, its machines, and operators that come and go."""
-
-    def __init__(self, nodes: int = 3, **spec: object) -> None:
-        self.kube = FakeKube()
-        self.brokers = FakeBrokers(self.kube)
-        self.machines = FakeMachines(self.kube, self.brokers, nodes)
-        self.kube.put(storage_class())
-        self.kube.put(broker_cluster(**spec))
-        self.lives = 0
-
-    def operator(self) -> tuple[ClusterReconciler, Cache]:
-        """A new process: it knows what it lists."""
-        self.lives += 1
-        cache = Cache()
-        make = lambda cluster: ClusterChildren(cluster, "seriatim.dev/broker:dev", "seriatim-system")  # noqa: E731
-        return ClusterReconciler(self.kube, cache, make, lambda: self.lives, lambda *_: self.brokers), cache
-
-    def refresh(self, cache: Cache) -> None:
-        """What the watches tell."""
-        for kind in WATCHED:
-            there = {(m["metadata"].get("namespace") or "", m["metadata"]["name"]) for m in self.kube.of(kind)}
-            for manifest in list(cache.of(kind)):
-                if (manifest["metadata"].get("namespace") or "", manifest["metadata"]["name"]) not in there:
-                    cache.drop(kind, manifest)
-            for manifest in self.kube.of(kind):
-                assert kind_of(manifest).kind == kind
-                cache.put(kind, manifest)
-
-    async def run(self, passes: int = 60, *, until: Callable[[], bool]) -> None:
-        """One operator, until all is well."""
-        reconciler, cache = self.operator()
-        for _ in range(passes):
-            self.refresh(cache)
-            await reconciler.reconcile(NAMESPACE, "orders")
-            self.machines.step()
-            if until() and self.is_stable():
-                return
-        raise AssertionError((self.status(), self.kube.writes[-8:]))
-
-    async def run_dying(self, passes: int = 800, *, until: Callable[[], bool]) -> None:
-        """Each operator dies right after its first write; the next one begins with what it finds."""
-        for _ in range(passes):
-            self.kube.die_after = 1
-            reconciler, cache = self.operator()
-            self.refresh(cache)
-            with contextlib.suppress(Died):
-                await reconciler.reconcile(NAMESPACE, "orders")
-            self.kube.die_after = None
-            self.machines.step()
-            if until() and self.is_stable():
-                return
-        raise AssertionError((self.status(), self.kube.writes[-8:]))
-
-    def status(self) -> dict:  # type: ignore[type-arg]
-        """Of the cluster."""
-        return dict(self.kube.objects["BrokerCluster", NAMESPACE, "orders"].get("status") or {})
-
-    def is_stable(self) -> bool:
-        """Whether it says so, and of this generation."""
-        cluster = self.kube.objects["BrokerCluster", NAMESPACE, "orders"]
-        status = self.status()
-        conditions = {c["type"]: c["status"] for c in status.get("conditions", ())}
-        return conditions.get("Stable") == "True" and status["observedGeneration"] == cluster["metadata"]["generation"]
-
-    def edit(self, **spec: object) -> None:
-        """A person changes the spec."""
-        cluster = self.kube.objects["BrokerCluster", NAMESPACE, "orders"]
-        cluster["spec"].update(spec)
-        cluster["metadata"]["generation"] += 1
-
-    def pods(self) -> list[str]:
-        """Names of ready pods."""
-        return [pod["metadata"]["name"] for pod in self.kube.of("Pod") if is_ready(pod)]
-
-
-async def started(**spec: object) -> Place:
-    """A place whose cluster serves."""
-    place = Place(**spec)  # type: ignore[arg-type]
-    await place.run(until=lambda: len(place.pods()) == 2 * place.kube.of("BrokerCluster")[0]["spec"]["groups"])
-    place.kube.writes.clear()
-    return place
+from .fake_cluster import NAMESPACE
+from .place import Place, started
 
 
 async def test_a_cluster_comes_up_and_then_nothing_is_written() -> None:

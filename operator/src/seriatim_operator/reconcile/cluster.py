@@ -49,9 +49,11 @@ from ..resources.names import BROKER_PORT, LABEL_CLUSTER
 from ..resources.pod import pod_in_place
 from ..spec.base import Resource, Status
 from ..spec.cluster import BrokerCluster
+from ..spec.errors import InvalidManifestError
 from ..status.cluster import broker_status, cluster_status, group_status
 from .cache import Cache
 from .definitions import Definitions
+from .objects import StatusWriter
 from .observe import FromApi, FromCache, Source, ask_gate, ask_members, ask_the_unready, observe
 from .secrets import Certificates, ensure_certificates
 
@@ -64,7 +66,8 @@ CERTIFICATES_S = 60.0
 QUESTIONS_MAX = 8
 """Rounds of questions and plans in one pass."""
 
-NOT_FOUND = 404
+UNREADABLE_S = 60.0
+"""Between two looks at a cluster with an object that cannot be read; a change of it is told earlier."""
 
 WATCHED = frozenset({"BrokerCluster", "BrokerGroup", "Broker", "Pod", "PersistentVolumeClaim", "Node"})
 
@@ -102,6 +105,7 @@ class ClusterReconciler:
         self._certificates: dict[tuple[str, str], tuple[str, float, Certificates]] = {}
         self._cluster_ids: dict[tuple[str, str], str] = {}
         self._definitions = Definitions(api)
+        self._statuses = {kind.kind: StatusWriter(api, cache, kind) for kind in (BROKER_CLUSTER, BROKER_GROUP, BROKER)}
 
     def brokers_of(self, namespace: str, name: str) -> Brokers:
         """The brokers of a cluster; others of the operator call them too."""
@@ -124,9 +128,17 @@ class ClusterReconciler:
         if manifest is None:
             await self._forget(namespace, name)
             return None
-        cluster = BrokerCluster.from_manifest(manifest)
-        if cluster.metadata.is_deleted:
+        if manifest["metadata"].get("deletionTimestamp"):
             return None
+        try:
+            return await self._pass(cached, manifest)
+        except InvalidManifestError as exc:
+            await self._report_unreadable(cached, manifest, exc)
+            return UNREADABLE_S
+
+    async def _pass(self, cached: Source, manifest: Manifest) -> float | None:
+        cluster = BrokerCluster.from_manifest(manifest)
+        namespace, name = cluster.namespace, cluster.name
         problems: list[tuple[str, str]] = []
         certificates = await self._ensure_certificates(cluster, manifest, problems)
         brokers = self.brokers_of(namespace, name)
@@ -277,32 +289,39 @@ class ClusterReconciler:
     # ---- reporting ----
 
     async def _report(self, observed: Observed, plan: Plan, make: ClusterChildren) -> None:
-        """Statuses, only where they say something new."""
+        """Statuses, only where they say something new. One that is refused holds up no other.
+
+        Raises:
+            KubeError: One was refused: the first of these.
+        """
+        reports: list[tuple[Resource, Status]] = []
         for broker in observed.brokers.values():
-            await self._report_one(BROKER, broker, broker_status(observed, broker, plan))
+            reports.append((broker, broker_status(observed, broker, plan)))
         for group in observed.groups.values():
-            await self._report_one(BROKER_GROUP, group, group_status(observed, group))
+            reports.append((group, group_status(observed, group)))
         cluster_id = self._cluster_ids.get((observed.cluster.namespace, observed.cluster.name), "")
         hash_ = plan_hash(observed, make) if plan.planned else ""
-        status = cluster_status(observed, plan, hash_, cluster_id)
-        await self._report_one(BROKER_CLUSTER, observed.cluster, status)
+        reports.append((observed.cluster, cluster_status(observed, plan, hash_, cluster_id)))
+        refused: list[KubeError] = []
+        for item, status in reports:
+            before: Status = item.status  # type: ignore[attr-defined]
+            if status == before or item.metadata.is_deleted:
+                continue
+            try:
+                await self._statuses[item.KIND].write_status(item.to_manifest(), status)
+            except KubeError as exc:
+                refused.append(exc)
+        if refused:
+            raise refused[0]
 
-    async def _report_one(self, kind: Kind, item: Resource, status: Status) -> None:
-        before: Status = item.status  # type: ignore[attr-defined]
-        if status == before or item.metadata.is_deleted:
-            return
-        manifest = {
-            "apiVersion": kind.api_version,
-            "kind": kind.kind,
-            "metadata": {"name": item.name, "namespace": item.namespace},
-            "status": status.to_manifest(),
-        }
-        try:
-            self._cache.put(kind.kind, await self._api.apply_status(manifest))
-        except KubeError as exc:
-            if exc.status != NOT_FOUND:
-                raise
-            _log.info("gone_meanwhile", kind=kind.kind, name=item.name)
+    async def _report_unreadable(self, source: Source, cluster: Manifest, error: InvalidManifestError) -> None:
+        """Say on the cluster, and on the object of it that cannot be read, that nothing is done."""
+        await self._statuses[BROKER_CLUSTER.kind].report_unreadable(cluster, error)
+        if error.kind != BROKER_CLUSTER.kind:
+            kind = {BROKER.kind: BROKER, BROKER_GROUP.kind: BROKER_GROUP}[error.kind]
+            found = await source.one(kind, error.namespace, error.name)
+            if found is not None:
+                await self._statuses[kind.kind].report_unreadable(found, error)
 
     # ---- surroundings ----
 

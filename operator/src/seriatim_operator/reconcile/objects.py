@@ -14,29 +14,100 @@ from ..plan.actions import Action
 from ..plan.topics import HoldObject, ReleaseObject, Surroundings, TellObject
 from ..spec.base import Status
 from ..spec.errors import InvalidManifestError
+from ..status.conditions import MESSAGE_LENGTH_MAX
 from .cache import Cache
 
 Manifest = dict[str, Any]
 
 _NOT_FOUND = 404
 
+UNREADABLE = "InvalidSpec"
+"""The reason that an object bears while this version cannot read it."""
+
+_REMEDY = "correct it; until then the operator leaves everything as it is"
+
 _log = structlog.get_logger(__name__)
 
 
-class Writer:
-    """Writes to the objects of one kind.
+class StatusWriter:
+    """Writes the status of objects of one kind.
 
     Args:
         api: The API.
         cache: Learns at once what was written, so that the next look does not see the object as it was.
         kind: Of the objects.
+    """
+
+    def __init__(self, api: Api, cache: Cache, kind: Kind) -> None:
+        self._api = api
+        self._cache = cache
+        self._kind = kind
+
+    async def write_status(self, manifest: Manifest, status: Status) -> Manifest | None:
+        """Report; returns the object as it is now, or None if it is gone."""
+        return await self._apply_status(manifest, status.to_manifest())
+
+    async def report_unreadable(self, manifest: Manifest, error: InvalidManifestError) -> None:
+        """Say on the object why it is left alone, unless that stands there already.
+
+        What else the status holds is kept, for it is remembered there and nowhere else; other conditions would speak of
+        what nobody looks at.
+
+        Raises:
+            KubeError: The status cannot be written (server-side apply does not take an object with a value of another
+                type than its definition has); then it was told in an Event.
+        """
+        message = f"{_problems_of(manifest, error)[: MESSAGE_LENGTH_MAX - len(_REMEDY) - 2]}: {_REMEDY}"
+        before = manifest.get("status") or {}
+        said = before.get("conditions") or ()
+        if any(known.get("reason") == UNREADABLE and known.get("message") == message for known in said):
+            return
+        _log.warning("object_unreadable", kind=self._kind.kind, error=str(error))
+        condition = {
+            "type": "Ready",
+            "status": "False",
+            "reason": UNREADABLE,
+            "message": message,
+            "lastTransitionTime": datetime.fromtimestamp(int(time.time()), UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "observedGeneration": manifest["metadata"].get("generation", 0),
+        }
+        try:
+            await self._apply_status(manifest, {**before, "conditions": [condition]})
+        except KubeError:
+            await self._api.event(manifest, "Warning", UNREADABLE, message)
+            raise
+
+    async def _apply_status(self, manifest: Manifest, status: Manifest) -> Manifest | None:
+        metadata = manifest["metadata"]
+        body = {
+            "apiVersion": self._kind.api_version,
+            "kind": self._kind.kind,
+            # With the UID a namesake that was made meanwhile is a conflict, and not written to.
+            "metadata": {name: metadata[name] for name in ("name", "namespace", "uid")},
+            "status": status,
+        }
+        try:
+            written = await self._api.apply_status(body)
+        except KubeError as exc:
+            if exc.status != _NOT_FOUND:
+                raise
+            return None
+        self._cache.put(self._kind.kind, written)
+        return written
+
+
+class Writer(StatusWriter):
+    """Writes to the objects of one kind that users make.
+
+    Args:
+        api: The API.
+        cache: Of all objects.
+        kind: Of the objects.
         finalizer: That we put on them.
     """
 
     def __init__(self, api: Api, cache: Cache, kind: Kind, finalizer: str) -> None:
-        self._api = api
-        self._cache = cache
-        self._kind = kind
+        super().__init__(api, cache, kind)
         self._finalizer = finalizer
 
     async def do(self, manifest: Manifest, step: Action, surroundings: Surroundings) -> bool:
@@ -79,41 +150,8 @@ class Writer:
         manifest["metadata"] = written["metadata"]
         return True
 
-    async def write_status(self, manifest: Manifest, status: Status) -> Manifest | None:
-        """Report; returns the object as it is now, or None if it is gone."""
-        return await self._apply_status(manifest, status.to_manifest())
 
-    async def report_unreadable(self, manifest: Manifest, error: InvalidManifestError) -> None:
-        """Say on the object why it is left alone, unless that stands there already."""
-        message = "; ".join(error.problems)[:1024]
-        said = (manifest.get("status") or {}).get("conditions") or ()
-        if any(known.get("reason") == "InvalidSpec" and known.get("message") == message for known in said):
-            return
-        _log.warning("object_unreadable", kind=self._kind.kind, error=str(error))
-        condition = {
-            "type": "Ready",
-            "status": "False",
-            "reason": "InvalidSpec",
-            "message": message,
-            "lastTransitionTime": datetime.fromtimestamp(int(time.time()), UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-            "observedGeneration": manifest["metadata"].get("generation", 0),
-        }
-        await self._apply_status(manifest, {"conditions": [condition]})
-
-    async def _apply_status(self, manifest: Manifest, status: Manifest) -> Manifest | None:
-        metadata = manifest["metadata"]
-        body = {
-            "apiVersion": self._kind.api_version,
-            "kind": self._kind.kind,
-            # With the UID a namesake that was made meanwhile is a conflict, and not written to.
-            "metadata": {name: metadata[name] for name in ("name", "namespace", "uid")},
-            "status": status,
-        }
-        try:
-            written = await self._api.apply_status(body)
-        except KubeError as exc:
-            if exc.status != _NOT_FOUND:
-                raise
-            return None
-        self._cache.put(self._kind.kind, written)
-        return written
+def _problems_of(manifest: Manifest, error: InvalidManifestError) -> str:
+    """What is wrong; with the name of the object if it is another one, which this one depends on."""
+    is_own = (error.kind, error.name) == (manifest["kind"], manifest["metadata"]["name"])
+    return "; ".join(error.problems) if is_own else str(error)

@@ -13,6 +13,7 @@ CLUSTER: Final = {
         "AllServing": "every member of every group serves",
         "SomeServing": "at least one whole group serves, others do not",
         "NotServing": "no group is whole: nothing is accepted",
+        "InvalidSpec": "the object, or a BrokerGroup or Broker of it, has a field that this version cannot read",
     },
     "Progressing": {
         "AsWanted": "nothing is left to do for this generation",
@@ -46,7 +47,11 @@ CLUSTER: Final = {
 }
 
 GROUP: Final = {
-    "Ready": {"Serving": "all members serve", "MembersAway": "a member does not serve"},
+    "Ready": {
+        "Serving": "all members serve",
+        "MembersAway": "a member does not serve",
+        "InvalidSpec": "the object has a field that this version cannot read",
+    },
     "Whole": {
         "AllThere": "all members are admitted and live: segments can be opened here",
         "Incomplete": "a member is missing: no segment is opened here while another group is whole",
@@ -66,6 +71,7 @@ BROKER: Final = {
         "NotRunning": "its container does not run",
         "Refused": "it refuses to start; DiskHealthy or the message says why",
         "DiskLost": "its disk is given up",
+        "InvalidSpec": "the object has a field that this version cannot read",
     },
     "Scheduled": {"OnNode": "it has a node", "NoNode": "no node was found for it", "NoPod": "it has no pod"},
     "StorageBound": {
