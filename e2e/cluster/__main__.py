@@ -38,6 +38,9 @@ def parser() -> argparse.ArgumentParser:
     subparsers.add_parser("base-image", help=f"make the base image {BASE_IMAGE} and give it to buildah")
     images = subparsers.add_parser("images", help="give image archives to all nodes")
     images.add_argument("archive", nargs="+", type=Path)
+    again = subparsers.add_parser("image-tag", help="give an image that the nodes have a second name")
+    again.add_argument("reference")
+    again.add_argument("other")
     run = subparsers.add_parser("run", help="run a command of the host with the cluster's names and KUBECONFIG")
     run.add_argument("argv", nargs=argparse.REMAINDER, metavar="-- COMMAND ...")
     for name, text in (
@@ -86,6 +89,8 @@ def _dispatch(arguments: argparse.Namespace) -> int:
         case "images":
             for archive in arguments.archive:
                 cluster.load_image(archive)
+        case "image-tag":
+            cluster.tag_image(arguments.reference, arguments.other)
         case "run":
             return cluster.run(arguments.argv)
         case "node-kill":

@@ -157,6 +157,12 @@ class Cluster:
             kept = images.keep(self._layout, archive)
             lifecycle.on_nodes(lambda node: node.import_image(kept) if node.is_running else None)
 
+    def tag_image(self, reference: str, other: str) -> None:
+        """Give an image a second name on every node that runs; a node that is made anew does not have it."""
+        lifecycle = self._lifecycle()
+        with lifecycle.locked():
+            lifecycle.on_nodes(lambda node: node.tag_image(reference, other) if node.is_running else None)
+
     def resolve(self, name: str) -> list[str]:
         """The addresses that the cluster's DNS has for a name, such as `orders.shop.svc`."""
         return dns.resolve(self._ours(), name)

@@ -88,6 +88,10 @@ class Node:
         """Give an image archive to its containerd."""
         images.import_into(self.layout, self._ctr, archive)
 
+    def tag_image(self, reference: str, other: str) -> None:
+        """Give an image that it has a second name."""
+        self._ctr("-n", images.NAMESPACE, "images", "tag", "--force", reference, other)
+
     def delete_object(self) -> None:
         """Delete the Node object, as an administrator does with a machine that will not come back."""
         kubectl(self._cluster, "delete", "node", self.name, "--ignore-not-found")

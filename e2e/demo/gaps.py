@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable
+from math import inf
 
 
 class AckTimes:
@@ -21,6 +22,11 @@ class AckTimes:
         times = self._times.setdefault(partition, [])
         assert not times or at >= times[-1], "acknowledgements are noted as they come"
         times.append(at)
+
+    def last(self, partition: int) -> float:
+        """The newest acknowledgement of a partition; minus infinity before the first."""
+        times = self._times.get(partition)
+        return times[-1] if times else -inf
 
     def gap_s(self, partition: int, begin: float, end: float) -> float:
         """The longest time without an acknowledgement that overlaps [begin, end], in seconds.

@@ -151,9 +151,7 @@ async def _recover(fault: Fault, scene: Scene, _history: HistoryWriter, measured
     if load.workload.is_late and LATE_GROUP not in load.groups:
         await load.begin_reader(LATE_GROUP)
     await load.goes_on()
-    gap_s = load.acks.worst_gap_s(range(load.workload.partitions), measured["struck at"], time.monotonic())
-    if gap_s is not None:
-        measured["gap"] = gap_s
+    measured["gap"] = await load.gap_s(measured["struck at"])
     await scene.has_two_copies()
     measured["two copies"] = time.monotonic() - measured["healed at"]
     await fault.confirm(scene)

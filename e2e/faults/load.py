@@ -10,6 +10,7 @@ import asyncio
 import os
 import random
 import signal
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Set
 from contextlib import AsyncExitStack, suppress
@@ -330,6 +331,23 @@ class Load:
         """
         wanted = self.counts.ok + count
         await self._until(lambda: self.counts.ok >= wanted, f"{count} more messages are acknowledged")
+
+    async def gap_s(self, since: float) -> float:
+        """The longest time since then in which a partition acknowledged nothing, in seconds.
+
+        The producer's process tells what it saw a moment later: until each partition has acknowledged something after
+        this call, the silence would be the teller's.
+
+        Raises:
+            DeadlineExceededError: A partition acknowledges nothing.
+        """
+        until, partitions = time.monotonic(), range(self.workload.partitions)
+        await self._until(
+            lambda: all(self.acks.last(partition) > until for partition in partitions), "every partition acknowledges"
+        )
+        found = self.acks.worst_gap_s(partitions, since, until)
+        assert found is not None
+        return found
 
     async def told_of(self, gaps: Set[tuple[str, int, int]]) -> None:
         """Wait until readers were told of these gaps: group, partition, segment.

@@ -39,8 +39,24 @@ async def replace_lost_member(place: Place, node: str) -> None:
     if lost is None:
         await wait_ready(place)
         return
-    await place.kubectl("delete", "persistentvolumeclaim", f"data-{lost}", "--wait=false")
-    await place.kubectl("delete", "pod", lost, "--wait=false")
+    await replace_disk(place, lost)
+
+
+async def replace_disk(place: Place, member: str) -> None:
+    """Take a member's volume away, and have it come in anew with another.
+
+    Raises:
+        ClusterError, StillNotError: It does not take part again.
+    """
+    before = {pod["metadata"]["uid"] for pod in await members(place)}
+    await place.kubectl("delete", "persistentvolumeclaim", f"data-{member}", "--wait=false")
+    await place.kubectl("delete", "pod", member, "--wait=false")
+
+    async def is_another() -> bool:
+        pods = {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in await members(place)}
+        return member in pods and pods[member] not in before
+
+    await place.wait_until(f"{member} is another pod", is_another, READY_S)
     await wait_ready(place)
 
 

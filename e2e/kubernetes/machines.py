@@ -36,17 +36,21 @@ class Machines:
     async def kill(self, node: str) -> None:
         """Cut a node's power; its disks stay."""
         self._dead.add(node)
-        await self._command("node-kill", node)
+        await self._strike("node-kill", node)
 
     async def delete(self, node: str) -> None:
         """Lose a node for good, with its disks and its Node object."""
         self._dead.add(node)
-        await self._command("node-delete", node)
+        await self._strike("node-delete", node)
 
     async def start(self, node: str) -> None:
         """Bring a node back, and wait until it is Ready."""
-        await self._command("node-start", node)
+        await self._strike("node-start", node)
         self._dead.discard(node)
+
+    async def tag_image(self, reference: str, other: str) -> None:
+        """Give an image a second name on all nodes."""
+        await self._command("image-tag", reference, other)
 
     async def heal(self) -> None:
         """Bring back whatever this suite has struck."""
@@ -62,9 +66,11 @@ class Machines:
         finally:
             await self.start(node)
 
-    async def _command(self, command: str, node: str) -> None:
-        number = node.removeprefix("node")
-        inside = [sys.executable, "-m", "e2e.cluster", command, number]
+    async def _strike(self, command: str, node: str) -> None:
+        await self._command(command, node.removeprefix("node"))
+
+    async def _command(self, command: str, *arguments: str) -> None:
+        inside = [sys.executable, "-m", "e2e.cluster", command, *arguments]
         argv = ["nsenter", f"--target={self._outside}", "--mount", "--", *inside]
         await asyncio.to_thread(run, argv, environment={"PYTHONPATH": str(ROOT)}, timeout_s=COMMAND_S)
 

@@ -139,9 +139,7 @@ class Traffic:
             DeadlineExceededError: They do not.
         """
         await self.load.goes_on(200)
-        found = self.load.acks.worst_gap_s(range(self.load.workload.partitions), self._struck_at, time.monotonic())
-        assert found is not None
-        return found
+        return await self.load.gap_s(self._struck_at)
 
     async def has_two_copies(self, deadline_s: float = TWO_COPIES_S) -> float:
         """Wait until all of the topic has two copies, as the brokers know and as the Topic says; for how many seconds.

@@ -1,17 +1,21 @@
-"""Changes while messages flow: settings and size, one member at a time."""
+"""Changes while messages flow: settings, image and size, one member at a time."""
 
 from __future__ import annotations
 
 import time
 from typing import Final
 
-from e2e.kubernetes.place import condition
+from e2e.kubernetes.place import Manifest, condition
 from e2e.kubernetes.release import CLUSTER, GROUPS, topic_manifest
 from e2e.kubernetes.stage import Stage
-from e2e.kubernetes.traffic import wait_topic_ready
+from e2e.kubernetes.traffic import Traffic, wait_topic_ready
 
 ROLL_GAP_LIMIT_S: Final = 0.1
+SCALE_GAP_LIMIT_S: Final = 0.3
 ROLL_S: Final = 600.0
+STUCK_MESSAGES: Final = 5_000
+"""Messages that must pass while a roll hangs: ten seconds' worth, in which nothing else may be touched."""
+
 SCALE_S: Final = 600.0
 
 
@@ -35,26 +39,90 @@ async def settings_rolled(stage: Stage) -> None:
         stage.problem(f"{stage.counts['failed']} sends failed")
 
 
-async def scaled_out_and_in(stage: Stage) -> None:
-    """Two groups more, and two fewer: heads spread over the new ones, and leave before they go."""
+async def image_rolled(stage: Stage) -> None:
+    """Another image of the brokers: first one that is nowhere, which costs one member and no message; then one that is.
+
+    And back to the operator's own at the end.
+    """
+    pods = await stage.pods()
+    before = {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in pods}
+    image = _image_of(pods[0])
+    other = f"{image}-again"
+    await stage.machines.tag_image(image, other)
     async with stage.traffic() as traffic:
-        async with traffic.struck("scale out", f"{GROUPS} to {GROUPS + 2}"):
-            began = time.monotonic()
-            await stage.place.kubectl("scale", f"brokercluster/{CLUSTER}", f"--replicas={GROUPS + 2}")
-            await stage.wait_until("the new groups are there", lambda: _has_groups(stage, GROUPS + 2), SCALE_S)
-            await stage.wait_healthy(SCALE_S)
-            stage.figure(f"{GROUPS} to {GROUPS + 2} groups after", time.monotonic() - began)
-            stage.figure("gap while it grows", await traffic.gap_s())
+        async with traffic.struck("roll to no image", "all"):
+            await _use_image(stage, f"{image}-nowhere")
+            await stage.wait_until("a member waits for the image", lambda: _waits_for_image(stage), ROLL_S)
+            await traffic.load.goes_on(STUCK_MESSAGES)
+            stage.figure("gap at an image that is nowhere", await traffic.gap_s(), limit=ROLL_GAP_LIMIT_S)
+            touched = [pod["metadata"]["name"] for pod in await stage.pods()
+                       if pod["metadata"]["uid"] != before[pod["metadata"]["name"]]]  # fmt: skip
+            said = condition(await stage.cluster(), "Progressing").get("message")
+            stage.note(f"waiting for the image: {', '.join(touched)}; the cluster says: {said}")
+            if len(touched) != 1:
+                stage.problem(f"an image that is nowhere stopped {len(touched)} members: {touched}")
+        began = time.monotonic()
+        async with traffic.struck("roll image", "all"):
+            await _use_image(stage, other)
+            await stage.wait_until("every member runs it", lambda: _all_run(stage, other), ROLL_S)
+            await stage.wait_healthy(ROLL_S)
+            stage.figure("rolled after", time.monotonic() - began)
+            stage.figure("gap", await traffic.gap_s(), limit=ROLL_GAP_LIMIT_S)
+        async with traffic.struck("roll image back", "all"):
+            await _use_image(stage, None)
+            await stage.wait_until("every member runs the former", lambda: _all_run(stage, image), ROLL_S)
+            await stage.wait_healthy(ROLL_S)
+            stage.figure("gap on the way back", await traffic.gap_s(), limit=ROLL_GAP_LIMIT_S)
+        stage.figure("two copies again", await traffic.has_two_copies())
+    if stage.counts["failed"]:
+        stage.problem(f"{stage.counts['failed']} sends failed")
+
+
+def _image_of(pod: Manifest) -> str:
+    return str(pod["spec"]["containers"][0]["image"])
+
+
+async def _use_image(stage: Stage, image: str | None) -> None:
+    await stage.place.patch("brokerclusters", CLUSTER, {"spec": {"image": image}})
+
+
+async def _waits_for_image(stage: Stage) -> bool:
+    statuses = [status for pod in await stage.pods() for status in pod["status"].get("containerStatuses") or ()]
+    reasons = {((status.get("state") or {}).get("waiting") or {}).get("reason") for status in statuses}
+    return bool(reasons & {"ErrImagePull", "ImagePullBackOff"})
+
+
+async def _all_run(stage: Stage, image: str) -> bool:
+    pods = await stage.pods()
+    return bool(pods) and all(_image_of(pod) == image for pod in pods)
+
+
+async def scaled_out_and_in(stage: Stage) -> None:
+    """Two groups, then four, and two again: heads spread over the new ones, and leave before they go."""
+    async with stage.traffic() as traffic:
+        await _scale(stage, traffic, GROUPS, 2)
+        stay = {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in await stage.pods()}
+        await _scale(stage, traffic, 2, 4)
         async with traffic.struck("grow partitions", "4 to 8"):
             await _grow(stage)
-        async with traffic.struck("scale in", f"{GROUPS + 2} to {GROUPS}"):
-            began = time.monotonic()
-            await stage.place.kubectl("scale", f"brokercluster/{CLUSTER}", f"--replicas={GROUPS}")
-            await stage.wait_until("the groups are gone", lambda: _has_groups(stage, GROUPS), SCALE_S)
-            await stage.wait_healthy(SCALE_S)
-            stage.figure(f"{GROUPS + 2} to {GROUPS} groups after", time.monotonic() - began)
-            stage.figure("gap while it shrinks", await traffic.gap_s())
+        await _scale(stage, traffic, 4, 2)
+        if (now := {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in await stage.pods()}) != stay:
+            stage.problem(f"members that had no reason to move are others: {sorted(stay)}, then {sorted(now)}")
+        await _scale(stage, traffic, 2, GROUPS)
         stage.figure("two copies again", await traffic.has_two_copies())
+    if stage.counts["failed"]:
+        stage.problem(f"{stage.counts['failed']} sends failed")
+
+
+async def _scale(stage: Stage, traffic: Traffic, before: int, after: int) -> None:
+    """To another number of groups, and wait until all has come to rest."""
+    async with traffic.struck("scale", f"{before} to {after}"):
+        began = time.monotonic()
+        await stage.place.kubectl("scale", f"brokercluster/{CLUSTER}", f"--replicas={after}")
+        await stage.wait_until(f"there are {after} groups", lambda: _has_groups(stage, after), SCALE_S)
+        await stage.wait_healthy(SCALE_S)
+        stage.figure(f"{before} to {after} groups after", time.monotonic() - began)
+        stage.figure(f"gap, {before} to {after}", await traffic.gap_s(), limit=SCALE_GAP_LIMIT_S)
 
 
 async def _grow(stage: Stage) -> None:
@@ -76,7 +144,7 @@ async def _grow(stage: Stage) -> None:
     assert topic is not None
     groups = topic["status"].get("groups") or []
     stage.note(f"8 partitions stand on {', '.join(groups)}")
-    if not set(groups) - {f"g{number}" for number in range(GROUPS)}:
+    if not set(groups) - {"g0", "g1"}:
         stage.problem(f"no head of {name} stands on a new group: {groups}")
 
 

@@ -1,13 +1,17 @@
-"""Disks that are not what they were: swapped, emptied, an older copy. The member says so by name and serves nothing."""
+"""Disks that are not what they were: swapped, emptied, older, cloned, another cluster's.
+
+The member says so by name and serves nothing."""
 
 from __future__ import annotations
 
 import asyncio
 import shutil
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Final
+
+from seriatim_broker.local import LocalCluster
 
 from e2e.cluster.errors import ClusterError
 from e2e.kubernetes.place import condition, is_true
@@ -71,6 +75,48 @@ async def disk_older(stage: Stage) -> None:
         await asyncio.to_thread(shutil.rmtree, copy, ignore_errors=True)
         await stage.wait_healthy()
         stage.figure("two copies again", await traffic.has_two_copies())
+
+
+async def disk_of_others(stage: Stage) -> None:
+    """A member wakes up with a copy of another member's disk, which that one still has; then with another cluster's."""
+    async with stage.traffic() as traffic:
+        name, other = await _pair(stage)
+        disk, others = await _disk_of(stage, name), await _disk_of(stage, other)
+        aside, foreign = _beside(disk, "aside"), _beside(disk, "foreign")
+        await _make_foreign(stage.directory / "foreign", await _broker_of(stage, name), foreign)
+
+        def take(source: Path) -> Callable[[], None]:
+            def change() -> None:
+                _move_all(disk, aside)
+                _copy_all(source, disk)
+
+            return change
+
+        for what, source in (("clone", others), ("another cluster's disk", foreign)):
+            async with (
+                traffic.struck(what, name),
+                _exchanged(stage, [name], take(source), lambda: _put_back(disk, aside)),
+            ):
+                await _refuses(stage, name, "ForeignDisk")
+                stage.figure(f"gap with {what}", await traffic.gap_s())
+            await stage.wait_healthy()
+        await asyncio.to_thread(shutil.rmtree, foreign)
+        stage.figure("two copies again", await traffic.has_two_copies())
+
+
+async def _make_foreign(directory: Path, broker: str, disk: Path) -> None:
+    """A disk that a broker of the same name has used, in some other cluster; the name is one of the first group's."""
+    async with LocalCluster(directory, groups=1, proxy=False, name="elsewhere") as cluster:
+        source = cluster.data_directory(broker)
+    await asyncio.to_thread(shutil.copytree, source, disk / "data")
+
+
+async def _broker_of(stage: Stage, name: str) -> str:
+    """How the brokers call the member of an object."""
+    pod = await stage.place.get("pods", name)
+    assert pod is not None
+    labels = pod["metadata"]["labels"]
+    return f"{labels['seriatim.dev/group']}-{labels['seriatim.dev/slot']}"
 
 
 async def _pair(stage: Stage) -> tuple[str, str]:
@@ -171,6 +217,12 @@ def _put_back(disk: Path, aside: Path) -> None:
 def _copy(disk: Path, copy: Path) -> None:
     if copy.exists():
         raise ClusterError(f"{copy} is there already")
-    shutil.copytree(disk, copy, symlinks=True)
-    for path in (copy, *copy.rglob("*")):
+    _copy_all(disk, copy)
+
+
+def _copy_all(source: Path, target: Path) -> None:
+    """Copy what is in a directory, for a broker; what vanishes meanwhile is a log file that its owner has done with."""
+    with suppress(shutil.Error):
+        shutil.copytree(source, target, symlinks=True, dirs_exist_ok=True)
+    for path in (target, *target.rglob("*")):
         shutil.chown(path, 10001, 10001)

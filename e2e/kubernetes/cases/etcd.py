@@ -1,17 +1,27 @@
-"""The coordinator: one member frozen, one lost, all restarted. Messages do not pass through it."""
+"""The coordinator: one member frozen, one lost with its disk, all slow, all restarted.
+
+Messages do not pass through it.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
-from contextlib import suppress
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from typing import Final
 
 from e2e.kubernetes import coordinator
-from e2e.kubernetes.machines import container_pids
+from e2e.kubernetes.machines import container_pids, kill_container
 from e2e.kubernetes.stage import Stage
 
 GAP_LIMIT_S: Final = 0.3
+SLOW_SWITCH_LIMIT_S: Final = 2.0
+STOPPED_S: Final = 0.2
+RUNNING_S: Final = 0.05
+SLOW_MESSAGES: Final = 3_000
 FROZEN_MESSAGES: Final = 3_000
 """Messages that must pass while a member is frozen: some seconds' worth."""
 
@@ -43,6 +53,55 @@ async def etcd_restarted(stage: Stage) -> None:
             stage.figure("gap until all are back", await traffic.gap_s(), limit=GAP_LIMIT_S)
         await stage.wait_healthy()
         stage.figure("two copies again", await traffic.has_two_copies())
+
+
+async def etcd_slow(stage: Stage) -> None:
+    """All members run for a fifth of the time only; meanwhile a master dies, and its partitions move all the same."""
+    async with stage.traffic() as traffic:
+        pods = await coordinator.members(stage.place)
+        pids = [pid for pod in pods for pid in container_pids(pod)]
+        async with traffic.struck("slow etcd", "all members"), _slow(pids):
+            await traffic.load.goes_on(SLOW_MESSAGES)
+            stage.figure("gap", await traffic.gap_s(), limit=GAP_LIMIT_S)
+            victim = await traffic.master()
+            async with traffic.struck("kill container", victim):
+                kill_container(await stage.pod_of(victim))
+                stage.figure("gap when a master dies meanwhile", await traffic.gap_s(), limit=SLOW_SWITCH_LIMIT_S)
+        await coordinator.wait_ready(stage.place)
+        await stage.wait_healthy()
+        stage.figure("two copies again", await traffic.has_two_copies())
+
+
+@asynccontextmanager
+async def _slow(pids: list[int]) -> AsyncIterator[None]:
+    """Processes that stop and go on, over and over, for as long as the block lasts."""
+
+    async def stop_and_go() -> None:
+        while True:
+            _signal(pids, signal.SIGSTOP)
+            await asyncio.sleep(STOPPED_S)
+            _signal(pids, signal.SIGCONT)
+            await asyncio.sleep(RUNNING_S)
+
+    task = asyncio.create_task(stop_and_go(), name="slow etcd")
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        _signal(pids, signal.SIGCONT)
+
+
+async def etcd_disk_lost(stage: Stage) -> None:
+    """One of three loses its disk: by the two commands of the runbook it comes in anew."""
+    async with stage.traffic() as traffic:
+        name = (await coordinator.members(stage.place))[-1]["metadata"]["name"]
+        async with traffic.struck("lose etcd disk", name):
+            began = time.monotonic()
+            await coordinator.replace_disk(stage.place, name)
+            stage.figure("a member again after", time.monotonic() - began)
+            stage.figure("gap", await traffic.gap_s(), limit=GAP_LIMIT_S)
+        await stage.wait_healthy()
 
 
 def _signal(pids: list[int], number: signal.Signals) -> None:
