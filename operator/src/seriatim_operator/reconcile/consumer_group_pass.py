@@ -6,15 +6,13 @@ have an object.
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 import structlog
 from seriatim_api.errors import (
     RequestError,
-    SeriatimError,
     StaleOperatorError,
     UnknownGroupError,
     UnknownTopicError,
@@ -22,7 +20,7 @@ from seriatim_api.errors import (
 from seriatim_api.v1 import broker_pb2
 
 from ..cluster.kinds import CONSUMER_GROUP
-from ..cluster.kube import Api, KubeError
+from ..cluster.kube import Api
 from ..plan.consumer_groups import (
     GROUP_FINALIZER,
     NO_GROUP,
@@ -35,15 +33,10 @@ from ..plan.consumer_groups import (
 )
 from ..plan.topics import Surroundings
 from ..spec.consumer_group import ConsumerGroup
-from ..spec.errors import InvalidManifestError
 from ..status.consumer_groups import consumer_group_status
-from .asking import TopicBrokers, run_all
+from .asking import TopicBrokers
 from .cache import Cache
-from .claims import Claims
-from .objects import Writer
-
-CLAIMS_AT_ONCE: Final = 8
-CLAIMS_PER_PASS: Final = 64
+from .object_pass import ObjectPass
 
 LOOK_S: Final = 30.0
 """Between two looks at a group."""
@@ -71,8 +64,14 @@ class GroupClaim(NamedTuple):
     group: str
 
 
-class ConsumerGroupPass:
-    """Works on the ConsumerGroups of one cluster, pass by pass; its arguments are those of `TopicPass`."""
+class ConsumerGroupPass(ObjectPass[GroupClaim, ConsumerGroup]):
+    """Works on the ConsumerGroups of one cluster, pass by pass."""
+
+    KIND = CONSUMER_GROUP
+    FINALIZER = GROUP_FINALIZER
+    MODEL = ConsumerGroup
+    CLAIMS_AT_ONCE = 8
+    CLAIMS_PER_PASS = 64
 
     def __init__(
         self,
@@ -83,14 +82,14 @@ class ConsumerGroupPass:
         brokers: TopicBrokers,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._brokers = brokers
-        self._clock = clock
-        self._writer = Writer(api, cache, CONSUMER_GROUP, GROUP_FINALIZER)
-        self._claims: Claims[GroupClaim] = Claims(cache, CONSUMER_GROUP.kind, namespace, cluster, _claim_of)
+        super().__init__(api, cache, namespace, cluster, brokers, clock)
         self._without_topic: set[GroupClaim] = set()
 
-    def __len__(self) -> int:
-        return len(self._claims)
+    @staticmethod
+    def claim_of(manifest: Manifest) -> GroupClaim:
+        """The group that an object stands for."""
+        spec = manifest["spec"]
+        return GroupClaim(str(spec.get("topic")), str(spec.get("group") or manifest["metadata"]["name"]))
 
     def told(self, topics: set[str]) -> bool:
         """Topics came or went: groups that waited for them are due; returns whether there are any."""
@@ -98,40 +97,6 @@ class ConsumerGroupPass:
         for claim in waiting:
             self._claims.mark(claim, self._clock())
         return bool(waiting)
-
-    def look_at_all(self) -> None:
-        """The surroundings have changed, which concerns every object."""
-        self._claims.mark_all(self._clock())
-
-    def scan(self) -> None:
-        """Find out which objects changed."""
-        self._claims.scan(self._clock())
-
-    async def work(self, surroundings: Surroundings, *, is_long_silent: bool) -> float | None:
-        """Work on what is due; returns after how many seconds to come again.
-
-        Raises:
-            StaleOperatorError: A newer operator acts: this one must end.
-        """
-        claims = self._claims.take(self._clock(), CLAIMS_PER_PASS)
-        gate = asyncio.Semaphore(CLAIMS_AT_ONCE)
-        await run_all(self._work_in_turn(gate, claim, surroundings, is_long_silent) for claim in claims)
-        next_s = self._claims.next_s()
-        return None if next_s is None else max(0.0, next_s - self._clock())
-
-    async def _work_in_turn(
-        self, gate: asyncio.Semaphore, claim: GroupClaim, surroundings: Surroundings, is_long_silent: bool
-    ) -> None:
-        async with gate:
-            try:
-                await self._work_on(claim, surroundings, is_long_silent=is_long_silent)
-            except (SeriatimError, KubeError) as exc:
-                if isinstance(exc, StaleOperatorError):
-                    raise
-                pause_s = self._claims.failed(claim, self._clock())
-                _log.info("consumer_group_failed", group=claim.group, again_s=pause_s, error=str(exc))
-            else:
-                self._claims.succeeded([claim])
 
     async def _work_on(self, claim: GroupClaim, surroundings: Surroundings, *, is_long_silent: bool) -> None:
         objects = {manifest["metadata"]["uid"]: manifest for manifest in self._claims.objects(claim)}
@@ -149,15 +114,6 @@ class ConsumerGroupPass:
             finding = await self._do(manifest, plan, surroundings)
             if finding is not None and (is_long_silent or not self._is_settled(plan.item, finding)):
                 await self._report(manifest, plan.item, finding)
-
-    async def _read(self, manifests: Iterable[Manifest]) -> list[ConsumerGroup]:
-        items = []
-        for manifest in manifests:
-            try:
-                items.append(ConsumerGroup.from_manifest(manifest))
-            except InvalidManifestError as exc:
-                await self._writer.report_unreadable(manifest, exc)
-        return items
 
     async def _look(self, claim: GroupClaim) -> GroupView | None:
         """The group as the brokers have it; None if there is no such topic."""
@@ -191,7 +147,7 @@ class ConsumerGroupPass:
             except StaleOperatorError:
                 raise
             except RequestError as exc:
-                self._claims.mark(_claim_of(manifest), self._clock() + REFUSED_S)
+                self._claims.mark(self.claim_of(manifest), self._clock() + REFUSED_S)
                 return GroupFinding("Refused", f"the brokers refuse it: {exc}")
         return plan.finding
 
@@ -211,11 +167,4 @@ class ConsumerGroupPass:
     async def _report(self, manifest: Manifest, item: ConsumerGroup, finding: GroupFinding) -> None:
         status = consumer_group_status(item, finding, time.time())
         if status != item.status:
-            written = await self._writer.write_status(manifest, status)
-            if written is not None:
-                self._claims.seen(written)
-
-
-def _claim_of(manifest: Manifest) -> GroupClaim:
-    spec = manifest["spec"]
-    return GroupClaim(str(spec.get("topic")), str(spec.get("group") or manifest["metadata"]["name"]))
+            await self._write_status(manifest, status)

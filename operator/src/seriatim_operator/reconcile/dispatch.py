@@ -13,7 +13,6 @@ from ..cluster.kinds import (
     CONSUMER_GROUP,
     NODE,
     POD,
-    SECRET,
     TOPIC,
 )
 from ..plan.observed import node_view
@@ -67,7 +66,7 @@ def keys_of(kind: str, manifest: Manifest, before: Manifest | None, cache: Cache
         if name and _says_more(manifest, before):
             key = TopicsKey if kind == TOPIC.kind else ConsumerGroupsKey
             yield key(namespace, str(name))
-    elif kind in (BROKER.kind, BROKER_GROUP.kind, POD.kind, CLAIM.kind, SECRET.kind):
+    elif kind in (BROKER.kind, BROKER_GROUP.kind, POD.kind, CLAIM.kind):
         name = (metadata.get("labels") or {}).get(LABEL_CLUSTER)
         if name:
             yield ClusterKey(namespace, str(name))

@@ -1,23 +1,20 @@
 """One pass over the Topics of a cluster: what changed is planned, done and reported.
 
-The brokers tell what they have over a stream that is kept open (`topics.py`); objects come from the cache. A pass takes
-the claims that are due, some at once, and is never held up by one of them: a step that fails comes again after a pause
-of its own.
+The brokers tell what they have over a stream that is kept open (`topics.py`).
 """
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import structlog
-from seriatim_api.errors import RequestError, SeriatimError, StaleOperatorError, TopicExistsError, UnknownTopicError
+from seriatim_api.errors import RequestError, StaleOperatorError, TopicExistsError, UnknownTopicError
 from seriatim_api.v1 import broker_pb2
 
 from ..cluster.kinds import TOPIC
-from ..cluster.kube import Api, KubeError
+from ..cluster.kube import Api
 from ..plan.topics import (
     TOPIC_FINALIZER,
     CreateTopic,
@@ -28,20 +25,12 @@ from ..plan.topics import (
     UpdateTopic,
     plan_topics,
 )
-from ..spec.errors import InvalidManifestError
 from ..spec.topic import Topic
 from ..status.topics import is_news, topic_status
-from .asking import TopicBrokers, run_all
+from .asking import TopicBrokers
 from .cache import Cache
-from .claims import Claims
-from .objects import Writer
+from .object_pass import ObjectPass
 from .topic_mirror import TopicMirror, settings_message
-
-CLAIMS_AT_ONCE: Final = 16
-"""Topics that are worked on side by side: a creation waits for the brokers' disks most of the time."""
-
-CLAIMS_PER_PASS: Final = 256
-"""After so many the pass ends and another begins, so that what changed meanwhile is seen."""
 
 PASSING_S: Final = 2.0
 """A step that takes longer is reported; others would be written twice, before and after."""
@@ -57,18 +46,17 @@ Manifest = dict[str, Any]
 _log = structlog.get_logger(__name__)
 
 
-class TopicPass:
-    """Works on the Topics of one cluster, pass by pass.
+class TopicPass(ObjectPass[str, Topic]):
+    """Works on the Topics of one cluster, pass by pass; `mirror` has what its brokers told.
 
-    Args:
-        api: Writes to objects, and reads before anything is deleted.
-        cache: What the watches told.
-        namespace: Of the cluster and of its objects.
-        cluster: Its name.
-        brokers: Whom to ask.
-        mirror: What they told; somebody else fills it and calls `told`.
-        clock: Seconds, monotonic.
+    Somebody else fills the mirror, and calls `told`.
     """
+
+    KIND = TOPIC
+    FINALIZER = TOPIC_FINALIZER
+    MODEL = Topic
+    CLAIMS_AT_ONCE = 16
+    CLAIMS_PER_PASS = 256
 
     def __init__(
         self,
@@ -80,16 +68,14 @@ class TopicPass:
         mirror: TopicMirror,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._brokers = brokers
+        super().__init__(api, cache, namespace, cluster, brokers, clock)
         self._mirror = mirror
-        self._clock = clock
-        self._api = api
-        self._writer = Writer(api, cache, TOPIC, TOPIC_FINALIZER)
-        self._claims: Claims[str] = Claims(cache, TOPIC.kind, namespace, cluster, _claim_of)
         self._passing: dict[str, tuple[str, float]] = {}  # what each topic waits for, and since when
 
-    def __len__(self) -> int:
-        return len(self._claims)
+    @staticmethod
+    def claim_of(manifest: Manifest) -> str:
+        """The topic that an object stands for."""
+        return str(manifest["spec"].get("name") or manifest["metadata"]["name"])
 
     def told(self, names: Iterable[str]) -> float:
         """The brokers told something about these topics; returns after how many seconds to look at them."""
@@ -100,61 +86,17 @@ class TopicPass:
             soonest_s = min(soonest_s, pause_s)
         return soonest_s
 
-    def look_at_all(self) -> None:
-        """The surroundings have changed, which concerns every object."""
-        self._claims.mark_all(self._clock())
-
-    def scan(self) -> None:
-        """Find out which objects changed."""
-        self._claims.scan(self._clock())
-
-    async def work(self, surroundings: Surroundings, *, is_long_silent: bool) -> float | None:
-        """Work on what is due; returns after how many seconds to come again.
-
-        Raises:
-            StaleOperatorError: A newer operator acts: this one must end.
-        """
-        names = self._claims.take(self._clock(), CLAIMS_PER_PASS)
-        gate = asyncio.Semaphore(CLAIMS_AT_ONCE)
-        await run_all(self._work_in_turn(gate, name, surroundings, is_long_silent) for name in names)
-        next_s = self._claims.next_s()
-        return None if next_s is None else max(0.0, next_s - self._clock())
-
-    async def _work_in_turn(
-        self, gate: asyncio.Semaphore, name: str, surroundings: Surroundings, is_long_silent: bool
-    ) -> None:
-        async with gate:
-            try:
-                await self._work_on(name, surroundings, is_long_silent=is_long_silent)
-            except (SeriatimError, KubeError) as exc:
-                if isinstance(exc, StaleOperatorError):
-                    raise
-                pause_s = self._claims.failed(name, self._clock())
-                _log.info("topic_failed", topic=name, again_s=pause_s, error=str(exc))
-            else:
-                self._claims.succeeded([name])
-
-    async def _work_on(self, name: str, surroundings: Surroundings, *, is_long_silent: bool) -> None:
-        objects = {manifest["metadata"]["uid"]: manifest for manifest in self._claims.objects(name)}
+    async def _work_on(self, claim: str, surroundings: Surroundings, *, is_long_silent: bool) -> None:
+        objects = {manifest["metadata"]["uid"]: manifest for manifest in self._claims.objects(claim)}
         topics = await self._read(objects.values())
-        found = self._mirror.topics.get(name)
+        found = self._mirror.topics.get(claim)
         if not topics:
-            self._passing.pop(name, None)
-        for plan in plan_topics(topics, {} if found is None else {name: found}, surroundings):
+            self._passing.pop(claim, None)
+        for plan in plan_topics(topics, {} if found is None else {claim: found}, surroundings):
             manifest = objects[plan.topic.uid]
             finding = await self._do(manifest, plan, surroundings)
             if finding is not None:
                 await self._report(manifest, plan.topic, finding, is_long_silent=is_long_silent)
-
-    async def _read(self, manifests: Iterable[Manifest]) -> list[Topic]:
-        """The objects that can be read; the others are told so."""
-        topics = []
-        for manifest in manifests:
-            try:
-                topics.append(Topic.from_manifest(manifest))
-            except InvalidManifestError as exc:
-                await self._writer.report_unreadable(manifest, exc)
-        return topics
 
     # ---- steps ----
 
@@ -221,9 +163,7 @@ class TopicPass:
             return
         status = topic_status(topic, finding, time.time())
         if is_news(topic.status, status):
-            written = await self._writer.write_status(manifest, status)
-            if written is not None:
-                self._claims.seen(written)
+            await self._write_status(manifest, status)
 
     def _is_due(self, topic: Topic, finding: Finding, *, is_long_silent: bool) -> bool:
         """Whether it is time to report; steps that are soon over, and brokers that are soon back, are not."""
@@ -243,8 +183,3 @@ class TopicPass:
             self._claims.mark(topic.topic_name, since_s + PASSING_S)
             return False
         return True
-
-
-def _claim_of(manifest: Manifest) -> str:
-    """The topic that an object stands for, also of one that cannot be read as a whole."""
-    return str(manifest["spec"].get("name") or manifest["metadata"]["name"])

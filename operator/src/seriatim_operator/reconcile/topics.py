@@ -18,6 +18,7 @@ from .asking import TopicBrokers
 from .cache import Cache
 from .consumer_group_pass import ConsumerGroupPass
 from .dispatch import ConsumerGroupsKey, TopicsKey
+from .object_pass import ObjectPass
 from .topic_mirror import TopicMirror
 from .topic_pass import TopicPass
 
@@ -86,7 +87,7 @@ class TopicsReconciler:
 class _Part:
     """The objects of one kind, and how the cluster was when they were looked at last."""
 
-    def __init__(self, objects: TopicPass | ConsumerGroupPass, clock: Callable[[], float]) -> None:
+    def __init__(self, objects: ObjectPass[Any, Any], clock: Callable[[], float]) -> None:
         self._objects = objects
         self._clock = clock
         self._before: tuple[Surroundings, bool] | None = None
