@@ -57,3 +57,14 @@ def test_a_machine_that_holds_a_member_of_every_group_is_named_and_is_no_fault()
     assert (found.status, found.reason) == ("False", "OneMachineHoldsAll")
     assert world.cluster.status.is_true("Stable")
     assert started().cluster.status.condition("Degraded").reason == "Healthy"  # type: ignore[union-attr]
+
+
+def test_a_group_names_all_its_members_in_one_text() -> None:
+    world = started()
+    members = sorted((p for p in world.pods.values() if p.group == "g0"), key=lambda p: p.slot)
+    status = world.groups["orders-g0"].status
+    assert status.brokers == f"{members[0].name},{members[1].name}"
+    assert status.nodes == f"{members[0].node},{members[1].node}"
+    world.pods[members[0].name] = replace(members[0], node="")
+    world.a_pass()
+    assert world.groups["orders-g0"].status.nodes == f"-,{members[1].node}"

@@ -10,8 +10,10 @@ import yaml
 from seriatim_operator.spec import KINDS, Resource
 from seriatim_operator.spec.crd.definition import SCHEMA_HASH, SIZE_BYTES_MAX, _hash_of, definition, definition_name
 from seriatim_operator.spec.crd.files import stale_definitions, write_definitions
+from seriatim_operator.spec.group import BrokerGroupStatus
 
 from ..api_server import ROOT, ApiServer
+from .objects import good
 
 by_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.KIND)
 
@@ -69,6 +71,23 @@ def test_all_kinds_are_listed_by_their_category(api_server: ApiServer) -> None:
 @by_kind
 def test_short_names_work(kind: type[Resource], api_server: ApiServer) -> None:
     assert api_server.try_kubectl("get", kind.SHORT_NAME).returncode == 0
+
+
+@by_kind
+def test_a_column_shows_one_value(kind: type[Resource]) -> None:
+    assert not [column.name for column in kind.COLUMNS if "[*]" in column.path], "only the first would be shown"
+
+
+def test_all_members_of_a_group_are_shown(api_server: ApiServer) -> None:
+    api_server.kubectl("apply", "-f", "-", text=yaml.safe_dump(good("BrokerGroup")))
+    status = BrokerGroupStatus(brokers="orders-g0-0-a1b2,orders-g0-1-x7k2", nodes="node1,-").to_manifest()
+    patch = json.dumps({"status": status})
+    api_server.kubectl("patch", "brokergroup/orders-g0", "--subresource=status", "--type=merge", "-p", patch)
+    head, line = api_server.kubectl("get", "brokergroups", "orders-g0", "-o", "wide").splitlines()
+    assert "BROKERS" in head
+    assert "orders-g0-0-a1b2,orders-g0-1-x7k2" in line.split()
+    assert "node1,-" in line.split()
+    api_server.kubectl("delete", "brokergroup/orders-g0")
 
 
 def test_the_files_are_one_document_each() -> None:

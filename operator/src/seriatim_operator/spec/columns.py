@@ -12,7 +12,7 @@ class Column:
 
     Attributes:
         name: Its head.
-        path: Where its value stands.
+        path: Where its value stands. One value: of a path that leads to several, the API server shows the first only.
         type: How it is shown.
         is_wide: Shown with `-o wide` only.
     """

@@ -51,6 +51,10 @@ class BrokerGroupStatus(Status):
 
     members: Annotated[tuple[MemberStatus, ...], Field(max_length=16), ListKeys(("slot",))] = ()
     """Its members, by slot."""
+    brokers: Annotated[str, Field(max_length=4096)] = ""
+    """The Broker objects of all members, by slot, in one text for lists."""
+    nodes: Annotated[str, Field(max_length=4096)] = ""
+    """The nodes of all members, by slot, in one text for lists; `-` for one that has none."""
     heads: int | None = None
     """Open segments on it; left out while nobody has counted."""
     segments: int | None = None
@@ -72,8 +76,8 @@ class BrokerGroup(Resource):
         Column("Whole", '.status.conditions[?(@.type=="Whole")].status'),
         Column("Heads", ".status.heads", "integer"),
         Column("Segments", ".status.segments", "integer"),
-        Column("Brokers", ".status.members[*].broker", is_wide=True),
-        Column("Nodes", ".status.members[*].node", is_wide=True),
+        Column("Brokers", ".status.brokers", is_wide=True),
+        Column("Nodes", ".status.nodes", is_wide=True),
         AGE,
     )
 

@@ -179,6 +179,8 @@ def group_status(observed: Observed, item: BrokerGroup) -> BrokerGroupStatus:
         observed_generation=item.metadata.generation,
         conditions=settle(before.conditions, facts, generation=item.metadata.generation, now_s=observed.now_s),
         members=members,
+        brokers=",".join(member.broker for member in members),
+        nodes=",".join(member.node or "-" for member in members),
         heads=heads,
         segments=segments,
     )
