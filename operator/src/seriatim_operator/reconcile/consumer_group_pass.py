@@ -7,7 +7,6 @@ have an object.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 import structlog
@@ -20,7 +19,6 @@ from seriatim_api.errors import (
 from seriatim_api.v1 import broker_pb2
 
 from ..cluster.kinds import CONSUMER_GROUP
-from ..cluster.kube import Api
 from ..plan.consumer_groups import (
     GROUP_FINALIZER,
     NO_GROUP,
@@ -34,9 +32,7 @@ from ..plan.consumer_groups import (
 from ..plan.topics import Surroundings
 from ..spec.consumer_group import ConsumerGroup
 from ..status.consumer_groups import consumer_group_status
-from .asking import TopicBrokers
-from .cache import Cache
-from .object_pass import ObjectPass
+from .object_pass import ClusterAccess, ObjectPass
 
 LOOK_S: Final = 30.0
 """Between two looks at a group."""
@@ -73,16 +69,8 @@ class ConsumerGroupPass(ObjectPass[GroupClaim, ConsumerGroup]):
     CLAIMS_AT_ONCE = 8
     CLAIMS_PER_PASS = 64
 
-    def __init__(
-        self,
-        api: Api,
-        cache: Cache,
-        namespace: str,
-        cluster: str,
-        brokers: TopicBrokers,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        super().__init__(api, cache, namespace, cluster, brokers, clock)
+    def __init__(self, at: ClusterAccess) -> None:
+        super().__init__(at)
         self._without_topic: set[GroupClaim] = set()
 
     @staticmethod

@@ -7,9 +7,9 @@ what fails comes again after a pause of its own.
 from __future__ import annotations
 
 import asyncio
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
 import structlog
@@ -32,10 +32,11 @@ _Item = TypeVar("_Item", bound=Resource)
 _log = structlog.get_logger(__name__)
 
 
-class ObjectPass(ABC, Generic[_Claim, _Item]):
-    """Works on the objects of one kind of one cluster, pass by pass.
+@dataclass(frozen=True, slots=True)
+class ClusterAccess:
+    """One cluster, its objects and its brokers.
 
-    Args:
+    Attributes:
         api: Writes to objects, and reads before anything is deleted.
         cache: What the watches told.
         namespace: Of the cluster and of its objects.
@@ -43,6 +44,17 @@ class ObjectPass(ABC, Generic[_Claim, _Item]):
         brokers: Whom to ask.
         clock: Seconds, monotonic.
     """
+
+    api: Api
+    cache: Cache
+    namespace: str
+    cluster: str
+    brokers: TopicBrokers
+    clock: Callable[[], float]
+
+
+class ObjectPass(ABC, Generic[_Claim, _Item]):
+    """Works on the objects of one kind of one cluster, pass by pass."""
 
     KIND: ClassVar[Kind]
     FINALIZER: ClassVar[str]
@@ -52,20 +64,12 @@ class ObjectPass(ABC, Generic[_Claim, _Item]):
     CLAIMS_PER_PASS: ClassVar[int]
     """After so many the pass ends and another begins, so that what changed meanwhile is seen."""
 
-    def __init__(
-        self,
-        api: Api,
-        cache: Cache,
-        namespace: str,
-        cluster: str,
-        brokers: TopicBrokers,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._api = api
-        self._brokers = brokers
-        self._clock = clock
-        self._writer = Writer(api, cache, self.KIND, self.FINALIZER)
-        self._claims: Claims[_Claim] = Claims(cache, self.KIND.kind, namespace, cluster, self.claim_of)
+    def __init__(self, at: ClusterAccess) -> None:
+        self._api = at.api
+        self._brokers = at.brokers
+        self._clock = at.clock
+        self._writer = Writer(at.api, at.cache, self.KIND, self.FINALIZER)
+        self._claims: Claims[_Claim] = Claims(at.cache, self.KIND.kind, at.namespace, at.cluster, self.claim_of)
 
     def __len__(self) -> int:
         return len(self._claims)

@@ -6,7 +6,7 @@ The brokers tell what they have over a stream that is kept open (`topics.py`).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, Final
 
 import structlog
@@ -14,7 +14,6 @@ from seriatim_api.errors import RequestError, StaleOperatorError, TopicExistsErr
 from seriatim_api.v1 import broker_pb2
 
 from ..cluster.kinds import TOPIC
-from ..cluster.kube import Api
 from ..plan.topics import (
     TOPIC_FINALIZER,
     CreateTopic,
@@ -27,9 +26,7 @@ from ..plan.topics import (
 )
 from ..spec.topic import Topic
 from ..status.topics import is_news, topic_status
-from .asking import TopicBrokers
-from .cache import Cache
-from .object_pass import ObjectPass
+from .object_pass import ClusterAccess, ObjectPass
 from .topic_mirror import TopicMirror, settings_message
 
 PASSING_S: Final = 2.0
@@ -58,17 +55,8 @@ class TopicPass(ObjectPass[str, Topic]):
     CLAIMS_AT_ONCE = 16
     CLAIMS_PER_PASS = 256
 
-    def __init__(
-        self,
-        api: Api,
-        cache: Cache,
-        namespace: str,
-        cluster: str,
-        brokers: TopicBrokers,
-        mirror: TopicMirror,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        super().__init__(api, cache, namespace, cluster, brokers, clock)
+    def __init__(self, at: ClusterAccess, mirror: TopicMirror) -> None:
+        super().__init__(at)
         self._mirror = mirror
         self._passing: dict[str, tuple[str, float]] = {}  # what each topic waits for, and since when
 

@@ -18,7 +18,7 @@ from .asking import TopicBrokers
 from .cache import Cache
 from .consumer_group_pass import ConsumerGroupPass
 from .dispatch import ConsumerGroupsKey, TopicsKey
-from .object_pass import ObjectPass
+from .object_pass import ClusterAccess, ObjectPass
 from .topic_mirror import TopicMirror
 from .topic_pass import TopicPass
 
@@ -65,8 +65,8 @@ class TopicsReconciler:
         """
         place = (key.namespace, key.name)
         if place not in self._clusters:
-            brokers = self._brokers_of(*place)
-            self._clusters[place] = _ClusterTopics(self._api, self._cache, place, brokers, self._add, self._clock)
+            access = ClusterAccess(self._api, self._cache, *place, self._brokers_of(*place), self._clock)
+            self._clusters[place] = _ClusterTopics(access, self._add)
         cluster = self._clusters[place]
         cluster.scan()
         manifest = self._cache.get(BROKER_CLUSTER.kind, *place)
@@ -115,22 +115,14 @@ class _Part:
 class _ClusterTopics:
     """One cluster's topics and consumer groups, and the stream that tells of them."""
 
-    def __init__(
-        self,
-        api: Api,
-        cache: Cache,
-        place: tuple[str, str],
-        brokers: TopicBrokers,
-        add: Callable[[Hashable, float], None],
-        clock: Callable[[], float],
-    ) -> None:
-        self._keys = (TopicsKey(*place), ConsumerGroupsKey(*place))
-        self._brokers = brokers
+    def __init__(self, at: ClusterAccess, add: Callable[[Hashable, float], None]) -> None:
+        self._keys = (TopicsKey(at.namespace, at.cluster), ConsumerGroupsKey(at.namespace, at.cluster))
+        self._brokers = at.brokers
         self._add = add
         self._mirror = TopicMirror()
-        self._topics = TopicPass(api, cache, *place, brokers, self._mirror, clock)
-        self._groups = ConsumerGroupPass(api, cache, *place, brokers, clock)
-        self._parts = {self._keys[0]: _Part(self._topics, clock), self._keys[1]: _Part(self._groups, clock)}
+        self._topics = TopicPass(at, self._mirror)
+        self._groups = ConsumerGroupPass(at)
+        self._parts = {self._keys[0]: _Part(self._topics, at.clock), self._keys[1]: _Part(self._groups, at.clock)}
         self._stream: asyncio.Task[None] | None = None
 
     @property
