@@ -38,8 +38,10 @@ def resolve(outbox: Outbox, partition: Partition, request: int, failed_segment: 
         answer_waiters(outbox, partition)
         return
     if failed_segment is not None and partition.chain is not None and partition.chain.open_segment.no == failed_segment:
-        complain(outbox, partition, failed_segment, "complaint")
-        _look_for(outbox, partition, [waiter])
+        if complain(outbox, partition, failed_segment, "complaint"):
+            _look_for(outbox, partition, [waiter])
+        else:
+            answer_waiters(outbox, partition)
     else:
         partition.read_chain(outbox)
 
@@ -60,8 +62,10 @@ def answer_waiters(outbox: Outbox, partition: Partition) -> None:
         elif late or (past and known) or (past and waiter.past is not None):
             outbox.emit(Resolved(waiter.request, partition.route(), None))
         elif known and waiter.past is not None and partition.switch is None:
-            still.append(waiter)
-            complain(outbox, partition, waiter.past, "complaint")
+            if complain(outbox, partition, waiter.past, "complaint"):
+                still.append(waiter)
+            else:
+                outbox.emit(Resolved(waiter.request, partition.route(), None))
         else:
             still.append(waiter)
     partition.waiters = tuple(still)
@@ -75,25 +79,28 @@ def _look_for(outbox: Outbox, partition: Partition, complaints: Sequence[Waiter]
         outbox.poll(max(outbox.config.retry_us, age_us // 2), "read", partition.id)
 
 
-def complain(outbox: Outbox, partition: Partition, segment_no: int, reason: str) -> None:
-    """A client cannot reach the master of a segment: open the next one, now or when the partition has calmed down."""
-    wait_us = _patience_us(outbox, partition, segment_no)
-    if wait_us == 0:
-        switch.begin_failover(outbox, partition, reason, segment_no)
-        return
-    probe_master(outbox, partition, segment_no)  # one that is dead is not waited for
-    outbox.poll(wait_us, "waiters", partition.id)
+def complain(outbox: Outbox, partition: Partition, segment_no: int, reason: str) -> bool:
+    """A client cannot reach the master of a segment: open the next one. Returns whether the complaint counts.
+
+    If the partition is restless it does not, yet: the client is told the same master, tries it again, and complains
+    again if that is in vain. Meanwhile the master is asked: one that is dead is not waited for.
+    """
+    if _is_restless(outbox, partition, segment_no):
+        probe_master(outbox, partition, segment_no)
+        return False
+    switch.begin_failover(outbox, partition, reason, segment_no)
+    return True
 
 
-def _patience_us(outbox: Outbox, partition: Partition, segment_no: int) -> int:
-    """For how long a complaint about this segment does not count yet."""
+def _is_restless(outbox: Outbox, partition: Partition, segment_no: int) -> bool:
+    """Whether the partition was moved too much lately to be moved on a client's word; see `restless_us`."""
     config, now_ms, chain = outbox.config, outbox.now.wall_ms, partition.chain
     if chain is None or chain.open_segment.no != segment_no:
-        return 0
+        return False
     young = sum(0 <= now_ms - segment.opened_at_ms < config.restless_us // 1000 for segment in chain.segments)
-    needed_us = config.patience_us * (0 if young < 2 else 1 if young == 2 else 4)
+    patience_us = config.patience_us * (0 if young < 2 else 1 if young == 2 else 4)
     age_us = (now_ms - chain.open_segment.opened_at_ms) * 1000
-    return max(0, needed_us - age_us) if age_us >= 0 else 0  # clocks disagree: say nothing of an age
+    return 0 <= age_us < patience_us  # opened in the future: the clocks disagree, and an age says nothing
 
 
 # ---- a master that a client finds silent ----------------------------------------------------------------
