@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from seriatim_operator.cluster.connection import connect
+from seriatim_operator.cluster.kube import Kube
 
 from .api_server import PROGRAMS, ROOT, ApiServer, find_program, running_api_server
 
@@ -26,3 +28,11 @@ def api_server(bare_api_server: ApiServer) -> ApiServer:
     bare_api_server.kubectl("apply", "-f", str(ROOT / "crds"))
     bare_api_server.kubectl("wait", "--for=condition=Established", "--timeout=30s", "-f", str(ROOT / "crds"))
     return bare_api_server
+
+
+@pytest.fixture
+def kube(api_server: ApiServer) -> Iterator[Kube]:
+    """The operator's own client of that API server."""
+    made = Kube(configuration=connect(str(api_server.kubeconfig), None).configuration)
+    yield made
+    made.close()

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import yaml
-from seriatim_operator.cluster.connection import connect
 from seriatim_operator.cluster.kinds import BROKER_CLUSTER, EVENT
 from seriatim_operator.cluster.kube import Kube, KubeError
 from seriatim_operator.reconcile.cache import Cache
@@ -90,13 +89,6 @@ async def test_a_status_that_is_refused_holds_up_no_other() -> None:
 
 
 # ---- what a real API server lets be written --------------------------------------------------------------
-
-
-@pytest.fixture
-def kube(api_server: ApiServer) -> Iterator[Kube]:
-    made = Kube(configuration=connect(str(api_server.kubeconfig), None).configuration)
-    yield made
-    made.close()
 
 
 @pytest.fixture

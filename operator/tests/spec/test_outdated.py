@@ -5,20 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from seriatim_operator.cluster.connection import connect
 from seriatim_operator.cluster.kinds import Kind
 from seriatim_operator.cluster.kube import Kube, KubeError
 from seriatim_operator.reconcile.definitions import LOOK_S, REASON, Definitions
 from seriatim_operator.spec.crd.definition import SCHEMA_HASH
 
 from ..api_server import ROOT, ApiServer
-
-
-@pytest.fixture
-def kube(api_server: ApiServer) -> Iterator[Kube]:
-    made = Kube(configuration=connect(str(api_server.kubeconfig), None).configuration)
-    yield made
-    made.close()
 
 
 @pytest.fixture

@@ -342,6 +342,21 @@ async def test_an_object_that_cannot_be_read_is_told_so_once_and_holds_up_nobody
     assert [name for name, _ in world.api.status_writes].count("broken") == 1
 
 
+async def test_a_topic_that_could_not_be_read_for_a_while_is_still_the_one_it_was(world: World) -> None:
+    world.topic()
+    await world.settle()
+    incarnation = world.the_topic().status.incarnation
+    world.api.change("Topic", "events", partitions="many")
+    await world.settle()
+    status = world.api.objects["Topic", "default", "events"]["status"]
+    assert [condition["reason"] for condition in status["conditions"]] == ["InvalidSpec"]
+    assert status["incarnation"] == incarnation
+    world.api.change("Topic", "events", partitions=3)
+    await world.settle()
+    assert world.reasons()["Ready"] == ("True", "Accepting")
+    assert world.told() == ["TopicCreated", "TopicUpdated"], "and not adopted anew"
+
+
 @pytest.mark.parametrize("status", [0, 409, 500])
 async def test_a_write_that_fails_comes_again(status: int, world: World) -> None:
     world.api.failures = [KubeError(status, "Failed", "not now")] * 3
