@@ -55,6 +55,7 @@ def parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     result.add_argument("--use", metavar="NAMESPACE", help="an installation that a run with --keep left; it stays")
     result.add_argument("--images", metavar="TAG", help="use images that are loaded under this tag, build none")
+    result.add_argument("--previous", metavar="TAG", help="of the version before, loaded: what an upgrade begins from")
     result.add_argument("--revision", default="", help="build the images of this commit [default: the tree as it is]")
     result.add_argument("--out", type=Path, default=Path(os.environ.get("OUT") or ROOT / "e2e-out"))
     return result
@@ -112,6 +113,9 @@ def _run_inside(options: argparse.Namespace, cluster: Cluster) -> int:
     out.mkdir(parents=True)
     command = [sys.executable, "-m", "e2e.kubernetes", f"--out={out.resolve()}", f"--images={loaded.tag}"]
     command += [f"--use={options.use}"] if options.use else []
+    if any(case.needs_previous for case in chosen(options.only, quick=options.quick)):
+        previous = images.ensure_previous(cluster, say)
+        command += [f"--previous={previous.tag}"] if previous is not None else []
     for name in ("quick", "keep", "strict_limits"):
         command += [f"--{name.replace('_', '-')}"] * bool(getattr(options, name))
     command += ["--only", *options.only] if options.only else []
@@ -170,7 +174,8 @@ async def _run(options: argparse.Namespace, cases: list[Case], loaded: Images) -
     task = asyncio.current_task()
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    wanted = Options(options.out, options.keep, options.strict_limits, options.use or "")
+    previous = images.of_tag(options.previous) if options.previous else None
+    wanted = Options(options.out, options.keep, options.strict_limits, options.use or "", previous)
     suite = Suite(Cluster.find(), loaded, wanted, say)
     return await suite.run(cases)
 

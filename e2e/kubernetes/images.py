@@ -8,13 +8,15 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from e2e.cluster import base_image
 from e2e.cluster.api import Cluster
+from e2e.cluster.errors import ClusterError
 from e2e.cluster.layout import BASE_IMAGE, ROOT, cache_directory, stamp_of
-from e2e.cluster.running import run
+from e2e.cluster.running import run, succeeds
 from e2e.kubernetes.release import Images
 
 SOURCES: Final = ("api/src", "broker/src", "client/src", "operator/src", "images", "uv.lock")
@@ -26,6 +28,19 @@ BUILD_S: Final = 1800.0
 NAMES: Final = ("broker", "operator", "tools")
 ETCD_TAG: Final = "e2e"
 """Of etcd's image: it is made from binaries that do not change with our sources."""
+
+
+PREVIOUS: Final = "v0.1.0"
+"""The tag of the version before this one: what an upgrade begins from."""
+
+
+def ensure_previous(cluster: Cluster, say: Callable[[str], None]) -> Images | None:
+    """Have those of the version before on all nodes; None if this clone does not have its tag.
+
+    Raises:
+        ClusterError: They cannot be built or loaded.
+    """
+    return ensure(cluster, say, PREVIOUS) if succeeds(["git", "-C", ROOT, "rev-parse", "--verify", PREVIOUS]) else None
 
 
 def ensure(cluster: Cluster, say: Callable[[str], None], revision: str = "") -> Images:
@@ -81,8 +96,11 @@ def _build(names: Sequence[str], tag: str, options: Sequence[str]) -> None:
 
 def _forget_others(tag: str) -> None:
     """Remove archives of sources that are no more: each set takes half a gigabyte."""
+    keep = [tag, ETCD_TAG]
+    with suppress(ClusterError):  # no such tag
+        keep.append(f"e2e-{committed(PREVIOUS)}")
     for directory in OUTPUT.iterdir():
-        if directory.name not in (tag, ETCD_TAG):
+        if directory.name not in keep:
             shutil.rmtree(directory, ignore_errors=True)
 
 

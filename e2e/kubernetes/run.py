@@ -15,6 +15,7 @@ from seriatim_api.errors import SeriatimError
 from e2e.cluster.api import Cluster
 from e2e.cluster.errors import ClusterError
 from e2e.faults.load import Clients
+from e2e.kubernetes import images
 from e2e.kubernetes.cases import INSTALL, Case
 from e2e.kubernetes.evidence import gather
 from e2e.kubernetes.machines import Machines
@@ -42,23 +43,25 @@ class Options:
         keep: Whether the namespace stays.
         strict_limits: Whether a figure over its limit fails its case. Limits are for a machine that does nothing else.
         use: A namespace that a run before has kept: it is not installed, and stays; empty: a new one.
+        previous: Of the version before; None if this clone does not have it.
     """
 
     out: Path
     keep: bool = False
     strict_limits: bool = False
     use: str = ""
+    previous: Images | None = None
 
 
 class Suite:
     """One run."""
 
-    def __init__(self, cluster: Cluster, images: Images, options: Options, say: Say) -> None:
+    def __init__(self, cluster: Cluster, loaded: Images, options: Options, say: Say) -> None:
         self._options = options
         self._say = say
         self._machines = Machines()
         place = Place(cluster, options.use or free_namespace(namespaces(cluster)))
-        self._release = Release(place, images)
+        self._release = Release(place, loaded)
         self._clients = Clients(options.out / "clients.log")
 
     async def run(self, cases: list[Case]) -> RunResult:
@@ -92,8 +95,11 @@ class Suite:
     async def _one(self, number: int, case: Case) -> CaseResult:
         directory = self._options.out / f"{number:02}-{case.name.replace(' ', '-')}"
         directory.mkdir()
-        stage = Stage(number, self._release, self._clients, self._machines, self._options.out, directory)
+        stage = Stage(number, self._release, self._clients, self._machines, self._options.out, directory,
+                      self._options.previous)  # fmt: skip
         self._say(f"{case.name} …")
+        if case.needs_previous and self._options.previous is None:
+            return CaseResult(case.name, "skipped", problems=(f"this clone has no tag {images.PREVIOUS}",))
         began = time.monotonic()
         try:
             async with asyncio.timeout(CASE_DEADLINE_S):

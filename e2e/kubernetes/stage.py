@@ -11,7 +11,7 @@ from typing import Any, Final
 from e2e.faults.load import Clients
 from e2e.kubernetes.machines import Machines
 from e2e.kubernetes.place import Manifest, Place, condition, is_true
-from e2e.kubernetes.release import CLUSTER, Release
+from e2e.kubernetes.release import CLUSTER, Images, Release
 from e2e.kubernetes.report import Figure
 from e2e.kubernetes.traffic import Traffic, traffic, write_certificates
 
@@ -29,6 +29,7 @@ class Stage:
         machines: The nodes.
         out: The run's directory.
         directory: For what the case leaves.
+        previous: The images and the chart of the version before, if they are there.
     """
 
     number: int
@@ -37,6 +38,7 @@ class Stage:
     machines: Machines
     out: Path
     directory: Path
+    previous: Images | None = None
     figures: list[Figure] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from typing import Any
 
 import grpc
@@ -68,6 +69,32 @@ async def test_a_connection_that_does_not_come_about_is_not_tried_for_ever(monke
     channels.warm(address)
     await until(lambda: not channels._channels and not channels._warm)
     await channels.close()
+
+
+async def test_a_connection_that_is_slow_is_made_anew_by_who_needs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SLOW_S", 0.05)
+    mute = socket.create_server(("127.0.0.1", 0))  # takes connections and says nothing
+    address = f"127.0.0.1:{mute.getsockname()[1]}"
+    channels = Channels()
+    channel = channels.get(address, "append")
+    channel.get_state(try_to_connect=True)
+    await reach(channel, grpc.ChannelConnectivity.CONNECTING)
+    assert channels.get(address, "append") is channel, "it has just begun"
+    await until(lambda: channels.get(address, "append") is not channel)
+    await channels.close()
+    mute.close()
+
+
+async def test_a_connection_that_stands_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SLOW_S", 0.0)
+    standing, address = await server()
+    channels = Channels()
+    channel = channels.get(address, "append")
+    channel.get_state(try_to_connect=True)
+    await reach(channel, grpc.ChannelConnectivity.READY)
+    assert channels.get(address, "append") is channel
+    await channels.close()
+    await standing.stop(None)
 
 
 async def test_of_many_warm_connections_those_named_longest_ago_make_room() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from e2e.kubernetes.cases import changes, chart, disks, etcd, installing, nodes, operators, pods
+from e2e.kubernetes.cases import changes, chart, disks, etcd, installing, nodes, operators, pods, upgrading
 from e2e.kubernetes.stage import Stage
 
 
@@ -18,11 +18,13 @@ class Case:
         name: For people and for --only.
         run: Does it.
         quick: Whether it is one of the few of QUICK=1.
+        needs_previous: Whether it begins with the version before.
     """
 
     name: str
     run: Callable[[Stage], Awaitable[None]]
     quick: bool = False
+    needs_previous: bool = False
 
 
 INSTALL: Final = Case("install", installing.install, quick=True)
@@ -52,6 +54,7 @@ CASES: Final = (
     Case("scaled out and in", changes.scaled_out_and_in),
     Case("helm test", chart.chart_tested),
     Case("helm upgrade and rollback", chart.upgraded_and_back),
+    Case("upgraded from the version before", upgrading.upgraded, needs_previous=True),
     Case("helm uninstall", chart.uninstalled),
     Case("namespaced install", chart.namespaced),
 )

@@ -29,8 +29,9 @@ async def chart_tested(stage: Stage) -> None:
 
 async def upgraded_and_back(stage: Stage) -> None:
     """`helm upgrade` with another broker setting and another log level of the operator, then `helm rollback`."""
-    before = await _setting(stage)
-    value = "91" if before != "91" else "92"
+    # A rollback goes back to what the release said, not to what somebody patched meanwhile.
+    before = (stage.release.all_values()["cluster"]["spec"].get("settings") or {}).get(SETTING)
+    value = "91" if await _setting(stage) != "91" else "92"
     async with stage.traffic() as traffic:
         await stage.release.upgrade(stage.directory, {})  # the BrokerCluster becomes a part of the release
         await stage.wait_healthy()

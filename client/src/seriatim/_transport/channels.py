@@ -1,8 +1,9 @@
 """Channels to brokers: one for each address and purpose, so that bulk on one never delays a question on another.
 
 A channel whose connection was lost is given up: gRPC would take it up again, when it is next used, at the address that
-the broker's name had then, and a pod that was restarted has another. So whoever connects again asks for the name again;
-and connections that are kept warm are made anew when they are lost, not when they are needed.
+the broker's name had then, and a pod that was restarted has another. So whoever connects again asks for the name
+again; and connections that are kept warm are made anew when they are lost, not when they are needed. One that is still
+not there when it is needed is made anew as well: it may be on its way to an address where nobody lives any more.
 """
 
 from __future__ import annotations
@@ -33,6 +34,9 @@ WARM_MAX: Final = 16
 
 COLD_S: Final = 60.0
 """A connection that did not come about for so long is no longer tried, unless somebody asks for it."""
+
+SLOW_S: Final = 0.3
+"""A connection that takes longer is not waited for by those who need it now; a TLS handshake takes some 20 ms."""
 
 _ONCE_CONNECTED: Final = (grpc.ChannelConnectivity.READY, grpc.ChannelConnectivity.IDLE)
 
@@ -65,6 +69,7 @@ class Channels:
         self._certificates = Certificates(tls) if tls is not None else None
         self._generation = 0
         self._channels: dict[tuple[str, Purpose], Any] = {}
+        self._opened_at: dict[Any, float] = {}  # of those in use, by the loop's clock
         self._retired: dict[Any, None] = {}
         self._warm: dict[str, None] = {}
         self._closing: set[asyncio.Task[None]] = set()
@@ -76,8 +81,13 @@ class Channels:
             self._generation = self._certificates.generation
             self._retire_all()
         channel = self._channels.get((address, purpose))
+        if channel is not None and self._is_slow(channel):
+            del self._channels[address, purpose]
+            self._retire(address, channel)
+            channel = None
         if channel is None:
             channel = self._channels[address, purpose] = self._open(address)
+            self._opened_at[channel] = asyncio.get_running_loop().time()
             task = asyncio.create_task(self._watch(address, purpose, channel), name=f"watch {address}")
             self._watching.add(task)
             task.add_done_callback(self._watching.discard)
@@ -88,6 +98,12 @@ class Channels:
             return grpc.aio.insecure_channel(address, options=_OPTIONS)
         credentials, options = self._certificates.credentials()
         return grpc.aio.secure_channel(address, credentials, options=(*_OPTIONS, *options))
+
+    def _is_slow(self, channel: Any) -> bool:
+        """Whether it is not connected although it had the time."""
+        if channel.get_state() is grpc.ChannelConnectivity.READY:
+            return False
+        return asyncio.get_running_loop().time() - self._opened_at[channel] > SLOW_S
 
     async def _watch(self, address: str, purpose: Purpose, channel: Any) -> None:
         """Give the channel up when its connection is lost, or does not come about; what is under way on it goes on."""
@@ -109,6 +125,7 @@ class Channels:
                 self.warm(address)
 
     def _retire(self, address: str, channel: Any) -> None:
+        self._opened_at.pop(channel, None)
         self._retired[channel] = None
         self._close_later(address, self._close_unused(channel))
 
@@ -135,6 +152,7 @@ class Channels:
         """Give up a connection that has gone silent; the next `get` makes another."""
         channel = self._channels.pop((address, purpose), None)
         if channel is not None:
+            self._opened_at.pop(channel, None)
             self._close_later(address, channel.close(None))
 
     def _close_later(self, address: str, closing: Coroutine[Any, Any, None]) -> None:
