@@ -71,7 +71,9 @@ class Operator:
         self.cache = Cache()
         self.queue = WorkQueue(self._work)
         self._clusters = ClusterReconciler(self._kube, self.cache, self._children, lambda: self._lease.epoch)
-        self._topics = TopicsReconciler(self._kube, self.cache, self._clusters.brokers_of, self.queue.add)
+        self._topics = TopicsReconciler(
+            self._kube, self.cache, self._clusters.brokers_of, self.queue.add, settings.namespace
+        )
         self._probes = Probes(settings.metrics_listen, self.queue, self._lease, self.cache)
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -163,15 +165,20 @@ class Operator:
 
     def _watch(self, registry: kopf.OperatorRegistry, kind: Kind) -> None:
         async def on_event(event: Any, **_: Any) -> None:
-            self._see(kind, dict(event["object"]), is_gone=event["type"] == "DELETED")
+            self._take_event(kind, event["type"], dict(event["object"]))
 
         group, _, version = kind.api_version.rpartition("/")
         kopf.on.event(group, version, kind.plural, registry=registry, id=f"see-{kind.plural}")(on_event)
 
+    def _take_event(self, kind: Kind, event_type: str | None, manifest: dict[str, Any]) -> None:
+        """What a watch told. Only here a deletion is known to have been one; elsewhere an object is merely missing."""
+        is_deleted = event_type == "DELETED"
+        if is_deleted:
+            self._topics.see_deleted(kind, _named(kind, manifest))
+        self._see(kind, manifest, is_gone=is_deleted)
+
     def _see(self, kind: Kind, manifest: dict[str, Any], *, is_gone: bool) -> None:
-        metadata = manifest["metadata"]
-        manifest.setdefault("apiVersion", kind.api_version)
-        manifest.setdefault("kind", kind.kind)
+        metadata = _named(kind, manifest)["metadata"]
         before = self.cache.get(kind.kind, str(metadata.get("namespace") or ""), metadata["name"])
         if is_gone:
             self.cache.drop(kind.kind, manifest)
@@ -244,6 +251,13 @@ class Operator:
         except (LeaseLostError, StaleOperatorError) as exc:
             _log.error("another_operator_acts", error=str(exc))
             raise SystemExit(EXIT_STATUS_LEASE_LOST) from exc
+
+
+def _named(kind: Kind, manifest: dict[str, Any]) -> dict[str, Any]:
+    """The object with the name of its kind, which items of a list lack."""
+    manifest.setdefault("apiVersion", kind.api_version)
+    manifest.setdefault("kind", kind.kind)
+    return manifest
 
 
 EXIT_STATUS_LEASE_LOST = 75

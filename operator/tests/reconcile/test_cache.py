@@ -41,3 +41,23 @@ def test_a_namesake_made_anew_is_another_object() -> None:
     cache.put("Topic", topic("99", uid="u2"))
 
     assert known(cache)["uid"] == "u2"
+
+
+def test_the_answer_to_a_write_does_not_bring_back_what_is_gone() -> None:
+    cache = Cache()
+    cache.put("Topic", topic("98"))
+    cache.drop("Topic", topic("100"))
+    cache.answered("Topic", topic("99"))
+
+    assert cache.count("Topic") == 0
+
+
+def test_the_answer_to_a_write_is_no_news_of_a_namesake() -> None:
+    cache = Cache()
+    cache.put("Topic", topic("98"))
+    cache.answered("Topic", topic("99"))
+    assert known(cache)["resourceVersion"] == "99"
+    cache.put("Topic", topic("101", uid="u2"))
+    cache.answered("Topic", topic("100"))
+
+    assert known(cache)["uid"] == "u2"

@@ -15,8 +15,19 @@ from .world import World
 @pytest_asyncio.fixture
 async def world(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
     """Brokers, an API and the topic side of the operator."""
+    async for world in _running(World(), monkeypatch):
+        yield world
+
+
+@pytest_asyncio.fixture
+async def home(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
+    """The same, where the operator lives in the namespace of the objects."""
+    async for world in _running(World(home="default"), monkeypatch):
+        yield world
+
+
+async def _running(world: World, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
     monkeypatch.setattr(topics, "STREAM_PAUSE_S", 0)  # time passes when the world says so
-    world = World()
     yield world
     await world.reconciler.close()
     # Whatever a test brought about, its words are of the closed lists.

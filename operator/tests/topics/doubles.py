@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import itertools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -198,6 +198,8 @@ class MemoryApi:
     events: list[tuple[str, str, str]] = field(default_factory=list)
     failures: list[KubeError] = field(default_factory=list)
     versions: Any = field(default_factory=lambda: itertools.count(1))
+    on_deleted: Callable[[Kind, Manifest], None] = lambda _kind, _manifest: None
+    """Called when an object is deleted, as the watch would tell it."""
 
     # ---- what users do ----
 
@@ -282,6 +284,7 @@ class MemoryApi:
         key = (manifest["kind"], metadata["namespace"], metadata["name"])
         if metadata.get("deletionTimestamp") and not metadata.get("finalizers"):
             self.objects.pop(key, None)
+            self.on_deleted(kind_of(manifest), copy.deepcopy(manifest))
             self.cache.drop(manifest["kind"], manifest)
         else:
             self.objects[key] = manifest

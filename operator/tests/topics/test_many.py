@@ -56,7 +56,7 @@ async def operator(
         for manifest in await kube.list(kind, NAMESPACE):
             cache.put(kind.kind, manifest)
     queue = WorkQueue(lambda key: reconciler.reconcile(key))  # type: ignore[arg-type]
-    reconciler = TopicsReconciler(kube, cache, lambda _n, _c: brokers, queue.add)
+    reconciler = TopicsReconciler(kube, cache, lambda _n, _c: brokers, queue.add, "operators")
     queue.add(TopicsKey(NAMESPACE, "orders"))
     running = asyncio.create_task(queue.run())
     try:

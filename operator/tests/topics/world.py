@@ -21,7 +21,8 @@ SETTLE_TURNS = 20
 class World:
     """What the tests of this folder act on; time passes only when they say so."""
 
-    def __init__(self) -> None:
+    def __init__(self, home: str = "operators") -> None:
+        self.home = home
         self.now_s = 1000.0
         self.cache = Cache()
         self.api = MemoryApi(self.cache)
@@ -31,7 +32,11 @@ class World:
 
     def _new_reconciler(self) -> TopicsReconciler:
         self._due: dict[Hashable, float] = {}
-        return TopicsReconciler(self.api, self.cache, lambda _n, _c: self.brokers, self._wake, lambda: self.now_s)
+        made = TopicsReconciler(
+            self.api, self.cache, lambda _n, _c: self.brokers, self._wake, self.home, lambda: self.now_s
+        )
+        self.api.on_deleted = made.see_deleted
+        return made
 
     def _wake(self, key: Hashable, after_s: float) -> None:
         at_s = self.now_s + after_s

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from ..spec.consumer_group import ConsumerGroup
 from .actions import Action
-from .claims import first_claimant
-from .topics import HoldObject, ReleaseObject, Surroundings, TellObject
+from .claims import first_claimant, succeeds
+from .topics import ConfirmObject, HoldObject, ReleaseObject, Surroundings, TellObject
 
 GROUP_FINALIZER: Final = "seriatim.dev/consumer-group"
 """On a ConsumerGroup with `deletionPolicy: Delete` only."""
@@ -71,7 +71,7 @@ class GroupPlan:
 
 
 def plan_consumer_groups(
-    claimants: Sequence[ConsumerGroup], view: GroupView | None, surroundings: Surroundings
+    claimants: Sequence[ConsumerGroup], view: GroupView | None, surroundings: Surroundings, *, holds: bool
 ) -> list[GroupPlan]:
     """What is to be done for the objects that claim one group of one topic.
 
@@ -79,18 +79,31 @@ def plan_consumer_groups(
         claimants: At least one.
         view: What the brokers have; None if there is no such topic.
         surroundings: How the cluster is.
+        holds: Whether a finalizer is put on objects with `deletionPolicy: Delete`; else the watch tells their end.
     """
-    owner = first_claimant(claimants)
+    owner = first_claimant(claimants, lambda item: bool(item.status.group_name))
     assert owner is not None
-    plans = [_plan_owner(owner, view, surroundings)]
+    plans = [_plan_owner(owner, view, surroundings, holds=holds)]
     for other in claimants:
-        if other is not owner:
+        if other is owner:
+            continue
+        if not succeeds(other, owner):
             finding = GroupFinding("ResourceConflict", f"managed by {owner.namespace}/{owner.name}; delete one of them")
             plans.append(GroupPlan(other, _released(other) if other.metadata.is_deleted else (), finding))
-    return plans
+        elif surroundings is Surroundings.HERE:
+            plans.append(GroupPlan(other, (), GroupFinding("Creating")))
+        else:
+            plans.append(_plan_owner(other, None, surroundings, holds=holds))
+    return plans if holds or surroundings is Surroundings.PAUSED else [_let_go(plan) for plan in plans]
 
 
-def _plan_owner(item: ConsumerGroup, view: GroupView | None, surroundings: Surroundings) -> GroupPlan:
+def _let_go(plan: GroupPlan) -> GroupPlan:
+    """Nothing is held where the operator itself lives."""
+    steps = () if plan.item.metadata.is_deleted else _released(plan.item)
+    return replace(plan, steps=(*steps, *plan.steps))
+
+
+def _plan_owner(item: ConsumerGroup, view: GroupView | None, surroundings: Surroundings, *, holds: bool) -> GroupPlan:
     is_deleted, is_held = item.metadata.is_deleted, GROUP_FINALIZER in item.metadata.finalizers
     deletes = item.spec.deletion_policy == "Delete"
     cluster, topic, group = item.spec.cluster, item.spec.topic, item.group_name
@@ -111,11 +124,13 @@ def _plan_owner(item: ConsumerGroup, view: GroupView | None, surroundings: Surro
     if view is None:
         return GroupPlan(item, (), GroupFinding("TopicNotFound", f"there is no topic {topic}; make it first"))
     held: tuple[Action, ...] = ()
-    if deletes != is_held:
+    if holds and deletes != is_held:
         held = (HoldObject(),) if deletes else (ReleaseObject(),)
     if view.is_placed:
         return GroupPlan(item, held, GroupFinding("Placed", view=view))
     made = CreateGroup(topic, group, item.spec.start)
+    if deletes and not holds:
+        held = (*held, ConfirmObject())
     return GroupPlan(item, (*held, made, _tell(item)), GroupFinding("Creating"))
 
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 import uuid
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from typing import Final, Literal
 
 from ..spec.topic import Topic, TopicSpec
 from .actions import Action
-from .claims import first_claimant
+from .claims import first_claimant, succeeds
 
 TOPIC_FINALIZER: Final = "seriatim.dev/topic"
 """On a Topic with `deletionPolicy: Delete` only, so that others never hold up the deletion of a namespace."""
@@ -135,8 +135,13 @@ class HoldObject(Action):
 
 
 @dataclass(frozen=True, slots=True)
+class ConfirmObject(Action):
+    """Ask the API whether the object is still there: nothing is made for one whose end was told already."""
+
+
+@dataclass(frozen=True, slots=True)
 class ReleaseObject(Action):
-    """Take the finalizer off: the object may go."""
+    """Take the finalizer off, or forget the object if it is gone: nothing is left to do for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,30 +182,44 @@ class TopicPlan:
 
 
 def plan_topics(
-    desired: Iterable[Topic], observed: Mapping[str, TopicView], surroundings: Surroundings
+    desired: Iterable[Topic], observed: Mapping[str, TopicView], surroundings: Surroundings, *, holds: bool
 ) -> list[TopicPlan]:
     """What is to be done for each object of one cluster, in the order of the objects' ages.
 
     Args:
-        desired: Objects of one cluster; at least all that claim the same topics.
+        desired: Objects of one cluster; at least all that claim the same topics. One that is gone already, and whose
+            last words are to be followed, is among them as one that is being deleted and held.
         observed: The brokers' topics by name; complete, unless `surroundings` says otherwise.
         surroundings: How the cluster is.
+        holds: Whether a finalizer is put on objects with `deletionPolicy: Delete`; else the watch tells their end.
     """
     claims: dict[str, list[Topic]] = defaultdict(list)
     for topic in desired:
         claims[topic.topic_name].append(topic)
-    return [
-        plan for name, claimants in claims.items() for plan in _plan_name(claimants, observed.get(name), surroundings)
+    plans = [
+        plan
+        for name, claimants in claims.items()
+        for plan in _plan_name(claimants, observed.get(name), surroundings, holds=holds)
     ]
+    return plans if holds or surroundings is Surroundings.PAUSED else [_let_go(plan) for plan in plans]
 
 
-def _plan_name(claimants: Sequence[Topic], view: TopicView | None, surroundings: Surroundings) -> list[TopicPlan]:
-    owner = first_claimant(claimants)
+def _plan_name(
+    claimants: Sequence[Topic], view: TopicView | None, surroundings: Surroundings, *, holds: bool
+) -> list[TopicPlan]:
+    owner = first_claimant(claimants, lambda topic: view is not None and owns(topic, view))
     assert owner is not None
-    plans = [_plan_owner(owner, view, surroundings)]
+    plans = [_plan_owner(owner, view, surroundings, holds=holds)]
     for other in claimants:
-        if other is not owner:
+        if other is owner:
+            continue
+        if not succeeds(other, owner):
             plans.append(_plan_loser(other, owner, surroundings))
+        elif surroundings is Surroundings.HERE:
+            text = "the topic of the object that had this one's name is being deleted"
+            plans.append(TopicPlan(other, (), Finding("Creating", text, is_passing=True)))
+        else:
+            plans.append(_plan_owner(other, None, surroundings, holds=holds))
     return plans
 
 
@@ -217,7 +236,7 @@ def _plan_loser(topic: Topic, owner: Topic, surroundings: Surroundings) -> Topic
     return TopicPlan(topic, tell, finding)
 
 
-def _plan_owner(topic: Topic, view: TopicView | None, surroundings: Surroundings) -> TopicPlan:
+def _plan_owner(topic: Topic, view: TopicView | None, surroundings: Surroundings, *, holds: bool) -> TopicPlan:
     """The one place that branches; what is done in each case stands in a function of its own."""
     if surroundings is Surroundings.GONE:
         missing = Finding("ClusterNotFound", f"there is no BrokerCluster {topic.spec.cluster} in {topic.namespace}")
@@ -237,31 +256,34 @@ def _plan_owner(topic: Topic, view: TopicView | None, surroundings: Surroundings
         text = f"the object stands for topic {topic.status.topic_name}, and a topic keeps its name: make another object"
         return TopicPlan(topic, (), Finding("RenameRefused", text))
     if view is None:
-        return _plan_creation(topic)
-    return _plan_existing(topic, view)
+        return _plan_creation(topic, holds=holds)
+    return _plan_existing(topic, view, holds=holds)
 
 
 # ---- cases ----------------------------------------------------------------------------------------------
 
 
-def _plan_creation(topic: Topic) -> TopicPlan:
+def _plan_creation(topic: Topic, *, holds: bool) -> TopicPlan:
     made = CreateTopic(topic.topic_name, topic.spec.partitions, TopicSettings.of(topic.spec), incarnation_of(topic))
     if topic.status.incarnation:
         note = f"topic {topic.topic_name} was deleted behind the operator: it is made again, without its messages"
         tell = TellObject("TopicRecreated", note, is_warning=True)
     else:
         tell = TellObject("TopicCreated", f"topic {topic.topic_name} with {topic.spec.partitions} partitions")
-    return TopicPlan(topic, (*_held(topic), made, tell), Finding("Creating", is_passing=True))
+    held = _held(topic, holds=holds)
+    if topic.spec.deletion_policy == "Delete" and not holds:
+        held = (*held, ConfirmObject())
+    return TopicPlan(topic, (*held, made, tell), Finding("Creating", is_passing=True))
 
 
-def _plan_existing(topic: Topic, view: TopicView) -> TopicPlan:
+def _plan_existing(topic: Topic, view: TopicView, *, holds: bool) -> TopicPlan:
+    held = _held(topic, holds=holds)
     if view.phase == "DELETING":
-        return TopicPlan(topic, _held(topic), Finding("Creating", "one of that name is being deleted", is_passing=True))
+        return TopicPlan(topic, held, Finding("Creating", "one of that name is being deleted", is_passing=True))
     refusal = _refusal(topic, view)
     if refusal is not None:
         mine = view if owns(topic, view) else None
         return TopicPlan(topic, (), Finding(refusal.reason, refusal.message, mine))
-    held = _held(topic)
     update = _update(topic, view)
     if update is not None:
         steps = (*held, update, _tell_update(topic, update))
@@ -342,16 +364,25 @@ def owns(topic: Topic, view: TopicView) -> bool:
 
 
 def _deletes(topic: Topic) -> bool:
-    """Whether the topic goes with the object. Without the finalizer the object is gone already as far as we know."""
+    """Whether the topic goes with the object. Without the finalizer it does not wait, or its end is yet to be told."""
     return topic.spec.deletion_policy == "Delete" and TOPIC_FINALIZER in topic.metadata.finalizers
 
 
-def _held(topic: Topic) -> tuple[Action, ...]:
-    """The finalizer as the policy wants it."""
+def _held(topic: Topic, *, holds: bool) -> tuple[Action, ...]:
+    """The finalizer as the policy wants it, where it is put on at all."""
     is_held = TOPIC_FINALIZER in topic.metadata.finalizers
+    if not holds:
+        return ()
     if topic.spec.deletion_policy == "Delete":
         return () if is_held else (HoldObject(),)
     return (ReleaseObject(),) if is_held else ()
+
+
+def _let_go(plan: TopicPlan) -> TopicPlan:
+    """Nothing is held where the operator itself lives, whatever else is to be said of the object."""
+    metadata = plan.topic.metadata
+    is_held = TOPIC_FINALIZER in metadata.finalizers and not metadata.is_deleted
+    return replace(plan, steps=(ReleaseObject(), *plan.steps)) if is_held else plan
 
 
 def _released(topic: Topic, *before: Action) -> tuple[Action, ...]:

@@ -31,12 +31,19 @@ class Cache:
         2  somebody deletes the object, and the watch tells so
         3  the answer to 1 arrives: without this rule, the deletion would be forgotten until everything is listed again
         """
-        metadata = {name: value for name, value in manifest["metadata"].items() if name not in _UNREAD}
-        if _UNREAD_ANNOTATION in (metadata.get("annotations") or {}):
-            metadata["annotations"] = {k: v for k, v in metadata["annotations"].items() if k != _UNREAD_ANNOTATION}
-        objects, key = self._objects.setdefault(kind, {}), _key(metadata)
-        if key not in objects or not _is_older(metadata, objects[key]["metadata"]):
-            objects[key] = {**manifest, "metadata": metadata}
+        objects, key = self._objects.setdefault(kind, {}), _key(manifest["metadata"])
+        if key not in objects or not _is_older(manifest["metadata"], objects[key]["metadata"]):
+            objects[key] = trimmed(manifest)
+
+    def answered(self, kind: str, manifest: Manifest) -> None:
+        """An object as the API gave it back when it was written.
+
+        It takes the place of what is known of that object, and brings none back: it may have gone since.
+        """
+        metadata = manifest["metadata"]
+        known = self.get(kind, *_key(metadata))
+        if known is not None and known["metadata"].get("uid") == metadata.get("uid"):
+            self.put(kind, manifest)
 
     def drop(self, kind: str, manifest: Manifest) -> None:
         """An object that is no more; a later one of the same name stays."""
@@ -59,6 +66,14 @@ class Cache:
     def count(self, kind: str) -> int:
         """How many objects of a kind there are."""
         return len(self._objects.get(kind, {}))
+
+
+def trimmed(manifest: Manifest) -> Manifest:
+    """The object without what nobody reads."""
+    metadata = {name: value for name, value in manifest["metadata"].items() if name not in _UNREAD}
+    if _UNREAD_ANNOTATION in (metadata.get("annotations") or {}):
+        metadata["annotations"] = {k: v for k, v in metadata["annotations"].items() if k != _UNREAD_ANNOTATION}
+    return {**manifest, "metadata": metadata}
 
 
 def _is_older(metadata: Manifest, known: Manifest) -> bool:

@@ -7,10 +7,12 @@ what the brokers tell is marked by whoever hears it.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Iterator, Set
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 from .cache import Cache
+from .departed import Departed
 
 FIRST_PAUSE_S = 0.2
 LAST_PAUSE_S = 60.0
@@ -19,11 +21,21 @@ Manifest = dict[str, Any]
 _Claim = TypeVar("_Claim", bound=Hashable)
 
 
+@dataclass(frozen=True, slots=True)
+class _Seen(Generic[_Claim]):
+    """An object as it was when its claim was noted."""
+
+    name: str
+    version: str
+    claim: _Claim
+
+
 class Claims(Generic[_Claim]):
     """Objects of one kind of one cluster, by what they claim.
 
     Args:
         cache: What the watches told.
+        departed: Objects that are gone and claim something still.
         kind: Of the objects.
         namespace: Of the objects and of the cluster.
         cluster: That they belong to.
@@ -31,14 +43,21 @@ class Claims(Generic[_Claim]):
     """
 
     def __init__(
-        self, cache: Cache, kind: str, namespace: str, cluster: str, claim_of: Callable[[Manifest], _Claim]
+        self,
+        cache: Cache,
+        departed: Departed,
+        kind: str,
+        namespace: str,
+        cluster: str,
+        claim_of: Callable[[Manifest], _Claim],
     ) -> None:
         self._cache = cache
+        self._departed = departed
         self._kind = kind
         self._namespace = namespace
         self._cluster = cluster
         self._claim_of = claim_of
-        self._seen: dict[str, tuple[str, _Claim]] = {}
+        self._seen: dict[str, _Seen[_Claim]] = {}  # by UID, for one that departed may have a living namesake
         self._claimants: defaultdict[_Claim, set[str]] = defaultdict(set)
         self._due: dict[_Claim, float] = {}
         self._failures: dict[_Claim, int] = {}
@@ -49,46 +68,63 @@ class Claims(Generic[_Claim]):
     def scan(self, now_s: float) -> None:
         """Find the objects that came, changed or went; what they claim is due at once."""
         found: set[str] = set()
-        for manifest in self._cache.of(self._kind, self._namespace):
+        for manifest in self._of_namespace():
             if (manifest.get("spec") or {}).get("cluster") != self._cluster:
                 continue
-            metadata = manifest["metadata"]
-            name, version = metadata["name"], f"{metadata.get('uid')}/{metadata.get('resourceVersion')}"
-            found.add(name)
-            known = self._seen.get(name)
-            if known is not None and known[0] == version:
+            uid, version = manifest["metadata"]["uid"], self._version(manifest)
+            found.add(uid)
+            known = self._seen.get(uid)
+            if known is not None and known.version == version:
                 continue
             if known is not None:
-                self._drop(name, known[1], now_s)
+                self._drop(uid, known.claim, now_s)
             claim = self._claim_of(manifest)
-            self._seen[name] = (version, claim)
-            self._claimants[claim].add(name)
+            self._seen[uid] = _Seen(manifest["metadata"]["name"], version, claim)
+            self._claimants[claim].add(uid)
             self.mark(claim, now_s)
-        for name in self._seen.keys() - found:
-            self._drop(name, self._seen.pop(name)[1], now_s)
+        for uid in self._seen.keys() - found:
+            self._drop(uid, self._seen.pop(uid).claim, now_s)
 
-    def _drop(self, name: str, claim: _Claim, now_s: float) -> None:
-        names = self._claimants[claim]
-        names.discard(name)
+    def _of_namespace(self) -> Iterator[Manifest]:
+        """What departed, and what is there; the former is not there, whatever the cache says of it."""
+        yield from self._departed.of(self._kind, self._namespace)
+        yield from (each for each in self._cache.of(self._kind, self._namespace) if each not in self._departed)
+
+    def _version(self, manifest: Manifest) -> str:
+        end = "gone" if manifest in self._departed else "there"
+        return f"{manifest['metadata'].get('resourceVersion')}/{end}"
+
+    def _drop(self, uid: str, claim: _Claim, now_s: float) -> None:
+        uids = self._claimants[claim]
+        uids.discard(uid)
         self.mark(claim, now_s)  # another object may have what this one claimed
-        if not names:
+        if not uids:
             del self._claimants[claim]
             self._due.pop(claim, None)
             self._failures.pop(claim, None)
 
     def seen(self, manifest: Manifest) -> None:
         """The object as we have just written it: no reason to look again."""
-        metadata = manifest["metadata"]
-        known = self._seen.get(metadata["name"])
+        uid = manifest["metadata"]["uid"]
+        known = self._seen.get(uid)
         if known is not None:
-            version = f"{metadata.get('uid')}/{metadata.get('resourceVersion')}"
-            self._seen[metadata["name"]] = (version, known[1])
+            self._seen[uid] = replace(known, version=self._version(manifest))
 
     def objects(self, claim: _Claim) -> list[Manifest]:
-        """The objects that claim it, as the cache has them now."""
-        names = sorted(self._claimants.get(claim, ()))
-        found = (self._cache.get(self._kind, self._namespace, name) for name in names)
+        """The objects that claim it, as they are known now."""
+        found = (self._object(uid) for uid in sorted(self._claimants.get(claim, ())))
         return [manifest for manifest in found if manifest is not None]
+
+    def _object(self, uid: str) -> Manifest | None:
+        departed = self._departed.get(uid)
+        if departed is not None:
+            return departed
+        found = self._cache.get(self._kind, self._namespace, self._seen[uid].name)
+        return found if found is not None and found["metadata"]["uid"] == uid else None
+
+    def claimed(self) -> Set[_Claim]:
+        """All that anybody claims."""
+        return self._claimants.keys()
 
     # ---- what is due ----
 

@@ -97,7 +97,7 @@ class ConsumerGroupPass(ObjectPass[GroupClaim, ConsumerGroup]):
             self._claims.mark(claim, self._clock() + (TOPIC_S if view is None else LOOK_S))
         if view is None:
             self._without_topic.add(claim)
-        for plan in plan_consumer_groups(items, view, surroundings):
+        for plan in plan_consumer_groups(items, view, surroundings, holds=self._holds):
             manifest = objects[plan.item.uid]
             finding = await self._do(manifest, plan, surroundings)
             if finding is not None and (is_long_silent or not self._is_settled(plan.item, finding)):
@@ -128,9 +128,11 @@ class ConsumerGroupPass(ObjectPass[GroupClaim, ConsumerGroup]):
                         await self._brokers.create_consumer_group(topic, group, _STARTS[start])
                         self._claims.mark(GroupClaim(topic, group), self._clock())
                     case DeleteGroup(topic=topic, group=group):
+                        if not await self._may_delete(manifest):
+                            return None
                         await self._delete(topic, group)
                     case _:
-                        if not await self._writer.do(manifest, step, surroundings):
+                        if not await self._do_to_object(manifest, step, surroundings):
                             return None
             except StaleOperatorError:
                 raise

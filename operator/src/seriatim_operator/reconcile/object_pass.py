@@ -17,12 +17,14 @@ from seriatim_api.errors import SeriatimError, StaleOperatorError
 
 from ..cluster.kinds import Kind
 from ..cluster.kube import Api, KubeError
-from ..plan.topics import Surroundings
+from ..plan.actions import Action
+from ..plan.topics import ReleaseObject, Surroundings
 from ..spec.base import Resource, Status
 from ..spec.errors import InvalidManifestError
 from .asking import TopicBrokers, run_all
 from .cache import Cache
 from .claims import Claims
+from .departed import Departed
 from .objects import Writer
 
 Manifest = dict[str, Any]
@@ -43,6 +45,8 @@ class ClusterAccess:
         cluster: Its name.
         brokers: Whom to ask.
         clock: Seconds, monotonic.
+        departed: Objects that are gone, and whose last words are to be followed.
+        holds: Whether a finalizer holds an object until what it owns is deleted.
     """
 
     api: Api
@@ -51,6 +55,8 @@ class ClusterAccess:
     cluster: str
     brokers: TopicBrokers
     clock: Callable[[], float]
+    departed: Departed
+    holds: bool
 
 
 class ObjectPass(ABC, Generic[_Claim, _Item]):
@@ -68,8 +74,12 @@ class ObjectPass(ABC, Generic[_Claim, _Item]):
         self._api = at.api
         self._brokers = at.brokers
         self._clock = at.clock
+        self._departed = at.departed
+        self._holds = at.holds
         self._writer = Writer(at.api, at.cache, self.KIND, self.FINALIZER)
-        self._claims: Claims[_Claim] = Claims(at.cache, self.KIND.kind, at.namespace, at.cluster, self.claim_of)
+        self._claims: Claims[_Claim] = Claims(
+            at.cache, at.departed, self.KIND.kind, at.namespace, at.cluster, self.claim_of
+        )
 
     def __len__(self) -> int:
         return len(self._claims)
@@ -124,11 +134,51 @@ class ObjectPass(ABC, Generic[_Claim, _Item]):
             try:
                 items.append(self.MODEL.from_manifest(manifest))
             except InvalidManifestError as exc:
-                await self._writer.report_unreadable(manifest, exc)
+                if manifest in self._departed:
+                    _log.warning("departed_unreadable", kind=self.KIND.kind, error=str(exc))
+                    self._forget(manifest)
+                else:
+                    await self._writer.report_unreadable(manifest, exc)
         return items
 
+    async def _do_to_object(self, manifest: Manifest, step: Action, surroundings: Surroundings) -> bool:
+        """Take a step that concerns the object alone; False if the object must be left, or is gone."""
+        if isinstance(step, ReleaseObject) and manifest in self._departed:
+            if await self._writer.may_release(manifest, surroundings):
+                self._forget(manifest)
+            return False
+        return await self._writer.do(manifest, step, surroundings)
+
+    def _forget(self, manifest: Manifest) -> None:
+        """Nothing is left to do for an object that is gone: whoever has its claim next may have it."""
+        self._departed.forget(manifest)
+        self._claims.mark(self.claim_of(manifest), self._clock())
+
+    async def _may_delete(self, manifest: Manifest) -> bool:
+        """Whether the API itself, read anew, says that what the object owns is to go.
+
+        Either this very object waits for it, and still says so; or it is gone, as was told. One that was told to be
+        gone and is there was restored: then nothing of it is deleted.
+        """
+        metadata = manifest["metadata"]
+        fresh = await self._api.get(self.KIND, metadata["namespace"], metadata["name"])
+        same = fresh if fresh is not None and fresh["metadata"]["uid"] == metadata["uid"] else None
+        if manifest not in self._departed:
+            return same is not None and _wants_deletion(same)
+        if same is not None:
+            _log.warning("departed_is_there", kind=self.KIND.kind, name=metadata["name"])
+            self._forget(manifest)
+        return same is None
+
     async def _write_status(self, manifest: Manifest, status: Status) -> None:
-        """Report; what was written is no reason to look again."""
+        """Report, if there is anything to report on; what was written is no reason to look again."""
+        if manifest in self._departed:
+            return
         written = await self._writer.write_status(manifest, status)
         if written is not None:
             self._claims.seen(written)
+
+
+def _wants_deletion(manifest: Manifest) -> bool:
+    is_deleted = bool(manifest["metadata"].get("deletionTimestamp"))
+    return is_deleted and manifest["spec"].get("deletionPolicy") == "Delete"

@@ -11,7 +11,7 @@ import structlog
 from ..cluster.kinds import BROKER_CLUSTER, Kind
 from ..cluster.kube import Api, KubeError
 from ..plan.actions import Action
-from ..plan.topics import HoldObject, ReleaseObject, Surroundings, TellObject
+from ..plan.topics import ConfirmObject, HoldObject, ReleaseObject, Surroundings, TellObject
 from ..spec.base import Status
 from ..spec.errors import InvalidManifestError
 from ..status.conditions import MESSAGE_LENGTH_MAX
@@ -92,7 +92,7 @@ class StatusWriter:
             if exc.status != _NOT_FOUND:
                 raise
             return None
-        self._cache.put(self._kind.kind, written)
+        self._cache.answered(self._kind.kind, written)
         return written
 
 
@@ -115,9 +115,11 @@ class Writer(StatusWriter):
         match step:
             case HoldObject():
                 return await self._set_finalizer(manifest, is_held=True)
+            case ConfirmObject():
+                return await self._is_there(manifest)
             case ReleaseObject():
-                if surroundings is Surroundings.GONE and await self._is_cluster_there(manifest):
-                    return False  # the cache was behind: nobody may go before its data for that
+                if not await self.may_release(manifest, surroundings):
+                    return False
                 await self._set_finalizer(manifest, is_held=False)
                 return not manifest["metadata"].get("deletionTimestamp")
             case TellObject(reason=reason, note=note, is_warning=is_warning):
@@ -125,6 +127,17 @@ class Writer(StatusWriter):
                 return True
             case _:
                 raise AssertionError(f"nobody takes the step {step}")
+
+    async def may_release(self, manifest: Manifest, surroundings: Surroundings) -> bool:
+        """Whether an object may go: not before its data because the cache was behind, and knew of no cluster."""
+        return surroundings is not Surroundings.GONE or not await self._is_cluster_there(manifest)
+
+    async def _is_there(self, manifest: Manifest) -> bool:
+        """Whether the API itself has the object, and not on its way out."""
+        metadata = manifest["metadata"]
+        found = await self._api.get(self._kind, metadata["namespace"], metadata["name"])
+        is_same = found is not None and found["metadata"]["uid"] == metadata["uid"]
+        return is_same and found is not None and not found["metadata"].get("deletionTimestamp")
 
     async def _is_cluster_there(self, manifest: Manifest) -> bool:
         """Whether the API itself has the cluster, and not on its way out."""
@@ -146,7 +159,7 @@ class Writer(StatusWriter):
             return False
         if written["metadata"].get("deletionTimestamp") and not written["metadata"].get("finalizers"):
             return True  # this was its last: it is gone, and its deletion is about to be told
-        self._cache.put(self._kind.kind, written)
+        self._cache.answered(self._kind.kind, written)
         manifest["metadata"] = written["metadata"]
         return True
 

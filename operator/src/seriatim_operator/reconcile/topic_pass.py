@@ -80,7 +80,8 @@ class TopicPass(ObjectPass[str, Topic]):
         found = self._mirror.topics.get(claim)
         if not topics:
             self._passing.pop(claim, None)
-        for plan in plan_topics(topics, {} if found is None else {claim: found}, surroundings):
+        views = {} if found is None else {claim: found}
+        for plan in plan_topics(topics, views, surroundings, holds=self._holds):
             manifest = objects[plan.topic.uid]
             finding = await self._do(manifest, plan, surroundings)
             if finding is not None:
@@ -98,10 +99,10 @@ class TopicPass(ObjectPass[str, Topic]):
                     case UpdateTopic():
                         await self._update(step)
                     case DeleteTopic():
-                        if not await self._delete(plan.topic, step):
+                        if not await self._delete(manifest, step):
                             return plan.finding
                     case _:
-                        if not await self._writer.do(manifest, step, surroundings):
+                        if not await self._do_to_object(manifest, step, surroundings):
                             return None
             except StaleOperatorError:
                 raise
@@ -129,14 +130,9 @@ class TopicPass(ObjectPass[str, Topic]):
             request.settings_mask.extend(step.changed)
         await self._brokers.update_topic(request)
 
-    async def _delete(self, topic: Topic, step: DeleteTopic) -> bool:
+    async def _delete(self, manifest: Manifest, step: DeleteTopic) -> bool:
         """Delete the topic, if the API itself still says so; False if it does not."""
-        fresh = await self._api.get(TOPIC, topic.namespace, topic.name)
-        if fresh is None:
-            return False
-        now = Topic.from_manifest(fresh)
-        is_meant = now.uid == topic.uid and now.metadata.is_deleted and now.spec.deletion_policy == "Delete"
-        if not is_meant:
+        if not await self._may_delete(manifest):
             return False
         try:
             await self._brokers.delete_topic(step.name, step.incarnation)

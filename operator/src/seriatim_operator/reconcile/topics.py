@@ -11,12 +11,14 @@ import structlog
 from seriatim_api.errors import SeriatimError
 from seriatim_api.v1 import broker_pb2
 
-from ..cluster.kinds import BROKER_CLUSTER
+from ..cluster.kinds import BROKER_CLUSTER, CONSUMER_GROUP, TOPIC, Kind
 from ..cluster.kube import Api
-from ..plan.topics import Surroundings
+from ..plan.consumer_groups import GROUP_FINALIZER
+from ..plan.topics import TOPIC_FINALIZER, Surroundings
 from .asking import TopicBrokers
 from .cache import Cache
 from .consumer_group_pass import ConsumerGroupPass
+from .departed import Departed
 from .dispatch import ConsumerGroupsKey, TopicsKey
 from .object_pass import ClusterAccess, ObjectPass
 from .topic_mirror import TopicMirror
@@ -27,6 +29,8 @@ STREAM_PAUSE_S: Final = 0.5
 
 SILENCE_S: Final = 60.0
 """Only then objects are told that no broker answers: a rolling change or a failover takes less."""
+
+_FINALIZERS: Final = {TOPIC.kind: TOPIC_FINALIZER, CONSUMER_GROUP.kind: GROUP_FINALIZER}
 
 _log = structlog.get_logger(__name__)
 
@@ -39,6 +43,8 @@ class TopicsReconciler:
         cache: What the watches told.
         brokers_of: The brokers of a cluster, by namespace and name.
         add: Has a key worked on, after so many seconds.
+        home: The namespace in which the operator itself lives: whoever deletes it takes the operator away first, so
+            nothing there is held by a finalizer.
         clock: Seconds, monotonic.
     """
 
@@ -48,14 +54,25 @@ class TopicsReconciler:
         cache: Cache,
         brokers_of: Callable[[str, str], TopicBrokers],
         add: Callable[[Hashable, float], None],
+        home: str,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._api = api
         self._cache = cache
         self._brokers_of = brokers_of
         self._add = add
+        self._home = home
         self._clock = clock
+        self._departed = Departed()
         self._clusters: dict[tuple[str, str], _ClusterTopics] = {}
+
+    def see_deleted(self, kind: Kind, manifest: dict[str, Any]) -> None:
+        """The watch told that an object was deleted. Where nothing is held, its last words are kept to be followed."""
+        finalizer = _FINALIZERS.get(kind.kind)
+        if finalizer is None or manifest["metadata"]["namespace"] != self._home:
+            return
+        if (manifest.get("spec") or {}).get("deletionPolicy") == "Delete":
+            self._departed.add(manifest, finalizer)
 
     async def reconcile(self, key: TopicsKey | ConsumerGroupsKey) -> float | None:
         """One pass over one cluster's objects of one kind; returns after how many seconds to come again.
@@ -65,7 +82,8 @@ class TopicsReconciler:
         """
         place = (key.namespace, key.name)
         if place not in self._clusters:
-            access = ClusterAccess(self._api, self._cache, *place, self._brokers_of(*place), self._clock)
+            brokers, holds = self._brokers_of(*place), key.namespace != self._home
+            access = ClusterAccess(self._api, self._cache, *place, brokers, self._clock, self._departed, holds)
             self._clusters[place] = _ClusterTopics(access, self._add)
         cluster = self._clusters[place]
         cluster.scan()
