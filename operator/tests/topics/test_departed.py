@@ -9,9 +9,10 @@ import pytest
 from seriatim_api.errors import BadRequestError
 from seriatim_api.v1 import broker_pb2
 from seriatim_operator.cluster.kinds import CONSUMER_GROUP, TOPIC
-from seriatim_operator.plan.consumer_groups import GROUP_FINALIZER
-from seriatim_operator.plan.topics import TOPIC_FINALIZER
+from seriatim_operator.plan.consumer_groups import GROUP_FINALIZER, NO_GROUP, GroupView, plan_consumer_groups
+from seriatim_operator.plan.topics import TOPIC_FINALIZER, HoldObject, Surroundings
 from seriatim_operator.reconcile import departed
+from seriatim_operator.spec import ConsumerGroup
 
 from ..spec.objects import good
 from .world import World
@@ -285,6 +286,7 @@ async def test_what_cannot_be_read_is_left_alone(home: World) -> None:
     home.reconciler.see_deleted(TOPIC, last)
     await home.settle()
     assert "events" in home.brokers.topics
+    assert last not in home.reconciler._departed
     home.topic()
     await home.settle()
     assert home.reasons()["Ready"] == ("True", "Accepting"), "and stands in nobody's way"
@@ -323,6 +325,15 @@ async def test_a_group_goes_with_its_object(home: World) -> None:
     await home.settle()
     assert home.brokers.groups == {}
     assert home.brokers.calls[-1] == "delete group events billing"
+
+
+@pytest.mark.parametrize("view", [None, NO_GROUP, GroupView(is_placed=True)])
+@pytest.mark.parametrize("surroundings", Surroundings)
+def test_no_group_is_ever_held(view: GroupView | None, surroundings: Surroundings) -> None:
+    manifest = good("ConsumerGroup")
+    manifest["spec"]["deletionPolicy"] = "Delete"
+    (plan,) = plan_consumer_groups([ConsumerGroup.from_manifest(manifest)], view, surroundings, holds=False)
+    assert not any(isinstance(step, HoldObject) for step in plan.steps)
 
 
 async def test_a_group_that_was_held_is_let_go(home: World) -> None:
@@ -369,5 +380,5 @@ async def test_a_group_whose_object_is_there_after_all_stays(home: World) -> Non
     last = copy.deepcopy(home.api.objects["ConsumerGroup", "default", "billing"])
     home.reconciler.see_deleted(CONSUMER_GROUP, last)
     await home.settle(60)
-    assert ("events", "billing") in home.brokers.groups
+    assert "delete group events billing" not in home.brokers.calls
     assert home.the_group().status.is_true("Ready")
