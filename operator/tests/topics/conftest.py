@@ -7,7 +7,13 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 from seriatim_operator.reconcile import topics
-from seriatim_operator.status.reasons import CONSUMER_GROUP, CONSUMER_GROUP_EVENTS, TOPIC, TOPIC_EVENTS
+from seriatim_operator.status.reasons import (
+    CLUSTER_TOPIC_EVENTS,
+    CONSUMER_GROUP,
+    CONSUMER_GROUP_EVENTS,
+    TOPIC,
+    TOPIC_EVENTS,
+)
 
 from .world import World
 
@@ -31,7 +37,7 @@ async def _running(world: World, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
     yield world
     await world.reconciler.close()
     # Whatever a test brought about, its words are of the closed lists.
-    assert set(world.told()) <= TOPIC_EVENTS.keys() | CONSUMER_GROUP_EVENTS.keys()
+    assert set(world.told()) <= TOPIC_EVENTS.keys() | CONSUMER_GROUP_EVENTS.keys() | CLUSTER_TOPIC_EVENTS.keys()
     for status in (manifest for _, manifest in world.api.status_writes):
         for condition in status["conditions"]:
             tables = [table[condition["type"]] for table in (TOPIC, CONSUMER_GROUP) if condition["type"] in table]

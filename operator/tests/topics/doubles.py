@@ -35,6 +35,8 @@ class MemoryBrokers:
         self.calls: list[str] = []
         self.refusal: SeriatimError | None = None
         self.are_silent = False
+        self.watches = 0  # begun
+        self.watchers = 0  # there now
         self.describes = asyncio.Event()  # cleared: who asks for a group waits
         self.describes.set()
         self._ids = itertools.count(1)
@@ -80,9 +82,14 @@ class MemoryBrokers:
             raise UnavailableError("nobody answers")
         queue: asyncio.Queue[broker_pb2.WatchTopicsResponse | None] = asyncio.Queue()
         self._watchers.append(queue)
-        yield broker_pb2.WatchTopicsResponse(changed=list(self.topics.values()), is_whole=True)
-        while (response := await queue.get()) is not None:
-            yield response
+        self.watches += 1
+        self.watchers += 1
+        try:
+            yield broker_pb2.WatchTopicsResponse(changed=list(self.topics.values()), is_whole=True)
+            while (response := await queue.get()) is not None:
+                yield response
+        finally:
+            self.watchers -= 1
         raise UnavailableError("the broker ended the watch")
 
     async def create_consumer_group(self, topic: str, group: str, start: broker_pb2.StartPosition.ValueType) -> bool:
@@ -196,6 +203,7 @@ class MemoryApi:
     objects: dict[tuple[str, str, str], Manifest] = field(default_factory=dict)
     status_writes: list[tuple[str, Manifest]] = field(default_factory=list)
     events: list[tuple[str, str, str]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
     failures: list[KubeError] = field(default_factory=list)
     versions: Any = field(default_factory=lambda: itertools.count(1))
     on_deleted: Callable[[Kind, Manifest], None] = lambda _kind, _manifest: None
@@ -267,6 +275,7 @@ class MemoryApi:
 
     async def event(self, about: Manifest, type_: str, reason: str, note: str, related: Manifest | None = None) -> None:
         self.events.append((about["metadata"]["name"], type_, reason))
+        self.notes.append(note)
 
     def _fail(self) -> None:
         if self.failures:

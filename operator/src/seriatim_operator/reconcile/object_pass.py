@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Set
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -83,6 +83,10 @@ class ObjectPass(ABC, Generic[_Claim, _Item]):
 
     def __len__(self) -> int:
         return len(self._claims)
+
+    def claimed(self) -> Set[_Claim]:
+        """All that any object claims."""
+        return self._claims.claimed()
 
     @staticmethod
     @abstractmethod

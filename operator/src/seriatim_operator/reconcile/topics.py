@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import defaultdict
 from collections.abc import Callable, Hashable
 from typing import Any, Final
 
@@ -23,6 +24,7 @@ from .dispatch import ConsumerGroupsKey, TopicsKey
 from .object_pass import ClusterAccess, ObjectPass
 from .topic_mirror import TopicMirror
 from .topic_pass import TopicPass
+from .unclaimed import Unclaimed
 
 STREAM_PAUSE_S: Final = 0.5
 """Between two attempts at the stream: another broker answers, or none does."""
@@ -37,6 +39,8 @@ _log = structlog.get_logger(__name__)
 
 class TopicsReconciler:
     """Passes over Topics and ConsumerGroups; keeps a stream open to the brokers of each cluster that has any.
+
+    The brokers of a cluster that has none are listened to once, until they have told all their topics: one may be left.
 
     Args:
         api: Writes to objects.
@@ -64,14 +68,20 @@ class TopicsReconciler:
         self._home = home
         self._clock = clock
         self._departed = Departed()
+        self._unclaimed: defaultdict[tuple[str, str], Unclaimed] = defaultdict(Unclaimed)
         self._clusters: dict[tuple[str, str], _ClusterTopics] = {}
 
     def see_deleted(self, kind: Kind, manifest: dict[str, Any]) -> None:
         """The watch told that an object was deleted. Where nothing is held, its last words are kept to be followed."""
         finalizer = _FINALIZERS.get(kind.kind)
-        if finalizer is None or manifest["metadata"]["namespace"] != self._home:
+        if finalizer is None:
             return
-        if (manifest.get("spec") or {}).get("deletionPolicy") == "Delete":
+        namespace, spec = manifest["metadata"]["namespace"], manifest.get("spec") or {}
+        if spec.get("deletionPolicy") != "Delete":
+            incarnation = (manifest.get("status") or {}).get("incarnation")
+            if incarnation:
+                self._unclaimed[namespace, str(spec.get("cluster"))].let_go(incarnation)
+        elif namespace == self._home:
             self._departed.add(manifest, finalizer)
 
     async def reconcile(self, key: TopicsKey | ConsumerGroupsKey) -> float | None:
@@ -88,13 +98,23 @@ class TopicsReconciler:
         cluster = self._clusters[place]
         cluster.scan()
         manifest = self._cache.get(BROKER_CLUSTER.kind, *place)
-        if not cluster.has_objects:
-            if self._clusters.get(place) is cluster:
-                del self._clusters[place]
-            await cluster.close()
+        unclaimed = self._unclaimed[place]
+        surroundings = cluster.surroundings_of(manifest)
+        if manifest is not None and surroundings is Surroundings.HERE:
+            await cluster.tell_unclaimed(unclaimed, manifest)
+        if not cluster.has_objects and (unclaimed.is_surveyed or surroundings is Surroundings.GONE):
+            await self._leave(place, cluster, is_gone=manifest is None)
             return None
         await cluster.tend_stream(is_wanted=manifest is not None)
-        return await cluster.part(key).work(cluster.surroundings_of(manifest))
+        return await cluster.part(key).work(cluster.surroundings_of(manifest)) if cluster.has_objects else None
+
+    async def _leave(self, place: tuple[str, str], cluster: _ClusterTopics, *, is_gone: bool) -> None:
+        """Nothing is to be done about the topics of a cluster until it has objects again."""
+        if self._clusters.get(place) is cluster:
+            del self._clusters[place]
+        if is_gone:
+            self._unclaimed.pop(place, None)
+        await cluster.close()
 
     async def close(self) -> None:
         """End all streams."""
@@ -135,6 +155,7 @@ class _ClusterTopics:
 
     def __init__(self, at: ClusterAccess, add: Callable[[Hashable, float], None]) -> None:
         self._keys = (TopicsKey(at.namespace, at.cluster), ConsumerGroupsKey(at.namespace, at.cluster))
+        self._api = at.api
         self._brokers = at.brokers
         self._add = add
         self._mirror = TopicMirror()
@@ -142,6 +163,10 @@ class _ClusterTopics:
         self._groups = ConsumerGroupPass(at)
         self._parts = {self._keys[0]: _Part(self._topics, at.clock), self._keys[1]: _Part(self._groups, at.clock)}
         self._stream: asyncio.Task[None] | None = None
+
+    async def tell_unclaimed(self, unclaimed: Unclaimed, manifest: dict[str, Any]) -> None:
+        """Say which topics are nobody's; `manifest` is the cluster's own."""
+        await unclaimed.tell(self._api, manifest, self._mirror.topics, self._topics.claimed())
 
     @property
     def has_objects(self) -> bool:

@@ -145,6 +145,11 @@ TOPIC_EVENTS: Final = {
 }
 """Reasons of the Events on a Topic."""
 
+CLUSTER_TOPIC_EVENTS: Final = {
+    "TopicUnclaimed": "topics that an operator made for an object are there, and no object stands for them any more",
+}
+"""Reasons of the Events on a BrokerCluster that speak of its topics."""
+
 CONSUMER_GROUP_EVENTS: Final = {
     "GroupCreated": "the group got its place",
     "GroupRecreated": "the group was deleted behind the operator, and got a new place",
