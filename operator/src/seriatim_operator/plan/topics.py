@@ -19,7 +19,9 @@ from .actions import Action
 from .claims import first_claimant, succeeds
 
 TOPIC_FINALIZER: Final = "seriatim.dev/topic"
-"""On a Topic with `deletionPolicy: Delete` only, so that others never hold up the deletion of a namespace."""
+"""On a Topic with `deletionPolicy: Delete` only, so that others never hold up the deletion of a namespace.
+
+And never where the operator itself lives: whoever deletes that namespace takes the operator away first."""
 
 _INCARNATIONS: Final = uuid.UUID("6f1d3f0a-8a53-4d6e-9c0b-6f6f3f1f2a10")
 """Where the incarnations that we make are named."""

@@ -3,7 +3,8 @@
 A cluster without an operator goes on, but nothing replaces what it loses; a cluster whose etcd goes with the release
 cannot even switch. So clusters stand in the way of an uninstall unless somebody insists. Finalizers, by contrast, are
 taken off: an object that asks the operator for leave to go could not be deleted any more, nor could its namespace.
-Without its finalizer a Topic that is deleted leaves the topic in the brokers as it is.
+Without its finalizer a Topic that is deleted leaves the topic in the brokers as it is. (In the operator's own namespace
+there are none: nothing is held there.)
 """
 
 from __future__ import annotations
