@@ -200,6 +200,8 @@ def build(image: str, engine: engines.Engine, options: argparse.Namespace, sourc
         archive = output / f"{image}.tar"
         engine.save(tag, archive)
         size = f"{archive.stat().st_size / 1e6:.0f} MB"
+        if options.archive_only:
+            engine.remove(tag)
     return f"{tag:34} {size:>8} {components:>5} {built_s:>6.1f} s {time.monotonic() - began:>6.1f} s"
 
 
@@ -218,7 +220,13 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--no-archive", dest="archive", action="store_false", help="leave the images in the engine's store only"
     )
+    parser.add_argument(
+        "--archive-only", action="store_true",
+        help="leave them as archives only: who builds often under new tags would fill the engine's store",
+    )  # fmt: skip
     options = parser.parse_args(arguments)
+    if options.archive_only and not options.archive:
+        parser.error("--archive-only and --no-archive together leave nothing")
     options.images = options.images or list(PACKAGES)
     for image in options.images:
         if image not in (*PACKAGES, "etcd"):

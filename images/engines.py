@@ -61,6 +61,10 @@ class Engine:
             self._run([self.name, "save", "--output", str(partial), tag])  # an OCI layout too, since docker 25
         partial.rename(archive)
 
+    def remove(self, tag: str) -> None:
+        """Take the image out of the engine's store."""
+        self._run([self.name, "rmi", "--force", tag])
+
     def _run(self, command: Sequence[str]) -> str:
         done = subprocess.run(
             command, check=False, capture_output=True, text=True, env={**os.environ, **self.environment}

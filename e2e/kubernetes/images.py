@@ -89,7 +89,7 @@ def _build(names: Sequence[str], tag: str, options: Sequence[str]) -> None:
     base_image.ensure_base_image(cache_directory())
     argv: list[str | Path] = [
         sys.executable, "-m", "images.build", *names,
-        f"--base-image={BASE_IMAGE}", f"--tag={tag}", f"--output={OUTPUT / tag}", *options,
+        f"--base-image={BASE_IMAGE}", f"--tag={tag}", f"--output={OUTPUT / tag}", "--archive-only", *options,
     ]  # fmt: skip
     run(argv, cwd=ROOT, timeout_s=BUILD_S)
 
