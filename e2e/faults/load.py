@@ -156,6 +156,8 @@ class Load:
         self._ended_counts = Counts()  # of producer processes that were killed
         self._producer_counts: dict[str, int] = {}
         self._acked_in: Counter[tuple[int, int]] = Counter()  # by partition and segment
+        self._newest: dict[int, tuple[float, int]] = {}  # of each partition, the last acknowledgement and its segment
+        self._hand_overs: list[tuple[float, float]] = []  # when a segment was taken up, and for how long none took
         self._delivered: dict[str, int] = {}
         self._delivered_before: dict[str, int] = {}
         self._changed = asyncio.Condition()
@@ -349,6 +351,13 @@ class Load:
         assert found is not None
         return found
 
+    def hand_over_s(self, since: float) -> float:
+        """The longest of the gaps since then in which a partition went from one segment to the next; 0 if none did.
+
+        Other gaps of a run in which processes start on few processors are those of whoever did not get one.
+        """
+        return max((gap_s for at, gap_s in self._hand_overs if at >= since), default=0.0)
+
     async def told_of(self, gaps: Set[tuple[str, int, int]]) -> None:
         """Wait until readers were told of these gaps: group, partition, segment.
 
@@ -371,6 +380,10 @@ class Load:
             for partition, at, segment in line["acks"]:
                 self.acks.add(partition, at)
                 self._acked_in[partition, segment] += 1
+                before = self._newest.get(partition)
+                self._newest[partition] = (at, segment)
+                if before is not None and before[1] != segment:
+                    self._hand_overs.append((at, at - before[0]))
             self._producer_counts = {name: line[name] for name in ("ok", "failed", "unknown")}
             self.clock_shifts_ms.append(line["clock_shift_ms"])
         elif role == "reader" and line["k"] == "read":

@@ -23,7 +23,7 @@ async def wait_ready(place: Place) -> None:
     """
 
     async def ready() -> bool:
-        found = await members(place)
+        found = [pod for pod in await members(place) if not pod["metadata"].get("deletionTimestamp")]
         return len(found) == 3 and all(is_true(pod, "Ready", current=False) for pod in found)
 
     await place.wait_until("etcd's members are ready", ready, READY_S)

@@ -141,6 +141,10 @@ class Traffic:
         await self.load.goes_on(200)
         return await self.load.gap_s(self._struck_at)
 
+    def hand_over_s(self) -> float:
+        """The longest hand-over since the last blow: see `Load.hand_over_s`. Ask for the gap first."""
+        return self.load.hand_over_s(self._struck_at)
+
     async def has_two_copies(self, deadline_s: float = TWO_COPIES_S) -> float:
         """Wait until all of the topic has two copies, as the brokers know and as the Topic says; for how many seconds.
 

@@ -31,6 +31,7 @@ async def settings_rolled(stage: Stage) -> None:
             await stage.wait_healthy(ROLL_S)
             stage.figure("rolled after", time.monotonic() - began)
             stage.figure("gap", await traffic.gap_s(), limit=ROLL_GAP_LIMIT_S)
+            stage.figure("longest hand-over", traffic.hand_over_s(), limit=ROLL_GAP_LIMIT_S)
         names = {pod["metadata"]["name"] for pod in await stage.pods()}
         if names != set(before):
             stage.problem(f"disks changed: {sorted(before)}, then {sorted(names)}")
@@ -68,6 +69,7 @@ async def image_rolled(stage: Stage) -> None:
             await stage.wait_healthy(ROLL_S)
             stage.figure("rolled after", time.monotonic() - began)
             stage.figure("gap", await traffic.gap_s(), limit=ROLL_GAP_LIMIT_S)
+            stage.figure("longest hand-over", traffic.hand_over_s(), limit=ROLL_GAP_LIMIT_S)
         async with traffic.struck("roll image back", "all"):
             await _use_image(stage, None)
             await stage.wait_until("every member runs the former", lambda: _all_run(stage, image), ROLL_S)

@@ -1,0 +1,45 @@
+"""What a load makes of its producer's lines."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from e2e.faults.load import Clients, Load
+from e2e.faults.schedule import Workload
+
+
+@pytest.fixture
+async def load(tmp_path: Path) -> Load:
+    maker: Any = None  # it makes no topic here
+    return Load(Clients(tmp_path / "log"), maker, ("nowhere:1",), 1, Workload("test", partitions=2), tmp_path)
+
+
+def told(load: Load, *acks: tuple[int, float, int]) -> None:
+    """The producer tells acknowledgements: partition, when, segment."""
+    load._take("producer", {"k": "progress", "case": 1, "acks": acks, "clock_shift_ms": 0, "ok": 0, "failed": 0,
+                            "unknown": 0})  # fmt: skip
+
+
+async def test_a_hand_over_is_the_gap_between_segments(load: Load) -> None:
+    told(load, (0, 1.0, 1), (1, 1.0, 1), (0, 3.0, 1), (0, 3.5, 2), (1, 4.0, 1))
+    assert load.hand_over_s(0.0) == 0.5, "the pause of two seconds was in one segment"
+    told(load, (1, 4.25, 2))
+    assert load.hand_over_s(4.0) == 0.25
+    assert load.hand_over_s(5.0) == 0.0
+
+
+async def test_a_gap_waits_for_what_the_producer_has_not_told_yet(load: Load) -> None:
+    now = time.monotonic()
+    told(load, (0, now - 3.0, 1), (1, now - 3.0, 1))
+    asked = asyncio.create_task(load.gap_s(now - 3.5))
+    await asyncio.sleep(0)
+    told(load, (0, now - 2.0, 1), (1, now - 2.9, 1), (0, now + 60.0, 1))
+    await asyncio.sleep(0)
+    assert not asked.done(), "partition 1 has not been told of since"
+    told(load, (1, now - 1.9, 1), (0, now + 60.5, 1), (1, now + 60.0, 1))
+    assert await asked == pytest.approx(61.9 + 0.1, abs=0.2)
