@@ -40,16 +40,19 @@ def ensure_previous(cluster: Cluster, say: Callable[[str], None]) -> Images | No
     Raises:
         ClusterError: They cannot be built or loaded.
     """
-    return ensure(cluster, say, PREVIOUS) if succeeds(["git", "-C", ROOT, "rev-parse", "--verify", PREVIOUS]) else None
+    if not succeeds(["git", "-C", ROOT, "rev-parse", "--verify", PREVIOUS]):
+        return None
+    return ensure(cluster, say, PREVIOUS, kept_as="e2e-previous")
 
 
-def ensure(cluster: Cluster, say: Callable[[str], None], revision: str = "") -> Images:
+def ensure(cluster: Cluster, say: Callable[[str], None], revision: str = "", kept_as: str = "e2e") -> Images:
     """Have them on all nodes.
 
     Args:
         cluster: Whose nodes.
         say: Told what takes long.
         revision: A commit whose sources are built; empty: those of the working tree.
+        kept_as: Begins the names under which the nodes keep the archives: what a node that is new is given.
 
     Raises:
         ClusterError: They cannot be built or loaded.
@@ -64,7 +67,7 @@ def ensure(cluster: Cluster, say: Callable[[str], None], revision: str = "") -> 
     if not archives[-1].exists():
         _build(("etcd",), ETCD_TAG, [])
     for archive in archives:
-        named = archive.with_name(f"e2e-{archive.name}")
+        named = archive.with_name(f"{kept_as}-{archive.name}")
         if not named.exists():
             named.hardlink_to(archive)  # the nodes keep archives by name, and others load theirs
         cluster.load_image(named)
