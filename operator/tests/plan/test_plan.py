@@ -396,6 +396,20 @@ def test_settings_that_become_bad_call_a_rolling_change_off() -> None:
     assert not deleted(world, DeletePod)
 
 
+def test_a_member_that_recovers_before_its_restart_keeps_its_turn() -> None:
+    world = started(nodes=5)
+    world.edit(image="seriatim.dev/broker:1")
+    world.lose_node("node3")
+    while world.cluster.status.operation is None:
+        world.a_pass()
+    operation = world.cluster.status.operation
+    assert world.pods[operation.object].node == "node3", "the broken one comes first"
+    world.nodes["node3"] = replace(world.nodes["node3"], is_ready=True)
+    world.settle()
+    world.run()
+    assert world.cluster.status.is_true("Stable"), world.cluster.status
+
+
 def test_disks_that_an_earlier_cluster_object_left_are_taken_back() -> None:
     world = started()
     members = {name: m.incarnation for name, m in world.members.items()}

@@ -42,13 +42,26 @@ def roll(observed: Observed, make: ClusterChildren, plan: Plan) -> None:
         if observed.cluster.metadata.annotations.get(ANNOTATION_APPROVE) != wanted:
             plan.blocked_by.append(f"approval: annotate with {ANNOTATION_APPROVE}={wanted} to restart {names}")
             return
-    broker, pod = stale[0]
+    broker, pod = _next(observed, stale)
     obstacle = _barrier(observed, pod)
     if obstacle:
         plan.blocked_by.append(f"{broker.name} is not restarted: {obstacle}")
         plan.look_again(LOOK_S)
         return
     _restart(observed, plan, broker, pod)
+
+
+def _next(observed: Observed, stale: list[tuple[Broker, PodView]]) -> tuple[Broker, PodView]:
+    """Whose turn it is: the member that has the operation, if one has it.
+
+    1  a member is broken, so it comes first, and is given the operation
+    2  it recovers before its pod is deleted, and others come first by the order
+    3  without this rule they wait for the operation, and it for its turn, until the operation expires
+    """
+    operation = observed.cluster.status.operation
+    if operation is not None and operation.kind == OPERATION:
+        return next((item for item in stale if item[0].name == operation.object), stale[0])
+    return stale[0]
 
 
 def _restart(observed: Observed, plan: Plan, broker: Broker, pod: PodView) -> None:
