@@ -417,3 +417,22 @@ def test_who_asks_again_for_a_table_waits_once() -> None:
     for _ in range(5):
         bench.hear(M10, msg.TableRequest(P, 1))
     assert [wait.member for wait in bench.part.table_waits] == [M10]
+
+
+def test_a_question_for_a_table_leads_to_one_question_at_the_most() -> None:
+    """Servers that stand behind each other in turn asked each other anew for all who waited: without end."""
+    from .support import M11, M20, M21, Bench, sealed_chain
+
+    chain = first_chain((M10, M11))
+    for members in ((M00, M01), (M10, M11), (M00, M01), (M20, M21)):  # segments 2 and 4 are served here, 1 and 3 there
+        chain = sealed_chain(chain, 0, 0, members, incomplete=True)
+    bench = Bench(M00)
+    for member in (M10, M20):
+        bench.link(member)
+    bench.read_chain(chain)
+    bench.clear()
+    bench.hear(M20, msg.TableRequest(P, 4))
+    assert [request.segment_no for request in bench.sent(msg.TableRequest, M10)] == [3]
+    bench.clear()
+    bench.hear(M10, msg.TableRequest(P, 2))
+    assert [request.segment_no for request in bench.sent(msg.TableRequest, M10)] == [1], "and not again for segment 3"

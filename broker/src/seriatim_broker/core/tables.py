@@ -77,11 +77,16 @@ def want_before(outbox: Outbox, partition: Partition, no: int) -> Table | None:
 
 
 def on_request(outbox: Outbox, partition: Partition, sender: MemberId, message: TableRequest) -> None:
-    """Answer now, or when what lies before is known."""
+    """Answer now, or when what lies before is known.
+
+    One question leads to one further question at the most, about a segment before: asked on behalf of all who wait
+    here, two servers that stand behind each other in turn would ask each other without end.
+    """
     wait = TableWait(message.segment_no, sender)
-    # Once each: whoever waits here may make this member ask another one, and questions would multiply on the way.
     partition.table_waits = (*(known for known in partition.table_waits if known != wait), wait)
-    _answer(outbox, partition, ask=True)
+    if table_after(partition, wait.segment_no) is None:
+        want_before(outbox, partition, wait.segment_no)
+    _answer(outbox, partition, ask=False)
 
 
 def on_answer(outbox: Outbox, partition: Partition, message: TableAnswer) -> None:
