@@ -129,11 +129,12 @@ class Processes:
 
 def is_alive(record: Record) -> bool:
     """Whether that very process runs (one that only waits to be reaped does not)."""
-    for child in _children:
-        child.poll()  # a dead child of ours is a zombie until we look
     fields = _stat(record.pid)
-    same = fields is not None and int(fields[19]) == record.started_ticks and record.boot == _boot_id()
-    return same and fields is not None and fields[0] not in "ZX"
+    if fields is not None and fields[0] in "ZX":
+        for child in _children:
+            child.poll()  # a dead child of ours is a zombie until we look
+        return False
+    return fields is not None and int(fields[19]) == record.started_ticks and record.boot == _boot_id()
 
 
 def _signal(record: Record, number: signal.Signals) -> None:
