@@ -227,7 +227,8 @@ class RoutingServicer:
 
     def ResolveProducer(self, request, context):
         """Where to append. With `failed_segment` set it is a complaint: the caller cannot get that segment's master to answer.
-        The broker looks into it and answers when the chain has moved on, or at the deadline with what it knows.
+        The broker looks into it and answers when the chain has moved on, or at the deadline with what it knows; at once,
+        with the same route, if the partition was moved so often lately that the complaint does not count yet.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

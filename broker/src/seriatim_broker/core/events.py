@@ -216,6 +216,7 @@ class Append:
 class ResolveProducer:
     """Where to append? With `failed_segment`, a complaint: answered when the chain is past it, or at the deadline.
 
+    One that does not count yet is answered at once, with the same master (`routes.complain`).
     With `silent_segment`, a suspicion: answered at once, and its master is probed.
     """
 
