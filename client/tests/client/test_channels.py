@@ -97,6 +97,20 @@ async def test_a_connection_that_stands_is_kept(monkeypatch: pytest.MonkeyPatch)
     await standing.stop(None)
 
 
+async def test_giving_up_a_connection_leaves_the_one_that_took_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SLOW_S", -1.0)
+    channels = Channels()
+    former = channels.get("127.0.0.1:1", "append")
+    following = channels.get("127.0.0.1:1", "append")
+    assert following is not former
+    monkeypatch.setattr(module, "SLOW_S", 60.0)
+    channels.drop("127.0.0.1:1", "append", former)
+    assert channels.get("127.0.0.1:1", "append") is following
+    channels.drop("127.0.0.1:1", "append", following)
+    assert channels.get("127.0.0.1:1", "append") is not following
+    await channels.close()
+
+
 async def test_of_many_warm_connections_those_named_longest_ago_make_room() -> None:
     channels = Channels()
     names = [f"127.0.0.1:{port}" for port in range(1, module.WARM_MAX + 2)]

@@ -138,7 +138,8 @@ class AppendLink:
     async def run(self) -> None:
         """Open the stream and serve it until it ends; tells the users of both."""
         reason: SeriatimError = UnavailableError(f"the stream to {self.address} was given up")
-        call = self._links.channels.get(self.address, "append").stream_stream(_PATH)()
+        channel = self._links.channels.get(self.address, "append")
+        call = channel.stream_stream(_PATH)()
         try:
             await self._open(call)
             await self._serve(call)
@@ -147,7 +148,7 @@ class AppendLink:
             reason = from_status(exc.code(), exc.details(), exc.trailing_metadata())
         except (TimeoutError, DecodeError, asyncio.InvalidStateError) as exc:
             reason = UnavailableError(f"{self.address}: {exc or 'no answer in time'}")
-            self._links.channels.drop(self.address, "append")
+            self._links.channels.drop(self.address, "append", channel)
         except SeriatimError as exc:
             reason = exc
         finally:

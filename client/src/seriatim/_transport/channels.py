@@ -27,7 +27,7 @@ MESSAGE_SIZE_BYTES_MAX: Final = 32 << 20
 """The brokers' own limit for one gRPC message."""
 
 RETIRED_GRACE_S: Final = 7 * 86_400.0
-"""How long what began under older certificates may go on over its connection; streams live as long as their users."""
+"""How long what began over a channel that was given up may go on there; streams live as long as their users."""
 
 WARM_MAX: Final = 16
 """Connections that are kept warm to brokers that may take over next; the one that was named longest ago makes room."""
@@ -148,10 +148,11 @@ class Channels:
         """Why a connection failed, for people, from gRPC's words; and whether TLS is the cause."""
         return explain(details, self._certificates)
 
-    def drop(self, address: str, purpose: Purpose) -> None:
-        """Give up a connection that has gone silent; the next `get` makes another."""
-        channel = self._channels.pop((address, purpose), None)
-        if channel is not None:
+    def drop(self, address: str, purpose: Purpose, channel: Any) -> None:
+        """Give up a connection that has gone silent; the next `get` makes another. One that took its place stays."""
+        is_in_use = self._channels.get((address, purpose)) is channel
+        if is_in_use:
+            del self._channels[address, purpose]
             self._opened_at.pop(channel, None)
             self._close_later(address, channel.close(None))
 

@@ -58,6 +58,7 @@ class ConsumeLink:
         self._is_over = False
         self.heard_at = asyncio.get_running_loop().time()
         self._channels = channels
+        self._channel: Any = None  # once it runs
         self._listener = listener
         self._hello = broker_pb2.ConsumerHello(protocol=PROTOCOL, client=client_name, credit_bytes=credit_bytes)
         self._credit = CreditAccount(credit_bytes)
@@ -94,12 +95,13 @@ class ConsumeLink:
 
     def give_up(self) -> None:
         """The broker behind it is no longer trusted to be there: end it, and its connection."""
-        self._channels.drop(self.address, "consume")
+        if self._channel is not None:
+            self._channels.drop(self.address, "consume", self._channel)
 
     async def _run(self) -> None:
         reason: SeriatimError = UnavailableError(f"the stream to {self.address} was given up")
         # An aio stream reports nothing before the first message, so it is up when the connection is.
-        channel = self._channels.get(self.address, "consume")
+        channel = self._channel = self._channels.get(self.address, "consume")
         call = None
         try:
             async with asyncio.timeout(OPEN_DEADLINE_S):
@@ -114,7 +116,7 @@ class ConsumeLink:
             reason = from_status(exc.code(), exc.details(), exc.trailing_metadata())
         except (TimeoutError, DecodeError, FrameError, asyncio.InvalidStateError) as exc:
             reason = UnavailableError(f"{self.address}: {exc or 'no answer in time'}")
-            self._channels.drop(self.address, "consume")
+            self._channels.drop(self.address, "consume", channel)
         except SeriatimError as exc:
             reason = exc
         finally:
