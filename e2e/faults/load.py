@@ -156,7 +156,7 @@ class Load:
         self._ended_counts = Counts()  # of producer processes that were killed
         self._producer_counts: dict[str, int] = {}
         self._acked_in: Counter[tuple[int, int]] = Counter()  # by partition and segment
-        self._newest: dict[int, tuple[float, int]] = {}  # of each partition, the last acknowledgement and its segment
+        self._segments: dict[int, int] = {}  # of each partition, that of its last acknowledgement
         self._hand_overs: list[tuple[float, float]] = []  # when a segment was taken up, and for how long none took
         self._delivered: dict[str, int] = {}
         self._delivered_before: dict[str, int] = {}
@@ -378,12 +378,11 @@ class Load:
             return
         if role == "producer" and line["k"] == "progress":
             for partition, at, segment in line["acks"]:
+                if self._segments.get(partition, segment) != segment:
+                    self._hand_overs.append((at, at - self.acks.last(partition)))
+                self._segments[partition] = segment
                 self.acks.add(partition, at)
                 self._acked_in[partition, segment] += 1
-                before = self._newest.get(partition)
-                self._newest[partition] = (at, segment)
-                if before is not None and before[1] != segment:
-                    self._hand_overs.append((at, at - before[0]))
             self._producer_counts = {name: line[name] for name in ("ok", "failed", "unknown")}
             self.clock_shifts_ms.append(line["clock_shift_ms"])
         elif role == "reader" and line["k"] == "read":
