@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from seriatim_operator import handlers
 from seriatim_operator.cluster.connection import connect
+from seriatim_operator.cluster.kinds import Kind
 from seriatim_operator.cluster.kube import Kube
 from seriatim_operator.handlers import Operator
 from seriatim_operator.settings import OperatorSettings
@@ -38,11 +39,23 @@ def home(api_server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> ApiServer:
     return api_server
 
 
+class _Watched(Operator):
+    """Remembers of which kinds the watches told: what happens before a watch has begun is told by none."""
+
+    def __init__(self, settings: OperatorSettings, take_signals: Callable[[], None]) -> None:
+        super().__init__(settings, take_signals)
+        self.told: set[str] = set()
+
+    def _take_event(self, kind: Kind, event_type: str | None, manifest: dict[str, Any]) -> None:
+        self.told.add(kind.kind)
+        super()._take_event(kind, event_type, manifest)
+
+
 @asynccontextmanager
-async def operator(brokers: MemoryBrokers) -> AsyncIterator[Operator]:
+async def operator(brokers: MemoryBrokers) -> AsyncIterator[_Watched]:
     """One that lives there, and leads; its clusters' brokers are in memory."""
     settings = OperatorSettings(namespace=HOME, watch_namespaces=(HOME,), metrics_listen="127.0.0.1:0")
-    made = Operator(settings, lambda: None)
+    made = _Watched(settings, lambda: None)
     made._topics._brokers_of = lambda _namespace, _name: brokers
     stop = asyncio.Event()
     running = asyncio.create_task(made.run(stop))
@@ -79,9 +92,10 @@ def ready(server: ApiServer) -> str:
 
 async def test_what_the_watch_tells_is_followed_and_what_it_missed_is_not(home: ApiServer) -> None:
     brokers = MemoryBrokers()
-    async with operator(brokers):
+    async with operator(brokers) as made:
         await asyncio.to_thread(apply_topic, home)
         await until("the topic is made", lambda: ready(home))
+        await until("the watch of topics has begun", lambda: "Topic" in made.told)
         assert "finalizers" not in home.call("GET", TOPIC).body["metadata"]
         first = ready(home)
         assert home.call("DELETE", TOPIC).complaint == ""
