@@ -8,6 +8,7 @@ from e2e.kubernetes.place import Manifest, Place, is_true
 
 SELECTOR: Final = "app.kubernetes.io/component=etcd"
 READY_S: Final = 180.0
+METRICS_PORT: Final = 2381
 
 
 async def members(place: Place) -> list[Manifest]:
@@ -27,6 +28,20 @@ async def wait_ready(place: Place) -> None:
         return len(found) == 3 and all(is_true(pod, "Ready", current=False) for pod in found)
 
     await place.wait_until("etcd's members are ready", ready, READY_S)
+
+
+async def leader(place: Place) -> Manifest:
+    """The pod of the member that leads.
+
+    Raises:
+        ClusterError: A member does not answer.
+        LookupError: None of them leads.
+    """
+    for pod in await members(place):
+        path = f"/api/v1/namespaces/{place.namespace}/pods/{pod['metadata']['name']}:{METRICS_PORT}/proxy/metrics"
+        if "\netcd_server_is_leader 1\n" in await place.kubectl("get", "--raw", path):
+            return pod
+    raise LookupError("no member of etcd leads")
 
 
 async def replace_lost_member(place: Place, node: str) -> None:

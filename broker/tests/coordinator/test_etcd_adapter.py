@@ -28,7 +28,7 @@ from seriatim_broker.adapters.etcd_channel import EndpointPool
 from seriatim_broker.adapters.etcd_codec import decode_key, encode_key, make_error, prefix_range
 from seriatim_broker.adapters.etcd_watch import ResumedWatch
 from seriatim_broker.embedded import serve, service, watch
-from seriatim_broker.interfaces.coordinator import CoordinatorUnavailableError, Put
+from seriatim_broker.interfaces.coordinator import CoordinatorUnavailableError, Get, GetPrefix, Put
 from structlog.testing import capture_logs
 
 from .harness import free_port, start_child, until
@@ -112,6 +112,9 @@ async def test_only_what_may_happen_twice_is_sent_twice() -> None:
         with pytest.raises(CoordinatorUnavailableError, match="no leader"):
             await call()
     assert failing.counts["TxnRequest"] == failing.counts["LeaseGrantRequest"] == 1
+    with pytest.raises(CoordinatorUnavailableError, match="no leader"):
+        await client.txn((), [Get("a"), GetPrefix("b")])
+    assert failing.counts["TxnRequest"] > 2
     assert failing.counts["RangeRequest"] > 1
     assert failing.counts["LeaseRevokeRequest"] > 1
     await client.close()
@@ -138,7 +141,7 @@ async def test_read_and_watch_leave_an_endpoint_that_fails(tmp_path: Path) -> No
         single = EtcdCoordinator(EtcdConfig((address,), deadline_s=20))
         await single.txn((), [Put("where", address.encode())])
         await single.close()
-    client = EtcdCoordinator(EtcdConfig((first, second), deadline_s=4))
+    client = EtcdCoordinator(EtcdConfig((first, second), deadline_s=60))
 
     loop = asyncio.get_running_loop()
 
@@ -152,10 +155,11 @@ async def test_read_and_watch_leave_an_endpoint_that_fails(tmp_path: Path) -> No
     try:
         await until(first_answers, 10)  # whichever was connected first has answered until now
         frozen.send_signal(signal.SIGSTOP)
-        found = await client.get("where")
-        assert found is not None
-        assert found.value == second.encode()
-        assert (await client.txn((), [Put("b", b"")])).succeeded
+        async with asyncio.timeout(10):  # long before the first one's time is over
+            found = await client.get("where")
+            assert found is not None
+            assert found.value == second.encode()
+            assert (await client.txn((), [Put("b", b"")])).succeeded
     finally:
         frozen.kill()
         await asyncio.to_thread(frozen.wait)

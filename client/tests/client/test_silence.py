@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 from seriatim import Client
 from seriatim._consuming import streams
-from seriatim._transport import silence
+from seriatim._transport import silence, unary
 from seriatim_api import errors
 from seriatim_api.v1 import broker_pb2
 
@@ -131,6 +131,27 @@ async def test_what_comes_over_a_stream_ends_the_silence(monkeypatch: pytest.Mon
                 client._channels.silence.begins([address])
                 await (await producer.send(b"b"))
                 assert not client._channels.silence.is_feared
+
+
+async def test_beside_a_silent_broker_another_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unary, "ATTEMPT_DEADLINE_S", 60.0)
+    async with running(2) as cluster:
+        cluster.create_topic("t")
+        frozen, alive = cluster.brokers
+        is_asked = asyncio.Event()
+
+        async def never(_request: object, _context: object) -> None:
+            is_asked.set()
+            await asyncio.Event().wait()
+
+        frozen.GetTopic = never  # type: ignore[method-assign,assignment]
+        await frozen.stop()
+        await frozen.restart()
+        async with Client.connect([frozen.address, alive.address]) as client, asyncio.timeout(10):
+            question = broker_pb2.GetTopicRequest(topic="t")
+            assert (await client._caller.routing("GetTopic", question, 60.0)).topic.name == "t"
+            assert is_asked.is_set()
+            assert client._caller._order(None, None)[0] == alive.address
 
 
 async def test_what_may_have_been_done_is_not_asked_of_another(mute: str) -> None:

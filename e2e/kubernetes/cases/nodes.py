@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack, suppress
 from typing import Final
 
 from e2e.cluster.errors import ClusterError
+from e2e.kubernetes import coordinator
 from e2e.kubernetes.coordinator import replace_lost_member
 from e2e.kubernetes.place import Manifest, is_true
 from e2e.kubernetes.stage import Stage
@@ -18,6 +19,7 @@ NEW_MEMBER_LIMIT_S: Final = 120.0
 DRAIN_GAP_LIMIT_S: Final = 0.3
 REPLACED_S: Final = 400.0
 DRAIN_S: Final = 180
+LEADER: Final = "etcd's leader"
 REFUSED_DRAIN_S: Final = 20
 """For how long an eviction that must not be let through is tried."""
 
@@ -27,13 +29,23 @@ BROKERS_ONLY: Final = "--pod-selector=app.kubernetes.io/component=broker"
 async def node_lost(stage: Stage) -> None:
     """A node without power: its masters fall silent at one instant, and nobody closes their connections."""
     async with stage.traffic() as traffic:
-        victim = await traffic.master()
-        node = await stage.node_of(victim)
-        stage.note(f"{node} was lost: {', '.join(await _names_on(stage, node))}")
-        async with traffic.struck("lose node", node), stage.machines.down(node):
-            stage.figure("gap", await traffic.gap_s(), limit=NODE_GAP_LIMIT_S)
-        await stage.wait_healthy()
-        stage.figure("two copies again after its return", await traffic.has_two_copies())
+        await _lose(stage, traffic, await stage.node_of(await traffic.master()))
+
+
+async def node_of_leader_lost(stage: Stage) -> None:
+    """With the member of etcd that leads: until another does, no segment can be opened."""
+    async with stage.traffic() as traffic:
+        await _lose(stage, traffic, (await coordinator.leader(stage.place))["spec"]["nodeName"])
+
+
+async def _lose(stage: Stage, traffic: Traffic, node: str) -> None:
+    leading = (await coordinator.leader(stage.place))["spec"]["nodeName"]
+    names = [*sorted(await _names_on(stage, node)), *([LEADER] if leading == node else [])]
+    stage.note(f"{node} was lost: {', '.join(names)}")
+    async with traffic.struck("lose node", node), stage.machines.down(node):
+        stage.figure("gap", await traffic.gap_s(), limit=NODE_GAP_LIMIT_S)
+    await stage.wait_healthy()
+    stage.figure("two copies again after its return", await traffic.has_two_copies())
 
 
 async def node_lost_for_good(stage: Stage) -> None:
@@ -43,7 +55,8 @@ async def node_lost_for_good(stage: Stage) -> None:
         node = await stage.node_of(victim)
         before = {pod["metadata"]["name"] for pod in await stage.pods()}
         lost = {name for name in before if name in await _names_on(stage, node)}
-        stage.note(f"{node} was deleted: {', '.join(await _names_on(stage, node))}")
+        leading = (await coordinator.leader(stage.place))["spec"]["nodeName"]
+        stage.note(f"{node} was deleted: {', '.join([*sorted(lost), *([LEADER] if leading == node else [])])}")
         healing.push_async_callback(replace_lost_member, stage.place, node)
         healing.push_async_callback(stage.machines.start, node)
         async with traffic.struck("lose node for good", node):

@@ -1,9 +1,9 @@
 """The coordinator's adapter: etcd, or the embedded coordinator, which speaks the same protocol.
 
 Built on the generated stubs of `aetcd` over channels of our own, because its client has no TLS, one
-endpoint, no paging and no resumed watch. Reads, keep-alives and revocations are tried again, at other
-endpoints too, until their deadline; transactions and grants are sent once at most. Every gRPC error ends
-here as an error of the catalogue.
+endpoint, no paging and no resumed watch. Reads (transactions of reads alone too), keep-alives and
+revocations are tried again, at other endpoints too, until their deadline; transactions that write and
+grants are sent once at most. Every gRPC error ends here as an error of the catalogue.
 """
 
 from __future__ import annotations
@@ -12,12 +12,15 @@ import asyncio
 import re
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import chain
 from typing import Any, Final
 
 import grpc
 import structlog
 from aetcd.rpc import rpc_pb2
 from seriatim_api.errors import CoordinatorUnavailableError, LeaseNotFoundError
+from seriatim_api.hedging import first_answer
 
 from seriatim_broker.adapters.etcd_channel import Endpoint, EndpointPool, EtcdTls
 from seriatim_broker.adapters.etcd_codec import (
@@ -34,6 +37,8 @@ from seriatim_broker.adapters.etcd_watch import BACKOFF_S_MAX, BACKOFF_S_MIN, Re
 from seriatim_broker.interfaces.coordinator import (
     PAGE_ITEM_COUNT,
     Compare,
+    Get,
+    GetPrefix,
     KeyValue,
     Lease,
     Listing,
@@ -48,6 +53,9 @@ _log = structlog.get_logger(__name__)
 
 _Call = Callable[[Endpoint, float], Any]
 """Makes one attempt at an endpoint with a time-out in seconds; returns an awaitable."""
+
+PATIENCE_S: Final = 0.15
+"""After so long without an answer a read is asked of another member as well: one that died says nothing."""
 
 _VERSIONS_MIN: Final = {(3, 5): 23, (3, 6): 5}
 """Oldest supported patch of each minor version: older ones can renew a lease that was revoked."""
@@ -120,8 +128,10 @@ class EtcdCoordinator:
     ) -> TxnResult:
         """See `Coordinator.txn`."""
         request = encode_txn(compares, then, otherwise)
+        only_reads = all(isinstance(operation, Get | GetPrefix) for operation in (*then, *otherwise))
+        carry_out = self._repeat if only_reads else self._once
         return decode_txn(
-            await self._once("transaction", lambda at, s: at.kv.Txn(request, timeout=s), self._end_s(deadline_s))
+            await carry_out("transaction", lambda at, s: at.kv.Txn(request, timeout=s), self._end_s(deadline_s))
         )
 
     async def grant(self, ttl_s: int, *, deadline_s: float | None = None) -> Lease:
@@ -176,27 +186,28 @@ class EtcdCoordinator:
             raise make_error(error, doing) from error
 
     async def _repeat(self, doing: str, call: _Call, end_s: float) -> Any:
-        """Attempts until one is answered; for calls that may be carried out twice."""
+        """Attempts until one is answered; for calls that may be carried out twice, also at once."""
         loop = asyncio.get_running_loop()
         backoff_s = BACKOFF_S_MIN
         while True:
-            endpoint = await self._ready(end_s)
-            remaining_s = end_s - loop.time()
-            # An endpoint that is frozen must leave time to ask another.
-            timeout_s = remaining_s if self._pool.count == 1 else remaining_s / 2
+            first = await self._ready(end_s)
+            # What a member handed to a leader that has gone is lost: there must be time to ask again.
+            timeout_s = end_s - loop.time() if self._pool.count == 1 else (end_s - loop.time()) / 2
+            endpoints = chain((first,), self._pool.others(first))
+            attempts = (partial(self._attempt, doing, call, endpoint, timeout_s) for endpoint in endpoints)
             try:
-                return await self._attempt(doing, call, endpoint, timeout_s)
+                return await first_answer(attempts, PATIENCE_S, is_passing=_is_transient)
             except grpc.aio.AioRpcError as error:
-                if error.code() not in TRANSIENT_CODES or loop.time() + backoff_s >= end_s:
+                if not _is_transient(error) or loop.time() + backoff_s >= end_s:
                     raise make_error(error, doing) from error
             await asyncio.sleep(backoff_s)
             backoff_s = min(2 * backoff_s, BACKOFF_S_MAX)
 
     async def _attempt(self, doing: str, call: _Call, endpoint: Endpoint, timeout_s: float) -> Any:
         try:
-            return await call(endpoint, max(timeout_s, 0.001))
+            answer = await call(endpoint, max(timeout_s, 0.001))
         except grpc.aio.AioRpcError as error:
-            if error.code() in TRANSIENT_CODES:
+            if _is_transient(error):
                 self._pool.avoid(endpoint)
             raise
         except asyncio.CancelledError as error:
@@ -205,6 +216,8 @@ class EtcdCoordinator:
                 raise
             # Not our caller's doing: the channel was closed under the call.
             raise CoordinatorUnavailableError(f"{doing}: the connection was closed") from error
+        self._pool.prefer(endpoint)
+        return answer
 
     async def _ready(self, end_s: float) -> Endpoint:
         endpoint = await self._pool.ready(end_s)
@@ -241,6 +254,10 @@ def is_supported_version(version: str) -> bool:
     if patch_min is not None:
         return patch >= patch_min
     return (major, minor) > max(_VERSIONS_MIN)
+
+
+def _is_transient(error: BaseException) -> bool:
+    return isinstance(error, grpc.aio.AioRpcError) and error.code() in TRANSIENT_CODES
 
 
 def _range_call(request: Any) -> _Call:

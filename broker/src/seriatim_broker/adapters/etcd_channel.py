@@ -11,6 +11,7 @@ the old ones closed after a grace. What goes over the channels is left to `etcd`
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -35,7 +36,8 @@ _CHANNEL_OPTIONS: Final = (
     ("grpc.min_reconnect_backoff_ms", 1_000),
     # etcd sends clients away that ping more often than every 5 s.
     ("grpc.keepalive_time_ms", 6_000),
-    ("grpc.keepalive_timeout_ms", 2_000),
+    # Also for how long what was sent may stay unconfirmed before the connection counts as broken (TCP_USER_TIMEOUT).
+    ("grpc.keepalive_timeout_ms", 1_000),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.max_receive_message_length", -1),
     ("grpc.enable_retries", 0),
@@ -114,6 +116,17 @@ class EndpointPool:
                     return endpoint
                 states.append((endpoint, state))
             await self._wait_for_change(states, end_s)
+
+    def others(self, endpoint: Endpoint) -> Iterator[Endpoint]:
+        """The other endpoints that are connected, each looked at when it is its turn."""
+        for other in tuple(self._endpoints):
+            if other is not endpoint and other.channel.get_state() is grpc.ChannelConnectivity.READY:
+                yield other
+
+    def prefer(self, endpoint: Endpoint) -> None:
+        """`endpoint` did well: the next call tries it first."""
+        if endpoint in self._endpoints:
+            self._preferred = self._endpoints.index(endpoint)
 
     def avoid(self, endpoint: Endpoint) -> None:
         """`endpoint` did badly: the next call tries another first."""

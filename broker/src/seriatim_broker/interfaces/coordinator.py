@@ -343,7 +343,7 @@ class Coordinator(Protocol):
         Durable when the answer is here. A key may be written at most once in a branch.
 
         Raises:
-            CoordinatorUnavailableError: The outcome is unknown. The implementation never sends it twice.
+            CoordinatorUnavailableError: The outcome is unknown. The implementation never sends twice what writes.
             LeaseNotFoundError: A `Put` named a lease that has ended; nothing was done.
             BadRequestError, MessageTooLargeError: Nothing was done.
         """

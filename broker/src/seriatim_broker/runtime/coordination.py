@@ -58,8 +58,13 @@ JOINT_IN_FLIGHT_MAX = 8
 JOINT_SIZE_BYTES_MAX = 512 * 1024
 """Of the values in a joint transaction, a third of the coordinator's limit of a request."""
 
-DEADLINE_S = 2.0
-"""Of one transaction; the core tries again at its own pace."""
+READ_DEADLINE_S = 2.0
+"""Of one transaction of reads; the core tries again at its own pace."""
+
+WRITE_DEADLINE_S = 0.7
+"""Of one that writes. A member of etcd that has gone says nothing, and what another one handed to it as the leader is
+lost as silently: the sooner a write counts as unknown, the sooner its record is read, where the others answer. Longer
+than a write takes that shares etcd with those of a thousand partitions."""
 
 _log = structlog.get_logger(__name__)
 
@@ -126,7 +131,7 @@ class CoordinatorWork:
         whole, failed = None, False
         async with self._read_slots:
             try:
-                whole = await read_whole(self._coordinator, self._keys, item, deadline_s=DEADLINE_S)
+                whole = await read_whole(self._coordinator, self._keys, item, deadline_s=READ_DEADLINE_S)
             except SeriatimError as exc:
                 _log.warning("chain_pages_not_read", partition=effect.partition, error=str(exc))
                 failed = True
@@ -187,7 +192,7 @@ class CoordinatorWork:
         async with self._read_slots:
             try:
                 gets = [Get(key) for key, _ in reads]
-                result = await self._coordinator.txn((), gets, deadline_s=DEADLINE_S)
+                result = await self._coordinator.txn((), gets, deadline_s=READ_DEADLINE_S)
                 items = [response.item for response in result.responses]
             except SeriatimError as exc:
                 _log.warning("coordinator_read_failed", keys=len(reads), error=str(exc))
@@ -255,9 +260,9 @@ class CoordinatorWork:
         try:
             gets = [Get(self._keys.chain(effect.partition)) for effect in unseen]
             async with self._read_slots:
-                result = await self._coordinator.txn((), gets, deadline_s=DEADLINE_S)
+                result = await self._coordinator.txn((), gets, deadline_s=READ_DEADLINE_S)
                 items = [response.item for response in result.responses if response.item is not None]
-                for whole in await read_all_whole(self._coordinator, self._keys, items, deadline_s=DEADLINE_S):
+                for whole in await read_all_whole(self._coordinator, self._keys, items, deadline_s=READ_DEADLINE_S):
                     self._archive.parse(whole.item.value, whole.item.mod_revision, whole.pages)
         except SeriatimError as exc:
             _log.warning("chains_not_read_again", count=len(unseen), error=str(exc))
@@ -323,7 +328,7 @@ class CoordinatorWork:
     async def _transact(self, compares: Sequence[Compare], operations: Sequence[Operation]) -> tuple[WriteOutcome, int]:
         """The outcome, and the revision if it is DONE (else 0)."""
         try:
-            result = await self._coordinator.txn(compares, operations, deadline_s=DEADLINE_S)
+            result = await self._coordinator.txn(compares, operations, deadline_s=WRITE_DEADLINE_S)
         except UnavailableError as exc:
             _log.warning("coordinator_write_unknown", key=_key_of(operations[0]), count=len(operations), error=str(exc))
             return WriteOutcome.UNKNOWN, 0

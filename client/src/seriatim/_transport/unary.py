@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import grpc
@@ -16,13 +18,20 @@ from seriatim_api.errors import (
     SeriatimError,
     UnavailableError,
 )
+from seriatim_api.hedging import first_answer
 from seriatim_api.status import METADATA_KEY, from_status
 from seriatim_api.v1 import broker_pb2_grpc, operations_pb2_grpc
 
 from seriatim._transport.channels import Channels
 
 ATTEMPT_DEADLINE_S: Final = 1.0
-"""For one broker's answer, where another may be asked; a frozen one costs that much."""
+"""For one broker's answer, where another may be asked."""
+
+PATIENCE_S: Final = 0.2
+"""After so long without an answer another broker is asked as well; a frozen one, or one that died, costs that much."""
+
+COMPLAINT_PATIENCE_S: Final = 0.6
+"""The same for what is answered when a partition has moved: longer than that takes as a rule."""
 
 ROUND_PAUSE_S: Final = 0.05
 """Between two rounds over all addresses, while the deadline lasts."""
@@ -48,19 +57,28 @@ class _Call:
     is_slow: bool = False
     once: bool = False
 
+    @property
+    def patience_s(self) -> float | None:
+        """After how long another broker is asked as well; None: when this one has failed."""
+        if self.once:
+            return None
+        return COMPLAINT_PATIENCE_S if self.is_slow else PATIENCE_S
+
 
 class _NoAnswerError(Exception):
-    """Nobody at an address said anything: it was not reached, or not in time.
+    """Another broker is to be asked: nobody at an address said anything, or it said that it cannot answer now.
 
     Attributes:
         reason: For people.
         may_be_taken: Whether it may have taken the request nevertheless.
+        told: What it said; None if it was not reached, or not in time.
     """
 
-    def __init__(self, reason: str, *, may_be_taken: bool) -> None:
+    def __init__(self, reason: str, *, may_be_taken: bool, told: SeriatimError | None = None) -> None:
         super().__init__(reason)
         self.reason = reason
         self.may_be_taken = may_be_taken
+        self.told = told
 
 
 class Caller:
@@ -120,34 +138,52 @@ class Caller:
             UnavailableError: Nobody answered before the deadline.
             DeadlineExceededError: Nobody answered a call that may have been taken.
         """
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + call.timeout_s
+        deadline = asyncio.get_running_loop().time() + call.timeout_s
         told: SeriatimError | None = None
+
+        async def attempt(address: str) -> Any:
+            nonlocal told
+            try:
+                answer = await self._ask_once(call, address, deadline)
+            except _NoAnswerError as exc:
+                told = exc.told or told
+                if self._good == address:
+                    self._good = None
+                raise
+            self._good = address
+            return answer
+
         async with self._room:
             while True:
-                for address in self._order(first, avoid):
-                    left_s = deadline - loop.time()
-                    if left_s <= 0:
-                        raise told or self._silence.error(self._addresses)
-                    try:
-                        attempt_s = left_s if call.once else min(left_s, ATTEMPT_DEADLINE_S)
-                        answer = await self._ask(call, address, attempt_s)
-                    except _NoAnswerError as exc:
-                        if call.once and exc.may_be_taken:
-                            late = f"{address} did not answer {call.method} within {call.timeout_s:g} s"
-                            raise DeadlineExceededError(f"{late}; it may have been done") from exc
-                    except SeriatimError as exc:
-                        if not _another_may_answer(exc) or (call.once and isinstance(exc, DeadlineExceededError)):
-                            raise
-                        told = exc
-                    else:
-                        self._good = address
-                        return answer
-                    if self._good == address:
-                        self._good = None
-                await asyncio.sleep(min(ROUND_PAUSE_S, max(0.0, deadline - loop.time())))
-                if loop.time() >= deadline:
+                order = self._order(first, avoid)
+                with suppress(_NoAnswerError):
+                    attempts = (partial(attempt, address) for address in order)
+                    return await first_answer(attempts, call.patience_s, is_passing=_is_no_answer)
+                await asyncio.sleep(min(ROUND_PAUSE_S, max(0.0, _left_s(deadline))))
+                if _left_s(deadline) <= 0:
                     raise told or self._silence.error(self._addresses)
+
+    async def _ask_once(self, call: _Call, address: str, deadline: float) -> Any:
+        """One broker's answer.
+
+        Raises:
+            _NoAnswerError: Another may answer.
+            SeriatimError: No other would say anything else, or may be asked.
+        """
+        left_s = _left_s(deadline)
+        if left_s <= 0:
+            raise _NoAnswerError("no time is left", may_be_taken=False)
+        try:
+            return await self._ask(call, address, left_s if call.once else min(left_s, ATTEMPT_DEADLINE_S))
+        except _NoAnswerError as exc:
+            if call.once and exc.may_be_taken:
+                late = f"{address} did not answer {call.method} within {call.timeout_s:g} s"
+                raise DeadlineExceededError(f"{late}; it may have been done") from exc
+            raise
+        except SeriatimError as exc:
+            if not _another_may_answer(exc) or (call.once and isinstance(exc, DeadlineExceededError)):
+                raise
+            raise _NoAnswerError(exc.message, may_be_taken=False, told=exc) from exc
 
     def _order(self, first: str | None, avoid: str | None) -> list[str]:
         """Who is asked: the one that should know, the one that answered last, then the others; who is avoided, last."""
@@ -214,6 +250,14 @@ class Caller:
             finally:
                 call.cancel()
         raise told or self._silence.error(self._addresses)
+
+
+def _is_no_answer(error: BaseException) -> bool:
+    return isinstance(error, _NoAnswerError)
+
+
+def _left_s(deadline: float) -> float:
+    return deadline - asyncio.get_running_loop().time()
 
 
 def _another_may_answer(error: SeriatimError) -> bool:
