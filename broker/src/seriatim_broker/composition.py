@@ -59,7 +59,12 @@ LAG_PERIOD_S = 0.05
 """How often the loop's lag is measured; one timer for the process."""
 
 STOP_GRACE_S = 0.3
-SWITCHES_AT_ONCE = 64
+SWITCHES_AT_ONCE = (4, 64)
+"""Of a graceful stop: fewest and most. A partition accepts nothing while it is switched, and switches side by side take
+each other's time; so there are few at once, as long as all are done well before the deadline."""
+
+SWITCHES_IN_A_ROW = 25
+"""As many as fit into the deadline's first half, at some 50 ms each."""
 
 _log = structlog.get_logger(__name__)
 
@@ -432,7 +437,8 @@ class Broker:
         ]
         if not mine or not self.settings.stop_deadline_s:
             return
-        slots = asyncio.Semaphore(SWITCHES_AT_ONCE)
+        fewest, most = SWITCHES_AT_ONCE
+        slots = asyncio.Semaphore(min(most, max(fewest, len(mine) // SWITCHES_IN_A_ROW)))
         moved = 0
 
         async def move(partition: PartitionId) -> None:

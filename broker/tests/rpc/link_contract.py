@@ -14,7 +14,7 @@ from seriatim_api.ids import MemberId
 from seriatim_broker.adapters.system_clock import SystemClock
 from seriatim_broker.core import messages as m
 from seriatim_broker.core.events import Event, LinkDown, LinkUp, Received
-from seriatim_broker.interfaces.link import Dialer, PeerIdentity
+from seriatim_broker.interfaces.link import Connection, Dialer, PeerIdentity
 from seriatim_broker.runtime.links import Links
 
 DEADLINE_S = 5.0
@@ -136,6 +136,33 @@ async def test_a_connection_that_was_not_confirmed_is_never_used(peers: Peers) -
     a.links.connect("b")
     await b.until(lambda: bool(b.ups()))
     assert len(b.ups()) == 1
+
+
+class _OnceStuck:
+    """A dialer whose first try ends at an address where nobody lives any more."""
+
+    def __init__(self, dialer: Dialer) -> None:
+        self._dialer = dialer
+        self.is_stuck = asyncio.Event()
+
+    async def dial(self, address: str, deadline_s: float) -> Connection:
+        if self.is_stuck.is_set():
+            return await self._dialer.dial(address, deadline_s)
+        self.is_stuck.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+
+async def test_a_dial_under_way_makes_room_when_the_peer_is_known_anew(peers: Peers) -> None:
+    listening, b = await peers.start("a", 1), await peers.start("b", 4)
+    dialer = _OnceStuck(listening.dialer)
+    a = Peer(listening.identity, dialer, peers.address)
+    a.links.connect("b")
+    await dialer.is_stuck.wait()
+    a.links.hasten("b")
+    await a.until(lambda: bool(a.ups()))
+    await b.until(lambda: bool(b.ups()))
+    await a.links.close()
 
 
 async def test_dials_that_cross_end_in_one_link(peers: Peers) -> None:

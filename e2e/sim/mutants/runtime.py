@@ -22,7 +22,7 @@ from seriatim_broker.core.effects import WriteChain
 from seriatim_broker.core.events import WriteOutcome
 from seriatim_broker.interfaces.coordinator import Compare, Coordinator, Operation
 from seriatim_broker.runtime import membership
-from seriatim_broker.runtime.coordination import DEADLINE_S, CoordinatorWork
+from seriatim_broker.runtime.coordination import WRITE_DEADLINE_S, CoordinatorWork
 from seriatim_broker.runtime.driver import Driver
 from seriatim_broker.runtime.keys import Keys
 from seriatim_broker.testing.simulated_directory import SimulatedDirectory
@@ -57,7 +57,7 @@ def _unknown_is_done() -> list[Patch]:
         self: CoordinatorWork, compares: Sequence[Compare], operations: Sequence[Operation]
     ) -> tuple[WriteOutcome, int]:
         try:
-            result = await self._coordinator.txn(compares, operations, deadline_s=DEADLINE_S)
+            result = await self._coordinator.txn(compares, operations, deadline_s=WRITE_DEADLINE_S)
         except UnavailableError:
             return WriteOutcome.DONE, max(compare.operand for compare in compares if isinstance(compare.operand, int))
         return (WriteOutcome.DONE, result.revision) if result.succeeded else (WriteOutcome.CONFLICT, 0)

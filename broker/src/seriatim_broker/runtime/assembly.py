@@ -14,6 +14,7 @@ from typing import Any
 
 import structlog
 from seriatim_api.errors import SeriatimError
+from seriatim_api.ids import RunId
 
 from ..interfaces.clock import Clock
 from ..interfaces.coordinator import Coordinator, Put
@@ -86,6 +87,7 @@ class Runtime:
         self.identity = identity
         self._keys = keys
         self._coordinator = coordinator
+        self._known_runs: dict[str, tuple[RunId | None, bool]] = {}  # by broker, and whether it serves
         self.driver = Driver(core, ground.storage, clock, ground.counters, ground.die)
         feed, post = self.driver.feed, self.driver.post
         self.directory = Directory(broker, keys, peers, feed)
@@ -149,6 +151,11 @@ class Runtime:
                 await asyncio.sleep(LIVE_KEY_RETRY_S)
 
     def _hasten_links(self) -> None:
+        """To those that have a new run, or have begun to serve in it."""
         for broker in self.directory.members:
+            known = (self.directory.run_of(broker), self.directory.is_live(broker))
+            if self._known_runs.get(broker) == known:
+                continue
+            self._known_runs[broker] = known
             if broker != self.identity.member.broker and not self.links.is_up(broker):
                 self.links.hasten(broker)

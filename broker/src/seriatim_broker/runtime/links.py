@@ -54,7 +54,7 @@ _log = structlog.get_logger(__name__)
 class _Peer:
     """What is known of one other broker. `ended` is set while no connection is used."""
 
-    __slots__ = ("broker", "connection", "ended", "maintainer", "session", "since_us", "wake")
+    __slots__ = ("broker", "connection", "dial", "ended", "maintainer", "session", "since_us", "wake")
 
     def __init__(self, broker: str) -> None:
         self.broker = broker
@@ -62,6 +62,7 @@ class _Peer:
         self.session = 0
         self.since_us = 0
         self.maintainer: asyncio.Task[None] | None = None
+        self.dial: asyncio.Task[Connection] | None = None
         self.ended = asyncio.Event()
         self.ended.set()
         self.wake = asyncio.Event()
@@ -130,10 +131,12 @@ class Links:
             self._drop(peer, "silent")
 
     def hasten(self, broker: str) -> None:
-        """Its address is known now, or another: try at once."""
+        """It is known anew, or at another address: try at once. A try under way may be at where it was."""
         peer = self._peers.get(broker)
         if peer is not None:
             peer.wake.set()
+            if peer.dial is not None:
+                peer.dial.cancel()
 
     def is_up(self, broker: str) -> bool:
         """Whether a link stands."""
@@ -260,12 +263,19 @@ class Links:
         address = self._resolve(peer.broker)
         if address is None:
             return peer.connection is not None
+        peer.dial = self._loop.create_task(self._dialer.dial(address, deadline_s), name=f"dial {peer.broker}")
         try:
-            connection = await self._dialer.dial(address, deadline_s)
+            connection = await peer.dial
+        except asyncio.CancelledError:
+            if _is_cancelled_itself():
+                raise
+            return peer.connection is not None  # hastened: the next try follows at once
         except PeerRefusedError:
             if peer.connection is None:
                 self._emit(LinkDown(peer.broker, 0, refused=True))
             return peer.connection is not None
+        finally:
+            peer.dial = None
         if connection.peer.member.broker != peer.broker:
             _log.error("wrong_broker", peer=peer.broker, address=address, answered=connection.peer.member.broker)
             await connection.abandon("another broker was meant")
@@ -289,3 +299,9 @@ class Links:
 
     async def _carry_dialed(self, peer: _Peer, connection: Connection) -> None:
         await self._carry(peer, connection)
+
+
+def _is_cancelled_itself() -> bool:
+    """Whether the current task is being cancelled, and not only one that it awaits."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
