@@ -80,6 +80,8 @@ class RuntimeInjector(Injector):
     def inject_older_copy(self) -> None:
         """A disk is copied; after a later run that the coordinator knows of the copy takes its place. It is refused."""
         broker: Any = self._victim()
+        if broker.put_away is not None:
+            return  # an older copy is in its place already, and nobody has noticed: the coordinator cannot be reached
         backup = broker.backup
         if (
             backup is None
