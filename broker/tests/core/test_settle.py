@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from seriatim_api.ids import MemberId
 from seriatim_broker.core import effects as fx
+from seriatim_broker.core import events as ev
 from seriatim_broker.core import messages as msg
 from seriatim_broker.core.chain import Seal, SegmentState, remove_eligible, settle
 from seriatim_broker.core.log import PutSegment, PutTailCopy, RecoveredPartition, TailCopy, Truncate
 
 from .support import (
     CONFLICT,
+    GROUPS,
     M00,
     M01,
     M10,
@@ -154,6 +157,21 @@ def test_a_suspect_that_leaves_it_to_the_other_asks_whether_that_one_has_settled
     seal = Seal(4, 0, M00, (M00,), None, ())
     shorter.read_chain(settle(CHAIN, 1, seal))
     assert shorter.sent(msg.CopyRequest, M00)
+
+
+def test_a_suspect_does_not_wait_for_a_disk_that_was_replaced() -> None:
+    alone = returned(flush=False, suspect=True)
+    alone.persist()
+    alone.do(ev.DirectoryChanged((("g0", (M00, M01)), *GROUPS[1:])))
+    alone.wait(SECOND, (M10, M11))
+    assert not alone.sent(msg.StoreTail), "the other one may come back"
+    alone.do(ev.DirectoryChanged((("g0", (M01,)), *GROUPS[1:])))
+    assert not alone.sent(msg.StoreTail), "its slot has no other disk"
+    alone.do(ev.DirectoryChanged((("g0", (MemberId(M00.broker, "another disk"), M01)), *GROUPS[1:])))
+    stored(alone, M10)
+    (write,) = alone.all(fx.WriteChain)
+    assert segment_of(write.chain, 1).sealed_len == 3
+    assert [note.name for note in alone.all(fx.Note)].count("settled_by_suspect") == 1
 
 
 def test_of_equal_tails_one_settles() -> None:

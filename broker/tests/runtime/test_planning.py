@@ -172,6 +172,18 @@ def test_members_leave_only_when_enough_others_serve_from_whole_copies() -> None
     assert release(replace(whole, segments=whole.segments[1:])) is None
 
 
+def test_while_the_server_is_gone_somebody_takes_its_place_for_else_no_copy_becomes_eligible() -> None:
+    chain = copied(C, E, eligible=(A, B))
+
+    def by(*there: MemberId) -> MemberId | None:
+        step = plan_release(chain, of_group("g0"), there.__contains__, min_copies=2)
+        return step.by if step is not None else None
+
+    assert by(B, C, E) == B, "it leaves as well, but nobody else is eligible"
+    assert by(C, E) == C, "it may once the end of both is certified"
+    assert by(D, F) is None, "nobody who is there has a copy"
+
+
 def test_who_holds_a_tail_or_serves_is_a_holder_and_nobody_is_of_a_lost_segment() -> None:
     segment = replace(CHAIN.segments[0], tail_copies=(C,), server=E)
     assert holders(segment) == {A, B, C, E}

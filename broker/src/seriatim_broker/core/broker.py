@@ -318,6 +318,7 @@ class BrokerCore(State):
                 outbox.watch_peers(partition.id, partition.chain)
             if partition.switch is not None:
                 partition.switch.hurry(outbox, partition)
+            settle.on_directory(outbox, partition)
 
     # ---- clients ----------------------------------------------------------------------------------------
 

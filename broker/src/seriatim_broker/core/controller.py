@@ -122,8 +122,9 @@ def plan_release(
 ) -> Release | None:
     """The sealed segments whose records some members can leave, for enough others hold the whole of them and run.
 
-    The server does it; if it does not run, one of the others takes the right first. Of several servers the one with the
-    most such segments comes first: transactions on one chain would be in each other's way.
+    The server does it; if it does not run, another one takes the right first, also while too few others are eligible:
+    nobody but a server makes a new copy eligible. Of several servers the one with the most such segments comes first:
+    transactions on one chain would be in each other's way.
 
     Args:
         chain: The partition.
@@ -138,8 +139,12 @@ def plan_release(
         if segment.state is not SegmentState.SEALED or not gone:
             continue
         whole = [member for member in segment.eligible if member not in gone and is_there(member)]
-        if len(whole) >= min_copies:
-            by_server.setdefault(segment.server if is_there(segment.server) else whole[0], []).append(segment.no)
+        if is_there(segment.server):
+            server = segment.server if len(whole) >= min_copies else None
+        else:
+            server = next(filter(is_there, (*whole, *segment.eligible, *segment.members)), None)
+        if server is not None:
+            by_server.setdefault(server, []).append(segment.no)
             leaving |= gone
     if not by_server:
         return None

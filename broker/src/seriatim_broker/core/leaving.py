@@ -46,13 +46,12 @@ def release(outbox: Outbox, partition: Partition, nos: Collection[int], leaving:
             continue
         if partition.is_writing("right", segment.no):
             continue
-        staying = staying_copies(outbox, segment, leaving)
-        if len(staying) < outbox.config.min_copies:
-            continue
-        if segment.server == outbox.member:
-            successors[segment.no] = staying[0] if outbox.member in leaving else None
-        else:
+        if segment.server != outbox.member:
             right.take_over(outbox, partition, segment.no, segment.server_epoch)
+            continue
+        staying = staying_copies(outbox, segment, leaving)
+        if len(staying) >= outbox.config.min_copies:
+            successors[segment.no] = staying[0] if outbox.member in leaving else None
     if successors:
         partition.write_chain(outbox, "leave", release_copies(chain, leaving, successors))
 

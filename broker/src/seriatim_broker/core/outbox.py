@@ -346,3 +346,8 @@ class Outbox(State):
         if link.up:
             return link.member != member
         return link.refused or self.now.mono_us - max(link.heard_us, link.wanted_us) > self.config.resume_us
+
+    def is_replaced(self, member: MemberId) -> bool:
+        """Whether somebody gave the member's slot to another disk: it will never serve again, and is refused."""
+        holders = [other for members in self.groups.values() for other in members if other.broker == member.broker]
+        return bool(holders) and member not in holders

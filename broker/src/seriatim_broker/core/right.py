@@ -126,18 +126,12 @@ def _nobody_eligible_lives(outbox: Outbox, segment: Segment) -> bool:
 
 
 def _has_ended(outbox: Outbox, member: MemberId) -> bool:
-    if is_replaced(outbox, member):
+    if outbox.is_replaced(member):
         return member in outbox.ended  # whoever gave its slot away certified its last run
     link = outbox.links.get(member.broker)
     linked_run = link.run if link is not None and link.member == member else 0
     run = max(linked_run, outbox.runs.get(member, 0))
     return run > 0 and outbox.ended.get(member, 0) >= run
-
-
-def is_replaced(outbox: Outbox, member: MemberId) -> bool:
-    """Whether somebody gave the member's slot to another disk: it will never serve again."""
-    holders = [other for members in outbox.groups.values() for other in members if other.broker == member.broker]
-    return bool(holders) and member not in holders
 
 
 # ---- refusing the old server ----------------------------------------------------------------------------

@@ -6,7 +6,8 @@ Nothing that a producer says can settle a segment: consumers may have been given
 
 A suspect (its run ended badly, and the topic does not flush before commit) waits for a member that is none. If all
 members are back, fenced, and suspects, the longest of their tails is the best there is: they tell one another, whoever
-has it settles, and an event says so, for messages that were acknowledged may be missing.
+has it settles, and an event says so, for messages that were acknowledged may be missing. Nobody waits for a member
+whose slot was given to another disk: it never comes back.
 """
 
 from __future__ import annotations
@@ -68,9 +69,17 @@ def on_fenced(outbox: Outbox, partition: Partition, no: int) -> None:
     _go_on(outbox, partition, no, settlement)
 
 
+def on_directory(outbox: Outbox, partition: Partition) -> None:
+    """A disk that somebody waited for may have been replaced."""
+    for no, settlement in list(partition.settling.items()):
+        _go_on(outbox, partition, no, settlement)
+
+
 def _others(outbox: Outbox, partition: Partition, no: int) -> list[MemberId]:
+    """The other members that may come back."""
     segment = partition.chain.segment(no) if partition.chain is not None else None
-    return [member for member in segment.members if member != outbox.member] if segment is not None else []
+    members = segment.members if segment is not None else ()
+    return [member for member in members if member != outbox.member and not outbox.is_replaced(member)]
 
 
 def on_suspect_tail(outbox: Outbox, partition: Partition, sender: MemberId, message: SuspectTail) -> None:
@@ -95,7 +104,8 @@ def _may_speak(outbox: Outbox, partition: Partition, no: int, settlement: Settle
     segment = partition.chain.segment(no) if partition.chain is not None else None
     assert segment is not None
     tails = {**settlement.suspects, outbox.member: length_of(partition, no)}
-    return max(segment.members, key=lambda member: tails[member]) == outbox.member  # of equals the first
+    speakers = [member for member in segment.members if member in tails]
+    return max(speakers, key=lambda member: tails[member]) == outbox.member  # of equals the first
 
 
 def length_of(partition: Partition, no: int) -> int:

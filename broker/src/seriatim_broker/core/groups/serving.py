@@ -127,7 +127,7 @@ def _refuse_all(outbox: Outbox, partition: Partition, head: GroupHead, segment: 
         tell(outbox, consumer, SubscriptionRefused(error, segment.no, segment.server.broker))
     head.consumers = []
     head.active = None
-    if right.is_replaced(outbox, segment.server):
+    if outbox.is_replaced(segment.server):
         questions.complain(outbox, partition, segment)  # nobody else would: the slot answers, with another disk
     questions.answer(outbox, partition, head)
     forget_if_unused(partition, head)
