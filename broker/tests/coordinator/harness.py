@@ -76,6 +76,12 @@ class Harness(Protocol):
         ...
 
 
+async def freeze(process: subprocess.Popen[bytes]) -> None:
+    """Stop a child, and wait until the last of its threads has stopped: the signal alone is only on its way."""
+    process.send_signal(signal.SIGSTOP)
+    await asyncio.to_thread(os.waitid, os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
+
+
 def free_port() -> int:
     """A port that was free a moment ago."""
     with socket.socket() as probe:
@@ -152,7 +158,7 @@ class EmbeddedHarness(_ServerHarness):
     @asynccontextmanager
     async def frozen(self) -> AsyncIterator[None]:
         async with self.in_child() as child:
-            child.send_signal(signal.SIGSTOP)
+            await freeze(child)
             try:
                 yield
             finally:
@@ -247,7 +253,7 @@ class EtcdHarness(_ServerHarness):
     @asynccontextmanager
     async def frozen(self) -> AsyncIterator[None]:
         assert self._etcd.process is not None
-        self._etcd.process.send_signal(signal.SIGSTOP)
+        await freeze(self._etcd.process)
         try:
             yield
         finally:

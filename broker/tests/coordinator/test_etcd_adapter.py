@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import signal
 import socket
 import subprocess
 from collections import Counter
@@ -31,7 +30,7 @@ from seriatim_broker.embedded import serve, service, watch
 from seriatim_broker.interfaces.coordinator import CoordinatorUnavailableError, Get, GetPrefix, Put
 from structlog.testing import capture_logs
 
-from .harness import free_port, start_child, until
+from .harness import free_port, freeze, start_child, until
 
 # -- nobody there --------------------------------------------------------------------------------------------
 
@@ -154,7 +153,7 @@ async def test_read_and_watch_leave_an_endpoint_that_fails(tmp_path: Path) -> No
 
     try:
         await until(first_answers, 10)  # whichever was connected first has answered until now
-        frozen.send_signal(signal.SIGSTOP)
+        await freeze(frozen)
         async with asyncio.timeout(10):  # long before the first one's time is over
             found = await client.get("where")
             assert found is not None

@@ -147,6 +147,7 @@ class VirtualTime:
                         ready.append(handle)
             return False
         finally:
+            self.current = None  # a process that is killed later must not come back to a loop that ran here
             events._set_running_loop(outer)
 
     def _run(self, handle: Handle) -> None:
