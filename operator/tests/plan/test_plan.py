@@ -410,6 +410,16 @@ def test_a_member_that_recovers_before_its_restart_keeps_its_turn() -> None:
     assert world.cluster.status.is_true("Stable"), world.cluster.status
 
 
+@pytest.mark.parametrize("node", ["node1", "node2", "node3"])
+def test_a_disk_that_is_lost_in_a_rolling_change_is_replaced_before_the_change_goes_on(node: str) -> None:
+    world = started(nodes=5)
+    world.edit(image="seriatim.dev/broker:1")
+    world.a_pass()
+    world.settle()
+    world.delete_node(node)
+    _until_stable(world)
+
+
 def test_disks_that_an_earlier_cluster_object_left_are_taken_back() -> None:
     world = started()
     members = {name: m.incarnation for name, m in world.members.items()}
@@ -422,6 +432,26 @@ def test_disks_that_an_earlier_cluster_object_left_are_taken_back() -> None:
     world.cluster = type(world.cluster).from_manifest(manifest)
     world.run()
     assert {name: m.incarnation for name, m in world.members.items()} == members
+
+
+@pytest.mark.parametrize("node", ["node1", "node2", "node3"])
+def test_a_lost_member_of_a_group_that_leaves_is_not_waited_for(node: str) -> None:
+    world = started(nodes=5)
+    world.delete_node(node)
+    world.edit(groups=1)
+    _until_stable(world)
+    assert {b.split("-")[0] for b in world.members} == {"g0"}
+
+
+def _until_stable(world: World) -> None:
+    """Judged passes until all rests, or for five minutes of the world's time."""
+    for _ in range(150):
+        before = world.fingerprint()
+        _judged_pass(world, None)
+        world.settle(2.0)
+        if world.fingerprint() == before and world.cluster.status.is_true("Stable"):
+            break
+    assert world.cluster.status.is_true("Stable"), world.cluster.status
 
 
 EVENTS = st.lists(
@@ -488,13 +518,7 @@ def test_whatever_happens_one_thing_at_a_time_and_then_rest(events: list[str], d
     world.edit(settings={})
     for name, view in list(world.nodes.items()):
         world.nodes[name] = replace(view, is_ready=True, is_leaving=False)
-    for _ in range(150):
-        before = world.fingerprint()
-        _judged_pass(world, None)
-        world.settle(2.0)
-        if world.fingerprint() == before and world.cluster.status.is_true("Stable"):
-            break
-    assert world.cluster.status.is_true("Stable"), world.cluster.status
+    _until_stable(world)
     assert {b.split("-")[0] for b in world.members} == {f"g{n}" for n in range(world.cluster.spec.groups)}
 
 

@@ -72,12 +72,15 @@ def _end_overdue(observed: Observed, result: Plan) -> None:
 
 
 def _end_replacement(observed: Observed, result: Plan) -> None:
-    """A replaced disk's operation ends when the disk after it serves."""
+    """A replaced disk's operation ends when the disk after it serves; a group that leaves gets none."""
     operation = observed.cluster.status.operation
     if operation is None or operation.kind != loss.OPERATION:
         return
     old = observed.brokers.get(operation.object)
     if old is not None and old.status.released is None:
+        return
+    if old is not None and old.spec.group not in observed.wanted_groups:
+        result.actions.append(EndOperation(f"{old.spec.group} leaves: no disk takes the place of {operation.object}"))
         return
     slot = None if old is None else (old.spec.group, old.spec.slot)
     heirs = [b for b in observed.all_holders() if slot is None or (b.spec.group, b.spec.slot) == slot]

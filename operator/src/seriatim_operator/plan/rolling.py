@@ -87,7 +87,11 @@ def _restart(observed: Observed, plan: Plan, broker: Broker, pod: PodView) -> No
 
 
 def _end_finished(observed: Observed, plan: Plan, stale: set[str]) -> None:
-    """Give the operation back once the member serves with its new template, or will not come back."""
+    """Give the operation back once the member serves with its new template, or will not come back.
+
+    Also while it has not been restarted and a disk is to be replaced: that waits for the operation, and a restart for
+    the disk.
+    """
     operation = observed.cluster.status.operation
     if operation is None or operation.kind != OPERATION:
         return
@@ -97,6 +101,8 @@ def _end_finished(observed: Observed, plan: Plan, stale: set[str]) -> None:
     is_done = pod is not None and pod.is_ready and not pod.is_deleting and operation.object not in stale
     if is_gone or is_done:
         plan.actions.append(EndOperation(f"{operation.object} {'will not come back' if is_gone else 'serves again'}"))
+    elif operation.object in stale and (lost := _lost_disks(observed)):
+        plan.actions.append(EndOperation(f"the disk of {lost[0]} is replaced before {operation.object} is restarted"))
 
 
 def _stale(observed: Observed, make: ClusterChildren) -> list[tuple[Broker, PodView]]:
@@ -126,5 +132,10 @@ def _barrier(observed: Observed, candidate: PodView) -> str:
             return f"pod {broker.name} has no node"
         if not pod.is_ready:
             return f"pod {broker.name} is not ready"
-    lost = [b.name for b in observed.brokers.values() if b.status.disk_lost and not b.status.released]
+    lost = _lost_disks(observed)
     return f"the disk of {lost[0]} is being replaced" if lost else ""
+
+
+def _lost_disks(observed: Observed) -> list[str]:
+    """Brokers whose disk is marked lost and not given up yet."""
+    return [b.name for b in observed.brokers.values() if b.status.disk_lost and not b.status.released]
