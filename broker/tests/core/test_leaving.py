@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from seriatim_api.ids import MemberId
+from seriatim_api.ids import MemberId, RunId
 from seriatim_broker.core import candidates
 from seriatim_broker.core import effects as fx
 from seriatim_broker.core import events as ev
 from seriatim_broker.core import messages as msg
-from seriatim_broker.core.chain import Chain, add_copy, add_eligible, change_server, release_copies
+from seriatim_broker.core.chain import Chain, add_copy, add_eligible, change_server, release_copies, remove_eligible
 from seriatim_broker.core.placement import GroupSpec, Intent
 
 from .support import (
@@ -235,6 +235,24 @@ def test_one_that_leaves_takes_the_right_where_no_other_is_eligible() -> None:
     (write,) = bench.all(fx.WriteChain)
     assert segment_of(write.chain, 1).server == M00
     assert segment_of(write.chain, 1).members == (M00, M01, M20, M21)
+
+
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_a_copy_without_control_records_takes_the_right_only_if_nobody_who_has_them_comes_back(
+    is_replaced: bool,
+) -> None:
+    bench = whole_elsewhere(server=M01, eligible=(M00, M01))
+    chain = remove_eligible(bench.chain, 1, (M00,))
+    bench.read_chain(chain)
+    for member in (M01, M20, M21):
+        bench.link(member)
+    bench.wait(2 * bench.config.heartbeat_us, (M01, M20, M21))
+    bench.unlink(M01, refused=True)
+    bench.do(ev.CertificateSeen(RunId(M01, 9)))
+    other = MemberId(M01.broker, "another disk")
+    bench.do(ev.DirectoryChanged((("g0", (M00, other if is_replaced else M01)), *GROUPS[1:]), ((M01, 9),)))
+    bench.do(ev.Release(P, (1,), M00, (M00, M01)))
+    assert len(bench.all(fx.WriteChain)) == is_replaced
 
 
 def test_leaving_takes_every_role_but_the_servers() -> None:

@@ -174,6 +174,19 @@ def test_a_suspect_does_not_wait_for_a_disk_that_was_replaced() -> None:
     assert [note.name for note in alone.all(fx.Note)].count("settled_by_suspect") == 1
 
 
+def test_what_a_replaced_disk_said_before_is_not_waited_for_either() -> None:
+    shorter = returned(flush=False, suspect=True)
+    shorter.persist()
+    shorter.link(M00)
+    shorter.hear(M00, msg.SuspectTail(P, 1, 9))
+    assert not shorter.sent(msg.StoreTail), "the longer one settles"
+    shorter.unlink(M00)
+    shorter.do(ev.DirectoryChanged((("g0", (MemberId(M00.broker, "another disk"), M01)), *GROUPS[1:])))
+    stored(shorter, M10)
+    (write,) = shorter.all(fx.WriteChain)
+    assert segment_of(write.chain, 1).sealed_len == 3
+
+
 def test_of_equal_tails_one_settles() -> None:
     settlers = []
     for mine, other in ((M00, M01), (M01, M00)):

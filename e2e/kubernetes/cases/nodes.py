@@ -9,7 +9,6 @@ from typing import Final
 
 from e2e.cluster.errors import ClusterError
 from e2e.kubernetes import coordinator
-from e2e.kubernetes.coordinator import replace_lost_member
 from e2e.kubernetes.place import Manifest, is_true
 from e2e.kubernetes.stage import Stage
 from e2e.kubernetes.traffic import Traffic
@@ -57,7 +56,7 @@ async def node_lost_for_good(stage: Stage) -> None:
         lost = {name for name in before if name in await _names_on(stage, node)}
         leading = (await coordinator.leader(stage.place))["spec"]["nodeName"]
         stage.note(f"{node} was deleted: {', '.join([*sorted(lost), *([LEADER] if leading == node else [])])}")
-        healing.push_async_callback(replace_lost_member, stage.place, node)
+        healing.push_async_callback(coordinator.replace_lost_member, stage.place, node)
         healing.push_async_callback(stage.machines.start, node)
         async with traffic.struck("lose node for good", node):
             began = time.monotonic()

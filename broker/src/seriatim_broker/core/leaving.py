@@ -47,7 +47,9 @@ def release(outbox: Outbox, partition: Partition, nos: Collection[int], leaving:
         if partition.is_writing("right", segment.no):
             continue
         if segment.server != outbox.member:
-            right.take_over(outbox, partition, segment.no, segment.server_epoch)
+            # Whoever is not eligible lacks the control records: it serves only if nobody who has them can come back.
+            if outbox.member in segment.eligible or all(map(outbox.is_replaced, segment.eligible)):
+                right.take_over(outbox, partition, segment.no, segment.server_epoch)
             continue
         staying = staying_copies(outbox, segment, leaving)
         if len(staying) >= outbox.config.min_copies:

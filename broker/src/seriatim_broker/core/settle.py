@@ -99,11 +99,13 @@ def _may_speak(outbox: Outbox, partition: Partition, no: int, settlement: Settle
     """Whether this member's tail may become the length: it is trusted, or the longest where nobody is."""
     if not partition.logs[no].suspect:
         return True
-    if any(member not in settlement.suspects for member in _others(outbox, partition, no)):
+    others = _others(outbox, partition, no)
+    if any(member not in settlement.suspects for member in others):
         return False
     segment = partition.chain.segment(no) if partition.chain is not None else None
     assert segment is not None
-    tails = {**settlement.suspects, outbox.member: length_of(partition, no)}
+    tails = {member: settlement.suspects[member] for member in others}
+    tails[outbox.member] = length_of(partition, no)
     speakers = [member for member in segment.members if member in tails]
     return max(speakers, key=lambda member: tails[member]) == outbox.member  # of equals the first
 
