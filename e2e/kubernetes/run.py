@@ -6,7 +6,7 @@ import asyncio
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -27,6 +27,9 @@ from e2e.workers import WorkerError
 
 CASE_DEADLINE_S: Final = 900.0
 """No case takes so long: one that does is cut off, so that the suite ends."""
+
+AFTER_FAILURE_S: Final = 60.0
+"""How long a cluster that a failed case has left gets to be healthy before it is replaced by a new one."""
 
 EXPECTED: Final = (SeriatimError, ClusterError, StillNotError, WorkerError, TimeoutError, LookupError, OSError)
 """What a case may fail with; anything else is a mistake of the suite, and ends the run."""
@@ -60,28 +63,24 @@ class Suite:
         self._options = options
         self._say = say
         self._machines = Machines()
-        place = Place(cluster, options.use or free_namespace(namespaces(cluster)))
-        self._release = Release(place, loaded)
+        self._cluster, self._loaded = cluster, loaded
+        self._release = self._new_release(options.use)
         self._clients = Clients(options.out / "clients.log")
+
+    def _new_release(self, namespace: str = "") -> Release:
+        """In that namespace, or in one that nobody has."""
+        place = Place(self._cluster, namespace or free_namespace(namespaces(self._cluster)))
+        self._say(f"namespace {place.namespace}")
+        return Release(place, self._loaded)
 
     async def run(self, cases: list[Case]) -> RunResult:
         """Run the cases after an installation; what was started and struck is ended and healed."""
         began, load_before = time.monotonic(), os.getloadavg()[0]
-        self._say(f"namespace {self._release.place.namespace}")
         results: list[CaseResult] = []
         notes: list[str] = []
         try:
             async with self._clients:
-                if not self._options.use:
-                    results.append(await self._one(0, INSTALL))
-                if not results or results[0].state == "passed":
-                    # A namespace that is used again has the topics of runs before.
-                    first = int(time.time()) % 1_000_000 if self._options.use else 1
-                    for number, case in enumerate(cases, start=first):
-                        results.append(await self._one(number, case))
-                else:
-                    reason = ("nothing is installed",)
-                    results += [CaseResult(case.name, "skipped", problems=reason) for case in cases]
+                await self._run_all(cases, results, notes)
         finally:
             notes += await self._clear_up()
         return RunResult(
@@ -92,18 +91,62 @@ class Suite:
             tuple(notes),
         )
 
-    async def _one(self, number: int, case: Case) -> CaseResult:
-        directory = self._options.out / f"{number:02}-{case.name.replace(' ', '-')}"
+    async def _run_all(self, cases: list[Case], results: list[CaseResult], notes: list[str]) -> None:
+        """Case after case, each on a cluster that is healthy; what one leaves unhealthy is replaced, not waited for."""
+        is_usable = True
+        if not self._options.use:
+            results.append(await self._one(0, INSTALL))
+            is_usable = results[0].state == "passed"
+        # A namespace that is used again has the topics of runs before.
+        first = int(time.time()) % 1_000_000 if self._options.use else 1
+        for number, case in enumerate(cases, start=first):
+            if not is_usable:
+                results.append(CaseResult(case.name, "skipped", problems=("nothing healthy is installed",)))
+                continue
+            results.append(await self._one(number, case))
+            if results[-1].state == "failed" and case is not cases[-1]:
+                is_usable = await self._is_usable_again(number, case, notes)
+
+    async def _is_usable_again(self, number: int, case: Case, notes: list[str]) -> bool:
+        """Whether the cases to come have a healthy cluster: the one that there is, or a new one in its place."""
+        stage = self._stage(number, case, "after")
+        try:
+            await stage.wait_healthy(AFTER_FAILURE_S)
+            return True
+        except EXPECTED as error:
+            unhealthy = f"after {case.name}: {error}"
+        if self._options.use:
+            self._note(notes, f"{unhealthy}; it is not ours to replace")
+            return False
+        try:
+            await self._release.remove()
+        except EXPECTED as error:
+            self._note(notes, f"not removed: {error}")
+        self._release = self._new_release()
+        again = await self._one(number, replace(INSTALL, name=f"install after {case.name}"))
+        self._note(notes, f"{unhealthy}; installed anew: {'; '.join(again.problems) or 'ok'}")
+        return again.state == "passed"
+
+    def _note(self, notes: list[str], text: str) -> None:
+        notes.append(text)
+        self._say(text)
+
+    def _stage(self, number: int, case: Case, suffix: str = "") -> Stage:
+        """For a case, with a directory of its own."""
+        directory = self._options.out / "-".join((f"{number:02}", *case.name.split(), *suffix.split()))
         directory.mkdir()
-        stage = Stage(number, self._release, self._clients, self._machines, self._options.out, directory,
-                      self._options.previous)  # fmt: skip
+        return Stage(number, self._release, self._clients, self._machines, self._options.out, directory,
+                     self._options.previous)  # fmt: skip
+
+    async def _one(self, number: int, case: Case) -> CaseResult:
+        stage = self._stage(number, case)
         self._say(f"{case.name} …")
         if case.needs_previous and self._options.previous is None:
             return CaseResult(case.name, "skipped", problems=(f"this clone has no tag {images.PREVIOUS}",))
         began = time.monotonic()
         try:
             async with asyncio.timeout(CASE_DEADLINE_S):
-                if case is not INSTALL:
+                if case.run is not INSTALL.run:
                     await stage.wait_healthy()
                 await case.run(stage)
                 await stage.wait_healthy()
@@ -112,7 +155,7 @@ class Suite:
         problems = stage.problems + self._over(stage.figures)
         state: State = "failed" if problems else "passed"
         if problems:
-            await gather(self._release.place, directory)
+            await gather(self._release.place, stage.directory)
             await self._heal(stage)
         result = CaseResult(
             case.name, state, tuple(stage.figures), tuple(problems), tuple(stage.notes),
