@@ -49,6 +49,26 @@ def test_brokers_that_wait_for_etcd_make_the_cluster_say_so() -> None:
     assert "spec.etcd.endpoints" in found.message
 
 
+def test_a_roll_that_waits_for_an_image_says_so_and_says_one_thing_between_two_tries() -> None:
+    world = started()
+    world.edit(image="seriatim.dev/broker:nowhere")
+    while not (missing := [name for name, pod in world.pods.items() if not pod.is_ready]):
+        world.a_pass()
+    said = set()
+    for reason in ("ErrImagePull", "ImagePullBackOff"):
+        world.pods[missing[0]] = replace(world.pods[missing[0]], waiting=reason)
+        world.a_pass()
+        progressing = world.cluster.status.condition("Progressing")
+        ready = world.brokers[missing[0]].status.condition("Ready")
+        assert progressing is not None
+        assert ready is not None
+        said.add((progressing.reason, progressing.message, ready.message))
+    ((reason, message, of_broker),) = said
+    assert reason == "Operating"
+    assert f"{missing[0]} waits: its image cannot be pulled" in message
+    assert f"kubectl describe pod {missing[0]}" in of_broker
+
+
 def test_a_machine_that_holds_a_member_of_every_group_is_named_and_is_no_fault() -> None:
     world = new_world(groups=2, nodes=2)
     world.run()

@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from ..resources.names import ANNOTATION_TEMPLATE_HASH, CONTAINER, LABEL_BROKER_UID, LABEL_GROUP, LABEL_SLOT
 from ..spec.broker import Broker
@@ -60,6 +60,9 @@ class Ended:
     text: str
 
 
+IMAGE_REASONS: Final = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"})
+
+
 @dataclass(frozen=True, slots=True)
 class PodView:
     """A broker's pod.
@@ -93,6 +96,11 @@ class PodView:
     def broker(self) -> str:
         """The broker's name in the protocol."""
         return f"{self.group}-{self.slot}"
+
+    @property
+    def lacks_image(self) -> bool:
+        """The kubelet tries in vain to get its image; between two tries it gives another reason for the same thing."""
+        return self.waiting in IMAGE_REASONS
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,8 +93,7 @@ def _broker_facts(
     elif pod is not None and pod.is_running:
         ready = Fact("Ready", "False", "Starting", pod.says)
     else:
-        waiting = f"the kubelet says {pod.waiting}" if pod is not None and pod.waiting else ""
-        ready = Fact("Ready", "False", "NotRunning", waiting)
+        ready = Fact("Ready", "False", "NotRunning", _waits_for(pod) if pod is not None else "")
     scheduled = (
         Fact("Scheduled", "False", "NoPod")
         if pod is None
@@ -112,6 +111,13 @@ def _broker_facts(
         else Fact("StorageBound", "False", "Unbound", "the class has no volume for it on a node that takes it")
     )
     return [ready, scheduled, bound, _disk_fact(observed, broker, pod, refusal, incarnation, is_lost=is_lost)]
+
+
+def _waits_for(pod: PodView) -> str:
+    """What keeps a container from starting; empty if the kubelet names nothing."""
+    if pod.lacks_image:
+        return f"its image cannot be pulled: kubectl describe pod {pod.name} says why"
+    return f"the kubelet says {pod.waiting}" if pod.waiting else ""
 
 
 def _disk_fact(
@@ -261,7 +267,8 @@ def _cluster_facts(observed: Observed, plan: Plan, ready_groups: int) -> list[Fa
     if observed.cluster.spec.paused:
         progressing = Fact("Progressing", "False", "Paused", "spec.paused is set")
     elif operation is not None:
-        progressing = Fact("Progressing", "True", "Operating", f"{operation.kind} of {operation.object}")
+        lacking = "".join(f"; {pod.name} waits: {_waits_for(pod)}" for pod in _lacking_images(observed))
+        progressing = Fact("Progressing", "True", "Operating", f"{operation.kind} of {operation.object}{lacking}")
     elif waits:
         progressing = Fact("Progressing", "True", "Waiting", waits)
     elif ready.status != "True":
@@ -277,6 +284,10 @@ def _cluster_facts(observed: Observed, plan: Plan, ready_groups: int) -> list[Fa
         Fact.of("Quiesced", quiesced, "Done" if quiesced else "Busy"),
         Fact.of("Stable", stable, "Steady" if stable else "Unsteady"),
     ]
+
+
+def _lacking_images(observed: Observed) -> list[PodView]:
+    return sorted((pod for pod in observed.pods.values() if pod.lacks_image), key=lambda pod: pod.name)
 
 
 def _degraded(observed: Observed, plan: Plan, all_ready: bool) -> Fact:
