@@ -480,6 +480,19 @@ EVENTS = st.lists(
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(EVENTS, st.data())
 def test_whatever_happens_one_thing_at_a_time_and_then_rest(events: list[str], data: st.DataObject) -> None:
+    _live_through(events, data)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(EVENTS, st.data())
+def test_many_worlds_come_to_rest(events: list[str], data: st.DataObject) -> None:
+    _live_through(events, data)
+
+
+def _live_through(events: list[str], data: st.DataObject) -> None:
+    """A world in which these things happen, with passes between them; then all heals, and it must come to rest."""
     world = started(nodes=5)
     gone = 0
     for event in events:
