@@ -129,7 +129,11 @@ class Stage:
         if cluster is None:
             return "there is no BrokerCluster"
         wanted = cluster["spec"]["groups"] * cluster["spec"].get("membersPerGroup", 2)
-        ready = [pod["metadata"]["name"] for pod in await self.pods() if is_true(pod, "Ready", current=False)]
+        ready = [
+            pod["metadata"]["name"]
+            for pod in await self.pods()
+            if is_true(pod, "Ready", current=False) and not pod["metadata"].get("deletionTimestamp")
+        ]
         if len(ready) != wanted:
             return f"{len(ready)} of {wanted} pods are ready: {', '.join(sorted(ready))}"
         not_whole = [
