@@ -159,7 +159,7 @@ class GroupsWorld(RuntimeWorld):
         epoch = max(1, self._epoch - epoch_back)
         self._operator_count += 1
         client = self.coordinator.client(f"{OPERATOR}{epoch}.{self._operator_count}")
-        groups = BrokerGroups(client, self.coordinator.keys)
+        groups = BrokerGroups(client, self.coordinator.keys, lambda _member: True, 2)
         guard = guard_of(client, self.coordinator.keys, epoch)
 
         async def say() -> None:

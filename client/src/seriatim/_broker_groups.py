@@ -59,6 +59,8 @@ class BrokerGroup:
         members: By slot.
         heads: Open segments on it; None: not counted.
         segments: All segments of which a broker of it holds a copy or a part; None: not counted.
+        waits_for: What keeps something on a group that is draining, for people; empty if all goes forward, or if it was
+            not counted.
     """
 
     name: str
@@ -67,6 +69,7 @@ class BrokerGroup:
     members: tuple[BrokerGroupMember, ...]
     heads: int | None
     segments: int | None
+    waits_for: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,4 +182,5 @@ def _group_of(described: operations_pb2.BrokerGroupDescription) -> BrokerGroup:
         ),
         heads=described.heads if described.HasField("heads") else None,
         segments=described.segments if described.HasField("segments") else None,
+        waits_for=described.waits_for,
     )  # fmt: skip

@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -292,6 +293,9 @@ def test_broker_groups_are_listed(run: Run, cluster: MemoryCluster) -> None:
     lines = run("broker-group", "list")[1].splitlines()
     assert lines[1].split() == ["g0", "active", "1", "g0-0,", "g0-1", "2", "of", "2", "2", "4"]
     assert lines[2].split()[5:] == ["1", "of", "2", "1", "3"]
+    assert len(lines) == 3
+    cluster.broker_groups["g1"] = replace(cluster.broker_groups["g1"], waits_for="segment 3 [of] 7 is held up")
+    assert run("broker-group", "list")[1].splitlines()[3:] == ["g1: segment 3 [of] 7 is held up"]
 
 
 def test_a_broker_group_is_drained_waited_for_and_taken_back(

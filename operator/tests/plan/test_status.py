@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from seriatim_operator.plan.actions import Plan
 from seriatim_operator.plan.observed import Ended
-from seriatim_operator.status.cluster import DISK_REASONS, broker_status, cluster_status
-from seriatim_operator.status.reasons import BROKER, CLUSTER
+from seriatim_operator.status.cluster import DISK_REASONS, broker_status, cluster_status, group_status
+from seriatim_operator.status.reasons import BROKER, CLUSTER, GROUP
 
 from .world import World, new_world
 
@@ -67,6 +67,17 @@ def test_a_roll_that_waits_for_an_image_says_so_and_says_one_thing_between_two_t
     assert reason == "Operating"
     assert f"{missing[0]} waits: its image cannot be pulled" in message
     assert f"kubectl describe pod {missing[0]}" in of_broker
+
+
+def test_a_drain_that_is_held_up_says_what_it_waits_for() -> None:
+    world = started()
+    members = world.observed(counts=True).members
+    assert members is not None
+    held = replace(world.observed(), members={**members, "g1": replace(members["g1"], waits_for="g0-1 is away")})
+    found = group_status(held, world.groups["orders-g1"]).condition("Drained")
+    assert found is not None
+    assert (found.status, found.reason, found.message) == ("False", "HeldUp", "g0-1 is away")
+    assert found.reason in GROUP["Drained"]
 
 
 def test_a_machine_that_holds_a_member_of_every_group_is_named_and_is_no_fault() -> None:

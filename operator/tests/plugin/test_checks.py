@@ -91,6 +91,14 @@ SICK: dict[str, tuple[Callable[[], Look], Level, str, str]] = {
         "cluster",
         "EtcdUnreachable: no etcd",
     ),
+    "drain held up": (
+        lambda: healthy(
+            groups=(group("g1", "Draining", conditions=[condition("Drained", "False", "HeldUp", "g0-1")]),)
+        ),
+        Level.BAD,
+        "drain of g1",
+        "g0-1",
+    ),
     "blocked": (lambda: healthy(cluster=cluster({"blockedBy": "approval"})), Level.WARNING, "cluster", "approval"),
     "paused": (lambda: healthy(cluster=cluster(paused=True)), Level.WARNING, "cluster", "paused"),
     "overdue": (

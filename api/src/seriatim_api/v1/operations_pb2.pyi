@@ -105,10 +105,13 @@ class BrokerGroupDescription(_message.Message):
     MEMBERS_FIELD_NUMBER: _builtins.int
     HEADS_FIELD_NUMBER: _builtins.int
     SEGMENTS_FIELD_NUMBER: _builtins.int
+    WAITS_FOR_FIELD_NUMBER: _builtins.int
     heads: _builtins.int
     """open segments"""
     segments: _builtins.int
     """all segments of which a member of the group is listed as a holder"""
+    waits_for: _builtins.str
+    """with counts: what keeps something on a group that is to be left, for people; or empty"""
     @_builtins.property
     def record(self) -> _records_pb2.BrokerGroupRecord: ...
     @_builtins.property
@@ -122,10 +125,11 @@ class BrokerGroupDescription(_message.Message):
         members: _abc.Iterable[Global___GroupMember] | None = ...,
         heads: _builtins.int | None = ...,
         segments: _builtins.int | None = ...,
+        waits_for: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_heads", b"_heads", "_segments", b"_segments", "heads", b"heads", "record", b"record", "segments", b"segments"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_heads", b"_heads", "_segments", b"_segments", "heads", b"heads", "members", b"members", "record", b"record", "segments", b"segments"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_heads", b"_heads", "_segments", b"_segments", "heads", b"heads", "members", b"members", "record", b"record", "segments", b"segments", "waits_for", b"waits_for"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__heads: _TypeAlias = _typing.Literal["heads"]  # noqa: Y015
     _WhichOneofArgType__heads: _TypeAlias = _typing.Literal["_heads", b"_heads"]  # noqa: Y015

@@ -47,19 +47,22 @@ async def drain(address: str, group: str, *, deadline_s: float) -> None:
         loop = asyncio.get_running_loop()
         until_s = loop.time() + deadline_s
         while True:
-            left = await _segments(stub, group)
-            if not left or loop.time() > until_s:
+            found = await _described(stub, group)
+            if not found.segments or loop.time() > until_s:
                 break
             await asyncio.sleep(LOOK_S)
-    if left:
-        raise DeadlineExceededError(f"{left} segments are left on {group}; it goes on, ask again", segments=left)
+    if found.segments:
+        because = f" ({found.waits_for})" if found.waits_for else ""
+        text = f"{found.segments} segments are left on {group}{because}; it goes on, ask again"
+        raise DeadlineExceededError(text, segments=found.segments)
 
 
-async def _segments(stub: Any, group: str) -> int:
+async def _described(stub: Any, group: str) -> operations_pb2.BrokerGroupDescription:
     request = operations_pb2.ListBrokerGroupsRequest(with_counts=True)
-    for found in (await stub.ListBrokerGroups(request, timeout=CALL_DEADLINE_S)).groups:
+    answer: operations_pb2.ListBrokerGroupsResponse = await stub.ListBrokerGroups(request, timeout=CALL_DEADLINE_S)
+    for found in answer.groups:
         if found.record.group == group:
-            return int(found.segments)
+            return found
     raise BadRequestError(f"there is no broker group {group!r}", group=group)
 
 
@@ -70,7 +73,7 @@ async def check_empty(address: str, group: str) -> None:
         PreconditionError: Something does.
     """
     async with _calls(address) as stub:
-        left = await _segments(stub, group)
+        left = (await _described(stub, group)).segments
     if left:
         raise PreconditionError(f"{left} segments lie on {group}: drain it first", group=group, segments=left)
 

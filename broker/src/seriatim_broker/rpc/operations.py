@@ -112,4 +112,5 @@ class OperationsServicer(operations_pb2_grpc.OperationsServicer):
         if view.count is not None:
             described.heads = view.count.heads
             described.segments = view.count.segments
+            described.waits_for = view.count.waits_for
         return described

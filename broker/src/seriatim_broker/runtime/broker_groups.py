@@ -6,16 +6,17 @@ controller does (`drainer`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field
+from functools import partial
 
 import structlog
 from seriatim_api.errors import BadRequestError, NotServingError, PreconditionError
-from seriatim_api.ids import RunId
+from seriatim_api.ids import MemberId, RunId
 from seriatim_api.v1 import records_pb2
 
 from ..core.chain import Chain
-from ..core.controller import holders
+from ..core.controller import held_up, holders
 from ..core.placement import Intent
 from ..interfaces.coordinator import Compare, Coordinator, Delete, Get, KeyValue, Operation, Put, mod_revision_is
 from .keys import Keys
@@ -26,15 +27,21 @@ from .records import member_from_record, spec_from_value
 ATTEMPTS_MAX = 10
 """Of a transaction that somebody else's always overtakes."""
 
+_OPEN_INTENTS = (records_pb2.BROKER_GROUP_INTENT_UNSPECIFIED, records_pb2.BROKER_GROUP_INTENT_ACTIVE)
+
 _log = structlog.get_logger(__name__)
 
 
 @dataclass(slots=True)
 class Count:
-    """What lies on a group: open segments, and all segments of which it holds a copy or a part."""
+    """What lies on a group: open segments, and all segments of which it holds a copy or a part.
+
+    `waits_for`: what keeps something on it though it is to be left, for people; empty if nothing does.
+    """
 
     heads: int = 0
     segments: int = 0
+    waits_for: str = ""
 
 
 @dataclass(slots=True)
@@ -55,31 +62,51 @@ def count_segments(chains: Iterable[Chain], group_of: dict[str, str], counts: di
     """Add what the chains say to the counts; `group_of` names the group of a broker."""
     for chain in chains:
         for segment in chain.segments:
-            groups = {group_of.get(member.broker) or group_in(member.broker) for member in holders(segment)}
+            groups = {_group_of(member, group_of) for member in holders(segment)}
             for group in sorted(groups):
                 count = counts.setdefault(group, Count())
                 count.segments += 1
                 count.heads += segment is chain.open_segment and segment.group == group
 
 
-class BrokerGroups:
-    """See the module."""
+def _group_of(member: MemberId, group_of: Mapping[str, str]) -> str:
+    return group_of.get(member.broker) or group_in(member.broker)
 
-    def __init__(self, coordinator: Coordinator, keys: Keys) -> None:
+
+def _is_in(groups: Set[str], group_of: Mapping[str, str], member: MemberId) -> bool:
+    return _group_of(member, group_of) in groups
+
+
+class BrokerGroups:
+    """See the module.
+
+    Args:
+        coordinator: Where the records are.
+        keys: Of the cluster.
+        is_there: Whether a member is admitted and runs, as far as is known.
+        min_copies: Of a segment.
+    """
+
+    def __init__(
+        self, coordinator: Coordinator, keys: Keys, is_there: Callable[[MemberId], bool], min_copies: int
+    ) -> None:
         self._coordinator = coordinator
         self._keys = keys
+        self._is_there = is_there
+        self._min_copies = min_copies
 
     # ---- looking ----
 
     async def views(self, *, with_counts: bool) -> list[GroupView]:
         """All groups by name, as the coordinator has them at this moment."""
         members = await self._members()
-        views = {key.rpartition("/")[2]: GroupView(record) for key, (_, record) in (await self._specs()).items()}
+        specs = {key.rpartition("/")[2]: record for key, (_, record) in (await self._specs()).items()}
+        views = {group: GroupView(record) for group, record in specs.items()}
         for _, member in members.values():
             default = records_pb2.BrokerGroupRecord(group=member.group)
             views.setdefault(member.group, GroupView(default)).members.append(member)
         if with_counts:
-            counts = await self._counts(members)
+            counts = await self._counts(members, specs)
             for name, view in views.items():
                 view.count = counts.get(name, Count())
         for name, view in views.items():
@@ -97,11 +124,28 @@ class BrokerGroups:
         listing = await self._coordinator.list(self._keys.group_specs)
         return {item.key: (item, records_pb2.BrokerGroupRecord.FromString(item.value)) for item in listing.items}
 
-    async def _counts(self, members: dict[str, tuple[KeyValue, records_pb2.MemberRecord]]) -> dict[str, Count]:
+    async def _counts(
+        self,
+        members: dict[str, tuple[KeyValue, records_pb2.MemberRecord]],
+        specs: Mapping[str, records_pb2.BrokerGroupRecord],
+    ) -> dict[str, Count]:
         group_of = {record.member.broker: record.group for _, record in members.values()}
+        closed = {group for group, spec in specs.items() if spec.intent not in _OPEN_INTENTS}
+        drained = {group for group in closed if specs[group].intent == records_pb2.BROKER_GROUP_INTENT_DRAINING}
+        live: dict[str, list[MemberId]] = {}
+        for _, record in members.values():
+            member = member_from_record(record.member)
+            if record.group not in closed and self._is_there(member):
+                live.setdefault(record.group, []).append(member)
         counts: dict[str, Count] = {}
         async for chain in all_chains(self._coordinator, self._keys, strict=True):
             count_segments((chain,), group_of, counts)
+            if not drained:
+                continue
+            is_leaving = partial(_is_in, drained, group_of)
+            for segment, why in held_up(chain, is_leaving, self._is_there, live, min_copies=self._min_copies):
+                for group in {_group_of(member, group_of) for member in holders(segment)} & drained:
+                    counts[group].waits_for = counts[group].waits_for or why
         return counts
 
     # ---- changing ----
@@ -163,7 +207,7 @@ class BrokerGroups:
             raise PreconditionError(f"broker group {group!r} is not being drained; drain it first", group=group)
         for _, record in mine.values():
             await self._check_ended(record)
-        count = (await self._counts(members)).get(group, Count())
+        count = (await self._counts(members, {})).get(group, Count())
         if count.segments:
             raise PreconditionError(
                 f"broker group {group!r} still holds {count.segments} segments, {count.heads} of them open; "

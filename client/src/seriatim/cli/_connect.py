@@ -427,6 +427,7 @@ def _broker_group_row(found: seriatim.BrokerGroup) -> BrokerGroupRow:
         live=sum(member.live for member in found.members),
         heads=found.heads,
         segments=found.segments,
+        waits_for=found.waits_for,
     )
 
 

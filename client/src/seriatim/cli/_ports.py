@@ -254,7 +254,7 @@ IntentName = Literal["active", "cordoned", "draining"]
 
 @dataclass(frozen=True, slots=True)
 class BrokerGroupRow:
-    """A broker group; None: not counted. `live`: how many of its brokers run."""
+    """A broker group; None: not counted. `live`: how many of its brokers run. `waits_for`: what holds a drain up."""
 
     name: str
     intent: IntentName
@@ -263,6 +263,7 @@ class BrokerGroupRow:
     live: int
     heads: int | None
     segments: int | None
+    waits_for: str = ""
 
 
 @dataclass(frozen=True, slots=True)

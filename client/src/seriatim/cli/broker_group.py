@@ -42,6 +42,9 @@ def list_(settings: Settings, no_counts: bool) -> None:
         settings.emit([asdict(row) for row in rows])
     else:
         settings.console.print(render(rows))
+        for row in rows:
+            if row.waits_for:
+                settings.console.print(f"{row.name}: {row.waits_for}", markup=False, highlight=False, soft_wrap=True)
 
 
 def render(rows: list[BrokerGroupRow]) -> Table:
@@ -77,8 +80,12 @@ def drain(settings: Settings, name: str, wait: bool) -> None:
     """Have everything leave the group NAME: heads, and copies of what is sealed. Then it can be removed."""
     _set(
         settings, name, "draining", wait, lambda row: not row.segments,
-        lambda row: f"{row.heads:,} heads and {row.segments:,} segments left",
+        lambda row: f"{row.heads:,} heads and {row.segments:,} segments left" + _because(row),
     )  # fmt: skip
+
+
+def _because(row: BrokerGroupRow) -> str:
+    return f" ({row.waits_for})" if row.waits_for else ""
 
 
 @broker_group.command()

@@ -141,7 +141,10 @@ class MemberView:
 
 @dataclass(frozen=True, slots=True)
 class GroupView:
-    """A broker group as the brokers know it; counts are None where they were not asked for."""
+    """A broker group as the brokers know it; counts are None where they were not asked for.
+
+    `waits_for`: counted with them, what holds up its drain, in the brokers' words; empty if nothing does.
+    """
 
     group: str
     intent: str
@@ -149,6 +152,7 @@ class GroupView:
     heads: int | None
     segments: int | None
     members: tuple[MemberView, ...]
+    waits_for: str = ""
 
 
 @dataclass(frozen=True, slots=True)

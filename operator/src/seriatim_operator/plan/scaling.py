@@ -33,7 +33,9 @@ def remove_groups(observed: Observed, plan: Plan) -> None:
         return
     view = observed.members.get(group)
     if view is not None and (view.heads or view.segments):
-        plan.blocked_by.append(f"group {group} is being drained: {view.heads} heads, {view.segments} segments left")
+        because = f"; {view.waits_for}" if view.waits_for else ""
+        left = f"{view.heads} heads, {view.segments} segments left"
+        plan.blocked_by.append(f"group {group} is being drained: {left}{because}")
     elif operation is None:
         plan.actions.append(BeginOperation(OPERATION, group, "it is drained"))
     elif (operation.kind, operation.object) != (OPERATION, group):

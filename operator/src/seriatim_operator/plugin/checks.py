@@ -125,6 +125,18 @@ def check_cluster(look: Look) -> list[Finding]:
     return findings or [well("cluster", "the operator has nothing to complain of")]
 
 
+def check_drains(look: Look) -> list[Finding]:
+    """Whether groups that should be empty come to be so."""
+    findings: list[Finding] = []
+    for group in look.groups:
+        drained = group.status.condition("Drained")
+        if drained is not None and drained.reason == "HeldUp":
+            findings.append(
+                bad(f"drain of {group.spec.group}", drained.message, "bring back what it waits for, or undo the drain")
+            )
+    return findings
+
+
 def check_budgets(look: Look) -> list[Finding]:
     """Whether each group has its budget, and no other budget stands in the way."""
     if "PodDisruptionBudget" in look.unreadable:

@@ -24,6 +24,7 @@ CHECKS: Final[tuple[Callable[[Look], list[Finding]], ...]] = (
     checks.check_class,
     checks.check_nodes,
     checks.check_cluster,
+    checks.check_drains,
     checks.check_budgets,
     checks.check_network_policy,
     checks.check_topics,

@@ -25,11 +25,15 @@ POLL_S = 1.0
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a drain is: what lies on the group still, and whether the brokers know of the drain and hold nothing."""
+    """How far a drain is: what lies on the group still, and whether the brokers know of the drain and hold nothing.
+
+    `waits_for`: what holds it up, in the brokers' words.
+    """
 
     heads: int
     segments: int
     is_drained: bool
+    waits_for: str = ""
 
 
 def find_group(look: Look, name: str) -> BrokerGroup:
@@ -102,7 +106,8 @@ async def count(brokers: Brokers, group: str) -> Progress:
     for known in await brokers.list_groups(with_counts=True):
         if known.record.group == group:
             is_told = known.record.intent == records_pb2.BROKER_GROUP_INTENT_DRAINING
-            return Progress(known.heads, known.segments, is_told and not known.heads and not known.segments)
+            is_empty = not known.heads and not known.segments
+            return Progress(known.heads, known.segments, is_told and is_empty, known.waits_for)
     return Progress(0, 0, is_drained=True)
 
 

@@ -209,14 +209,17 @@ async def _drain(way: Way, kube: Kube, brokers: Brokers, group: BrokerGroup, wai
         done = await watch_drain(
             lambda: read_progress(kube, brokers, group),
             wait_s,
-            lambda at: line.update(f"draining {name}: {_left(at)} left"),
+            lambda at: line.update(f"draining {name}: {_left(at)} left{_because(at)}"),
         )
     if done:
         way.console.print(
             f"{name} is drained: nothing lies on it. `kubectl seriatim drain {name} --undo` brings it back"
         )
         return 0
-    way.console.print(f"{name} is still being drained; this command again shows how far it is")
+    at = await count(brokers, name)
+    way.console.print(
+        f"{name} is still being drained, {_left(at)} are left{_because(at)}; this command again shows how far it is"
+    )
     return UNWELL
 
 
@@ -238,3 +241,7 @@ async def doctor(way: Way, cluster: str | None, offline: bool, verbose: bool) ->
 
 def _left(at: Progress) -> str:
     return f"{at.heads:,} heads and {at.segments:,} segments"
+
+
+def _because(at: Progress) -> str:
+    return f" ({at.waits_for})" if at.waits_for else ""

@@ -188,6 +188,7 @@ def _group_view(group: operations_pb2.BrokerGroupDescription) -> GroupView:
         heads=group.heads if group.HasField("heads") else None,
         segments=group.segments if group.HasField("segments") else None,
         members=tuple(_member_view(member) for member in group.members),
+        waits_for=group.waits_for,
     )
 
 

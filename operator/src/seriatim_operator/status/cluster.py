@@ -178,6 +178,8 @@ def group_status(observed: Observed, item: BrokerGroup) -> BrokerGroupStatus:
         whole = Fact.of("Whole", is_whole, "AllThere" if is_whole else "Incomplete")
     if heads is None or segments is None:
         drained = Fact("Drained", "Unknown", "NotCounted")
+    elif view is not None and view.waits_for:
+        drained = Fact("Drained", "False", "HeldUp", view.waits_for)
     else:
         drained = Fact.of("Drained", not heads and not segments, "HoldsData" if heads or segments else "Empty")
     facts = [Fact.of("Ready", ready, "Serving" if ready else "MembersAway", "" if ready else away), whole, drained]

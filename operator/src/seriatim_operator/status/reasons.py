@@ -60,6 +60,7 @@ GROUP: Final = {
     "Drained": {
         "Empty": "no head and no segment lies here",
         "HoldsData": "heads or segments lie here",
+        "HeldUp": "they should leave, and some cannot: the message says what they wait for",
         "NotCounted": "nobody asked",
     },
 }
