@@ -65,6 +65,7 @@ class Suite:
         self._machines = Machines()
         self._cluster, self._loaded = cluster, loaded
         self._release = self._new_release(options.use)
+        self._left: list[Release] = []  # that have to be removed still
         self._clients = Clients(options.out / "clients.log")
 
     def _new_release(self, namespace: str = "") -> Release:
@@ -105,24 +106,28 @@ class Suite:
                 continue
             results.append(await self._one(number, case))
             if results[-1].state == "failed" and case is not cases[-1]:
-                is_usable = await self._is_usable_again(number, case, notes)
+                is_usable = await self._have_healthy(number, case, notes)
 
-    async def _is_usable_again(self, number: int, case: Case, notes: list[str]) -> bool:
-        """Whether the cases to come have a healthy cluster: the one that there is, or a new one in its place."""
-        stage = self._stage(number, case, "after")
+    async def _have_healthy(self, number: int, case: Case, notes: list[str]) -> bool:
+        """See to it that the cases to come have a healthy cluster: the one that there is, or a new one in its place."""
         try:
-            await stage.wait_healthy(AFTER_FAILURE_S)
+            await self._on_stage(number, self._options.out).wait_healthy(AFTER_FAILURE_S)
             return True
         except EXPECTED as error:
             unhealthy = f"after {case.name}: {error}"
-        if self._options.use:
-            self._note(notes, f"{unhealthy}; it is not ours to replace")
+        if self._options.use or self._options.keep:
+            self._note(notes, f"{unhealthy}; it stays as it is in {self._release.place.namespace}")
             return False
         try:
             await self._release.remove()
         except EXPECTED as error:
-            self._note(notes, f"not removed: {error}")
-        self._release = self._new_release()
+            self._left.append(self._release)
+            self._note(notes, f"{self._release.place.namespace} is not removed: {error}")
+        try:
+            self._release = await asyncio.to_thread(self._new_release)
+        except EXPECTED as error:
+            self._note(notes, f"{unhealthy}; not replaced: {error}")
+            return False
         again = await self._one(number, replace(INSTALL, name=f"install after {case.name}"))
         self._note(notes, f"{unhealthy}; installed anew: {'; '.join(again.problems) or 'ok'}")
         return again.state == "passed"
@@ -131,15 +136,14 @@ class Suite:
         notes.append(text)
         self._say(text)
 
-    def _stage(self, number: int, case: Case, suffix: str = "") -> Stage:
-        """For a case, with a directory of its own."""
-        directory = self._options.out / "-".join((f"{number:02}", *case.name.split(), *suffix.split()))
-        directory.mkdir()
+    def _on_stage(self, number: int, directory: Path) -> Stage:
         return Stage(number, self._release, self._clients, self._machines, self._options.out, directory,
                      self._options.previous)  # fmt: skip
 
     async def _one(self, number: int, case: Case) -> CaseResult:
-        stage = self._stage(number, case)
+        directory = self._options.out / f"{number:02}-{case.name.replace(' ', '-')}"
+        directory.mkdir()
+        stage = self._on_stage(number, directory)
         self._say(f"{case.name} …")
         if case.needs_previous and self._options.previous is None:
             return CaseResult(case.name, "skipped", problems=(f"this clone has no tag {images.PREVIOUS}",))
@@ -155,7 +159,7 @@ class Suite:
         problems = stage.problems + self._over(stage.figures)
         state: State = "failed" if problems else "passed"
         if problems:
-            await gather(self._release.place, stage.directory)
+            await gather(self._release.place, directory)
             await self._heal(stage)
         result = CaseResult(
             case.name, state, tuple(stage.figures), tuple(problems), tuple(stage.notes),
@@ -182,10 +186,14 @@ class Suite:
         notes = []
         try:
             await self._machines.heal()
-            if not self._options.keep and not self._options.use:
-                await self._release.remove()
         except EXPECTED as error:
-            notes.append(f"not cleared up: {error}")
+            notes.append(f"not healed: {error}")
+        stays = self._options.keep or self._options.use
+        for release in (*self._left, *(() if stays else (self._release,))):
+            try:
+                await release.remove()
+            except EXPECTED as error:
+                notes.append(f"{release.place.namespace} is not removed: {error}")
         return notes
 
     def _tell(self, result: CaseResult) -> None:

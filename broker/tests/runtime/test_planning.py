@@ -11,7 +11,6 @@ from seriatim_api.ids import MemberId, PartitionId
 from seriatim_broker.core.chain import Chain, Segment, SegmentState
 from seriatim_broker.core.controller import (
     MemberView,
-    held_up,
     holders,
     lost_groups,
     plan_copies_elsewhere,
@@ -171,33 +170,6 @@ def test_members_leave_only_when_enough_others_serve_from_whole_copies() -> None
     assert release(whole, everybody - {E}) is None
     assert release(whole, everybody - {A}) == Release(PartitionId(7), (1,), C, (A, B)), "the server does not run"
     assert release(replace(whole, segments=whole.segments[1:])) is None
-
-
-def test_what_holds_a_drain_up_is_told_and_what_goes_forward_is_not() -> None:
-    everybody = frozenset((A, B, C, D, E, F))
-    both = {"g1": [C, D]}
-
-    def told(chain: Chain, there: frozenset[MemberId] = everybody, **live: list[MemberId]) -> list[tuple[int, str]]:
-        found = held_up(chain, of_group("g0"), there.__contains__, live, min_copies=2)
-        return [(segment.no, why) for segment, why in found]
-
-    served = copied(C, E, eligible=(A, B))
-    assert told(served, **both) == told(served, everybody - {A}, **both) == []
-    ((number, why),) = told(served, everybody - {A, B}, **both)
-    assert (number, why.partition(":")[2]) == (1, " g0-0, g0-1"), "nobody has its control records"
-    alone = copied(eligible=(A, B))
-    ((number, why),) = told(alone, g1=[C])
-    assert number == 1
-    assert "wants 2 copies: of brokers that stay, 1 are live" in why
-    head = replace(alone.segments[0], state=SegmentState.OPEN)
-    opened = replace(alone, segments=(head,))
-    assert told(opened, **both) == []
-    ((number, why),) = told(opened, g1=[C], g2=[E])
-    assert "no other group with 2 live brokers" in why
-    unsettled = replace(alone, segments=(replace(head, state=SegmentState.UNSETTLED), alone.segments[1]))
-    assert told(unsettled, **both) == [], "both are there: they are asked at this moment"
-    ((number, why),) = told(unsettled, everybody - {B}, **both)
-    assert "g0-1 may know it" in why
 
 
 def test_while_the_server_is_gone_somebody_takes_its_place_for_else_no_copy_becomes_eligible() -> None:

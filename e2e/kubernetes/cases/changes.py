@@ -58,6 +58,7 @@ async def image_rolled(stage: Stage) -> None:
             stage.figure("gap at an image that is nowhere", await traffic.gap_s(), limit=ROLL_GAP_LIMIT_S)
             touched = [pod["metadata"]["name"] for pod in await stage.pods()
                        if pod["metadata"]["uid"] != before[pod["metadata"]["name"]]]  # fmt: skip
+            await stage.wait_until("the cluster says so", lambda: _says_that_it_waits(stage), ROLL_S)
             said = condition(await stage.cluster(), "Progressing").get("message")
             stage.note(f"waiting for the image: {', '.join(touched)}; the cluster says: {said}")
             if len(touched) != 1:
@@ -92,6 +93,10 @@ async def _waits_for_image(stage: Stage) -> bool:
     statuses = [status for pod in await stage.pods() for status in pod["status"].get("containerStatuses") or ()]
     reasons = {((status.get("state") or {}).get("waiting") or {}).get("reason") for status in statuses}
     return bool(reasons & {"ErrImagePull", "ImagePullBackOff"})
+
+
+async def _says_that_it_waits(stage: Stage) -> bool:
+    return "image cannot be pulled" in condition(await stage.cluster(), "Progressing").get("message", "")
 
 
 async def _all_run(stage: Stage, image: str) -> bool:

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 from seriatim_operator.plan.actions import Plan
-from seriatim_operator.plan.observed import Ended
+from seriatim_operator.plan.cluster import OPERATION_S
+from seriatim_operator.plan.observed import Ended, Observed
 from seriatim_operator.status.cluster import DISK_REASONS, broker_status, cluster_status, group_status
 from seriatim_operator.status.reasons import BROKER, CLUSTER, GROUP
 
@@ -55,7 +56,7 @@ def test_a_roll_that_waits_for_an_image_says_so_and_says_one_thing_between_two_t
     while not (missing := [name for name, pod in world.pods.items() if not pod.is_ready]):
         world.a_pass()
     said = set()
-    for reason in ("ErrImagePull", "ImagePullBackOff"):
+    for reason in ("ErrImagePull", "ImagePullBackOff", "RegistryUnavailable"):
         world.pods[missing[0]] = replace(world.pods[missing[0]], waiting=reason)
         world.a_pass()
         progressing = world.cluster.status.condition("Progressing")
@@ -67,6 +68,12 @@ def test_a_roll_that_waits_for_an_image_says_so_and_says_one_thing_between_two_t
     assert reason == "Operating"
     assert f"{missing[0]} waits: its image cannot be pulled" in message
     assert f"kubectl describe pod {missing[0]}" in of_broker
+    for _ in range(3):
+        world.now_s += OPERATION_S  # the operation ends; what it waited for stays
+        world.a_pass()
+        progressing = world.cluster.status.condition("Progressing")
+        assert progressing is not None
+        assert "its image cannot be pulled" in progressing.message, progressing
 
 
 def test_a_drain_that_is_held_up_says_what_it_waits_for() -> None:
@@ -74,10 +81,24 @@ def test_a_drain_that_is_held_up_says_what_it_waits_for() -> None:
     members = world.observed(counts=True).members
     assert members is not None
     held = replace(world.observed(), members={**members, "g1": replace(members["g1"], waits_for="g0-1 is away")})
-    found = group_status(held, world.groups["orders-g1"]).condition("Drained")
-    assert found is not None
-    assert (found.status, found.reason, found.message) == ("False", "HeldUp", "g0-1 is away")
-    assert found.reason in GROUP["Drained"]
+    held.members["g1"] = replace(held.members["g1"], heads=0, segments=3, intent="DRAINING")  # type: ignore[index]
+    item = world.groups["orders-g1"]
+
+    def drained(observed: Observed) -> tuple[str, str, str]:
+        nonlocal item
+        item = item.model_copy(update={"status": group_status(observed, item)})
+        found = item.status.condition("Drained")
+        assert found is not None
+        assert found.reason in GROUP["Drained"]
+        return found.status, found.reason, found.message
+
+    told = ("False", "HeldUp", "g0-1 is away")
+    assert drained(held) == told
+    uncounted = replace(held.members["g1"], heads=None, segments=None, waits_for="")  # type: ignore[index]
+    assert drained(replace(held, members={"g1": uncounted})) == told, "nobody counted: it is as it was"
+    assert drained(replace(held, members=None)) == told, "no broker answers"
+    called_off = replace(uncounted, intent="ACTIVE")
+    assert drained(replace(held, members={"g1": called_off})) == ("False", "HoldsData", "")
 
 
 def test_a_machine_that_holds_a_member_of_every_group_is_named_and_is_no_fault() -> None:

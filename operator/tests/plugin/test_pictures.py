@@ -202,12 +202,13 @@ async def test_drain_is_watched_to_its_end() -> None:
     async def look() -> Progress:
         return next(left)
 
-    assert await watch_drain(look, 60.0, shown.append, poll_s=0.0)
+    assert (await watch_drain(look, 60.0, shown.append, poll_s=0.0)).is_drained
     assert [progress.segments for progress in shown] == [9, 4, 0]
 
 
 async def test_watch_ends_with_its_time() -> None:
     async def look() -> Progress:
-        return Progress(1, 1, False)
+        return Progress(1, 1, False, "g0-1 must come back")
 
-    assert not await watch_drain(look, 0.0, lambda _: None)
+    at = await watch_drain(look, 0.0, lambda _: None)
+    assert (at.is_drained, at.waits_for) == (False, "g0-1 must come back")

@@ -5,7 +5,7 @@ The asynchronous half (election, watches, paging over chains) is `runtime.contro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from seriatim_api.ids import MemberId
@@ -150,43 +150,6 @@ def plan_release(
         return None
     by = max(sorted(by_server), key=lambda member: len(by_server[member]))
     return Release(chain.partition, tuple(by_server[by][:RELEASED_AT_ONCE_MAX]), by, tuple(sorted(leaving)))
-
-
-def held_up(
-    chain: Chain,
-    is_leaving: Callable[[MemberId], bool],
-    is_there: Callable[[MemberId], bool],
-    live: Mapping[str, Sequence[MemberId]],
-    *,
-    min_copies: int,
-) -> Iterator[tuple[Segment, str]]:
-    """The segments that members should leave and cannot, each with what it waits for, for people.
-
-    What leaves, or is about to, is not among them. The arguments are those of `plan_release` and
-    `plan_copies_elsewhere`.
-    """
-    takers = {member.broker for members in live.values() for member in members}
-    for segment in chain.segments:
-        held = holders(segment)
-        if not any(map(is_leaving, held)):
-            continue
-        what = f"segment {segment.no} of partition {chain.partition}"
-        staying = takers | {member.broker for member in held if is_there(member) and not is_leaving(member)}
-        if segment.state is SegmentState.OPEN:
-            if is_leaving(segment.master) and not any(len(members) >= min_copies for members in live.values()):
-                yield segment, f"{what} is open, and no other group with {min_copies} live brokers can take over"
-        elif segment.state is SegmentState.UNSETTLED:
-            away = [member for member in segment.members if not is_there(member)]
-            if away:
-                yield segment, f"the length of {what} is not settled: {_brokers(away)} may know it, and must come back"
-        elif not any(map(is_there, segment.eligible)):
-            yield segment, f"none of those who may serve {what} is live: {_brokers(segment.eligible)}"
-        elif len(staying) < min_copies:
-            yield segment, f"{what} wants {min_copies} copies: of brokers that stay, {len(staying)} are live"
-
-
-def _brokers(members: Iterable[MemberId]) -> str:
-    return ", ".join(sorted(member.broker for member in members))
 
 
 def plan_copies_elsewhere(

@@ -110,7 +110,7 @@ class Runtime:
             ground.counters,
         )  # fmt: skip
         self.controller = Controller(election, topics, caretaker, drainer, balancer)
-        self.groups = BrokerGroups(coordinator, keys, self.directory.is_there, settings.min_copies)
+        self.groups = BrokerGroups(coordinator, keys, caretaker.is_there, settings.min_copies)
         self.gate = RestartGate(coordinator, keys, self.driver, self.directory)
 
     async def _measure(self, broker: str, deadline_s: float) -> Measured:

@@ -6,9 +6,8 @@ controller does (`drainer`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 
 import structlog
 from seriatim_api.errors import BadRequestError, NotServingError, PreconditionError
@@ -16,7 +15,8 @@ from seriatim_api.ids import MemberId, RunId
 from seriatim_api.v1 import records_pb2
 
 from ..core.chain import Chain
-from ..core.controller import held_up, holders
+from ..core.controller import holders
+from ..core.obstacles import Around, obstacles
 from ..core.placement import Intent
 from ..interfaces.coordinator import Compare, Coordinator, Delete, Get, KeyValue, Operation, Put, mod_revision_is
 from .keys import Keys
@@ -26,8 +26,6 @@ from .records import member_from_record, spec_from_value
 
 ATTEMPTS_MAX = 10
 """Of a transaction that somebody else's always overtakes."""
-
-_OPEN_INTENTS = (records_pb2.BROKER_GROUP_INTENT_UNSPECIFIED, records_pb2.BROKER_GROUP_INTENT_ACTIVE)
 
 _log = structlog.get_logger(__name__)
 
@@ -73,10 +71,6 @@ def _group_of(member: MemberId, group_of: Mapping[str, str]) -> str:
     return group_of.get(member.broker) or group_in(member.broker)
 
 
-def _is_in(groups: Set[str], group_of: Mapping[str, str], member: MemberId) -> bool:
-    return _group_of(member, group_of) in groups
-
-
 class BrokerGroups:
     """See the module.
 
@@ -100,13 +94,15 @@ class BrokerGroups:
     async def views(self, *, with_counts: bool) -> list[GroupView]:
         """All groups by name, as the coordinator has them at this moment."""
         members = await self._members()
-        specs = {key.rpartition("/")[2]: record for key, (_, record) in (await self._specs()).items()}
-        views = {group: GroupView(record) for group, record in specs.items()}
+        specs = {key.rpartition("/")[2]: pair for key, pair in (await self._specs()).items()}
+        views = {group: GroupView(record) for group, (_, record) in specs.items()}
         for _, member in members.values():
             default = records_pb2.BrokerGroupRecord(group=member.group)
             views.setdefault(member.group, GroupView(default)).members.append(member)
         if with_counts:
-            counts = await self._counts(members, specs)
+            intents = {group: spec_from_value(item.value).intent for group, (item, _) in specs.items()}
+            closed = {group: intent for group, intent in intents.items() if intent is not Intent.ACTIVE}
+            counts = await self._counts(members, closed)
             for name, view in views.items():
                 view.count = counts.get(name, Count())
         for name, view in views.items():
@@ -125,28 +121,45 @@ class BrokerGroups:
         return {item.key: (item, records_pb2.BrokerGroupRecord.FromString(item.value)) for item in listing.items}
 
     async def _counts(
-        self,
-        members: dict[str, tuple[KeyValue, records_pb2.MemberRecord]],
-        specs: Mapping[str, records_pb2.BrokerGroupRecord],
+        self, members: dict[str, tuple[KeyValue, records_pb2.MemberRecord]], closed: Mapping[str, Intent]
     ) -> dict[str, Count]:
-        group_of = {record.member.broker: record.group for _, record in members.values()}
-        closed = {group for group, spec in specs.items() if spec.intent not in _OPEN_INTENTS}
-        drained = {group for group in closed if specs[group].intent == records_pb2.BROKER_GROUP_INTENT_DRAINING}
-        live: dict[str, list[MemberId]] = {}
-        for _, record in members.values():
-            member = member_from_record(record.member)
-            if record.group not in closed and self._is_there(member):
-                live.setdefault(record.group, []).append(member)
+        """What lies on each group, and what keeps it on those that are to be left."""
+        records = [record for _, record in members.values()]
+        group_of = {record.member.broker: record.group for record in records}
+        around = self._around(records, closed, group_of)
         counts: dict[str, Count] = {}
+        untold = set(closed)
         async for chain in all_chains(self._coordinator, self._keys, strict=True):
             count_segments((chain,), group_of, counts)
-            if not drained:
-                continue
-            is_leaving = partial(_is_in, drained, group_of)
-            for segment, why in held_up(chain, is_leaving, self._is_there, live, min_copies=self._min_copies):
-                for group in {_group_of(member, group_of) for member in holders(segment)} & drained:
-                    counts[group].waits_for = counts[group].waits_for or why
+            for segment, text in obstacles(chain, around) if untold else ():
+                keep = (
+                    {segment.master} if segment is chain.open_segment else filter(around.is_leaving, holders(segment))
+                )
+                for group in untold & {_group_of(member, group_of) for member in keep}:
+                    counts[group].waits_for = text
+                    untold.discard(group)
         return counts
+
+    def _around(
+        self, records: list[records_pb2.MemberRecord], closed: Mapping[str, Intent], group_of: Mapping[str, str]
+    ) -> Around:
+        there: dict[str, list[bool]] = {}
+        takers = set()
+        registered = {record.member.broker: member_from_record(record.member) for record in records}
+        for record in records:
+            if record.group not in closed:
+                is_there = self._is_there(registered[record.member.broker])
+                there.setdefault(record.group, []).append(is_there)
+                takers |= {record.member.broker} if is_there else set()
+        return Around(
+            closed=closed.keys(),
+            is_leaving=lambda member: closed.get(_group_of(member, group_of)) is Intent.DRAINING,
+            is_there=self._is_there,
+            is_replaced=lambda member: registered.get(member.broker) != member,
+            takers=takers,
+            has_whole_group=any(len(found) >= self._min_copies and all(found) for found in there.values()),
+            min_copies=self._min_copies,
+        )
 
     # ---- changing ----
 

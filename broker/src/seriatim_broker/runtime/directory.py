@@ -80,12 +80,6 @@ class Directory:
         record = self.members.get(member.broker)
         return record is not None and record.admitted and record.member.incarnation == member.incarnation
 
-    def is_there(self, member: MemberId) -> bool:
-        """Whether a member is admitted and runs, as far as the coordinator tells: no look at connections."""
-        run = self.run_of(member.broker)
-        is_certified = run is not None and run in self.certified
-        return self.is_admitted(member) and self.is_live(member.broker) and not is_certified
-
     def is_live(self, broker: str) -> bool:
         """Whether the broker's registered run has a live key: a hint."""
         record = self.members.get(broker)

@@ -75,11 +75,20 @@ class RestartGate:
         async for chain in all_chains(self._coordinator, self._keys, strict=True):
             found += needs(chain, member)
         reports = await self._ask_all(found, member, until_s)
-        findings = [judge(need, reports, self._directory.is_there) for need in found]
+        findings = [judge(need, reports, self._is_there) for need in found]
         deciding = decide(findings)
         if deciding is None:
             return GateAnswer(Verdict.SAFE, f"no segment needs {member.broker}", None, 0)
         return GateAnswer(deciding.verdict, deciding.text, deciding, len(found))
+
+    def _is_there(self, member: MemberId) -> bool:
+        run = self._directory.run_of(member.broker)
+        return (
+            self._directory.is_admitted(member)
+            and self._directory.is_live(member.broker)
+            and run is not None
+            and run not in self._directory.certified
+        )
 
     async def _ask_all(
         self, found: Iterable[Need], without: MemberId, until_s: float
@@ -87,7 +96,7 @@ class RestartGate:
         wanted: dict[MemberId, list[tuple[PartitionId, int]]] = {}
         for need in found:
             for member in need.ask:
-                if self._directory.is_there(member):
+                if self._is_there(member):
                     wanted.setdefault(member, []).append((need.partition, need.segment_no))
         reports: dict[tuple[MemberId, PartitionId, int], CopyReport] = {}
         slots = asyncio.Semaphore(QUESTIONS_AT_ONCE)

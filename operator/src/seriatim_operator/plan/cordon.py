@@ -103,7 +103,8 @@ def _may_be_evicted(observed: Observed, broker: Broker, plan: Plan) -> bool:
     if view is None:
         return False
     if view.heads:
-        plan.blocked_by.append(f"{view.heads} heads stand on {group} still: {broker.name} is not evicted")
+        because = f" ({view.waits_for})" if view.waits_for else ""
+        plan.blocked_by.append(f"{view.heads} heads stand on {group} still{because}: {broker.name} is not evicted")
         return False
     gate = observed.gates.get(name)
     if gate is None:

@@ -60,7 +60,19 @@ class Ended:
     text: str
 
 
-IMAGE_REASONS: Final = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"})
+IMAGE_REASONS: Final = frozenset(
+    {
+        "ErrImagePull",
+        "ImagePullBackOff",
+        "ImageInspectError",
+        "ErrImageNeverPull",
+        "InvalidImageName",
+        "RegistryUnavailable",
+        "SignatureValidationFailed",
+    }
+)
+"""Why a container waits for its image: the kubelet's words (`pkg/kubelet/images/types.go` of Kubernetes 1.36, and
+`pkg/errors` of its CRI API)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -132,7 +132,7 @@ def check_drains(look: Look) -> list[Finding]:
         drained = group.status.condition("Drained")
         if drained is not None and drained.reason == "HeldUp":
             findings.append(
-                bad(f"drain of {group.spec.group}", drained.message, "bring back what it waits for, or undo the drain")
+                bad(f"drain of {group.spec.group}", drained.message, "bring that back, add groups, or undo the drain")
             )
     return findings
 

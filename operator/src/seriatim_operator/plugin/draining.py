@@ -113,14 +113,12 @@ async def count(brokers: Brokers, group: str) -> Progress:
 
 async def watch_drain(
     look: Callable[[], Awaitable[Progress]], wait_s: float, show: Callable[[Progress], None], poll_s: float = POLL_S
-) -> bool:
-    """Show the progress until the group is drained; False if that takes longer than `wait_s`."""
+) -> Progress:
+    """Show the progress until the group is drained, or `wait_s` is over; returns the last that was shown."""
     until = time.monotonic() + wait_s
     while True:
         progress = await look()
         show(progress)
-        if progress.is_drained:
-            return True
-        if time.monotonic() + poll_s > until:
-            return False
+        if progress.is_drained or time.monotonic() + poll_s > until:
+            return progress
         await asyncio.sleep(poll_s)

@@ -206,17 +206,16 @@ async def _drain(way: Way, kube: Kube, brokers: Brokers, group: BrokerGroup, wai
         return REFUSED
     await set_state(kube, group, "Draining")
     with way.console.status(f"draining {name}") as line:
-        done = await watch_drain(
+        at = await watch_drain(
             lambda: read_progress(kube, brokers, group),
             wait_s,
             lambda at: line.update(f"draining {name}: {_left(at)} left{_because(at)}"),
         )
-    if done:
+    if at.is_drained:
         way.console.print(
             f"{name} is drained: nothing lies on it. `kubectl seriatim drain {name} --undo` brings it back"
         )
         return 0
-    at = await count(brokers, name)
     way.console.print(
         f"{name} is still being drained, {_left(at)} are left{_because(at)}; this command again shows how far it is"
     )

@@ -9,7 +9,7 @@ from ..plan.actions import BeginOperation, EndOperation, MarkLost, Plan
 from ..plan.cluster import OPERATION_S
 from ..plan.cordon import leaving_members
 from ..plan.loss import ANNOTATION_LOST, is_gone
-from ..plan.observed import Ended, Observed, PodView
+from ..plan.observed import Ended, GroupView, Observed, PodView
 from ..resources.names import bootstrap_address, selector_labels, selector_text
 from ..spec.broker import Broker, BrokerStatus, DiskLost, Released
 from ..spec.cluster import BrokerClusterStatus, Operation, PlannedChange
@@ -93,7 +93,7 @@ def _broker_facts(
     elif pod is not None and pod.is_running:
         ready = Fact("Ready", "False", "Starting", pod.says)
     else:
-        ready = Fact("Ready", "False", "NotRunning", _waits_for(pod) if pod is not None else "")
+        ready = Fact("Ready", "False", "NotRunning", _kubelet_says(pod) if pod is not None else "")
     scheduled = (
         Fact("Scheduled", "False", "NoPod")
         if pod is None
@@ -113,7 +113,7 @@ def _broker_facts(
     return [ready, scheduled, bound, _disk_fact(observed, broker, pod, refusal, incarnation, is_lost=is_lost)]
 
 
-def _waits_for(pod: PodView) -> str:
+def _kubelet_says(pod: PodView) -> str:
     """What keeps a container from starting; empty if the kubelet names nothing."""
     if pod.lacks_image:
         return f"its image cannot be pulled: kubectl describe pod {pod.name} says why"
@@ -176,12 +176,7 @@ def group_status(observed: Observed, item: BrokerGroup) -> BrokerGroupStatus:
             and all(m.is_admitted and m.is_live and not m.is_certified for m in view.members)
         )
         whole = Fact.of("Whole", is_whole, "AllThere" if is_whole else "Incomplete")
-    if heads is None or segments is None:
-        drained = Fact("Drained", "Unknown", "NotCounted")
-    elif view is not None and view.waits_for:
-        drained = Fact("Drained", "False", "HeldUp", view.waits_for)
-    else:
-        drained = Fact.of("Drained", not heads and not segments, "HoldsData" if heads or segments else "Empty")
+    drained = _drained(heads, segments, _waits_for(item, view))
     facts = [Fact.of("Ready", ready, "Serving" if ready else "MembersAway", "" if ready else away), whole, drained]
     return BrokerGroupStatus(
         observed_generation=item.metadata.generation,
@@ -192,6 +187,22 @@ def group_status(observed: Observed, item: BrokerGroup) -> BrokerGroupStatus:
         heads=heads,
         segments=segments,
     )
+
+
+def _drained(heads: int | None, segments: int | None, waits_for: str) -> Fact:
+    if heads is None or segments is None:
+        return Fact("Drained", "Unknown", "NotCounted")
+    if not heads and not segments:
+        return Fact("Drained", "True", "Empty")
+    return Fact("Drained", "False", "HeldUp" if waits_for else "HoldsData", waits_for)
+
+
+def _waits_for(item: BrokerGroup, view: GroupView | None) -> str:
+    """What holds up a drain: as it was counted now, or else, like the counts, as it was known before."""
+    if view is not None and (view.heads is not None or view.intent == "ACTIVE"):
+        return view.waits_for
+    known = item.status.condition("Drained")
+    return known.message if known is not None and known.reason == "HeldUp" else ""
 
 
 def _member_status(observed: Observed, broker: Broker) -> MemberStatus:
@@ -266,15 +277,15 @@ def _cluster_facts(observed: Observed, plan: Plan, ready_groups: int) -> list[Fa
     degraded = _degraded(observed, plan, ready_groups == wanted)
     operation = operation_after(observed, plan)
     waits = "; ".join(plan.blocked_by)
+    lacking = "".join(f"; {pod.name} waits: {_kubelet_says(pod)}" for pod in _lacking_images(observed))
     if observed.cluster.spec.paused:
         progressing = Fact("Progressing", "False", "Paused", "spec.paused is set")
     elif operation is not None:
-        lacking = "".join(f"; {pod.name} waits: {_waits_for(pod)}" for pod in _lacking_images(observed))
         progressing = Fact("Progressing", "True", "Operating", f"{operation.kind} of {operation.object}{lacking}")
     elif waits:
-        progressing = Fact("Progressing", "True", "Waiting", waits)
+        progressing = Fact("Progressing", "True", "Waiting", waits + lacking)
     elif ready.status != "True":
-        progressing = Fact("Progressing", "True", "Applying", serving)
+        progressing = Fact("Progressing", "True", "Applying", serving + lacking)
     else:
         progressing = Fact("Progressing", "False", "AsWanted")
     quiesced = progressing.status == "False"
