@@ -86,14 +86,26 @@ class Lifecycle:
         if not self._layout.state.exists():
             return
         with self.locked():
-            self.processes.end(KEEPER)
-            self.on_nodes(Node.remove)
-            self.control_plane.end()
-            if self._owns_machine():
-                network.restore_host(self._layout)
-                private_mounts.remove_mount_points(self._layout.mount_points)
-                OWNER.unlink()
-            shutil.rmtree(self._layout.state)
+            self._remove()
+
+    def remove_if_dead(self) -> bool:
+        """Do what `down` does if nothing of it runs any more and nobody is at work on it; whether that was so.
+
+        A machine that went down under its cluster leaves a state directory behind, perhaps interfaces and rules.
+        """
+        try:
+            with self.locked(wait=False):
+                if self.is_alive:
+                    return False
+                self._remove()
+        except BlockingIOError:
+            return False
+        return True
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether any process of it runs, in a container or not."""
+        return any(self.processes.alive()) or any(node.cgroup.pids() for node in self.nodes)
 
     def check(self) -> None:
         """Whether this machine can run the cluster, as far as can be seen without doing anything.
@@ -153,17 +165,33 @@ class Lifecycle:
 
     def _claim_machine(self) -> None:
         self._layout.state.mkdir(parents=True, exist_ok=True)
-        if OWNER.exists() and not self._owns_machine() and Path(OWNER.read_text()).exists():
-            raise ClusterError(f"the cluster of {OWNER.read_text()} uses this machine: run its `down` first")
+        if OWNER.exists() and not self._owns_machine() and (state := Path(OWNER.read_text())).exists():
+            if not Lifecycle(Layout(state, self._layout.cache), self._say).remove_if_dead():
+                raise ClusterError(f"the cluster of {state} uses this machine: run its `down` first")
+            self._say(f"removed what was left of the cluster of {state}, of which nothing ran any more")
         OWNER.write_text(str(self._layout.state))
+
+    def _remove(self) -> None:
+        self.processes.end(KEEPER)
+        self.on_nodes(Node.remove)
+        self.control_plane.end()
+        if self._owns_machine():
+            network.restore_host(self._layout)
+            private_mounts.remove_mount_points(self._layout.mount_points)
+            OWNER.unlink()
+        shutil.rmtree(self._layout.state)
 
     def _owns_machine(self) -> bool:
         return OWNER.exists() and OWNER.read_text() == str(self._layout.state)
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
-        """One `up`, `down` or change of a node at a time."""
+    def locked(self, *, wait: bool = True) -> Iterator[None]:
+        """One `up`, `down` or change of a node at a time.
+
+        Raises:
+            BlockingIOError: Another is at it, and `wait` is false.
+        """
         self._layout.state.mkdir(parents=True, exist_ok=True)
         with (self._layout.state / "lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            fcntl.flock(lock, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
             yield

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -80,15 +81,31 @@ def test_what_is_missing_is_named_by_its_package(monkeypatch: pytest.MonkeyPatch
     assert host.missing_packages() == ["containerd", "containernetworking-plugins", "iproute2"]
 
 
-def test_a_machine_that_another_checkout_uses_is_left_to_it(
-    layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lifecycle]:
+    """The cluster of another checkout, which claimed this machine."""
     owner = tmp_path / "owner"
     monkeypatch.setattr(lifecycle, "OWNER", owner)
     monkeypatch.setattr(host, "check_network", lambda: None)
-    owner.write_text(str(tmp_path))  # a state directory that is there
+    found = Lifecycle(Layout(tmp_path / "other", tmp_path / "cache"), print)
+    with found.locked():
+        owner.write_text(str(tmp_path / "other"))
+    yield found
+    for name in found.processes.names():
+        found.processes.end(name, grace_s=0)
+
+
+def test_a_machine_that_another_checkout_uses_is_left_to_it(layout: Layout, other: Lifecycle) -> None:
+    other.processes.start("etcd", ["sleep", "300"])
     prepare = next(step for step in Lifecycle(layout, print).steps() if step.title == "network")
-    with pytest.raises(ClusterError, match=f"the cluster of {tmp_path} uses this machine"):
+    with pytest.raises(ClusterError, match=r"the cluster of .*/other uses this machine: run its `down` first"):
+        prepare.act()
+    assert other.processes.is_running("etcd")
+
+
+def test_a_machine_on_which_another_checkout_just_starts_is_left_to_it(layout: Layout, other: Lifecycle) -> None:
+    prepare = next(step for step in Lifecycle(layout, print).steps() if step.title == "network")
+    with other.locked(), pytest.raises(ClusterError, match=r"the cluster of .*/other uses this machine"):
         prepare.act()
 
 

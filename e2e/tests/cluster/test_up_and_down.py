@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -99,6 +100,22 @@ def test_down_cleans_up_when_a_node_did_not_start(lifecycle: Lifecycle, monkeypa
     with pytest.raises(ClusterError, match="its kubelet or containerd ended"):
         lifecycle.up()
     monkeypatch.undo()
+    lifecycle.down()
+    assert traces() == before
+
+
+def test_what_a_cluster_left_that_went_down_with_the_machine_is_removed(lifecycle: Lifecycle, tmp_path: Path) -> None:
+    before = traces()
+    lost = Lifecycle(Layout(tmp_path / "lost", cache_directory()), print)
+    for step in lost.steps():
+        step.act()
+        if step.title == "controllers, scheduler, DNS":
+            break
+    for name in lost.processes.names():
+        lost.processes.end(name, grace_s=0, number=signal.SIGKILL)
+    assert traces() != before
+    lifecycle.up()
+    assert not (tmp_path / "lost").exists()
     lifecycle.down()
     assert traces() == before
 
