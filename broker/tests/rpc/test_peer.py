@@ -17,10 +17,10 @@ from seriatim_broker.adapters.system_clock import SystemClock
 from seriatim_broker.core import messages as m
 from seriatim_broker.core.events import Event, LinkDown, LinkUp, Received
 from seriatim_broker.core.log import Batch
-from seriatim_broker.interfaces.link import PeerIdentity, PeerSilentError
+from seriatim_broker.interfaces.link import Connection, PeerIdentity, PeerSilentError
 from seriatim_broker.rpc.limits import SERVER_OPTIONS
 from seriatim_broker.rpc.peer import GrpcDialer, PeerServicer
-from seriatim_broker.runtime.links import Links
+from seriatim_broker.runtime.links import DIAL_DEADLINE_S, Links
 
 
 def free_port() -> int:
@@ -82,6 +82,10 @@ def pair() -> tuple[Node, Node, dict[str, str]]:
     ports = free_port(), free_port()
     addresses = {"a": f"127.0.0.1:{ports[0]}", "b": f"127.0.0.1:{ports[1]}"}
     return Node("a", 1, ports[0], addresses), Node("b", 4, ports[1], addresses), addresses
+
+
+def _ignore(_: Event) -> None:
+    pass
 
 
 def make_batch(body: bytes) -> Batch:
@@ -155,6 +159,34 @@ async def test_a_peer_of_another_cluster_is_refused() -> None:
         with pytest.raises(PeerSilentError, match="another cluster"):
             await GrpcDialer(a.identity).dial(addresses["b"], 2.0)
         assert not stranger.ups()
+
+
+async def test_a_name_without_an_address_says_nothing_of_the_process_behind_it() -> None:
+    dialer = GrpcDialer(PeerIdentity("c1", MemberId("a", "a-disk"), 1))
+    with pytest.raises(PeerSilentError, match=r"g0-0\.invalid"):  # RFC 6761: nobody has a name that ends so
+        await dialer.dial("g0-0.invalid:7100", 5.0)
+
+
+async def test_a_peer_that_is_known_anew_is_tried_as_if_for_the_first_time() -> None:
+    deadlines: list[float] = []
+    tried = asyncio.Event()
+
+    class Silence:
+        async def dial(self, address: str, deadline_s: float) -> Connection:
+            deadlines.append(deadline_s)
+            tried.set()
+            raise PeerSilentError(address)
+
+    links = Links("a", Silence(), lambda _: "nowhere:1", _ignore, _ignore, SystemClock(), Random(1))
+    links.connect("b")
+    async with asyncio.timeout(10):
+        while len(deadlines) < 3:
+            tried.clear()
+            await tried.wait()
+            if len(deadlines) == 2:
+                links.hasten("b")
+    await links.close()
+    assert deadlines == [DIAL_DEADLINE_S, DIAL_DEADLINE_S * 2, DIAL_DEADLINE_S]
 
 
 async def test_garbage_breaks_the_link_and_nothing_else() -> None:

@@ -7,10 +7,11 @@ replication stream has its own TCP connection, so that a megabyte of batches nev
 from __future__ import annotations
 
 import asyncio
+import re
 import secrets
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import grpc
 import structlog
@@ -42,6 +43,10 @@ URGENT = (Heartbeat, HeartbeatAnswer)
 
 CONTROL = "/seriatim.v1.Peer/Control"
 REPLICATE = "/seriatim.v1.Peer/Replicate"
+
+_UNRESOLVED: Final = re.compile("DNS|resolving|lookup failed")
+"""gRPC's words, of several of its versions, for a name without an address: it says nothing of the process behind it.
+While a pod is made anew there is no such name, and a name server that is in trouble knows nobody's."""
 
 _log = structlog.get_logger(__name__)
 
@@ -328,7 +333,7 @@ class GrpcDialer:
         if trouble is not None:
             self._tell_trouble(address, trouble)
             return PeerSilentError(trouble)
-        if grpc.StatusCode.UNAVAILABLE in codes and not any("DNS" in text for text in texts):
+        if grpc.StatusCode.UNAVAILABLE in codes and not any(map(_UNRESOLVED.search, texts)):
             return PeerRefusedError(text)
         return PeerSilentError(text)
 
