@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import socket
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from random import Random
 
 import grpc
@@ -17,7 +18,7 @@ from seriatim_broker.adapters.system_clock import SystemClock
 from seriatim_broker.core import messages as m
 from seriatim_broker.core.events import Event, LinkDown, LinkUp, Received
 from seriatim_broker.core.log import Batch
-from seriatim_broker.interfaces.link import Connection, PeerIdentity, PeerSilentError
+from seriatim_broker.interfaces.link import Connection, PeerIdentity, PeerRefusedError, PeerSilentError
 from seriatim_broker.rpc.limits import SERVER_OPTIONS
 from seriatim_broker.rpc.peer import GrpcDialer, PeerServicer
 from seriatim_broker.runtime.links import DIAL_DEADLINE_S, Links
@@ -165,6 +166,46 @@ async def test_a_name_without_an_address_says_nothing_of_the_process_behind_it()
     dialer = GrpcDialer(PeerIdentity("c1", MemberId("a", "a-disk"), 1))
     with pytest.raises(PeerSilentError, match=r"g0-0\.invalid"):  # RFC 6761: nobody has a name that ends so
         await dialer.dial("g0-0.invalid:7100", 5.0)
+
+
+@pytest.fixture
+def uncollected() -> Iterator[Callable[[], int]]:
+    """How many calls of gRPC there are, while nothing collects garbage."""
+    gc.collect()
+    gc.disable()
+    yield lambda: sum(isinstance(thing, grpc.aio.StreamStreamCall) for thing in gc.get_objects())
+    gc.enable()
+
+
+@pytest.mark.parametrize("how", ["refused", "silent", "cancelled", "used"])
+async def test_a_dial_that_is_over_leaves_no_call_behind(uncollected: Callable[[], int], how: str) -> None:
+    """What is left goes on connecting: a peer that was away for minutes was dialled hundreds of times a second."""
+    a, b, _ = pair()
+    dialer = GrpcDialer(a.identity)
+    if how == "refused":
+        with pytest.raises(PeerRefusedError):
+            await dialer.dial(f"127.0.0.1:{free_port()}", 5.0)
+    elif how == "used":
+        async with running(b):
+            a.links.connect("b")
+            await a.until(lambda: a.links.is_up("b"))
+            assert uncollected() == 2
+        await a.until(lambda: bool(a.downs(refused=True)))
+        await a.links.close()
+    else:
+        with socket.create_server(("127.0.0.1", 0)) as deaf:
+            dial = asyncio.create_task(dialer.dial(f"127.0.0.1:{deaf.getsockname()[1]}", 0.1))
+            if how == "cancelled":
+                await asyncio.sleep(0)
+                dial.cancel()
+            await asyncio.wait([dial])
+            assert dial.cancelled() or isinstance(dial.exception(), PeerSilentError)
+            del dial
+    for _ in range(100):
+        if uncollected() == 0:
+            break
+        await asyncio.sleep(0.01)  # a thread of gRPC's ends what was cancelled
+    assert uncollected() == 0
 
 
 async def test_a_peer_that_is_known_anew_is_tried_as_if_for_the_first_time() -> None:

@@ -7,6 +7,7 @@ replication stream has its own TCP connection, so that a megabyte of batches nev
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import secrets
 from collections import deque
@@ -259,6 +260,47 @@ def read_hello(frame: bytes, cluster_id: str) -> tuple[PeerIdentity, bytes]:
 # ---- dialing --------------------------------------------------------------------------------------------
 
 
+class _Streams:
+    """The two calls of one dial, on a channel each.
+
+    A call that anybody refers to keeps its channel connecting again and again, even when both are closed. So what was
+    given back refers to no call, and no error that does may live on: one in a cycle would until the garbage collector
+    comes round.
+    """
+
+    def __init__(self, transport: Transport, address: str) -> None:
+        self._channels = [transport.channel(address) for _ in range(2)]
+        control, data = (channel.stream_stream for channel in self._channels)
+        self._calls: list[Any] = [control(CONTROL)(), data(REPLICATE)()]
+
+    async def exchange(self, frame: bytes) -> list[Any]:
+        """Write a frame on both, and read one from both: bytes, or the end of the stream."""
+        for call in self._calls:
+            await call.write(frame)
+        return [await call.read() for call in self._calls]
+
+    async def statuses(self) -> list[tuple[grpc.StatusCode, str]]:
+        """Code and details of the calls that have ended."""
+        return [(await call.code(), str(await call.details())) for call in self._calls if call.done()]
+
+    def connection(self, peer: PeerIdentity, *, confirmation: bytes) -> PeerConnection:
+        """Use them as a connection, which gives them back when it ends."""
+        control, data = self._calls
+        halves = _control_half(control.read, control.write), _data_half(data.read, data.write)
+        connection = PeerConnection(peer, *halves, dialed=True)
+        connection.on_end(self.release, confirmation=confirmation)
+        return connection
+
+    async def release(self) -> None:
+        """End the calls, close the channels and let go of both."""
+        calls, self._calls = self._calls, []
+        channels, self._channels = self._channels, []
+        for call in calls:
+            call.cancel()
+        for channel in channels:
+            await channel.close()
+
+
 class GrpcDialer:
     """Dials with two channels, which belong to the connection and are closed with it."""
 
@@ -269,66 +311,44 @@ class GrpcDialer:
 
     async def dial(self, address: str, deadline_s: float) -> PeerConnection:
         """Connect and exchange hellos; see `interfaces.link.Dialer`."""
-        channels = [self._transport.channel(address) for _ in range(2)]
-        session = secrets.token_bytes(16)
-        control = channels[0].stream_stream(CONTROL)()
-        data = channels[1].stream_stream(REPLICATE)()
-
-        async def release() -> None:
-            for call in (control, data):
-                call.cancel()
-            for channel in channels:
-                await channel.close()
-
+        streams = _Streams(self._transport, address)
         try:
-            async with asyncio.timeout(deadline_s):
-                frame = write_hello(self._identity, session)
-                await control.write(frame)
-                await data.write(frame)
-                replies = [await control.read(), await data.read()]
-        except TimeoutError as exc:
-            await release()
-            raise PeerSilentError(f"no hello within {deadline_s} s") from exc
-        except asyncio.CancelledError:
-            await release()
+            connection = await self._greet(streams, address, deadline_s)
+        except BaseException:
+            await streams.release()
             raise
-        except (grpc.aio.AioRpcError, grpc.aio.UsageError, asyncio.InvalidStateError) as exc:
-            failure = await self._failure(address, exc, control, data)
-            await release()
-            raise failure from exc
-        if grpc.aio.EOF in replies:
-            failure = await self._failure(address, None, control, data)
-            await release()
-            raise failure
-        try:
-            peers = [read_hello(reply, self._identity.cluster_id) for reply in replies]
-        except SeriatimError as exc:
-            await release()
-            raise PeerSilentError(str(exc)) from exc
-        if peers[0] != peers[1]:
-            await release()
-            raise PeerSilentError("two processes answered the two streams")
-        connection = PeerConnection(
-            peers[0][0],
-            _control_half(control.read, control.write),
-            _data_half(data.read, data.write),
-            dialed=True,
-        )
-        connection.on_end(release, confirmation=frame)
         self._trouble.pop(address, None)
         return connection
 
-    async def _failure(
-        self, address: str, exc: BaseException | None, *calls: Any
-    ) -> PeerRefusedError | PeerSilentError:
+    async def _greet(self, streams: _Streams, address: str, deadline_s: float) -> PeerConnection:
+        """Exchange hellos. What it raises refers to no error of gRPC: those refer to calls, see `_Streams`."""
+        session = secrets.token_bytes(16)
+        frame = write_hello(self._identity, session)
+        replies: list[Any] = []
+        is_late = False
+        with contextlib.suppress(grpc.aio.AioRpcError, grpc.aio.UsageError, asyncio.InvalidStateError):
+            try:
+                async with asyncio.timeout(deadline_s):
+                    replies = await streams.exchange(frame)
+            except TimeoutError:
+                is_late = True
+        if is_late:
+            raise PeerSilentError(f"no hello within {deadline_s} s")
+        if not replies or grpc.aio.EOF in replies:
+            raise await self._failure(address, streams)
+        try:
+            peers = [read_hello(reply, self._identity.cluster_id) for reply in replies]
+        except SeriatimError as exc:
+            raise PeerSilentError(str(exc)) from exc
+        if peers[0] != peers[1]:
+            raise PeerSilentError("two processes answered the two streams")
+        return streams.connection(peers[0][0], confirmation=frame)
+
+    async def _failure(self, address: str, streams: _Streams) -> PeerRefusedError | PeerSilentError:
         """Whether a failed dial says that nobody is there, by the status of the calls."""
-        codes: list[grpc.StatusCode] = []
-        texts: list[str] = []
-        for call in calls:
-            if call.done():
-                codes.append(await call.code())
-                texts.append(str(await call.details()))
-        text = "; ".join(texts) or str(exc)
+        statuses = await streams.statuses()
+        codes, texts = [code for code, _ in statuses], [details for _, details in statuses]
+        text = "; ".join(texts) or "a stream broke"
         trouble = next(filter(None, map(self._transport.tls_failure, texts)), None)
         if trouble is not None:
             self._tell_trouble(address, trouble)
