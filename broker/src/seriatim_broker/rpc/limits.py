@@ -42,6 +42,8 @@ CHANNEL_OPTIONS: Final = (
     # none in time, and the attempts themselves keep it busy.
     ("grpc.min_reconnect_backoff_ms", 4_000),
     ("grpc.max_reconnect_backoff_ms", 200),
+    # A channel that was used once goes on connecting five times a second to a broker that is gone for good.
+    ("grpc.client_idle_timeout_ms", 30_000),
 )
 
 SERVER_OPTIONS: Final = (
