@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -93,13 +93,14 @@ class Lifecycle:
 
         A machine that went down under its cluster leaves a state directory behind, perhaps interfaces and rules.
         """
-        try:
-            with self.locked(wait=False):
-                if self.is_alive:
-                    return False
-                self._remove()
-        except BlockingIOError:
-            return False
+        with ExitStack() as held:
+            try:
+                held.enter_context(self.locked(wait=False))
+            except BlockingIOError:
+                return False
+            if self.is_alive:
+                return False
+            self._remove()
         return True
 
     @property

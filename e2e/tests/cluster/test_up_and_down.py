@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -31,7 +32,7 @@ def lifecycle(tmp_path: Path) -> Iterator[Lifecycle]:
         found.check()
     except MachineError as error:
         pytest.skip(f"this machine cannot: {error}")
-    if OWNER.exists() and Path(OWNER.read_text()).exists():
+    if OWNER.exists() and not Lifecycle(Layout(Path(OWNER.read_text()), layout.cache), print).remove_if_dead():
         pytest.skip(f"the cluster of {OWNER.read_text()} is up on this machine")
     if not all(is_built(module, layout.bin) for module in ALL) or not archive_path(layout.cache).exists():
         pytest.skip("the cluster's programs are not built yet: `make e2e-cluster`")
@@ -107,17 +108,22 @@ def test_down_cleans_up_when_a_node_did_not_start(lifecycle: Lifecycle, monkeypa
 def test_what_a_cluster_left_that_went_down_with_the_machine_is_removed(lifecycle: Lifecycle, tmp_path: Path) -> None:
     before = traces()
     lost = Lifecycle(Layout(tmp_path / "lost", cache_directory()), print)
-    for step in lost.steps():
-        step.act()
-        if step.title == "controllers, scheduler, DNS":
-            break
-    for name in lost.processes.names():
-        lost.processes.end(name, grace_s=0, number=signal.SIGKILL)
-    assert traces() != before
-    lifecycle.up()
-    assert not (tmp_path / "lost").exists()
-    lifecycle.down()
-    assert traces() == before
+    try:
+        for step in lost.steps():
+            step.act()
+            if step.title == "nodes":
+                break
+        assert not lost.remove_if_dead()
+        for node in lost.nodes:
+            node.cgroup.kill()
+        for record in lost.processes.alive():
+            os.kill(record.pid, signal.SIGKILL)
+        next(step for step in lifecycle.steps() if step.title == "network").act()
+        assert not (tmp_path / "lost").exists()
+        lifecycle.down()
+        assert traces() == before
+    finally:
+        lost.down()
 
 
 def test_who_is_nobody_may_do_nothing(lifecycle: Lifecycle, tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ replication stream has its own TCP connection, so that a megabyte of batches nev
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import re
 import secrets
 from collections import deque
@@ -263,15 +262,17 @@ def read_hello(frame: bytes, cluster_id: str) -> tuple[PeerIdentity, bytes]:
 class _Streams:
     """The two calls of one dial, on a channel each.
 
-    A call that anybody refers to keeps its channel connecting again and again, even when both are closed. So what was
-    given back refers to no call, and no error that does may live on: one in a cycle would until the garbage collector
-    comes round.
+    As long as anything refers to a call, its channel goes on connecting, although the call was cancelled and the
+    channel closed. So `release` lets go of the calls, and no error may live on that refers to them by its traceback: an
+    error in a cycle does until the garbage collector comes round.
     """
 
     def __init__(self, transport: Transport, address: str) -> None:
         self._channels = [transport.channel(address) for _ in range(2)]
-        control, data = (channel.stream_stream for channel in self._channels)
-        self._calls: list[Any] = [control(CONTROL)(), data(REPLICATE)()]
+        paths = (CONTROL, REPLICATE)
+        self._calls: list[Any] = [
+            channel.stream_stream(path)() for channel, path in zip(self._channels, paths, strict=True)
+        ]
 
     async def exchange(self, frame: bytes) -> list[Any]:
         """Write a frame on both, and read one from both: bytes, or the end of the stream."""
@@ -324,15 +325,15 @@ class GrpcDialer:
         """Exchange hellos. What it raises refers to no error of gRPC: those refer to calls, see `_Streams`."""
         session = secrets.token_bytes(16)
         frame = write_hello(self._identity, session)
-        replies: list[Any] = []
-        is_late = False
-        with contextlib.suppress(grpc.aio.AioRpcError, grpc.aio.UsageError, asyncio.InvalidStateError):
-            try:
-                async with asyncio.timeout(deadline_s):
-                    replies = await streams.exchange(frame)
-            except TimeoutError:
-                is_late = True
-        if is_late:
+        replies: list[Any] | None
+        try:
+            async with asyncio.timeout(deadline_s):
+                replies = await streams.exchange(frame)
+        except TimeoutError:
+            replies = None
+        except (grpc.aio.AioRpcError, grpc.aio.UsageError, asyncio.InvalidStateError):
+            replies = []
+        if replies is None:
             raise PeerSilentError(f"no hello within {deadline_s} s")
         if not replies or grpc.aio.EOF in replies:
             raise await self._failure(address, streams)

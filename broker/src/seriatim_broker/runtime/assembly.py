@@ -154,8 +154,9 @@ class Runtime:
         """To those that have a new run, or have begun to serve in it."""
         for broker in self.directory.members:
             known = (self.directory.run_of(broker), self.directory.is_live(broker))
-            if self._known_runs.get(broker) == known:
-                continue
+            before = self._known_runs.get(broker)
             self._known_runs[broker] = known
-            if broker != self.identity.member.broker and not self.links.is_up(broker):
-                self.links.hasten(broker)
+            has_ended = before is not None and known == (before[0], False)
+            if known == before or has_ended or broker == self.identity.member.broker or self.links.is_up(broker):
+                continue
+            self.links.hasten(broker)

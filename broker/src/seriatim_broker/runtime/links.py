@@ -253,7 +253,7 @@ class Links:
                 backoff_s = min(backoff_s * 2, BACKOFF_S_MAX)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(peer.wake.wait(), pause_s)
-                backoff_s, silent_count = BACKOFF_S_MIN, 0  # hastened: what failed before was another process
+                backoff_s, silent_count = BACKOFF_S_MIN, 0  # hastened: what failed was there, or then
 
     async def _dial(self, peer: _Peer, deadline_s: float) -> bool:
         """One try; True if a link stands afterwards.

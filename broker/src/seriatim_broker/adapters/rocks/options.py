@@ -75,7 +75,7 @@ def _text(settings: RocksSettings) -> str:
         "writable_file_max_buffer_size": _WAL_BUFFER_BYTES,
         "max_open_files": settings.open_files_max,
         "max_background_jobs": 2,
-        "max_file_opening_threads": 1,  # for each column family, and each of those has few files
+        "max_file_opening_threads": 1,  # of 16, RocksDB starts 15 for each column family, however few its files
         "avoid_unnecessary_blocking_io": True,
         "bytes_per_sync": 1 << 20,
         "keep_log_file_num": 4,
