@@ -70,7 +70,9 @@ class Operator:
         self._kube = Kube(before_write=self._lease.check)
         self.cache = Cache()
         self.queue = WorkQueue(self._work)
-        self._clusters = ClusterReconciler(self._kube, self.cache, self._children, lambda: self._lease.epoch)
+        self._clusters = ClusterReconciler(
+            self._kube, self.cache, self._children, lambda: self._lease.epoch, settings.cluster_domain
+        )
         self._topics = TopicsReconciler(
             self._kube, self.cache, self._clusters.brokers_of, self.queue.add, settings.namespace
         )

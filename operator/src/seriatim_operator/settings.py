@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 
-from pydantic import field_validator
+from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from .cluster.pki import DEFAULT_DOMAIN
+
+_DOMAIN: Final = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
+"""Lower-case labels with dots between, as Kubernetes has it (RFC 1123); the chart's schema says the same."""
 
 
 class OperatorSettings(BaseSettings):
@@ -19,7 +24,7 @@ class OperatorSettings(BaseSettings):
         lease_name: Of the Lease by which one operator at a time acts.
         metrics_listen: `host:port` of metrics and health.
         log_level: The least severe level that is written.
-        cluster_domain: The domain of the cluster's DNS.
+        cluster_domain: The domain of the Kubernetes cluster's DNS, for the names in certificates.
     """
 
     model_config = SettingsConfigDict(env_prefix="SERIATIM_OPERATOR_", frozen=True, extra="forbid")
@@ -31,7 +36,7 @@ class OperatorSettings(BaseSettings):
     lease_name: str = "seriatim-operator"
     metrics_listen: str = "0.0.0.0:7102"
     log_level: str = "info"
-    cluster_domain: str = "cluster.local"
+    cluster_domain: Annotated[str, Field(pattern=_DOMAIN, max_length=100)] = DEFAULT_DOMAIN
 
     @field_validator("watch_namespaces", mode="before")
     @classmethod

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from datetime import UTC, datetime, timedelta
 
 import grpc
@@ -19,6 +20,7 @@ from seriatim_operator.cluster.pki import (
     LeafRequest,
     Purpose,
     authority_data,
+    broker_names,
     broker_request,
     client_request,
     load_authority,
@@ -60,6 +62,38 @@ def test_broker_leaf_has_the_names_under_which_brokers_are_dialled(broker: Ident
     ]
     assert names.get_values_for_type(x509.UniformResourceIdentifier) == ["seriatim://shop/orders/broker"]
     assert usages(broker.certificate) == {ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH}
+
+
+def test_brokers_are_named_in_the_domain_of_their_cluster_and_in_no_other() -> None:
+    authority = new_authority("orders", "shop", NOW, "corp.example")
+    leaf = authority.issue(broker_request("orders", "shop", LIFE, "corp.example"), NOW)
+    verifier = PolicyBuilder().store(Store([authority.certificate])).time(NOW)
+    for name in ("g0-1.orders-brokers.shop.svc", "g0-1.orders-brokers.shop.svc.corp.example", "orders.shop.svc"):
+        assert verifier.build_server_verifier(x509.DNSName(name)).verify(leaf.certificate, [])
+    with pytest.raises(VerificationError):
+        verifier.build_server_verifier(x509.DNSName("orders.shop.svc.cluster.local")).verify(leaf.certificate, [])
+
+
+@pytest.mark.parametrize(
+    ("names", "is_believed"),
+    [
+        (broker_names("orders", "shop"), True),
+        (broker_names("orders", "shop", "corp.example"), False),
+        (("deep.in.orders.shop.svc",), True),
+        (("otherorders.shop.svc",), False),
+        ((), True),
+    ],
+)
+def test_an_authority_knows_which_names_a_verifier_lets_it_give(
+    authority: Authority, names: tuple[str, ...], is_believed: bool
+) -> None:
+    assert authority.may_name(names) is is_believed
+    leaf = authority.issue(
+        LeafRequest("x", Purpose.BROKER, "seriatim://shop/orders/broker", LIFE, (*names, "localhost")), NOW
+    )
+    verifier = PolicyBuilder().store(Store([authority.certificate])).time(NOW).build_server_verifier
+    with contextlib.nullcontext() if is_believed else pytest.raises(VerificationError):
+        verifier(x509.DNSName("localhost")).verify(leaf.certificate, [])
 
 
 def test_client_leaf_is_no_server(authority: Authority) -> None:

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable
 
 from seriatim_operator.cluster.kinds import kind_of
+from seriatim_operator.cluster.pki import DEFAULT_DOMAIN
 from seriatim_operator.reconcile.cache import Cache
 from seriatim_operator.reconcile.cluster import WATCHED, ClusterReconciler
 from seriatim_operator.resources.cluster_children import ClusterChildren
@@ -24,12 +25,12 @@ class Place:
         self.kube.put(broker_cluster(**spec))
         self.lives = 0
 
-    def operator(self) -> tuple[ClusterReconciler, Cache]:
+    def operator(self, domain: str = DEFAULT_DOMAIN) -> tuple[ClusterReconciler, Cache]:
         """A new process: it knows what it lists."""
         self.lives += 1
         cache = Cache()
         make = lambda cluster: ClusterChildren(cluster, "seriatim.dev/broker:dev", "seriatim-system")  # noqa: E731
-        return ClusterReconciler(self.kube, cache, make, lambda: self.lives, lambda *_: self.brokers), cache
+        return ClusterReconciler(self.kube, cache, make, lambda: self.lives, domain, lambda *_: self.brokers), cache
 
     def refresh(self, cache: Cache) -> None:
         """What the watches tell."""

@@ -6,7 +6,15 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from seriatim_operator.cluster.pki import authority_data, broker_request, load_identity, new_authority
+from seriatim_operator.cluster.pki import (
+    authority_data,
+    broker_names,
+    broker_request,
+    load_authority,
+    load_bundle,
+    load_identity,
+    new_authority,
+)
 from seriatim_operator.resources.secrets import secret_files, tls_secret
 from seriatim_operator.spec.cluster import BrokerCluster
 
@@ -110,6 +118,22 @@ async def test_no_disk_is_marked_lost_on_the_word_of_a_watch_that_went_blind() -
         await reconciler.reconcile(NAMESPACE, "orders")
     assert not any(b["status"].get("diskLost") for b in place.kube.of("Broker"))
     assert not [what for what in place.kube.writes if what.startswith(("delete", "declare"))], place.kube.writes
+
+
+async def test_another_domain_takes_an_authority_that_may_name_it_and_nobody_is_distrusted_meanwhile() -> None:
+    place = Place(tls={"enabled": True})
+    held = lambda name: secret_files(place.kube.objects["Secret", NAMESPACE, name])  # noqa: E731
+    for domain in ("cluster.local", "corp.example", "corp.example"):
+        reconciler, cache = place.operator(domain)
+        place.refresh(cache)
+        await reconciler.reconcile(NAMESPACE, "orders")
+        if domain == "cluster.local":
+            before = {name: held(name) for name in ("orders-ca", "orders-broker-tls")}
+    assert held("orders-broker-tls")["tls.crt"] == before["orders-broker-tls"]["tls.crt"], "it is still what all trust"
+    trusted = load_bundle(held("orders-broker-tls"))
+    new = load_authority(held("orders-ca"), datetime.now(UTC))
+    assert {each.subject for each in trusted} == {new.certificate.subject, load_bundle(before["orders-ca"])[0].subject}
+    assert new.may_name(broker_names("orders", NAMESPACE, "corp.example"))
 
 
 async def test_a_certificate_that_is_due_is_renewed_under_bad_settings() -> None:

@@ -12,6 +12,7 @@ import pytest
 import yaml
 from seriatim_operator.cluster.kinds import BROKER_CLUSTER, EVENT
 from seriatim_operator.cluster.kube import Kube, KubeError
+from seriatim_operator.cluster.pki import DEFAULT_DOMAIN
 from seriatim_operator.reconcile.cache import Cache
 from seriatim_operator.reconcile.cluster import UNREADABLE_S, ClusterReconciler
 from seriatim_operator.reconcile.queue import WorkQueue
@@ -126,7 +127,7 @@ def _define(api_server: ApiServer, definition: dict[str, Any]) -> None:
 
 def _reconciler(kube: Kube, cache: Cache) -> ClusterReconciler:
     make = lambda cluster: ClusterChildren(cluster, "seriatim.dev/broker:dev", "seriatim-system")  # noqa: E731
-    return ClusterReconciler(kube, cache, make, lambda: 1)
+    return ClusterReconciler(kube, cache, make, lambda: 1, DEFAULT_DOMAIN)
 
 
 @pytest.mark.usefixtures("let_in")

@@ -84,6 +84,7 @@ class ClusterReconciler:
         cache: What the watches told.
         make_children: The builders for a cluster.
         epoch: Of the operator's Lease.
+        domain: Of the Kubernetes cluster's DNS, for the names in certificates.
         connect: Makes the client of a cluster's brokers.
     """
 
@@ -93,12 +94,14 @@ class ClusterReconciler:
         cache: Cache,
         make_children: Callable[[BrokerCluster], ClusterChildren],
         epoch: Callable[[], int],
+        domain: str,
         connect: Callable[[str, Callable[[], int]], Brokers] = Brokers,
     ) -> None:
         self._api = api
         self._cache = cache
         self._make_children = make_children
         self._epoch = epoch
+        self._domain = domain
         self._connect = connect
         self._brokers: dict[tuple[str, str], Brokers] = {}
         self._applied: dict[tuple[str, str, str], tuple[str, float]] = {}
@@ -334,7 +337,7 @@ class ClusterReconciler:
         if held is not None and held[0] == said and time.monotonic() < held[1]:
             return held[2]
         try:
-            certificates = await ensure_certificates(self._api, cluster)
+            certificates = await ensure_certificates(self._api, cluster, self._domain)
         except pki.PkiError as exc:
             problems.append(("CertificateInvalid", str(exc)))
             return held[2] if held is not None else Certificates(None)

@@ -30,8 +30,8 @@ class Certificates:
     next_look_s: float | None = None
 
 
-async def ensure_certificates(api: Api, cluster: BrokerCluster) -> Certificates:
-    """Write what is missing or due.
+async def ensure_certificates(api: Api, cluster: BrokerCluster, domain: str) -> Certificates:
+    """Write what is missing or due; `domain` is that of the Kubernetes cluster's DNS.
 
     Raises:
         PkiError: The authority that the user gave cannot be used.
@@ -41,11 +41,11 @@ async def ensure_certificates(api: Api, cluster: BrokerCluster) -> Certificates:
         return Certificates(None)
     now = datetime.now(UTC)
     told: list[tuple[str, str]] = []
-    authority = await _authority(api, cluster, now, told)
     life = timedelta(days=cluster.spec.tls.certificate_days)
+    authority = await _authority(api, cluster, domain, now, told)
     brokers, clients, operator = (tls_secret_name(cluster.name, role) for role in ("broker", "client", "operator"))
     wanted = {
-        brokers: pki.broker_request(cluster.name, cluster.namespace, life),
+        brokers: pki.broker_request(cluster.name, cluster.namespace, life, domain),
         clients: pki.client_request(cluster.name, cluster.namespace, "client", life),
         operator: pki.client_request(cluster.name, cluster.namespace, "operator", life),
     }
@@ -80,7 +80,9 @@ def _credentials(cluster: BrokerCluster, files: Mapping[str, bytes]) -> Credenti
     )
 
 
-async def _authority(api: Api, cluster: BrokerCluster, now: datetime, told: list[tuple[str, str]]) -> pki.Authority:
+async def _authority(
+    api: Api, cluster: BrokerCluster, domain: str, now: datetime, told: list[tuple[str, str]]
+) -> pki.Authority:
     given = cluster.spec.tls.ca_secret
     name = given or authority_secret_name(cluster.name)
     found = await api.get(SECRET, cluster.namespace, name)
@@ -90,9 +92,10 @@ async def _authority(api: Api, cluster: BrokerCluster, now: datetime, told: list
         )
     if found is not None:
         authority = pki.load_authority(secret_files(found), now)
-        if given or not pki.authority_is_due(authority, now):
+        names = pki.broker_names(cluster.name, cluster.namespace, domain)
+        if given or (authority.may_name(names) and not pki.authority_is_due(authority, now)):
             return authority
-    authority = pki.new_authority(cluster.name, cluster.namespace, now)
+    authority = pki.new_authority(cluster.name, cluster.namespace, now, domain)
     await api.apply(tls_secret(cluster, name, pki.authority_data(authority), now))
     told.append(("AuthorityMade", f"made a certificate authority in Secret {name}"))
     return authority

@@ -18,10 +18,12 @@ from .certificates import (
     write_bundle,
 )
 from .issuing import (
+    DEFAULT_DOMAIN,
     Authority,
     LeafRequest,
     Purpose,
     authority_data,
+    broker_names,
     broker_request,
     client_request,
     load_authority,
@@ -41,6 +43,7 @@ from .renewal import (
 __all__ = [
     "CA_FILE",
     "CERTIFICATE_FILE",
+    "DEFAULT_DOMAIN",
     "KEY_FILE",
     "SETTLE_TIME",
     "Authority",
@@ -56,6 +59,7 @@ __all__ = [
     "RenewalReason",
     "authority_data",
     "authority_is_due",
+    "broker_names",
     "broker_request",
     "client_request",
     "load_authority",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 import ipaddress
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
@@ -32,6 +32,9 @@ from .certificates import (
 )
 
 AUTHORITY_LIFE: Final = timedelta(days=3650)
+DEFAULT_DOMAIN: Final = "cluster.local"
+"""Of a Kubernetes cluster's DNS, unless its administrator chose another (kubelet's `clusterDomain`)."""
+
 CLOCK_SKEW: Final = timedelta(minutes=5)
 """How far behind a peer's clock may be and still take a new certificate; as much as others' tools allow."""
 
@@ -70,21 +73,26 @@ class LeafRequest:
         return frozenset((*self.dns_names, self.uri))
 
 
-def broker_request(cluster: str, namespace: str, life: timedelta) -> LeafRequest:
-    """The one certificate that all brokers of a cluster share.
+def broker_names(cluster: str, namespace: str, domain: str = DEFAULT_DOMAIN) -> tuple[str, ...]:
+    """The names under which brokers are dialled; `localhost` is for who comes through a port-forward.
 
-    `localhost` is for who comes through a port-forward.
+    Args:
+        cluster: Its name.
+        namespace: Its namespace.
+        domain: Of the Kubernetes cluster's DNS.
     """
+    brokers, clients = _services(cluster, namespace)
+    return *(f"*.{name}" for name in _with_domain(brokers, domain)), *_with_domain(clients, domain), "localhost"
+
+
+def broker_request(cluster: str, namespace: str, life: timedelta, domain: str = DEFAULT_DOMAIN) -> LeafRequest:
+    """The one certificate that all brokers of a cluster share."""
     return LeafRequest(
         common_name=_common_name(f"{cluster} brokers"),
         purpose=Purpose.BROKER,
         uri=_uri(cluster, namespace, "broker"),
         life=life,
-        dns_names=(
-            *(f"*.{name}" for name in _with_domain(f"{cluster}-brokers.{namespace}.svc")),
-            *_with_domain(f"{cluster}.{namespace}.svc"),
-            "localhost",
-        ),
+        dns_names=broker_names(cluster, namespace, domain),
     )
 
 
@@ -109,6 +117,15 @@ class Authority:
     def certificate(self) -> x509.Certificate:
         """The certificate that signs."""
         return self.identity.certificate
+
+    def may_name(self, dns_names: Iterable[str]) -> bool:
+        """Whether a certificate with these names would be believed: a name that is not permitted spoils the others."""
+        try:
+            constraints = self.certificate.extensions.get_extension_for_class(x509.NameConstraints).value
+        except x509.ExtensionNotFound:
+            return True
+        permitted = [each.value for each in constraints.permitted_subtrees or () if isinstance(each, x509.DNSName)]
+        return all(any(f".{name.removeprefix('*.')}".endswith(f".{each}") for each in permitted) for name in dns_names)
 
     @property
     def anchors(self) -> tuple[x509.Certificate, ...]:
@@ -139,7 +156,7 @@ class Authority:
         return Identity(_sign(builder, self.identity.key), key, between)
 
 
-def new_authority(cluster: str, namespace: str, now: datetime) -> Authority:
+def new_authority(cluster: str, namespace: str, now: datetime, domain: str = DEFAULT_DOMAIN) -> Authority:
     """An authority of the cluster's own, self-signed, for ten years."""
     key = ec.generate_private_key(ec.SECP256R1())
     # The date keeps an authority and its successor apart for people, and for libraries that look issuers up by name.
@@ -150,7 +167,7 @@ def new_authority(cluster: str, namespace: str, now: datetime) -> Authority:
         .not_valid_after(now + AUTHORITY_LIFE)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(_key_usage(key_cert_sign=True, crl_sign=True), critical=True)
-        .add_extension(_name_constraints(cluster, namespace), critical=True)
+        .add_extension(_name_constraints(cluster, namespace, domain), critical=True)
     )
     return Authority(Identity(_sign(builder, key), key))
 
@@ -220,13 +237,17 @@ def _uri(cluster: str, namespace: str, role: str) -> str:
     return f"seriatim://{namespace}/{cluster}/{role}"
 
 
-def _with_domain(service: str) -> tuple[str, str]:
-    return service, f"{service}.cluster.local"
+def _services(cluster: str, namespace: str) -> tuple[str, str]:
+    return f"{cluster}-brokers.{namespace}.svc", f"{cluster}.{namespace}.svc"
 
 
-def _name_constraints(cluster: str, namespace: str) -> x509.NameConstraints:
-    services = (f"{cluster}-brokers.{namespace}.svc", f"{cluster}.{namespace}.svc")
-    permitted: list[x509.GeneralName] = [x509.DNSName(name) for each in services for name in _with_domain(each)]
+def _with_domain(service: str, domain: str) -> tuple[str, str]:
+    return service, f"{service}.{domain}"
+
+
+def _name_constraints(cluster: str, namespace: str, domain: str) -> x509.NameConstraints:
+    services = _services(cluster, namespace)
+    permitted: list[x509.GeneralName] = [x509.DNSName(name) for each in services for name in _with_domain(each, domain)]
     permitted.append(x509.DNSName("localhost"))
     # A kind that is not named at all would be free: addresses are held to the loopback ones.
     permitted.append(x509.IPAddress(ipaddress.ip_network("127.0.0.0/8")))
