@@ -16,12 +16,15 @@ import click
 import yaml
 
 from .cluster.kinds import kind_of
-from .cluster.kube import InvalidError, Kube, KubeError
+from .cluster.kube import InvalidError, Kube, KubeError, UnknownKindError
 
 FIELD_MANAGER = "seriatim-chart"
 
 PATIENCE_S = 60.0
-"""A definition that was made a moment ago is served after about a second; a busy API server gets time."""
+"""A busy API server gets time."""
+
+UNKNOWN_KIND_S = 10.0
+"""A definition that was made a moment ago is served after about a second; one that is not there, never."""
 
 AGAIN_S = 1.0
 
@@ -31,7 +34,8 @@ def apply_file(path: Path, patience_s: float = PATIENCE_S) -> None:
 
     Raises:
         InvalidError: The API refuses one as it is.
-        KubeError: It could not be asked, or does not know the kind, for so long.
+        UnknownKindError: It does not know the kind, after ten seconds still.
+        KubeError: It could not be asked for so long.
     """
     asyncio.run(_apply_all([item for item in yaml.safe_load_all(path.read_text()) if item], patience_s))
 
@@ -50,6 +54,7 @@ async def _apply_all(manifests: list[dict[str, Any]], patience_s: float) -> None
 
 async def _apply(kube: Kube, manifest: dict[str, Any], deadline_s: float) -> dict[str, Any]:
     has_taken_back = False
+    unknown_s = min(deadline_s, time.monotonic() + UNKNOWN_KIND_S)
     while True:
         try:
             return await kube.apply(manifest)
@@ -58,8 +63,8 @@ async def _apply(kube: Kube, manifest: dict[str, Any], deadline_s: float) -> dic
                 raise
             has_taken_back = True
             continue
-        except KubeError:
-            if time.monotonic() > deadline_s:
+        except KubeError as exc:
+            if time.monotonic() > (unknown_s if isinstance(exc, UnknownKindError) else deadline_s):
                 raise
         await asyncio.sleep(AGAIN_S)
 

@@ -58,6 +58,15 @@ def test_status_shows_what_is_not_well() -> None:
     assert "  a is Lost" in lines
 
 
+def test_status_says_what_a_group_that_leaves_waits_for() -> None:
+    stuck = condition("Drained", "False", "HeldUp", "head orders/3: no whole group can take it")
+    slow = condition("Drained", "False", "HoldsData", "4 segments")
+    look = healthy(groups=(group("g0", "Draining", conditions=[slow]), group("g1", "Draining", conditions=[stuck])))
+    lines = drawn(draw_status(look))
+    assert "g1 cannot leave: head orders/3: no whole group can take it" in lines
+    assert not any(line.startswith("g0 cannot leave") for line in lines)
+
+
 def test_consumer_groups_that_are_behind_are_named() -> None:
     groups = (consumer_group("bill", "Active"), consumer_group("audit", "Behind", ">1000"))
     lines = drawn(draw_status(healthy(consumer_groups=groups)))

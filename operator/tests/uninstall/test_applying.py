@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from seriatim_operator.applying import apply_file
-from seriatim_operator.cluster.kube import InvalidError, KubeError
+from seriatim_operator.cluster.kinds import BROKER_CLUSTER
+from seriatim_operator.cluster.kube import InvalidError, KubeError, UnknownKindError
 
 from ..api_server import ApiServer
 
@@ -73,11 +75,21 @@ def test_what_the_api_refuses_is_told_in_its_words_and_at_once(server: ApiServer
         apply_file(written(tmp_path, membersPerGroup=3))
 
 
-def test_a_kind_that_is_not_served_is_waited_for_so_long_and_no_longer(server: ApiServer, tmp_path: Path) -> None:
+def test_what_cannot_be_applied_yet_is_waited_for_so_long_and_no_longer(server: ApiServer, tmp_path: Path) -> None:
     path = tmp_path / "other.yaml"
     path.write_text(written(tmp_path).read_text().replace(NAMESPACE, "no-such-namespace"))
     with pytest.raises(KubeError, match="no-such-namespace"):
         apply_file(path, patience_s=0.1)
+
+
+def test_a_kind_that_is_not_defined_is_told_soon_with_what_to_do(
+    server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nobody_s = dataclasses.replace(BROKER_CLUSTER, api_version="seriatim.dev/v0")
+    monkeypatch.setattr("seriatim_operator.cluster.kube.kind_of", lambda _: nobody_s)
+    monkeypatch.setattr("seriatim_operator.applying.UNKNOWN_KIND_S", 0.1)
+    with pytest.raises(UnknownKindError, match=r"crds\.install=true"):
+        apply_file(written(tmp_path))
 
 
 def test_the_last_key_of_a_map_is_taken_back_where_somebody_else_had_written_one(

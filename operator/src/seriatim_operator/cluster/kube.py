@@ -58,6 +58,10 @@ class InvalidError(KubeError):
     """The API refuses the object as it is; sending it again helps nothing."""
 
 
+class UnknownKindError(KubeError):
+    """The API server serves no such kind: its definition is not installed, or was made a moment ago."""
+
+
 class Api(Protocol):
     """What the rest of the operator asks of `Kube`; a test double has these too."""
 
@@ -284,6 +288,12 @@ class Kube:
 
 
 def _error(status: int, answer: Manifest, what: str) -> KubeError:
+    if status == 404 and not answer:
+        # An object that is not there is told as a Status; for a path that it does not serve the server has plain text.
+        remedy = "install Seriatim's definitions (Helm: crds.install=true; or kubectl apply --server-side -f crds/)"
+        return UnknownKindError(
+            status, "UnknownKind", f"{what}: this Kubernetes does not know the kind. Remedy: {remedy}"
+        )
     reason, message = str(answer.get("reason", "")), str(answer.get("message", "")) or f"HTTP status {status}"
     kind = {409: ConflictError, 422: InvalidError, 400: InvalidError}.get(status, KubeError)
     return kind(status, reason, f"{what}: {message}")

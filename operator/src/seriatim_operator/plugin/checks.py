@@ -127,14 +127,8 @@ def check_cluster(look: Look) -> list[Finding]:
 
 def check_drains(look: Look) -> list[Finding]:
     """Whether groups that should be empty come to be so."""
-    findings: list[Finding] = []
-    for group in look.groups:
-        drained = group.status.condition("Drained")
-        if drained is not None and drained.reason == "HeldUp":
-            findings.append(
-                bad(f"drain of {group.spec.group}", drained.message, "bring that back, add groups, or undo the drain")
-            )
-    return findings
+    advice = "bring that back, add groups, or undo the drain"
+    return [bad(f"drain of {group}", waits_for, advice) for group, waits_for in look.held_up.items()]
 
 
 def check_budgets(look: Look) -> list[Finding]:

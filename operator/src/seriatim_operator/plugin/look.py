@@ -83,6 +83,12 @@ class Look:
     leases: Mapping[str, Manifest] = field(default_factory=dict)
     unreadable: frozenset[str] = frozenset()
 
+    @property
+    def held_up(self) -> Mapping[str, str]:
+        """What a group that should come to be empty waits for, by the group's number."""
+        found = {group.spec.group: group.status.condition("Drained") for group in self.groups}
+        return {name: each.message for name, each in found.items() if each is not None and each.reason == "HeldUp"}
+
 
 async def find_cluster(kube: Kube, namespace: str, name: str | None) -> BrokerCluster:
     """The cluster of that name, or the only one there is.
@@ -178,10 +184,6 @@ def explain(exc: KubeError) -> PluginError:
     """What an error of the API means to a person."""
     if exc.status == 0:
         return PluginError(f"the Kubernetes API does not answer: {exc}")
-    if exc.status == 404:
-        return PluginError(
-            "this Kubernetes does not know Seriatim's kinds. Remedy: helm install with crds.install=true"
-        )
     return PluginError(str(exc))
 
 

@@ -27,6 +27,7 @@ GOOD, BAD, UNKNOWN = "green", "red", "yellow"
 def draw_status(look: Look) -> RenderableType:
     """The cluster in one screen: how it is, what it does, where everything stands."""
     parts: list[RenderableType] = [_headline(look), _doing(look.cluster, look.now), Text(), _groups(look)]
+    parts += [Text(f"{group} cannot leave: {waits_for}", style=BAD) for group, waits_for in look.held_up.items()]
     parts += [Text(), _topics(look), _consumer_groups(look)]
     if look.unreadable:
         parts.append(Text(f"not shown, for you may not read it: {', '.join(sorted(look.unreadable))}", style="dim"))
