@@ -2,65 +2,20 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 from random import Random
 
-import grpc
 import pytest
 import trustme
-from seriatim_api.tls import TlsFiles, TlsSource
-from seriatim_broker.rpc.limits import SERVER_OPTIONS
-from seriatim_broker.rpc.peer import GrpcDialer, PeerServicer
-from seriatim_broker.rpc.transport import PLAIN, TlsTransport
 from seriatim_broker.testing.memory_network import MemoryNetwork
 from seriatim_broker.testing.virtual_time import LoopTimers
-from seriatim_broker.tls import server_credentials
 
 from .certificates import write
+from .grpc_peers import GrpcPeers
 from .link_contract import CASES, Peer, Peers, identity
 
 globals().update(CASES)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-class GrpcPeers:
-    """A server for each broker; in plain text, or with one certificate for all."""
-
-    def __init__(self, files: TlsFiles | None = None) -> None:
-        self._source = TlsSource(files) if files is not None else None
-        self._transport = TlsTransport(self._source) if self._source is not None else PLAIN
-        self._addresses = {name: f"127.0.0.1:{_free_port()}" for name in ("a", "b")}
-        self._servers: dict[Peer, grpc.aio.Server] = {}
-
-    def address(self, name: str) -> str:
-        return self._addresses[name]
-
-    async def start(self, name: str, run: int) -> Peer:
-        who = identity(name, run)
-        peer = Peer(who, GrpcDialer(who, self._transport), self._addresses.get)
-        server = self._servers[peer] = grpc.aio.server(options=SERVER_OPTIONS)
-        server.add_generic_rpc_handlers((PeerServicer(who, peer.links.carry_accepted).handler(),))
-        if self._source is None:
-            server.add_insecure_port(self._addresses[name])
-        else:
-            server.add_secure_port(self._addresses[name], server_credentials(self._source, "required"))
-        await server.start()
-        return peer
-
-    async def stop(self, peer: Peer) -> None:
-        await peer.links.close()
-        await self._servers.pop(peer).stop(None)
-
-    async def close(self) -> None:
-        for peer in list(self._servers):
-            await self.stop(peer)
 
 
 class MemoryPeers:
