@@ -28,19 +28,18 @@ BUILD_S: Final = 1800.0
 NAMES: Final = ("broker", "operator", "tools")
 ETCD_TAG: Final = "e2e"
 """Of etcd's image: it is made from binaries that do not change with our sources."""
-
-
-PREVIOUS: Final = "v0.1.0"
-"""The tag of the version before this one: what an upgrade begins from."""
+PREVIOUS_VERSION: Final = "v0.1.0"
+PREVIOUS: Final = "7b259cbba855724ea3b6bea5c06fab3565daa172"
+"""The commit of the version before this one: what an upgrade begins from. A clone may come without tags."""
 
 
 def ensure_previous(cluster: Cluster, say: Callable[[str], None]) -> Images | None:
-    """Have those of the version before on all nodes; None if this clone does not have its tag.
+    """Have those of the version before on all nodes; None if this clone does not have its commit.
 
     Raises:
         ClusterError: They cannot be built or loaded.
     """
-    if not succeeds(["git", "-C", ROOT, "rev-parse", "--verify", PREVIOUS]):
+    if not succeeds(["git", "-C", ROOT, "cat-file", "-e", f"{PREVIOUS}^{{commit}}"]):
         return None
     return ensure(cluster, say, PREVIOUS, kept_as="e2e-previous")
 
@@ -100,7 +99,7 @@ def _build(names: Sequence[str], tag: str, options: Sequence[str]) -> None:
 def _forget_others(tag: str) -> None:
     """Remove archives of sources that are no more: each set takes half a gigabyte."""
     keep = [tag, ETCD_TAG]
-    with suppress(ClusterError):  # no such tag
+    with suppress(ClusterError):  # no such commit
         keep.append(f"e2e-{committed(PREVIOUS)}")
     for directory in OUTPUT.iterdir():
         if directory.name not in keep:
