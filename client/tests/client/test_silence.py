@@ -54,6 +54,20 @@ async def test_it_is_said_once_with_every_address_and_why(caplog: pytest.LogCapt
     ]
 
 
+async def test_a_failure_of_tls_stays_the_cause_when_time_ends_during_the_next_handshake() -> None:
+    found = silence.Silence()
+    found.goes_on("h1:1", "the certificate has expired", is_tls=True)
+    assert found.note_late("h1:1") == "the certificate has expired"
+    assert isinstance(found.error(["h1:1"]), errors.TlsHandshakeError)
+    found.goes_on("h1:1", "Connection refused")
+    assert found.note_late("h1:1") == "no answer in time"
+    assert not isinstance(found.error(["h1:1"]), errors.TlsHandshakeError)
+    found.goes_on("h1:1", "the certificate has expired", is_tls=True)
+    found.ends("h1:1")
+    found.note_late("h1:1")
+    assert found.error(["h1:1"]).message == "no broker answers at h1:1: no answer in time"
+
+
 async def test_nobody_there_is_the_error(caplog: pytest.LogCaptureFixture) -> None:
     async with Client.connect("127.0.0.1:1,127.0.0.1:2") as client:
         with pytest.raises(

@@ -52,6 +52,15 @@ class Silence:
         self._reasons[address] = reason
         (self._tls_failures.add if is_tls else self._tls_failures.discard)(address)
 
+    def note_late(self, address: str) -> str:
+        """A broker did not answer in the time it was given; returns what is known to be the reason.
+
+        Where TLS failed before, it stays TLS: a call whose time ends during the next handshake learns nothing.
+        """
+        if address not in self._tls_failures:
+            self._reasons[address] = _NOT_YET
+        return self._reasons[address]
+
     def ends(self, address: str) -> None:
         """A broker answered, or said anything on a stream: it may be busy, but it is there."""
         self.stop()

@@ -215,8 +215,10 @@ class Caller:
             self._silence.ends(address)
             return error
         is_late = code is grpc.StatusCode.DEADLINE_EXCEEDED
-        reason = "no answer in time" if is_late else reason
-        self._silence.goes_on(address, reason, is_tls=is_tls)
+        if is_late:
+            reason = self._silence.note_late(address)
+        else:
+            self._silence.goes_on(address, reason, is_tls=is_tls)
         self._silence.begins(self._addresses)
         return _NoAnswerError(reason, may_be_taken=is_late)
 
