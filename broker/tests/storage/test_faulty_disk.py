@@ -35,7 +35,9 @@ async def _process(*arguments: str, **options: Any) -> AsyncIterator[asyncio.sub
 
 
 _SYNC_S = 0.3
-_PAUSE_MS_MAX = 20.0
+_SLOW = "write_ms=75 sync_ms=75"
+_PAUSE_MS_MAX = 60.0
+"""Less than one operation of the slow disk, and more than a machine with neighbours takes unseen: up to 47 ms."""
 
 
 @pytest.mark.parametrize("fault", ["fail_sync=1", "fail_write=1", "full=1"])
@@ -124,13 +126,13 @@ async def _flat_out(tmp_path: Path, settings: str, seconds: float, *fault: str) 
 
 
 async def test_a_slow_disk_does_not_hold_up_the_loop_for_a_moment(tmp_path: Path) -> None:
-    _assert_never_held_up(await _flat_out(tmp_path, "write_ms=25 sync_ms=10", 6.0))
+    _assert_never_held_up(await _flat_out(tmp_path, _SLOW, 6.0))
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(180)
 async def test_a_slow_disk_does_not_hold_up_the_loop_for_a_minute(tmp_path: Path) -> None:
-    figures = await _flat_out(tmp_path, "write_ms=25 sync_ms=25", 60.0)
+    figures = await _flat_out(tmp_path, _SLOW, 60.0)
     assert figures["emptied"] > 0, f"no extent was used again: {figures}"
     _assert_never_held_up(figures)
 
@@ -138,7 +140,7 @@ async def test_a_slow_disk_does_not_hold_up_the_loop_for_a_minute(tmp_path: Path
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", ["wait_in_writes", "flush_in_writes", "make_a_family"])
 async def test_what_waits_for_the_disk_on_the_loop_is_seen(tmp_path: Path, fault: str) -> None:
-    figures = await _flat_out(tmp_path, "write_ms=25 sync_ms=25", 2.0, fault)
+    figures = await _flat_out(tmp_path, _SLOW, 2.0, fault)
     assert figures["pause_ms"] >= _PAUSE_MS_MAX, figures
     assert (figures["write_ms"] >= _PAUSE_MS_MAX) == fault.endswith("in_writes"), figures
 
@@ -146,7 +148,7 @@ async def test_what_waits_for_the_disk_on_the_loop_is_seen(tmp_path: Path, fault
 def _assert_never_held_up(figures: dict[str, Any]) -> None:
     """Neither a single write nor anything else held up the loop, over the whole run.
 
-    A disk operation takes at least as long as the bound here, and there are hundreds a second: what waits for one with
+    A disk operation takes longer than the bound here, and there are dozens a second: what waits for one with
     the interpreter lock, on whatever thread, is seen. Seen were 2 to 6 ms, also with three other processes on two
     processors. `flat_out_process` tells what is left out and why: what the machine does, not the storage.
     """
