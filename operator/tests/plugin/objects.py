@@ -143,6 +143,17 @@ def operator_pod(ready: bool = True) -> dict[str, Any]:
     }
 
 
+def etcd_pod(number: int = 0, *, ready: bool = True, waiting: str = "") -> dict[str, Any]:
+    return {
+        "metadata": {"name": f"etcd-{number}", "namespace": "shop"},
+        "spec": {"subdomain": "etcd"},
+        "status": {
+            "conditions": [{"type": "Ready", "status": "True" if ready else "False"}],
+            "containerStatuses": [{"name": "etcd", "state": {"waiting": {"reason": waiting}} if waiting else {}}],
+        },
+    }
+
+
 def lease(renewed: str = "2026-11-20T11:59:58.000000Z") -> dict[str, Any]:
     return {"metadata": {"name": "seriatim-operator", "namespace": "seriatim-system"}, "spec": {"renewTime": renewed}}
 

@@ -22,6 +22,7 @@ from .objects import (
     broker,
     cluster,
     condition,
+    etcd_pod,
     group,
     healthy,
     lease,
@@ -58,6 +59,18 @@ SICK: dict[str, tuple[Callable[[], Look], Level, str, str]] = {
         Level.BAD,
         "operator",
         "no pod of it is",
+    ),
+    "etcd without an image": (
+        lambda: healthy(etcd_pods=(etcd_pod(), etcd_pod(1, ready=False, waiting="ImagePullBackOff"))),
+        Level.BAD,
+        "etcd pod etcd-1",
+        "no image (ImagePullBackOff)",
+    ),
+    "etcd not ready": (
+        lambda: healthy(etcd_pods=(etcd_pod(), etcd_pod(1, ready=False, waiting="CrashLoopBackOff"))),
+        Level.BAD,
+        "etcd pod etcd-1",
+        "not ready (CrashLoopBackOff)",
     ),
     "old lease": (
         lambda: healthy(leases={"a/b": lease("2026-11-20T11:00:00.000000Z")}),

@@ -7,6 +7,7 @@ from collections import Counter
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+from ..plan.observed import IMAGE_REASONS
 from ..resources.names import brokers_name, group_object_name, selector_labels
 from .findings import Finding, bad, unknown, warning, well
 from .look import Look
@@ -57,6 +58,24 @@ def check_operator(look: Look) -> list[Finding]:
             )
         )
     return findings
+
+
+def check_etcd(look: Look) -> list[Finding]:
+    """Whether the members of the chart's etcd run."""
+    findings: list[Finding] = []
+    for pod in look.etcd_pods:
+        about, name = f"etcd pod {pod['metadata']['name']}", pod["metadata"]["name"]
+        waiting = _waiting(pod)
+        if waiting in IMAGE_REASONS:
+            # Its StatefulSet would change one member at a time, and waits for each until it is ready: for ever where
+            # most of them have no image, for no member is ready without most of them.
+            remedy = f"give the chart the right images.etcd; if that alone does not help, kubectl delete pod {name}"
+            findings.append(bad(about, f"it has no image ({waiting})", remedy))
+        elif not _is_ready(pod):
+            findings.append(
+                bad(about, "it is not ready" + (f" ({waiting})" if waiting else ""), f"kubectl logs {name}")
+            )
+    return findings or [well("etcd", f"{len(look.etcd_pods)} members are ready")] * bool(look.etcd_pods)
 
 
 def check_class(look: Look) -> list[Finding]:
@@ -199,6 +218,13 @@ def _only_home(look: Look) -> dict[str, list[str]]:
     if len(groups) < 2:
         return {}
     return {node: sorted(found) for node, found in sorted(homes.items()) if found >= groups}
+
+
+def _waiting(pod: dict[str, Any]) -> str:
+    """Why a container of it does not run."""
+    statuses = (pod.get("status") or {}).get("containerStatuses") or ()
+    reasons = (str(((each.get("state") or {}).get("waiting") or {}).get("reason") or "") for each in statuses)
+    return next(filter(None, reasons), "")
 
 
 def _is_ready(pod: dict[str, Any]) -> bool:

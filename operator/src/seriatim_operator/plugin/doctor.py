@@ -21,6 +21,7 @@ from .look import Look
 
 CHECKS: Final[tuple[Callable[[Look], list[Finding]], ...]] = (
     checks.check_operator,
+    checks.check_etcd,
     checks.check_class,
     checks.check_nodes,
     checks.check_cluster,

@@ -32,6 +32,7 @@ from ..cluster.kube import Kube, KubeError
 from ..plan.observed import ClassView, NodeView, PodView, VolumeView, class_view, node_view, pod_view, volume_view
 from ..resources.names import (
     APP,
+    COMPONENT_ETCD,
     COMPONENT_OPERATOR,
     LABEL_CLUSTER,
     LABEL_COMPONENT,
@@ -59,6 +60,7 @@ class Look:
         groups: By number.
         brokers: Without those whose disk was given up and released.
         claims, budgets, policies: Manifests of the namespace, by name.
+        etcd_pods: Of the chart's etcd that this cluster uses; none where it is somebody else's.
         secrets: Those with certificates, by name, as far as they exist.
         leases: Of the namespace of each operator, by `namespace/name`.
         unreadable: Kinds that this user may not read.
@@ -80,6 +82,7 @@ class Look:
     topics: tuple[Topic, ...] = ()
     consumer_groups: tuple[ConsumerGroup, ...] = ()
     operator_pods: tuple[Manifest, ...] = ()
+    etcd_pods: tuple[Manifest, ...] = ()
     leases: Mapping[str, Manifest] = field(default_factory=dict)
     unreadable: frozenset[str] = frozenset()
 
@@ -135,8 +138,9 @@ async def look_at(kube: Kube, cluster: BrokerCluster) -> Look:
             reader.all(TOPIC, namespace),
             reader.all(CONSUMER_GROUP, namespace),
             reader.all(POD, None, operator),
+            reader.all(POD, None, selector_text({LABEL_NAME: APP, LABEL_COMPONENT: COMPONENT_ETCD})),
         )
-        groups, brokers, pods, claims, volumes, nodes, budgets, policies, topics, consumers, operators = found
+        groups, brokers, pods, claims, volumes, nodes, budgets, policies, topics, consumers, operators, members = found
         storage_class = await reader.one(STORAGE_CLASS, None, cluster.spec.storage.storage_class_name)
         secrets = [await reader.one(SECRET, namespace, secret) for secret in secret_names(cluster)]
         leases = [
@@ -164,6 +168,7 @@ async def look_at(kube: Kube, cluster: BrokerCluster) -> Look:
         topics=tuple(topic for topic in map(Topic.from_manifest, topics) if topic.spec.cluster == name),
         consumer_groups=tuple(g for g in map(ConsumerGroup.from_manifest, consumers) if g.spec.cluster == name),
         operator_pods=tuple(operators),
+        etcd_pods=_etcd_of(cluster, members),
         leases={f"{each['metadata']['namespace']}/{each['metadata']['name']}": each for each in leases},
         unreadable=frozenset(reader.refused),
     )
@@ -223,6 +228,12 @@ def _brokers_of(cluster: str, manifests: Iterable[Manifest]) -> tuple[Broker, ..
     brokers = [broker for broker in map(Broker.from_manifest, manifests) if broker.spec.cluster == cluster]
     held = [broker for broker in brokers if broker.status.released is None]
     return tuple(sorted(held, key=lambda broker: (int(broker.spec.group[1:]), broker.spec.slot, broker.name)))
+
+
+def _etcd_of(cluster: BrokerCluster, pods: Iterable[Manifest]) -> tuple[Manifest, ...]:
+    hosts = {endpoint.rpartition(":")[0] for endpoint in cluster.spec.etcd.endpoints}
+    names = ((pod, pod["metadata"], pod["spec"].get("subdomain")) for pod in pods)
+    return tuple(pod for pod, meta, domain in names if f"{meta['name']}.{domain}.{meta['namespace']}.svc" in hosts)
 
 
 def _named(manifests: Iterable[Manifest]) -> dict[str, Manifest]:

@@ -59,6 +59,8 @@ ANNOTATION_CHANGED_AT: Final = "seriatim.dev/changed-at"
 APP: Final = "seriatim"
 COMPONENT_BROKER: Final = "broker"
 COMPONENT_OPERATOR: Final = "operator"
+COMPONENT_ETCD: Final = "etcd"
+"""Of the chart's own."""
 
 
 def client_service_name(cluster: str) -> str:
