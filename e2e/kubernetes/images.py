@@ -29,7 +29,7 @@ NAMES: Final = ("broker", "operator", "tools")
 ETCD_TAG: Final = "e2e"
 """Of etcd's image: it is made from binaries that do not change with our sources."""
 PREVIOUS_VERSION: Final = "v0.1.0"
-PREVIOUS: Final = "7b259cbba855724ea3b6bea5c06fab3565daa172"
+PREVIOUS: Final = "1e71e6f5e15c1f04ba7a92476271c44c2bb4f7d4"
 """The commit of the version before this one: what an upgrade begins from. A clone may come without tags."""
 
 
