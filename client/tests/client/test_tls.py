@@ -141,6 +141,19 @@ async def test_tls_finds_out_about_plain_text(tmp_path: Path) -> None:
             await client.producer("t")
 
 
+async def test_a_call_whose_time_ends_during_the_next_handshake_does_not_hide_that_tls_failed(tmp_path: Path) -> None:
+    async with (
+        running(1) as cluster,
+        Client.connect(cluster.brokers[0].address, tls=Authority().client(tmp_path)) as it,
+    ):
+        with pytest.raises(errors.TlsHandshakeError):
+            await it.producer("t")
+        late = grpc.aio.AioRpcError(grpc.StatusCode.DEADLINE_EXCEEDED, grpc.aio.Metadata(), grpc.aio.Metadata())
+        address = cluster.brokers[0].address
+        assert "does not speak TLS" in str(it._caller._failure(address, late))
+        assert isinstance(it._channels.silence.error([address]), errors.TlsHandshakeError)
+
+
 async def test_nobody_there_is_not_a_matter_of_tls(tmp_path: Path) -> None:
     async with Client.connect("127.0.0.1:1", tls=Authority().client(tmp_path / "c")) as client:
         with pytest.raises(errors.UnavailableError, match="Connection refused") as raised:

@@ -34,7 +34,7 @@ def apply_file(path: Path, patience_s: float = PATIENCE_S) -> None:
 
     Raises:
         InvalidError: The API refuses one as it is.
-        UnknownKindError: It does not know the kind, after ten seconds still.
+        UnknownKindError: It does not know the kind, ten seconds after it said so first.
         KubeError: It could not be asked for so long.
     """
     asyncio.run(_apply_all([item for item in yaml.safe_load_all(path.read_text()) if item], patience_s))
@@ -53,8 +53,7 @@ async def _apply_all(manifests: list[dict[str, Any]], patience_s: float) -> None
 
 
 async def _apply(kube: Kube, manifest: dict[str, Any], deadline_s: float) -> dict[str, Any]:
-    has_taken_back = False
-    unknown_s = min(deadline_s, time.monotonic() + UNKNOWN_KIND_S)
+    has_taken_back = is_unknown = False
     while True:
         try:
             return await kube.apply(manifest)
@@ -64,7 +63,9 @@ async def _apply(kube: Kube, manifest: dict[str, Any], deadline_s: float) -> dic
             has_taken_back = True
             continue
         except KubeError as exc:
-            if time.monotonic() > (unknown_s if isinstance(exc, UnknownKindError) else deadline_s):
+            if isinstance(exc, UnknownKindError) and not is_unknown:
+                is_unknown, deadline_s = True, min(deadline_s, time.monotonic() + UNKNOWN_KIND_S)
+            if time.monotonic() > deadline_s:
                 raise
         await asyncio.sleep(AGAIN_S)
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 from datetime import UTC, datetime, timedelta
 
 import grpc
 import pytest
 import trustme
 from cryptography import x509
-from cryptography.x509.oid import ExtendedKeyUsageOID
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 from seriatim_operator.cluster.pki import (
     Authority,
@@ -94,6 +97,42 @@ def test_an_authority_knows_which_names_a_verifier_lets_it_give(
     verifier = PolicyBuilder().store(Store([authority.certificate])).time(NOW).build_server_verifier
     with contextlib.nullcontext() if is_believed else pytest.raises(VerificationError):
         verifier(x509.DNSName("localhost")).verify(leaf.certificate, [])
+
+
+def constrained(permitted: tuple[str, ...] = (), excluded: tuple[str, ...] = ()) -> Authority:
+    """An authority of somebody else's, with name constraints."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "theirs")])
+    loopback = x509.IPAddress(ipaddress.ip_network("127.0.0.0/8"))
+    constraints = x509.NameConstraints(
+        [loopback, *map(x509.DNSName, permitted)], [*map(x509.DNSName, excluded)] or None
+    )
+    builder = (
+        x509.CertificateBuilder(name, name, key.public_key(), 1, NOW, NOW + LIFE)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(constraints, critical=True)
+    )  # fmt: skip
+    return Authority(Identity(builder.sign(key, hashes.SHA256()), key))
+
+
+@pytest.mark.parametrize(
+    ("permitted", "excluded", "may"),
+    [
+        ((), (), True),
+        (("svc", "cluster.local", "localhost"), (), True),
+        (("SVC", "cluster.local", "localhost"), (), True),
+        (("svc", "localhost"), (), False),
+        ((), ("cluster.local",), False),
+        ((), ("corp.example",), True),
+    ],
+)
+def test_name_constraints_of_others_are_read_as_a_verifier_reads_them(
+    permitted: tuple[str, ...], excluded: tuple[str, ...], may: bool
+) -> None:
+    authority = constrained(permitted, excluded)
+    assert authority.may_name(broker_names("orders", "shop")) is may
+    above = Authority(new_authority("orders", "shop", NOW).identity, parents=(authority.certificate,))
+    assert above.may_name(broker_names("orders", "shop")) is may
 
 
 def test_client_leaf_is_no_server(authority: Authority) -> None:

@@ -143,13 +143,17 @@ def operator_pod(ready: bool = True) -> dict[str, Any]:
     }
 
 
-def etcd_pod(number: int = 0, *, ready: bool = True, waiting: str = "") -> dict[str, Any]:
+def etcd_pod(number: int = 0, *, ready: bool = True, waiting: str = "", preparing: str = "") -> dict[str, Any]:
+    """A member of the chart's etcd; `waiting` is why its container does not run, `preparing` the one before that."""
+    because = {"etcd": waiting or ("PodInitializing" if preparing else ""), "member": preparing}
+    states = {name: {"waiting": {"reason": why}} if why else {} for name, why in because.items()}
     return {
         "metadata": {"name": f"etcd-{number}", "namespace": "shop"},
         "spec": {"subdomain": "etcd"},
         "status": {
             "conditions": [{"type": "Ready", "status": "True" if ready else "False"}],
-            "containerStatuses": [{"name": "etcd", "state": {"waiting": {"reason": waiting}} if waiting else {}}],
+            "initContainerStatuses": [{"name": "member", "state": states["member"]}],
+            "containerStatuses": [{"name": "etcd", "state": states["etcd"]}],
         },
     }
 

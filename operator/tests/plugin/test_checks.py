@@ -14,7 +14,7 @@ from seriatim_operator.plan.observed import ClassView, NodeView
 from seriatim_operator.plugin import checks, member_checks
 from seriatim_operator.plugin.doctor import CHECKS
 from seriatim_operator.plugin.findings import Finding, Level, draw_findings
-from seriatim_operator.plugin.look import Look
+from seriatim_operator.plugin.look import Look, etcd_services
 
 from .objects import (
     GROUPS,
@@ -63,13 +63,28 @@ SICK: dict[str, tuple[Callable[[], Look], Level, str, str]] = {
     "etcd without an image": (
         lambda: healthy(etcd_pods=(etcd_pod(), etcd_pod(1, ready=False, waiting="ImagePullBackOff"))),
         Level.BAD,
+        "etcd pod shop/etcd-1",
+        "container etcd has no image (ImagePullBackOff)",
+    ),
+    "etcd without the image that prepares it": (
+        lambda: healthy(etcd_pods=(etcd_pod(ready=False, preparing="ErrImagePull"),)),
+        Level.BAD,
+        "etcd pod shop/etcd-0",
+        "container member has no image (ErrImagePull)",
+    ),
+    "etcd member away": (
+        lambda: healthy(
+            cluster=cluster(etcd={"endpoints": [f"etcd-{number}.etcd.shop.svc:2379" for number in range(2)]}),
+            etcd_pods=(etcd_pod(),),
+        ),
+        Level.BAD,
         "etcd pod etcd-1",
-        "no image (ImagePullBackOff)",
+        "not there",
     ),
     "etcd not ready": (
         lambda: healthy(etcd_pods=(etcd_pod(), etcd_pod(1, ready=False, waiting="CrashLoopBackOff"))),
         Level.BAD,
-        "etcd pod etcd-1",
+        "etcd pod shop/etcd-1",
         "not ready (CrashLoopBackOff)",
     ),
     "old lease": (
@@ -310,6 +325,21 @@ def descriptions(**changes: Any) -> list[operations_pb2.BrokerGroupDescription]:
     for name, value in changes.items():
         setattr(first.record, name, value) if name != "incarnation" else setattr(first.record.member, name, value)
     return groups
+
+
+@pytest.mark.parametrize(
+    ("endpoints", "services"),
+    [
+        (("a-0.a.shop.svc:2379", "a-1.a.shop.svc:2379"), {"a": "shop"}),
+        (("a-0.a.shop.svc.corp.example:2379",), {"a": "shop"}),
+        (("a.shop.svc:2379",), {"a": "shop"}),
+        (("etcd-1.example.com:2379", "10.0.0.7:2379", "etcd:2379"), {}),
+    ],
+)
+def test_services_of_an_etcd_inside_of_kubernetes_are_known_by_its_endpoints(
+    endpoints: tuple[str, ...], services: dict[str, str]
+) -> None:
+    assert etcd_services(cluster(etcd={"endpoints": list(endpoints)})) == services
 
 
 def test_members_that_all_know_are_well() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from cryptography import x509
 from seriatim_operator.cluster.pki import (
     authority_data,
     broker_names,
@@ -15,6 +16,7 @@ from seriatim_operator.cluster.pki import (
     load_identity,
     new_authority,
 )
+from seriatim_operator.resources.names import ANNOTATION_CHANGED_AT
 from seriatim_operator.resources.secrets import secret_files, tls_secret
 from seriatim_operator.spec.cluster import BrokerCluster
 
@@ -123,17 +125,55 @@ async def test_no_disk_is_marked_lost_on_the_word_of_a_watch_that_went_blind() -
 async def test_another_domain_takes_an_authority_that_may_name_it_and_nobody_is_distrusted_meanwhile() -> None:
     place = Place(tls={"enabled": True})
     held = lambda name: secret_files(place.kube.objects["Secret", NAMESPACE, name])  # noqa: E731
-    for domain in ("cluster.local", "corp.example", "corp.example"):
+
+    async def look(domain: str) -> tuple[str, set[x509.Certificate], frozenset[str]]:
+        """One pass of a new operator, an hour after the last: who signs, who is trusted, and the brokers' names."""
+        for name in ("orders-broker-tls", "orders-client-tls", "orders-operator-tls"):
+            if ("Secret", NAMESPACE, name) in place.kube.objects:
+                annotations = place.kube.objects["Secret", NAMESPACE, name]["metadata"]["annotations"]
+                annotations[ANNOTATION_CHANGED_AT] = (datetime.now(UTC) - timedelta(hours=1)).isoformat()
         reconciler, cache = place.operator(domain)
         place.refresh(cache)
         await reconciler.reconcile(NAMESPACE, "orders")
-        if domain == "cluster.local":
-            before = {name: held(name) for name in ("orders-ca", "orders-broker-tls")}
-    assert held("orders-broker-tls")["tls.crt"] == before["orders-broker-tls"]["tls.crt"], "it is still what all trust"
-    trusted = load_bundle(held("orders-broker-tls"))
-    new = load_authority(held("orders-ca"), datetime.now(UTC))
-    assert {each.subject for each in trusted} == {new.certificate.subject, load_bundle(before["orders-ca"])[0].subject}
-    assert new.may_name(broker_names("orders", NAMESPACE, "corp.example"))
+        leaf = load_identity(held("orders-broker-tls")).certificate
+        names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        authority = load_authority(held("orders-ca"), datetime.now(UTC)).certificate
+        return (
+            authority,
+            set(load_bundle(held("orders-broker-tls"))),
+            frozenset(names.get_values_for_type(x509.DNSName)),
+        )
+
+    before, after = (
+        frozenset(broker_names("orders", NAMESPACE, domain)) for domain in ("cluster.local", "corp.example")
+    )
+    old, trusted, names = await look("cluster.local")
+    assert (trusted, names) == ({old}, before)
+    new, trusted, names = await look("corp.example")
+    assert new != old
+    assert (trusted, names) == ({old, new}, before), "its names are still such as the authority that signed it may give"
+    assert await look("corp.example") == (new, {old, new}, after)
+    assert await look("corp.example") == (new, {new}, after)
+
+
+async def test_an_authority_that_is_given_and_may_not_name_the_brokers_is_told_and_left_alone() -> None:
+    place = Place(tls={"enabled": True, "caSecret": "mine"})
+    cluster = BrokerCluster.from_manifest(place.kube.of("BrokerCluster")[0])
+    authority = new_authority("orders", NAMESPACE, datetime.now(UTC))
+    given = tls_secret(cluster, "mine", authority_data(authority))
+    del given["metadata"]["labels"]
+    place.kube.put(given)
+    for domain in ("cluster.local", "corp.example"):
+        reconciler, cache = place.operator(domain)
+        place.refresh(cache)
+        await reconciler.reconcile(NAMESPACE, "orders")
+    leaf = load_identity(secret_files(place.kube.objects["Secret", NAMESPACE, "orders-broker-tls"])).certificate
+    names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert f"orders.{NAMESPACE}.svc.cluster.local" in names.get_values_for_type(x509.DNSName)
+    degraded = next(c for c in place.status()["conditions"] if c["type"] == "Degraded")
+    assert degraded["reason"] == "CertificateInvalid"
+    assert "clusterDomain" in degraded["message"]
+    assert secret_files(place.kube.objects["Secret", NAMESPACE, "mine"]) == authority_data(authority)
 
 
 async def test_a_certificate_that_is_due_is_renewed_under_bad_settings() -> None:

@@ -290,10 +290,10 @@ class Kube:
 def _error(status: int, answer: Manifest, what: str) -> KubeError:
     if status == 404 and not answer:
         # An object that is not there is told as a Status; for a path that it does not serve the server has plain text.
-        remedy = "install Seriatim's definitions (Helm: crds.install=true; or kubectl apply --server-side -f crds/)"
-        return UnknownKindError(
-            status, "UnknownKind", f"{what}: this Kubernetes does not know the kind. Remedy: {remedy}"
-        )
+        remedy = "see whether this is the address of a Kubernetes API"
+        if "/apis/seriatim.dev/" in what:
+            remedy = "install Seriatim's definitions (Helm: crds.install=true; or kubectl apply --server-side -f crds/)"
+        return UnknownKindError(status, "UnknownKind", f"{what}: the server does not know the kind. Remedy: {remedy}")
     reason, message = str(answer.get("reason", "")), str(answer.get("message", "")) or f"HTTP status {status}"
     kind = {409: ConflictError, 422: InvalidError, 400: InvalidError}.get(status, KubeError)
     return kind(status, reason, f"{what}: {message}")

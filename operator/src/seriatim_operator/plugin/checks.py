@@ -10,7 +10,7 @@ from typing import Any, Final
 from ..plan.observed import IMAGE_REASONS
 from ..resources.names import brokers_name, group_object_name, selector_labels
 from .findings import Finding, bad, unknown, warning, well
-from .look import Look
+from .look import Look, etcd_hosts, etcd_services
 
 KUBERNETES_MINOR_MIN: Final = 30
 """The first in which the rules of our definitions (CEL with quantities, and what they compare) are final."""
@@ -62,20 +62,27 @@ def check_operator(look: Look) -> list[Finding]:
 
 def check_etcd(look: Look) -> list[Finding]:
     """Whether the members of the chart's etcd run."""
+    if not look.etcd_pods:
+        return []
     findings: list[Finding] = []
     for pod in look.etcd_pods:
-        about, name = f"etcd pod {pod['metadata']['name']}", pod["metadata"]["name"]
-        waiting = _waiting(pod)
+        name, namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]
+        about, container, waiting = f"etcd pod {namespace}/{name}", *_waiting(pod)
         if waiting in IMAGE_REASONS:
-            # Its StatefulSet would change one member at a time, and waits for each until it is ready: for ever where
-            # most of them have no image, for no member is ready without most of them.
-            remedy = f"give the chart the right images.etcd; if that alone does not help, kubectl delete pod {name}"
-            findings.append(bad(about, f"it has no image ({waiting})", remedy))
+            # Its StatefulSet changes one member at a time, and waits for each until it is ready: for ever where most
+            # have no image, for no member is ready without most of them.
+            delete = f"kubectl -n {namespace} delete pod {name}"
+            remedy = f"give the chart the right image; if this pod still waits for the wrong one then, {delete}"
+            findings.append(bad(about, f"container {container} has no image ({waiting})", remedy))
         elif not _is_ready(pod):
-            findings.append(
-                bad(about, "it is not ready" + (f" ({waiting})" if waiting else ""), f"kubectl logs {name}")
-            )
-    return findings or [well("etcd", f"{len(look.etcd_pods)} members are ready")] * bool(look.etcd_pods)
+            told = "it is not ready" + (f" ({waiting})" if waiting else "")
+            findings.append(bad(about, told, f"kubectl -n {namespace} describe pod {name}; kubectl logs of it"))
+    named = {host.partition(".")[0] for host in etcd_hosts(look.cluster)}
+    missing = named - {pod["metadata"]["name"] for pod in look.etcd_pods} - set(etcd_services(look.cluster))
+    findings += [
+        bad(f"etcd pod {name}", "it is not there", "kubectl describe its StatefulSet") for name in sorted(missing)
+    ]
+    return findings or [well("etcd", f"{len(look.etcd_pods)} members are ready")]
 
 
 def check_class(look: Look) -> list[Finding]:
@@ -220,11 +227,14 @@ def _only_home(look: Look) -> dict[str, list[str]]:
     return {node: sorted(found) for node, found in sorted(homes.items()) if found >= groups}
 
 
-def _waiting(pod: dict[str, Any]) -> str:
-    """Why a container of it does not run."""
-    statuses = (pod.get("status") or {}).get("containerStatuses") or ()
-    reasons = (str(((each.get("state") or {}).get("waiting") or {}).get("reason") or "") for each in statuses)
-    return next(filter(None, reasons), "")
+def _waiting(pod: dict[str, Any]) -> tuple[str, str]:
+    """The first container of it that does not run, and why; those that prepare the others come first."""
+    status = pod.get("status") or {}
+    for each in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
+        waiting = (each.get("state") or {}).get("waiting")
+        if waiting:
+            return str(each["name"]), str(waiting.get("reason") or "")
+    return "", ""
 
 
 def _is_ready(pod: dict[str, Any]) -> bool:

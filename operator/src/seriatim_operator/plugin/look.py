@@ -138,11 +138,15 @@ async def look_at(kube: Kube, cluster: BrokerCluster) -> Look:
             reader.all(TOPIC, namespace),
             reader.all(CONSUMER_GROUP, namespace),
             reader.all(POD, None, operator),
-            reader.all(POD, None, selector_text({LABEL_NAME: APP, LABEL_COMPONENT: COMPONENT_ETCD})),
         )
-        groups, brokers, pods, claims, volumes, nodes, budgets, policies, topics, consumers, operators, members = found
+        groups, brokers, pods, claims, volumes, nodes, budgets, policies, topics, consumers, operators = found
         storage_class = await reader.one(STORAGE_CLASS, None, cluster.spec.storage.storage_class_name)
         secrets = [await reader.one(SECRET, namespace, secret) for secret in secret_names(cluster)]
+        members = [
+            pod
+            for place in sorted(set(etcd_services(cluster).values()))
+            for pod in await reader.all(POD, place, selector_text({LABEL_NAME: APP, LABEL_COMPONENT: COMPONENT_ETCD}))
+        ]
         leases = [
             lease
             for place in sorted({str(pod["metadata"]["namespace"]) for pod in operators})
@@ -183,6 +187,18 @@ def secret_names(cluster: BrokerCluster) -> list[str]:
     if cluster.spec.etcd.tls_secret is not None:
         names.append(cluster.spec.etcd.tls_secret)
     return names
+
+
+def etcd_hosts(cluster: BrokerCluster) -> list[str]:
+    """Names of etcd's members inside of this Kubernetes, up to `.svc`; none of an etcd that is elsewhere."""
+    hosts = (endpoint.rpartition(":")[0].partition(".svc") for endpoint in cluster.spec.etcd.endpoints)
+    return [host for host, is_inside, _ in hosts if is_inside]
+
+
+def etcd_services(cluster: BrokerCluster) -> dict[str, str]:
+    """The Services through which etcd is reached, and the namespace of each."""
+    parts = (host.split(".") for host in etcd_hosts(cluster))
+    return {each[-2]: each[-1] for each in parts if len(each) > 1}
 
 
 def explain(exc: KubeError) -> PluginError:
@@ -231,9 +247,8 @@ def _brokers_of(cluster: str, manifests: Iterable[Manifest]) -> tuple[Broker, ..
 
 
 def _etcd_of(cluster: BrokerCluster, pods: Iterable[Manifest]) -> tuple[Manifest, ...]:
-    hosts = {endpoint.rpartition(":")[0] for endpoint in cluster.spec.etcd.endpoints}
-    names = ((pod, pod["metadata"], pod["spec"].get("subdomain")) for pod in pods)
-    return tuple(pod for pod, meta, domain in names if f"{meta['name']}.{domain}.{meta['namespace']}.svc" in hosts)
+    services = etcd_services(cluster)
+    return tuple(pod for pod in pods if services.get(pod["spec"].get("subdomain")) == pod["metadata"]["namespace"])
 
 
 def _named(manifests: Iterable[Manifest]) -> dict[str, Manifest]:

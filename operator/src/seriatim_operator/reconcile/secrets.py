@@ -93,8 +93,14 @@ async def _authority(
     if found is not None:
         authority = pki.load_authority(secret_files(found), now)
         names = pki.broker_names(cluster.name, cluster.namespace, domain)
-        if given or (authority.may_name(names) and not pki.authority_is_due(authority, now)):
+        may_name, is_theirs = authority.may_name(names), bool(given) or not is_ours(found)
+        if may_name and (is_theirs or not pki.authority_is_due(authority, now)):
             return authority
+        if is_theirs:
+            raise pki.AuthorityUnfitError(
+                f"the authority in Secret {name} may not name {names[1]}, by its name constraints. Remedy: give one "
+                "that may, or set the chart's clusterDomain to the domain of this Kubernetes cluster"
+            )
     authority = pki.new_authority(cluster.name, cluster.namespace, now, domain)
     await api.apply(tls_secret(cluster, name, pki.authority_data(authority), now))
     told.append(("AuthorityMade", f"made a certificate authority in Secret {name}"))

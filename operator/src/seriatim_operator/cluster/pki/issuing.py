@@ -119,13 +119,9 @@ class Authority:
         return self.identity.certificate
 
     def may_name(self, dns_names: Iterable[str]) -> bool:
-        """Whether a certificate with these names would be believed: a name that is not permitted spoils the others."""
-        try:
-            constraints = self.certificate.extensions.get_extension_for_class(x509.NameConstraints).value
-        except x509.ExtensionNotFound:
-            return True
-        permitted = [each.value for each in constraints.permitted_subtrees or () if isinstance(each, x509.DNSName)]
-        return all(any(f".{name.removeprefix('*.')}".endswith(f".{each}") for each in permitted) for name in dns_names)
+        """Whether a certificate with these names would be believed: one that is not permitted spoils all others."""
+        chain = (self.certificate, *self.identity.intermediates, *self.parents)
+        return all(_permits(authority, name) for authority in chain for name in dns_names)
 
     @property
     def anchors(self) -> tuple[x509.Certificate, ...]:
@@ -243,6 +239,25 @@ def _services(cluster: str, namespace: str) -> tuple[str, str]:
 
 def _with_domain(service: str, domain: str) -> tuple[str, str]:
     return service, f"{service}.{domain}"
+
+
+def _permits(authority: x509.Certificate, name: str) -> bool:
+    """Whether its name constraints let it (RFC 5280, 4.2.1.10); without any for DNS names it may give all of them."""
+    try:
+        constraints = authority.extensions.get_extension_for_class(x509.NameConstraints).value
+    except x509.ExtensionNotFound:
+        return True
+    permitted, excluded = map(_dns_names, (constraints.permitted_subtrees, constraints.excluded_subtrees))
+    return (not permitted or _is_below(name, permitted)) and not _is_below(name, excluded)
+
+
+def _dns_names(subtrees: Iterable[x509.GeneralName] | None) -> list[str]:
+    return [each.value for each in subtrees or () if isinstance(each, x509.DNSName)]
+
+
+def _is_below(name: str, subtrees: Iterable[str]) -> bool:
+    dotted = f".{name.removeprefix('*.').lower()}"
+    return any(dotted.endswith(f".{each.removeprefix('.').lower()}") for each in subtrees)
 
 
 def _name_constraints(cluster: str, namespace: str, domain: str) -> x509.NameConstraints:
