@@ -29,7 +29,7 @@ NAMES: Final = ("broker", "operator", "tools")
 ETCD_TAG: Final = "e2e"
 """Of etcd's image: it is made from binaries that do not change with our sources."""
 PREVIOUS_VERSION: Final = "v0.1.0"
-PREVIOUS: Final = "1e71e6f5e15c1f04ba7a92476271c44c2bb4f7d4"
+PREVIOUS: Final = "caf4c7a545ff33b1f6e096b7cf5b8179408979c0"
 """The commit of the version before this one: what an upgrade begins from. A clone may come without tags."""
 
 
