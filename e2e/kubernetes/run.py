@@ -146,7 +146,8 @@ class Suite:
         stage = self._on_stage(number, directory)
         self._say(f"{case.name} …")
         if case.needs_previous and self._options.previous is None:
-            return CaseResult(case.name, "skipped", problems=(f"this clone lacks {images.PREVIOUS_VERSION}, {images.PREVIOUS:.8}",))
+            lacking = f"this clone lacks {images.PREVIOUS_VERSION}, {images.PREVIOUS:.8}"
+            return CaseResult(case.name, "skipped", problems=(lacking,))
         began = time.monotonic()
         try:
             async with asyncio.timeout(CASE_DEADLINE_S):

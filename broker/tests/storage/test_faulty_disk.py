@@ -150,7 +150,8 @@ def _assert_never_held_up(figures: dict[str, Any]) -> None:
 
     A disk operation takes longer than the bound here, and there are dozens a second: what waits for one with
     the interpreter lock, on whatever thread, is seen. Seen were 2 to 6 ms, also with three other processes on two
-    processors, but where the machine's neighbours were loud. `flat_out_process` tells what is left out and why: what the machine does, not the storage.
+    processors, but where the machine's neighbours were loud. `flat_out_process` tells what is left out and why: what
+    the machine does, not the storage.
     """
     assert figures["refusals"] > 0, f"the disk was not slow enough to show anything: {figures}"
     assert figures["reads"] > 0, figures
