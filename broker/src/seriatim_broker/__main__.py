@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import click
 
-from .grpc_settings import prepare_grpc
-
-prepare_grpc()
-
-from .commands import broker, coordinator, standalone  # noqa: E402 - they import gRPC
+from .commands import broker, coordinator, standalone
 
 
 @click.group()

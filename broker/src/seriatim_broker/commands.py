@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import click
 
-from .grpc_settings import prepare_grpc
+from .process_start import prepare_process
 
 _FILE: Final = click.Path(path_type=Path, dir_okay=False)
 
@@ -34,7 +34,7 @@ _FILE: Final = click.Path(path_type=Path, dir_okay=False)
 @click.option("--set", "assignments", multiple=True, metavar="NAME=VALUE", help="Any other setting.")
 def broker(config: Path | None, assignments: tuple[str, ...], **flags: Any) -> None:
     """Run one broker."""
-    prepare_grpc()
+    prepare_process()
     from .serving import run_broker
 
     run_broker(config, assignments, flags)
@@ -53,7 +53,7 @@ def coordinator(
     """Run the embedded coordinator: the part of etcd that Seriatim uses, for one machine."""
     if len({file is None for file in (tls_cert, tls_key, tls_ca)}) > 1:
         raise click.UsageError("--tls-cert, --tls-key and --tls-ca come together")
-    prepare_grpc()
+    prepare_process()
     from seriatim_api.tls import TlsFiles
 
     from .serving import run_coordinator
@@ -68,7 +68,7 @@ def coordinator(
 @click.option("--log-level", default="info", help="debug, info, warning or error.")
 def standalone(data: Path, listen: str, admin_listen: str, log_level: str) -> None:
     """Run a whole cluster in one process: a coordinator, and one broker group of two members."""
-    prepare_grpc()
+    prepare_process()
     from .serving import run_standalone
 
     run_standalone(data, listen, admin_listen, log_level)

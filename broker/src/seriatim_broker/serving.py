@@ -24,7 +24,7 @@ from .composition import Broker, serve_admin
 from .embedded import serve
 from .metrics import Exposition
 from .process_memory import keep_freed_memory, settle_objects
-from .settings import ENVIRONMENT_PREFIX, BrokerSettings, check_address, load
+from .settings import ENVIRONMENT_PREFIX, NAMES, BrokerSettings, check_address, load
 from .status_file import StatusFile
 from .tls import open_source, server_credentials
 
@@ -198,7 +198,7 @@ def _assigned(assignments: tuple[str, ...]) -> dict[str, Any]:
         name, separator, value = assignment.partition("=")
         if not separator:
             raise BadRequestError(f"--set takes NAME=VALUE, not {assignment!r}")
-        if name not in BrokerSettings.model_fields:
+        if name not in NAMES:
             raise BadRequestError(f"there is no setting {name!r}")
         given[name] = value
     return given

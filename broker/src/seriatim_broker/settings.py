@@ -1,32 +1,39 @@
 """A broker's settings: a TOML file, over it the environment (`SERIATIM_...`), over that the command line.
 
 One frozen object, checked once at start. A name that is not known is refused, with the nearest one that is: a setting
-that silently does nothing is found out in the worst hour.
+that silently does nothing is found out in the worst hour. All that is wrong is told at once.
+
+Every start of a broker pays for what it imports, and others wait for the processors meanwhile: so msgspec checks types
+and limits here, see ADR 0018.
 """
 
 from __future__ import annotations
 
 import difflib
 import os
+import reprlib
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal, get_args, get_origin
 
-from pydantic import Field, ValidationError, field_validator, model_validator
-from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
+from msgspec import Meta, Struct, ValidationError, convert, field
+from msgspec.structs import fields
 from seriatim_api.errors import BadRequestError
 from seriatim_api.ids import is_legal_name
 from seriatim_api.tls import TlsFiles
 
 from .core.config import BrokerConfig
 
-ENVIRONMENT_PREFIX = "SERIATIM_"
-_MIB = 1 << 20
+ENVIRONMENT_PREFIX: Final = "SERIATIM_"
+_MIB: Final = 1 << 20
+
+_Positive = Annotated[float, Meta(gt=0)]
+_NotNegative = Annotated[float, Meta(ge=0)]
 
 
-class BrokerSettings(BaseSettings):
-    """Everything that an operator can say to a broker.
+class BrokerSettings(Struct, frozen=True, kw_only=True):
+    """Everything that an operator can say to a broker. Made by `load`, which checks it; the constructor does not.
 
     Attributes:
         cluster: Name of the cluster.
@@ -64,16 +71,14 @@ class BrokerSettings(BaseSettings):
         heartbeat_ms, silence_ms, serve_lease_ms, planned_switch_ms: Times of the core; see `core.config`.
     """
 
-    model_config = SettingsConfigDict(env_prefix=ENVIRONMENT_PREFIX, frozen=True, extra="forbid")
-
     cluster: str
     group: str
-    slot: int = Field(ge=0, le=15)
+    slot: Annotated[int, Meta(ge=0, le=15)]
     data: Path
     listen: str
     advertise: str = ""
-    coordinator: Annotated[tuple[str, ...], NoDecode]
-    peers: Annotated[dict[str, str], NoDecode] = Field(default_factory=dict)
+    coordinator: tuple[str, ...]
+    peers: dict[str, str] = field(default_factory=dict)
     admin_listen: str = ""
     tls_cert: Path | None = None
     tls_key: Path | None = None
@@ -85,23 +90,23 @@ class BrokerSettings(BaseSettings):
     status_file: Path | None = None
     replace_disk: bool = False
     replace_disk_of: str = ""
-    heal_after_s: float = Field(default=600.0, gt=0)
-    join_deadline_s: float = Field(default=30.0, gt=0)
-    stop_deadline_s: float = Field(default=3.0, ge=0)
-    batch_size_bytes_max: int = Field(default=_MIB, ge=1024, le=_MIB)
-    in_flight_size_bytes_max: int = Field(default=64 * _MIB, ge=_MIB)
-    head_cache_size_bytes_max: int = Field(default=64 * _MIB, ge=0)
-    balance_interval_s: float = Field(default=30.0, ge=0)
-    balance_moves_per_s: float = Field(default=2.0, gt=0, le=100)
-    balance_threshold: float = Field(default=0.2, gt=0, le=10)
-    balance_floor_bytes_per_s: float = Field(default=_MIB, ge=0)
-    balance_steady_s: float = Field(default=30.0, ge=0)
-    balance_move_again_s: float = Field(default=300.0, ge=0)
+    heal_after_s: _Positive = 600.0
+    join_deadline_s: _Positive = 30.0
+    stop_deadline_s: _NotNegative = 3.0
+    batch_size_bytes_max: Annotated[int, Meta(ge=1024, le=_MIB)] = _MIB
+    in_flight_size_bytes_max: Annotated[int, Meta(ge=_MIB)] = 64 * _MIB
+    head_cache_size_bytes_max: Annotated[int, Meta(ge=0)] = 64 * _MIB
+    balance_interval_s: _NotNegative = 30.0
+    balance_moves_per_s: Annotated[float, Meta(gt=0, le=100)] = 2.0
+    balance_threshold: Annotated[float, Meta(gt=0, le=10)] = 0.2
+    balance_floor_bytes_per_s: _NotNegative = float(_MIB)
+    balance_steady_s: _NotNegative = 30.0
+    balance_move_again_s: _NotNegative = 300.0
     log_level: str = "info"
-    heartbeat_ms: int = Field(default=100, ge=10)
-    silence_ms: int = Field(default=500, ge=50)
-    serve_lease_ms: int = Field(default=300, ge=50)
-    planned_switch_ms: int = Field(default=200, ge=10)
+    heartbeat_ms: Annotated[int, Meta(ge=10)] = 100
+    silence_ms: Annotated[int, Meta(ge=50)] = 500
+    serve_lease_ms: Annotated[int, Meta(ge=50)] = 300
+    planned_switch_ms: Annotated[int, Meta(ge=10)] = 200
 
     @property
     def broker(self) -> str:
@@ -134,66 +139,10 @@ class BrokerSettings(BaseSettings):
             planned_switch_us=self.planned_switch_ms * 1000,
         )
 
-    @field_validator("cluster", "group")
-    @classmethod
-    def _check_name(cls, value: str) -> str:
-        if not is_legal_name(value):
-            raise ValueError("letters, digits, '.', '_' and '-', beginning with a letter or digit")
-        return value
 
-    @field_validator("listen", "advertise", "admin_listen")
-    @classmethod
-    def _check_address(cls, value: str) -> str:
-        if value:
-            check_address(value)
-        return value
-
-    @field_validator("coordinator", mode="before")
-    @classmethod
-    def _split_addresses(cls, value: object) -> object:
-        return tuple(part for part in value.split(",") if part) if isinstance(value, str) else value
-
-    @field_validator("coordinator")
-    @classmethod
-    def _check_addresses(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        if not value:
-            raise ValueError("at least one address")
-        for address in value:
-            check_address(address)
-        return value
-
-    @field_validator("peers", mode="before")
-    @classmethod
-    def _split_peers(cls, value: object) -> object:
-        if not isinstance(value, str):
-            return value
-        pairs = [part.partition("=") for part in value.split(",") if part]
-        if not all(name and separator for name, separator, _ in pairs):
-            raise ValueError("written name=host:port,name=host:port")
-        return {name: address for name, _, address in pairs}
-
-    @field_validator("peers")
-    @classmethod
-    def _check_peers(cls, value: dict[str, str]) -> dict[str, str]:
-        for address in value.values():
-            check_address(address)
-        return value
-
-    @model_validator(mode="after")
-    def _check_tls(self) -> BrokerSettings:
-        if len({file is None for file in (self.tls_cert, self.tls_key, self.tls_ca)}) > 1:
-            raise ValueError("tls_cert, tls_key and tls_ca come together: all three, or none for plain text")
-        if (self.coordinator_tls_cert is None) != (self.coordinator_tls_key is None):
-            raise ValueError("coordinator_tls_cert and coordinator_tls_key come together")
-        if self.coordinator_tls_cert is not None and self.coordinator_tls_ca is None:
-            raise ValueError("coordinator_tls_ca is missing: whom to believe that it is the coordinator")
-        return self
-
-    @model_validator(mode="after")
-    def _check_times(self) -> BrokerSettings:
-        if self.heartbeat_ms >= self.serve_lease_ms:
-            raise ValueError("heartbeat_ms must be below serve_lease_ms: a lease outlives a heartbeat")
-        return self
+_FIELDS: Final = {known.name: known for known in fields(BrokerSettings)}
+NAMES: Final = tuple(_FIELDS)
+"""Of all settings."""
 
 
 def check_address(address: str) -> tuple[str, int]:
@@ -212,50 +161,122 @@ def load(flags: Mapping[str, Any], file: Path | None, environment: Mapping[str, 
     """The settings from a file, the environment and flags (those that are not None).
 
     Raises:
-        BadRequestError: An unknown name, with the nearest known one; or a value that is none.
+        BadRequestError: An unknown name, with the nearest known one; or values that are none, all of them.
     """
-    environment = os.environ if environment is None else environment
-    known = BrokerSettings.model_fields
     table = _read_file(file) if file is not None else {}
-    _check_names(table, known, f"in {file}")
-    names = [name[len(ENVIRONMENT_PREFIX) :].lower() for name in environment if name.startswith(ENVIRONMENT_PREFIX)]
-    # Other programs of the same family read this environment too: only what looks like a slip of ours is refused.
-    slips = [name for name in names if difflib.get_close_matches(name, known, 1, 0.8)]
-    _check_names(slips, known, f"in the environment (after {ENVIRONMENT_PREFIX})")
-
-    class Loaded(BrokerSettings):
-        """With the file of this start as its weakest source."""
-
-        @classmethod
-        def settings_customise_sources(
-            cls,
-            settings_cls: type[BaseSettings],
-            init_settings: PydanticBaseSettingsSource,
-            env_settings: PydanticBaseSettingsSource,
-            dotenv_settings: PydanticBaseSettingsSource,
-            file_secret_settings: PydanticBaseSettingsSource,
-        ) -> tuple[PydanticBaseSettingsSource, ...]:
-            return init_settings, env_settings, _Table(settings_cls, table)
-
-    try:
-        return Loaded(**{name: value for name, value in flags.items() if value is not None})
-    except ValidationError as exc:
-        problems = [f"{'.'.join(map(str, problem['loc'])) or 'settings'}: {problem['msg']}" for problem in exc.errors()]
-        raise BadRequestError("; ".join(problems)) from exc
+    _check_names(table, f"in {file}")
+    variables = _read_environment(os.environ if environment is None else environment)
+    given = {**table, **variables, **{name: value for name, value in flags.items() if value is not None}}
+    problems = [f"{name}: is not given" for name, known in _FIELDS.items() if known.required and name not in given]
+    values = {}
+    for name, value in given.items():
+        try:
+            values[name] = _converted(name, value)
+        except ValidationError as exc:
+            problems.append(f"{name}: {_expected(name) or exc} (given: {reprlib.repr(value)})")
+        except ValueError as exc:
+            problems.append(f"{name}: {exc}")
+    if not problems:
+        settings = BrokerSettings(**values)
+        problems = list(_contradictions(settings))
+    if problems:
+        raise BadRequestError("; ".join(problems))
+    return settings
 
 
-class _Table(PydanticBaseSettingsSource):
-    """A table that was read already."""
+def _read_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """What is ours of it. Other programs of the same family read it too: only what looks like a slip is refused."""
+    begin = len(ENVIRONMENT_PREFIX)
+    ours = {name[begin:].lower(): value for name, value in environment.items() if name.startswith(ENVIRONMENT_PREFIX)}
+    slips = [name for name in ours if difflib.get_close_matches(name, NAMES, 1, 0.8)]
+    _check_names(slips, f"in the environment (after {ENVIRONMENT_PREFIX})")
+    return {name: value for name, value in ours.items() if name in _FIELDS}
 
-    def __init__(self, settings_cls: type[BaseSettings], table: Mapping[str, Any]) -> None:
-        super().__init__(settings_cls)
-        self._table = dict(table)
 
-    def get_field_value(self, field: Any, field_name: str) -> tuple[Any, str, bool]:
-        return self._table.get(field_name), field_name, False
+def _converted(name: str, value: object) -> Any:
+    """A value of the setting's type: what a variable or `--set` brings is text, also for numbers.
 
-    def __call__(self) -> dict[str, Any]:
-        return self._table
+    Raises:
+        ValidationError, ValueError: It is none.
+    """
+    if name in _WRITTEN and isinstance(value, str):
+        value = _WRITTEN[name](value)
+    converted = convert(value, _FIELDS[name].type, strict=False, dec_hook=_path)
+    if name in _CHECKS:
+        _CHECKS[name](converted)
+    return converted
+
+
+def _expected(name: str) -> str:
+    """What may be chosen from, which msgspec does not say; empty for settings of another kind."""
+    kind = _FIELDS[name].type
+    return f"one of {', '.join(get_args(kind))}" if get_origin(kind) is Literal else ""
+
+
+def _path(kind: type, value: object) -> Path:
+    assert kind is Path, kind
+    if not isinstance(value, (str, Path)):
+        raise ValueError(f"a path is written as text, not {value!r}")
+    return Path(value)
+
+
+def _addresses(text: str) -> tuple[str, ...]:
+    return tuple(part for part in text.split(",") if part)
+
+
+def _addresses_by_name(text: str) -> dict[str, str]:
+    pairs = [part.partition("=") for part in text.split(",") if part]
+    if not all(name and separator for name, separator, _ in pairs):
+        raise ValueError("written name=host:port,name=host:port")
+    return {name: address for name, _, address in pairs}
+
+
+_WRITTEN: Final[Mapping[str, Callable[[str], object]]] = {"coordinator": _addresses, "peers": _addresses_by_name}
+"""How settings of several parts are written where there is only text."""
+
+
+def _check_name(value: str) -> None:
+    if not is_legal_name(value):
+        raise ValueError("letters, digits, '.', '_' and '-', beginning with a letter or digit")
+
+
+def _check_address_if_any(value: str) -> None:
+    if value:
+        check_address(value)
+
+
+def _check_addresses(values: Iterable[str]) -> None:
+    for value in values:
+        check_address(value)
+
+
+def _check_coordinator(value: tuple[str, ...]) -> None:
+    if not value:
+        raise ValueError("at least one address")
+    _check_addresses(value)
+
+
+_CHECKS: Final[Mapping[str, Callable[[Any], None]]] = {
+    "cluster": _check_name,
+    "group": _check_name,
+    "listen": _check_address_if_any,
+    "advertise": _check_address_if_any,
+    "admin_listen": _check_address_if_any,
+    "coordinator": _check_coordinator,
+    "peers": lambda value: _check_addresses(value.values()),
+}
+
+
+def _contradictions(settings: BrokerSettings) -> Iterator[str]:
+    """What is wrong with settings that are right each for itself."""
+    if len({file is None for file in (settings.tls_cert, settings.tls_key, settings.tls_ca)}) > 1:
+        yield "tls_cert, tls_key and tls_ca come together: all three, or none for plain text"
+    if (settings.coordinator_tls_cert is None) != (settings.coordinator_tls_key is None):
+        yield "coordinator_tls_cert and coordinator_tls_key come together"
+    if settings.coordinator_tls_cert is not None and settings.coordinator_tls_ca is None:
+        yield "coordinator_tls_ca is missing: whom to believe that it is the coordinator"
+    if settings.heartbeat_ms >= settings.serve_lease_ms:
+        yield "heartbeat_ms must be below serve_lease_ms: a lease outlives a heartbeat"
 
 
 def _read_file(file: Path) -> dict[str, Any]:
@@ -265,8 +286,8 @@ def _read_file(file: Path) -> dict[str, Any]:
         raise BadRequestError(f"the settings in {file} cannot be read: {exc}") from exc
 
 
-def _check_names(names: Iterable[str], known: Iterable[str], where: str) -> None:
+def _check_names(names: Iterable[str], where: str) -> None:
     for name in names:
-        if name not in known:
-            nearest = difflib.get_close_matches(name, list(known), 1, 0.0)
+        if name not in _FIELDS:
+            nearest = difflib.get_close_matches(name, NAMES, 1, 0.0)
             raise BadRequestError(f"there is no setting {name!r} ({where}); the nearest is {nearest[0]!r}")

@@ -69,12 +69,34 @@ def test_values_that_are_none_are_refused(change: dict[str, Any]) -> None:
         load({**GIVEN, **change}, None, {})
 
 
+def test_all_that_is_wrong_is_told_at_once() -> None:
+    given = {name: value for name, value in GIVEN.items() if name != "data"}
+    with pytest.raises(BadRequestError) as caught:
+        load({**given, "slot": 16, "listen": "nowhere", "heartbeat_ms": "often"}, None, {})
+    problems = caught.value.message.split("; ")
+    assert [problem.partition(":")[0] for problem in problems] == ["data", "slot", "listen", "heartbeat_ms"]
+    assert "given: 'often'" in problems[-1]
+
+
+def test_text_from_the_environment_becomes_what_the_setting_is() -> None:
+    variables = {"SLOT": "0", "HEAL_AFTER_S": "2.5", "REPLACE_DISK": "true", "TLS_CA": "/ca", "SILENCE_MS": "700"}
+    given = {name: value for name, value in GIVEN.items() if name != "slot"}
+    settings = load(given, None, {f"SERIATIM_{name}": value for name, value in variables.items()} | TLS_ENVIRONMENT)
+    assert (settings.slot, settings.heal_after_s, settings.replace_disk) == (0, 2.5, True)
+    assert (settings.tls_ca, settings.silence_ms) == (Path("/ca"), 700)
+    with pytest.raises(BadRequestError, match="silence_ms"):
+        load(GIVEN, None, {"SERIATIM_SILENCE_MS": "700.5"})
+    with pytest.raises(BadRequestError, match="a path is written as text"):
+        load({**GIVEN, "status_file": 5}, None, {})
+
+
 def test_settings_do_not_change() -> None:
     settings = load(GIVEN, None, {})
-    with pytest.raises(ValueError, match="frozen"):
+    with pytest.raises(AttributeError, match="immutable"):
         settings.cluster = "other"
 
 
+TLS_ENVIRONMENT = {"SERIATIM_TLS_CERT": "/tls/tls.crt", "SERIATIM_TLS_KEY": "/tls/tls.key"}
 TLS = {"tls_ca": "/tls/ca.crt", "tls_cert": "/tls/tls.crt", "tls_key": "/tls/tls.key"}
 
 
@@ -86,7 +108,7 @@ def test_tls_is_all_three_files_or_plain_text() -> None:
         some = {name: value for name, value in TLS.items() if name != missing}
         with pytest.raises(BadRequestError, match="all three, or none"):
             load({**GIVEN, **some}, None, {})
-    with pytest.raises(BadRequestError, match="tls_client_auth"):
+    with pytest.raises(BadRequestError, match="tls_client_auth: one of required, optional"):
         load({**GIVEN, **TLS, "tls_client_auth": "perhaps"}, None, {})
 
 

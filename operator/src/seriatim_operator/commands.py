@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
+from seriatim_api.imports import left_out
 
 from .spec.crd.files import definitions, stale_definitions, write_definitions
 
@@ -33,7 +34,8 @@ def crds(output: Path | None, check: bool) -> None:
 @operator.command()
 def run() -> None:
     """Reconcile until stopped; told by SERIATIM_OPERATOR_* variables."""
-    from .running import run_operator  # it imports every library, and help should not
+    with left_out("rich"):  # structlog would draw tracebacks with it: 4 MB
+        from .running import run_operator  # it imports every library, and help should not
 
     run_operator()
 
