@@ -16,7 +16,7 @@ from seriatim_api.v1 import records_pb2
 from ..core.chain import Chain
 from ..interfaces.coordinator import Coordinator
 from .keys import CHAINS_PER_PAGE, Keys
-from .pages import read_all_whole
+from .pages import read_all_whole, read_whole
 from .records import parse_chain
 
 CHAINS_PER_READ = 250
@@ -53,3 +53,14 @@ async def all_chains(coordinator: Coordinator, keys: Keys, *, strict: bool = Fal
                 _log.error("chain_unreadable", key=item.key, error=str(exc))
             if number % 50 == 49:
                 await asyncio.sleep(0)  # a long list must not hold up the loop
+
+
+async def one_chain(coordinator: Coordinator, keys: Keys, partition: PartitionId) -> Chain | None:
+    """The chain of a partition, linearizable; None if there is none.
+
+    Raises:
+        CorruptionError: It cannot be read.
+    """
+    item = await coordinator.get(keys.chain(partition))
+    whole = await read_whole(coordinator, keys, item, deadline_s=2.0) if item is not None else None
+    return parse_chain(whole.item.value, whole.pages) if whole is not None else None

@@ -1,6 +1,8 @@
 """The gate before a restart: reads which segments a broker is part of, asks who else has them, and says what is safe.
 
-Whoever stops brokers one by one asks here before each. Any broker can find out; nothing is changed by it.
+Whoever stops brokers one by one asks here before each, again and again until it may. Any broker can find out; nothing
+is changed by it. To say yes, all chains are read; to say no again, the one that decided last time: a roll that waits
+for a copy costs a read at each question, however many partitions there are.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from ..interfaces.coordinator import Coordinator
 from .directory import Directory
 from .driver import Driver, Reply
 from .keys import Keys
-from .listing import all_chains
+from .listing import all_chains, one_chain
 
 SEGMENTS_PER_QUESTION = 500
 """Asked of one member at once: an answer of a few kilobytes."""
@@ -51,9 +53,12 @@ class RestartGate:
         self._keys = keys
         self._driver = driver
         self._directory = directory
+        self._held_up: dict[str, PartitionId] = {}  # by broker: of the segment that decided against it last
 
     async def check(self, broker: str, deadline_s: float) -> GateAnswer:
         """Whether the broker may be stopped without leaving anything on one disk only.
+
+        While what decided against it last time still stands against it, that is the answer, though there may be worse.
 
         Raises:
             BadRequestError: There is no such broker.
@@ -65,15 +70,29 @@ class RestartGate:
         loop = asyncio.get_running_loop()
         until_s = loop.time() + deadline_s
         while True:
-            answer = await self._look(run.member, until_s)
+            answer = await self._look_again(run.member, until_s) or await self._look(run.member, until_s)
             if answer.verdict is not Verdict.UNKNOWN or loop.time() + AGAIN_S > until_s:
                 return answer
             await asyncio.sleep(AGAIN_S)
+
+    async def _look_again(self, member: MemberId, until_s: float) -> GateAnswer | None:
+        """What the partition that decided last says now; None if it decides nothing any more."""
+        partition = self._held_up.get(member.broker)
+        chain = await one_chain(self._coordinator, self._keys, partition) if partition is not None else None
+        answer = await self._answer(needs(chain, member), member, until_s) if chain is not None else None
+        return answer if answer is not None and answer.verdict is not Verdict.SAFE else None
 
     async def _look(self, member: MemberId, until_s: float) -> GateAnswer:
         found: list[Need] = []
         async for chain in all_chains(self._coordinator, self._keys, strict=True):
             found += needs(chain, member)
+        answer = await self._answer(found, member, until_s)
+        self._held_up.pop(member.broker, None)
+        if answer.finding is not None and answer.verdict is not Verdict.SAFE:
+            self._held_up[member.broker] = answer.finding.need.partition
+        return answer
+
+    async def _answer(self, found: Sequence[Need], member: MemberId, until_s: float) -> GateAnswer:
         reports = await self._ask_all(found, member, until_s)
         findings = [judge(need, reports, self._is_there) for need in found]
         deciding = decide(findings)
