@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 SYNC_COUNT: Final = 100
 SYNC_BYTES: Final = 1024
@@ -73,6 +73,26 @@ def cpu_s(pid: int) -> float:
     """
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+class MachineCpu(NamedTuple):
+    """What all processors together did, in seconds: worked, were kept from it by the hypervisor, and there were."""
+
+    busy_s: float
+    stolen_s: float
+    total_s: float
+
+    def __sub__(self, earlier: MachineCpu) -> MachineCpu:
+        return MachineCpu(*(now - then for now, then in zip(self, earlier, strict=True)))
+
+
+def machine_cpu() -> MachineCpu:
+    """Since the machine started: see proc(5), `/proc/stat`."""
+    ticks = os.sysconf("SC_CLK_TCK")
+    line = Path("/proc/stat").read_text().partition("\n")[0]
+    user, nice, system, idle, iowait, irq, softirq, steal = (int(field) / ticks for field in line.split()[1:9])
+    busy_s = user + nice + system + irq + softirq
+    return MachineCpu(busy_s, steal, busy_s + steal + idle + iowait)
 
 
 @dataclass(frozen=True, slots=True)

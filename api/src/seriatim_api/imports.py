@@ -11,7 +11,8 @@ from contextlib import contextmanager
 def left_out(module: str) -> Iterator[None]:
     """Have imports in the block find `module` not installed. For a library that takes it if it is there, at a price.
 
-    Only the block is concerned: whoever imports the module later gets it. What was imported before stays, and is found.
+    Whoever imports the module later gets it; what was imported before stays, and is found. For the beginning of a
+    process: other threads that import it meanwhile do not find it either.
     """
     if module in sys.modules:
         yield
@@ -20,4 +21,4 @@ def left_out(module: str) -> Iterator[None]:
     try:
         yield
     finally:
-        del sys.modules[module]
+        sys.modules.pop(module, None)

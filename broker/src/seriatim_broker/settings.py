@@ -1,7 +1,7 @@
 """A broker's settings: a TOML file, over it the environment (`SERIATIM_...`), over that the command line.
 
 One frozen object, checked once at start. A name that is not known is refused, with the nearest one that is: a setting
-that silently does nothing is found out in the worst hour. All that is wrong is told at once.
+that silently does nothing is found out in the worst hour. Values that are wrong are told all at once.
 
 Every start of a broker pays for what it imports, and others wait for the processors meanwhile: so msgspec checks types
 and limits here, see ADR 0018.
@@ -161,7 +161,8 @@ def load(flags: Mapping[str, Any], file: Path | None, environment: Mapping[str, 
     """The settings from a file, the environment and flags (those that are not None).
 
     Raises:
-        BadRequestError: An unknown name, with the nearest known one; or values that are none, all of them.
+        BadRequestError: An unknown name, with the nearest known one; or all values that are none; or, if none is, what
+            contradicts itself.
     """
     table = _read_file(file) if file is not None else {}
     _check_names(table, f"in {file}")
@@ -173,7 +174,7 @@ def load(flags: Mapping[str, Any], file: Path | None, environment: Mapping[str, 
         try:
             values[name] = _converted(name, value)
         except ValidationError as exc:
-            problems.append(f"{name}: {_expected(name) or exc} (given: {reprlib.repr(value)})")
+            problems.append(f"{name}: {_expected(_FIELDS[name].type) or exc}, not {reprlib.repr(value)}")
         except ValueError as exc:
             problems.append(f"{name}: {exc}")
     if not problems:
@@ -187,7 +188,8 @@ def load(flags: Mapping[str, Any], file: Path | None, environment: Mapping[str, 
 def _read_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """What is ours of it. Other programs of the same family read it too: only what looks like a slip is refused."""
     begin = len(ENVIRONMENT_PREFIX)
-    ours = {name[begin:].lower(): value for name, value in environment.items() if name.startswith(ENVIRONMENT_PREFIX)}
+    capitals = {name.upper(): value for name, value in environment.items()}
+    ours = {name[begin:].lower(): value for name, value in capitals.items() if name.startswith(ENVIRONMENT_PREFIX)}
     slips = [name for name in ours if difflib.get_close_matches(name, NAMES, 1, 0.8)]
     _check_names(slips, f"in the environment (after {ENVIRONMENT_PREFIX})")
     return {name: value for name, value in ours.items() if name in _FIELDS}
@@ -199,24 +201,37 @@ def _converted(name: str, value: object) -> Any:
     Raises:
         ValidationError, ValueError: It is none.
     """
-    if name in _WRITTEN and isinstance(value, str):
-        value = _WRITTEN[name](value)
+    if isinstance(value, str):
+        value = _WRITTEN.get(name, str)(value.strip())
     converted = convert(value, _FIELDS[name].type, strict=False, dec_hook=_path)
     if name in _CHECKS:
         _CHECKS[name](converted)
     return converted
 
 
-def _expected(name: str) -> str:
-    """What may be chosen from, which msgspec does not say; empty for settings of another kind."""
-    kind = _FIELDS[name].type
-    return f"one of {', '.join(get_args(kind))}" if get_origin(kind) is Literal else ""
+def _expected(kind: Any) -> str:
+    """What a value of this type is, for people; empty where msgspec's own words have to do."""
+    if get_origin(kind) is Literal:
+        return f"one of {', '.join(get_args(kind))}"
+    base, limits = (get_args(kind)[0], get_args(kind)[1:]) if get_origin(kind) is Annotated else (kind, ())
+    words = [_WORDS[base]] if base in _WORDS else []
+    for limit in limits:
+        words += [
+            f"{word} {end:,g}"
+            for word, end in zip(_LIMITS, (limit.ge, limit.gt, limit.le), strict=True)
+            if end is not None
+        ]
+    return ", ".join(words)
+
+
+_WORDS: Final = {bool: "true, false, 1 or 0", int: "a whole number", float: "a number", str: "a text"}
+_LIMITS: Final = ("at least", "above", "at most")
 
 
 def _path(kind: type, value: object) -> Path:
     assert kind is Path, kind
     if not isinstance(value, (str, Path)):
-        raise ValueError(f"a path is written as text, not {value!r}")
+        raise ValueError("a path is written as text")
     return Path(value)
 
 

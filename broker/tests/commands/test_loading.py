@@ -9,6 +9,9 @@ from __future__ import annotations
 import subprocess
 import sys
 from importlib.metadata import entry_points
+from pathlib import Path
+
+import pytest
 
 LIBRARIES = ("grpc", "google.protobuf", "rocksdict", "aetcd", "structlog", "msgspec", "rich", "asyncio")
 
@@ -23,12 +26,25 @@ def test_commands_are_found_without_what_they_run() -> None:
 
 
 LEFT_OUT = ("rich", "pydantic", "attr", "pyarrow", "numpy")
+REFUSED = {
+    "broker": ["--cluster", "c"],
+    "coordinator": ["--data", "d", "--listen", "nowhere"],
+    "standalone": ["--data", "d", "--listen", "nowhere"],
+}
+"""Arguments with which each command imports all it needs, and then refuses to start."""
 
 
-def test_a_server_leaves_out_what_would_cost_its_start() -> None:
-    program = (
-        "import sys; from seriatim_broker.process_start import prepare_process; prepare_process();"
-        f"import seriatim_broker.serving; print(*(name for name in {LEFT_OUT} if name in sys.modules))"
+@pytest.mark.parametrize("command", sorted(REFUSED))
+def test_a_server_leaves_out_what_would_cost_its_start(command: str, tmp_path: Path) -> None:
+    program = f"""
+import sys
+from seriatim_broker.commands import {command}
+try:
+    {command}({REFUSED[command]}, standalone_mode=False)
+except SystemExit as exit:
+    print(exit.code, "grpc" in sys.modules, *(name for name in {LEFT_OUT} if name in sys.modules))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60, cwd=tmp_path
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
-    assert done.stdout.split() == []
+    assert done.stdout.split() == ["2", "True"], done

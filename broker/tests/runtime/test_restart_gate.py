@@ -27,6 +27,8 @@ KEYS = Keys("c")
 PARTITION_COUNT = 40
 DEADLINE_S = 1.0
 MEMBER = CHAIN.open_segment.members[1]
+OPEN_NO = CHAIN.open_segment.no
+OLDER = CHAIN.segments[0].members
 
 
 class CountingCoordinator(MemoryCoordinator):
@@ -51,11 +53,11 @@ class Brokers:
 
     def __init__(self) -> None:
         self.standing: dict[int, Standing] = {}
+        self.silent: str = ""
         self._replies: dict[int, Callable[[Any], None]] = {}
 
     def run_of(self, broker: str) -> RunId:
-        [member] = [member for member in CHAIN.open_segment.members if member.broker == broker]
-        return RunId(member, 1)
+        return RunId(next(member for member in (*OLDER, *CHAIN.open_segment.members) if member.broker == broker), 1)
 
     def is_admitted(self, _member: object) -> bool:
         return True
@@ -71,14 +73,20 @@ class Brokers:
         pass
 
     def feed(self, event: AskCopies) -> None:
+        if event.member.broker == self.silent:
+            return
         reports = tuple(
-            CopyReport(self.standing.get(partition, Standing.IN_STEP), 7, 1) for partition, _no in event.segments
+            CopyReport(self.standing.get(partition, Standing.IN_STEP) if no == OPEN_NO else Standing.WHOLE, 7, 1)
+            for partition, no in event.segments
         )
         self._replies[event.request](CopiesTold(event.request, reports))
 
 
 def chain_of(partition: PartitionId) -> Chain:
-    return replace(CHAIN, partition=partition)
+    """The member is in the open segment, and has a copy of the sealed one."""
+    holders = (*OLDER, MEMBER)
+    sealed = replace(CHAIN.segments[0], members=holders, eligible=holders)
+    return replace(CHAIN, partition=partition, segments=(sealed, CHAIN.open_segment))
 
 
 @pytest.fixture
@@ -142,7 +150,25 @@ def test_once_it_does_not_all_are_read_again_before_the_yes(store: MemoryStore) 
 
 def test_a_partition_that_is_gone_stands_against_nothing(store: MemoryStore) -> None:
     gate = Gate(store)
-    gate.brokers.standing[3] = Standing.UNKNOWN
-    assert gate.check() == (Verdict.UNKNOWN, 3)
+    gate.brokers.standing[3] = Standing.OUT_OF_STEP
+    assert gate.check() == (Verdict.PEER_AWAY, 3)
     store.txn((), [Delete(KEYS.chain(PartitionId(3)))], ())
     assert gate.check()[0] is Verdict.SAFE
+
+
+def test_a_silent_member_does_not_take_the_time_of_the_look_at_all(store: MemoryStore) -> None:
+    # Found in a review: the second look at what decided waited for the silent one until there was no time left.
+    gate = Gate(store)
+    gate.brokers.standing[3] = Standing.OUT_OF_STEP
+    assert gate.check() == (Verdict.PEER_AWAY, 3)
+    del gate.brokers.standing[3]
+    gate.brokers.silent = OLDER[0].broker  # another member has the whole of what it has
+    assert gate.check()[0] is Verdict.SAFE
+
+
+def test_that_nobody_says_is_asked_of_all_again(store: MemoryStore) -> None:
+    gate = Gate(store)
+    gate.brokers.standing[3] = Standing.UNKNOWN
+    assert gate.check() == (Verdict.UNKNOWN, 3)
+    gate.brokers.standing[9] = Standing.OUT_OF_STEP
+    assert gate.check() == (Verdict.PEER_AWAY, 9)

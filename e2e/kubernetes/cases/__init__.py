@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from e2e.kubernetes.cases import changes, chart, disks, etcd, installing, nodes, operators, pods, upgrading
+from e2e.kubernetes.cases import calm, changes, chart, disks, etcd, installing, nodes, operators, pods, upgrading
 from e2e.kubernetes.stage import Stage
 
 
@@ -32,6 +32,7 @@ INSTALL: Final = Case("install", installing.install, quick=True)
 
 CASES: Final = (
     Case("topic applied", installing.topic_applied, quick=True),
+    Case("nothing broken", calm.nothing_broken, quick=True),
     Case("master pod deleted", pods.master_pod_deleted, quick=True),
     Case("container killed", pods.container_killed, quick=True),
     Case("node lost", nodes.node_lost, quick=True),

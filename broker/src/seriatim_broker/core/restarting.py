@@ -19,7 +19,8 @@ from .messages import CopyReport, Standing
 
 
 class Verdict(enum.IntEnum):
-    """Whether a member may be stopped; the first of these that is true of any segment decides. Numbers as on the wire.
+    """Whether a member may be stopped; the first of these that is true of a segment looked at decides. Numbers as on
+    the wire.
 
     LAST_COPY: something is on this disk only, as far as can be proved. NO_OTHER_GROUP: an open segment would have
     nowhere to go. PEER_AWAY: another member of a segment is not there, or behind. UNKNOWN: who would know does not say.

@@ -59,7 +59,7 @@ async def one_chain(coordinator: Coordinator, keys: Keys, partition: PartitionId
     """The chain of a partition, linearizable; None if there is none.
 
     Raises:
-        CorruptionError: It cannot be read.
+        CorruptionError: It cannot be read. CoordinatorUnavailableError: No answer, or it changes all the time.
     """
     item = await coordinator.get(keys.chain(partition))
     whole = await read_whole(coordinator, keys, item, deadline_s=2.0) if item is not None else None

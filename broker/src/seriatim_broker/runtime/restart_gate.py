@@ -2,7 +2,7 @@
 
 Whoever stops brokers one by one asks here before each, again and again until it may. Any broker can find out; nothing
 is changed by it. To say yes, all chains are read; to say no again, the one that decided last time: a roll that waits
-for a copy costs a read at each question, however many partitions there are.
+for a copy does not read the whole cluster at each question.
 """
 
 from __future__ import annotations
@@ -31,6 +31,9 @@ QUESTIONS_AT_ONCE = 8
 ANSWER_S = 0.3
 """For one answer; the question is put again after it, for a link may have had to be made first."""
 
+LOOK_AGAIN_S = 0.5
+"""For what decided last time. The look at all has the rest of the time, also if somebody is silent here."""
+
 AGAIN_S = 0.1
 """After an answer that leaves something open: a head may have moved between the reading and the asking."""
 
@@ -53,12 +56,13 @@ class RestartGate:
         self._keys = keys
         self._driver = driver
         self._directory = directory
-        self._held_up: dict[str, PartitionId] = {}  # by broker: of the segment that decided against it last
+        self._held_up: dict[str, PartitionId] = {}  # by broker, of which there are few: what was against it last
 
     async def check(self, broker: str, deadline_s: float) -> GateAnswer:
         """Whether the broker may be stopped without leaving anything on one disk only.
 
-        While what decided against it last time still stands against it, that is the answer, though there may be worse.
+        While what was found against it last time still is, that is the answer, whoever asked then and whatever else
+        there may be: the verdict is that of one partition, as is the number of segments.
 
         Raises:
             BadRequestError: There is no such broker.
@@ -71,16 +75,21 @@ class RestartGate:
         until_s = loop.time() + deadline_s
         while True:
             answer = await self._look_again(run.member, until_s) or await self._look(run.member, until_s)
-            if answer.verdict is not Verdict.UNKNOWN or loop.time() + AGAIN_S > until_s:
-                return answer
+            if answer.verdict is not Verdict.UNKNOWN or loop.time() + AGAIN_S + ANSWER_S > until_s:
+                return answer  # a look without the time for an answer would only name the first segment there is
             await asyncio.sleep(AGAIN_S)
 
     async def _look_again(self, member: MemberId, until_s: float) -> GateAnswer | None:
-        """What the partition that decided last says now; None if it decides nothing any more."""
+        """What the partition that decided last says now; None if it is no longer known to stand against it."""
         partition = self._held_up.get(member.broker)
-        chain = await one_chain(self._coordinator, self._keys, partition) if partition is not None else None
-        answer = await self._answer(needs(chain, member), member, until_s) if chain is not None else None
-        return answer if answer is not None and answer.verdict is not Verdict.SAFE else None
+        if partition is None:
+            return None
+        chain = await one_chain(self._coordinator, self._keys, partition)
+        if chain is None:
+            return None
+        until_s = min(until_s, asyncio.get_running_loop().time() + LOOK_AGAIN_S)
+        answer = await self._answer(needs(chain, member), member, until_s)
+        return answer if _is_no(answer) else None
 
     async def _look(self, member: MemberId, until_s: float) -> GateAnswer:
         found: list[Need] = []
@@ -88,7 +97,7 @@ class RestartGate:
             found += needs(chain, member)
         answer = await self._answer(found, member, until_s)
         self._held_up.pop(member.broker, None)
-        if answer.finding is not None and answer.verdict is not Verdict.SAFE:
+        if _is_no(answer) and answer.finding is not None:
             self._held_up[member.broker] = answer.finding.need.partition
         return answer
 
@@ -153,6 +162,11 @@ class RestartGate:
             assert isinstance(reply, CopiesTold)
             return reply.reports
         return ()
+
+
+def _is_no(answer: GateAnswer) -> bool:
+    """Whether something is known to stand against it. That nobody says is no ground to ask nobody else."""
+    return answer.verdict not in (Verdict.SAFE, Verdict.UNKNOWN)
 
 
 def _parts(segments: Sequence[tuple[PartitionId, int]]) -> Iterator[Sequence[tuple[PartitionId, int]]]:

@@ -1,0 +1,24 @@
+"""What the operator's process imports: others wait for the memory and the processors that it takes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+PROGRAM = """
+import sys
+from seriatim_operator.commands import operator
+try:
+    operator(["run"], standalone_mode=False)
+except SystemExit as exit:
+    print(exit.code, "kopf" in sys.modules, "rich" in sys.modules)
+"""
+
+
+def test_an_operator_leaves_out_what_would_only_draw_tracebacks() -> None:
+    environment = os.environ | {"SERIATIM_OPERATOR_CLUSTER_DOMAIN": "no domain"}  # refused, once all is imported
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True, timeout=60, env=environment
+    )
+    assert done.stdout.split() == ["2", "True", "False"], done
