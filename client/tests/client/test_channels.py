@@ -49,6 +49,39 @@ async def test_a_warm_connection_that_is_lost_is_made_anew() -> None:
     await second.stop(None)
 
 
+class Idle:
+    """A channel that is not connected whenever one looks; the first one was, between two looks."""
+
+    opened: list[Idle]
+
+    def __init__(self) -> None:
+        self._news = asyncio.Event()
+        if not self.opened:
+            self._news.set()
+        self.opened.append(self)
+
+    def get_state(self, try_to_connect: bool = False) -> grpc.ChannelConnectivity:
+        return grpc.ChannelConnectivity.IDLE
+
+    async def wait_for_state_change(self, last_observed_state: grpc.ChannelConnectivity) -> None:
+        await self._news.wait()
+        self._news.clear()
+
+    async def close(self, grace: float | None) -> None:
+        self._news.set()
+
+
+async def test_a_warm_connection_that_came_and_went_unseen_is_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Found where four other processes kept two processors busy: it was waited for as one that was never tried.
+    monkeypatch.setattr(Idle, "opened", [], raising=False)
+    monkeypatch.setattr(Channels, "_open", lambda _channels, _address: Idle())
+    channels = Channels()
+    channels.warm("nowhere:1")
+    await until(lambda: len(Idle.opened) == 2)
+    assert channels.get("nowhere:1", "append") is Idle.opened[1]
+    await channels.close()
+
+
 async def test_a_lost_connection_that_nobody_needs_is_given_up() -> None:
     channels = Channels()
     first, address = await server()

@@ -110,7 +110,10 @@ class Channels:
         is_lost = False
         with suppress(TimeoutError, grpc.aio.UsageError):
             async with asyncio.timeout(COLD_S):
-                await _wait_for(channel, lambda state: state is not grpc.ChannelConnectivity.IDLE)
+                if channel.get_state() is grpc.ChannelConnectivity.IDLE:
+                    # Not until it is seen to be another: on a busy machine it may be IDLE again by the time we are
+                    # told, connected and lost unseen.
+                    await channel.wait_for_state_change(grpc.ChannelConnectivity.IDLE)
                 # From an attempt it goes to READY; from there only, perhaps unseen, back to IDLE.
                 await _wait_for(channel, lambda state: state in _ONCE_CONNECTED)
             await _wait_for(channel, lambda state: state is not grpc.ChannelConnectivity.READY)
@@ -166,7 +169,8 @@ class Channels:
         if not address:
             return
         if address not in self._warm:
-            self.get(address, "append").get_state(try_to_connect=True)
+            # When it is watched, which begins in the next turn of the loop: what comes before is not seen.
+            asyncio.get_running_loop().call_soon(_connect, self.get(address, "append"))
         self._warm.pop(address, None)
         self._warm[address] = None
         if len(self._warm) > WARM_MAX:
@@ -181,6 +185,11 @@ class Channels:
         self._channels.clear()
         await asyncio.gather(*self._watching, return_exceptions=True)
         await asyncio.gather(*(channel.close(None) for channel in channels), *self._closing)
+
+
+def _connect(channel: Any) -> None:
+    with suppress(grpc.aio.UsageError):  # it was closed
+        channel.get_state(try_to_connect=True)
 
 
 async def _wait_for(channel: Any, is_reached: Callable[[grpc.ChannelConnectivity], bool]) -> None:
