@@ -86,6 +86,7 @@ async def test_a_lost_connection_that_nobody_needs_is_given_up() -> None:
     channels = Channels()
     first, address = await server()
     channel = channels.get(address, "ask")
+    await asyncio.sleep(0)  # it is watched from the next turn of the loop on
     channel.get_state(try_to_connect=True)
     await reach(channel, grpc.ChannelConnectivity.READY)
     await first.stop(None)

@@ -1,0 +1,19 @@
+"""One event loop for all asynchronous tests of the client.
+
+gRPC's asyncio has one queue of events for the whole process. An event for a loop that is closed by now (a watched
+channel, a cancelled call) raises there, and keeps what came with it in the queue until something else happens: a later
+test, in which nothing else did, waited in vain for the news of a connection. A user's program has one loop, too.
+"""
+
+from __future__ import annotations
+
+import pytest
+from pytest_asyncio import is_async_test
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Asynchronous tests share the session's loop."""
+    shared = pytest.mark.asyncio(loop_scope="session")
+    for item in items:
+        if is_async_test(item):
+            item.add_marker(shared, append=False)
