@@ -101,6 +101,8 @@ class FakeCluster:
         self.brokers: list[FakeBroker] = []
         self.topics: dict[str, records_pb2.TopicRecord] = {}
         self.partitions: dict[int, FakePartition] = {}
+        self.deleted: set[int] = set()
+        self.says_final = True
         self.complaints: list[int] = []
         self.credit_stream_bytes = 8 << 20
         self.check_bodies = True
@@ -119,6 +121,17 @@ class FakeCluster:
         )
         self.topics[name] = record
         return record
+
+    def delete_topic(self, name: str) -> None:
+        """Numbers of partitions are never used again."""
+        for number in self.topics.pop(name).partition_ids:
+            self.deleted.add(number)
+            for group in self.partitions[number].groups.values():
+                for stream, subscription, _ in group.consumers:
+                    event = broker_pb2.DeliveryEvent(subscription=subscription)
+                    event.refused.error.CopyFrom(error_to_proto(errors.UnknownTopicError("deleted")))
+                    stream.tell(event)
+                group.consumers = []
 
     def grow_topic(self, name: str, partition_count: int) -> None:
         """Add partitions, so that there are so many."""
@@ -200,6 +213,10 @@ class AppendStream:
         key = (header.partition, header.producer)
         run, refused = self.runs.get(key, (0, True))
         error: errors.SeriatimError | None = None
+        if partition.id in self.broker.cluster.deleted:
+            error = errors.NotServingError("this broker is not the master of the open segment")
+            self.reply(partition, entry, header, 0, error)
+            return
         if not entry.starts_run and (run != entry.run or refused):
             error = errors.RunRefusedError("the run was refused, or did not begin here")
         elif partition.head.broker is not self.broker:
@@ -271,10 +288,11 @@ class AppendStream:
             run=entry.run,
             offset=offset,
             append_time_ms=7,
+            offset_is_final=self.broker.cluster.says_final,
         )
         if error is not None:
             reply.error.CopyFrom(error_to_proto(error))
-            if isinstance(error, errors.RoutingError):
+            if isinstance(error, errors.RoutingError) and partition.id not in self.broker.cluster.deleted:
                 reply.route.CopyFrom(partition.route(self.broker.cluster.brokers))
         self.replies.append(reply)
         self.wake.set()
@@ -290,6 +308,7 @@ class ConsumeStream:
         self.outgoing: list[tuple[broker_pb2.DeliveryEvent, list[StoredBatch]]] = []
         self.wake = asyncio.Event()
         self.acks: list[broker_pb2.Ack] = []
+        self.pings = 0
 
     async def serve(self) -> None:
         writer = asyncio.create_task(self._write())
@@ -327,6 +346,13 @@ class ConsumeStream:
                 self._join(request.join)
             case "leave":
                 self.leave(request.leave.subscription)
+            case "ping":
+                self.pings += 1
+                if self.broker.answers_pings:
+                    event = broker_pb2.DeliveryEvent()
+                    event.pong.number = request.ping.number
+                    event.pong.unserved.extend(self.broker.unserved)
+                    self.tell(event)
             case "ack":
                 self.acks.append(request.ack)
                 self._ack(request.ack)
@@ -389,6 +415,7 @@ def joined(group: FakeGroup, stream: ConsumeStream, subscription: int, *, active
     event.joined.token = group.token if active else 0
     event.joined.group_epoch = 1
     event.joined.server_epoch = group.server_epoch
+    event.joined.answers_pings = stream.broker.answers_pings is not None
     stream.tell(event)
 
 
@@ -451,6 +478,8 @@ class FakeBroker(broker_pb2_grpc.RoutingServicer, broker_pb2_grpc.AdminServicer)
         self.frame_count = 0
         self.append_streams: list[AppendStream] = []
         self.consume_streams: list[ConsumeStream] = []
+        self.answers_pings: bool | None = True  # None: as version 0.2, it does not know them
+        self.unserved: list[int] = []
         self.credentials: Any = None  # for TLS
         self.connections: set[str] = set()  # as the other side's address, of streams
         self._server: Any = None
@@ -526,8 +555,10 @@ class FakeBroker(broker_pb2_grpc.RoutingServicer, broker_pb2_grpc.AdminServicer)
             brokers=[broker_pb2.BrokerAddress(broker=b.name, address=b.address, group=b.name) for b in brokers],
         )
 
-    async def ResolveProducer(self, request: broker_pb2.ResolveProducerRequest, _context: Any) -> common_pb2.Route:  # noqa: N802
+    async def ResolveProducer(self, request: broker_pb2.ResolveProducerRequest, context: Any) -> common_pb2.Route:  # noqa: N802
         partition = self.cluster.partitions[request.partition_id]
+        if partition.id in self.cluster.deleted:
+            await abort(context, errors.UnknownTopicError(f"there is no partition {partition.id}"))
         if request.HasField("failed_segment"):
             self.cluster.complaints.append(request.partition_id)
             if partition.head.no <= request.failed_segment:
@@ -539,9 +570,11 @@ class FakeBroker(broker_pb2_grpc.RoutingServicer, broker_pb2_grpc.AdminServicer)
         return partition.route(self.cluster.brokers)
 
     async def ResolveConsumer(  # noqa: N802
-        self, request: broker_pb2.ResolveConsumerRequest, _context: Any
+        self, request: broker_pb2.ResolveConsumerRequest, context: Any
     ) -> broker_pb2.ResolveConsumerResponse:
         partition = self.cluster.partitions[request.partition_id]
+        if partition.id in self.cluster.deleted:
+            await abort(context, errors.UnknownTopicError(f"there is no partition {partition.id}"))
         group = partition.groups.setdefault(request.group, FakeGroup())
         segment = partition.segments[group.segment - 1]
         return broker_pb2.ResolveConsumerResponse(

@@ -11,7 +11,7 @@ from e2e.faults.balance import UnevenHeads
 from e2e.faults.clocks import ClockJump
 from e2e.faults.coordinator import CompactedWatch, OneOfThree
 from e2e.faults.damage import BitFlip
-from e2e.faults.disks import FailingDisk, FullDisk, OldCopy, PowerCut, SlowDisk, WipedDisk
+from e2e.faults.disks import FailingDisk, FullDisk, HungDisk, OldCopy, PowerCut, SlowDisk, WipedDisk
 from e2e.faults.fault import Fault
 from e2e.faults.groups import DrainedGroup, ReplacedDisk
 from e2e.faults.loss import BothDisksLost
@@ -68,6 +68,8 @@ def all_faults() -> list[Fault]:
         SlowDisk("master"),
         SlowDisk("slave"),
         SlowDisk("both"),
+        HungDisk("master"),
+        HungDisk("slave"),
         FailingDisk("master", "full"),
         FailingDisk("slave", "full"),
         FullDisk("master"),

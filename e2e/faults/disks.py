@@ -26,12 +26,15 @@ REPORT_DEADLINE_S: Final = 30.0
 FILL_DEADLINE_S: Final = 60.0
 BRING_DEADLINE_S: Final = 30.0
 BRING_PAUSE_S: Final = 0.2
-RESERVE_BYTES: Final = 2 << 30
-"""What brokers keep free of new messages, at least."""
+RESERVE_BYTES_MIN: Final = 2 << 30
+"""What brokers keep free of new messages, at least, but never more than a fifth of the disk."""
 
 SLOW_FLUSH: Final = "sync_ms=250"
 SLOW_FLUSH_S: Final = 0.6
 """Below the silence that is taken for death, and long enough for flushes to be under way all the time."""
+
+HUNG: Final = "sync_ms=600000"
+"""Until it is healed: the library looks again every 50 ms."""
 
 SLOW: Final = "write_ms=10 sync_ms=80"
 
@@ -67,6 +70,39 @@ class SlowDisk(Fault):
         """Back to its speed."""
         for broker in self._struck:
             scene.shims.set_disk(broker, "")
+
+
+class HungDisk(Fault):
+    """A disk completes no flush for seconds, while its process runs and answers heartbeats.
+
+    Nobody complains: the other members notice by themselves, the partition moves, and the member says not ready. It
+    must not end, and is a member again when the disk goes on.
+    """
+
+    needs_shims: ClassVar[bool] = True
+    workloads = ("ordered", "late")
+
+    def __init__(self, role: Literal["master", "slave"]) -> None:
+        self.name = f"hung disk of {role}"
+        self._role: BrokerRole = role
+        self._struck = ""
+
+    async def inject(self, scene: Scene) -> None:
+        """Let no flush end, and see the partition move."""
+        head = await scene.head()
+        self._struck = brokers_of(head, self._role)[0]
+        since = scene.log_size(self._struck)
+        scene.shims.set_disk(self._struck, HUNG)
+        await scene.moved_past(head)
+        await scene.says(self._struck, ["disk_hangs"], since, REPORT_DEADLINE_S)
+        if scene.cluster.pid(self._struck) is None:
+            raise NotStruckError(f"{self._struck} ended because its disk hung")
+
+    async def heal(self, scene: Scene) -> None:
+        """Let the disk go on."""
+        if self._struck:
+            scene.shims.set_disk(self._struck, "")
+            await scene.cluster.wait_ready(self._struck)
 
 
 class FailingDisk(Fault):
@@ -146,8 +182,7 @@ class PowerCut(Fault):
 class FullDisk(Fault):
     """A disk, a small file system of its own, has less than the reserve free; then nothing at all.
 
-    Of the master: messages are refused, with a reason, before anything fails; whether the partition goes elsewhere is
-    up to the brokers. Of the slave: whatever happens, the partition goes on accepting.
+    The partition moves to a group with room, by a planned switch, before anything fails, and goes on accepting.
     """
 
     own_cluster: ClassVar[bool] = True
@@ -158,7 +193,6 @@ class FullDisk(Fault):
 
     def __init__(self, role: Literal["master", "slave"]) -> None:
         self.name = f"full disk of {role}"
-        self.accepts = role == "slave"
         self._role: BrokerRole = role
         self._struck = ""
         self._ballast: Path | None = None
@@ -169,9 +203,9 @@ class FullDisk(Fault):
         self._struck = brokers_of(head, self._role)[0]
         since = scene.log_size(self._struck)
         self._ballast = scene.cluster.data_directory(self._struck) / "ballast"
-        await asyncio.to_thread(_fill, self._ballast, leave=RESERVE_BYTES // 2)
-        if self._role == "master":
-            await scene.says(self._struck, ["disk reserve"], since, REPORT_DEADLINE_S)
+        await asyncio.to_thread(_fill, self._ballast, leave=_reserve_bytes(self._ballast.parent) // 2)
+        await scene.says(self._struck, ["disk reserve"], since, REPORT_DEADLINE_S)
+        await scene.moved_past(head)
 
     async def hold(self, scene: Scene) -> None:
         """Below the reserve; then not a byte."""
@@ -189,6 +223,13 @@ class FullDisk(Fault):
         if self._ballast is not None:
             self._ballast.unlink(missing_ok=True)
             await scene.cluster.start_again(self._struck)
+
+
+def _reserve_bytes(directory: Path) -> int:
+    """What a broker keeps free there; as `disk_reserve_percent` and `disk_reserve_size_bytes_min` say."""
+    disk = os.statvfs(directory)
+    size_bytes = disk.f_blocks * disk.f_frsize
+    return max(size_bytes * 5 // 100, min(RESERVE_BYTES_MIN, size_bytes // 5))
 
 
 def _fill(ballast: Path, *, leave: int) -> None:

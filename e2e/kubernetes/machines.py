@@ -11,12 +11,12 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
 from e2e.cluster.errors import ClusterError
-from e2e.cluster.layout import ROOT
+from e2e.cluster.layout import ROOT, default_layout
 from e2e.cluster.running import run
 
 OUTSIDE_VARIABLE: Final = "SERIATIM_E2E_OUTSIDE"
@@ -32,6 +32,7 @@ class Machines:
     def __init__(self) -> None:
         self._outside = int(os.environ[OUTSIDE_VARIABLE])
         self._dead: set[str] = set()
+        self._silent: dict[str, int] = {}
 
     async def kill(self, node: str) -> None:
         """Cut a node's power; its disks stay."""
@@ -54,8 +55,25 @@ class Machines:
 
     async def heal(self) -> None:
         """Bring back whatever this suite has struck."""
+        for node in sorted(self._silent):
+            self._wake_kubelet(node)
         for node in sorted(self._dead):
             await self.start(node)
+
+    @asynccontextmanager
+    async def silent_kubelet(self, node: str) -> AsyncIterator[None]:
+        """A node whose kubelet is stopped for as long as the block lasts; its containers run on."""
+        pid = kubelet_pid(str(default_layout().kubeconfig_of(node)))
+        os.kill(pid, signal.SIGSTOP)
+        self._silent[node] = pid
+        try:
+            yield
+        finally:
+            self._wake_kubelet(node)
+
+    def _wake_kubelet(self, node: str) -> None:
+        with suppress(ProcessLookupError):
+            os.kill(self._silent.pop(node), signal.SIGCONT)
 
     @asynccontextmanager
     async def down(self, node: str) -> AsyncIterator[None]:
@@ -73,6 +91,24 @@ class Machines:
         inside = [sys.executable, "-m", "e2e.cluster", command, *arguments]
         argv = ["nsenter", f"--target={self._outside}", "--mount", "--", *inside]
         await asyncio.to_thread(run, argv, environment={"PYTHONPATH": str(ROOT)}, timeout_s=COMMAND_S)
+
+
+def kubelet_pid(kubeconfig: str, processes: Path = PROCESSES) -> int:
+    """The kubelet on this host that was started with that kubeconfig: each node of each checkout has its own.
+
+    Raises:
+        ClusterError: There is none.
+    """
+    for entry in processes.iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            words = (entry / "cmdline").read_text().split("\0")
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            continue
+        if words[0].endswith("/kubelet") and f"--kubeconfig={kubeconfig}" in words:
+            return int(entry.name)
+    raise ClusterError(f"no kubelet runs with {kubeconfig}")
 
 
 def container_pids(pod: dict[str, Any], processes: Path = PROCESSES) -> list[int]:

@@ -14,7 +14,8 @@ from seriatim_api.ids import MemberId
 from seriatim_broker.core import effects as fx
 from seriatim_broker.core.broker import BrokerCore
 from seriatim_broker.core.config import BrokerConfig
-from seriatim_broker.core.events import DirectoryChanged, Event, LogRead, Moment, Persisted, Tick
+from seriatim_broker.core.events import DirectoryChanged, DiskRoom, Event, LogRead, Moment, Persisted, Tick
+from seriatim_broker.core.messages import FORMS
 from seriatim_broker.testing.memory_disk import MemoryDisk
 
 from .schedule import Schedule, Violation
@@ -47,6 +48,10 @@ class Surroundings(Protocol):
         """How long the next flush of this broker's disk takes."""
         ...
 
+    def run_over(self, process: Process) -> None:
+        """The process ended itself, because its run is over."""
+        ...
+
 
 class Broker:
     """A slot of a group: its name, its disk, and the process that runs on it, if any."""
@@ -61,12 +66,22 @@ class Broker:
         self.refuses = True  # a connection to it is refused while no process is there, not just lost
         self.suspect_before_run = 0
         self.slow_until_us = 0
+        self.slow_reads_until_us = 0
+        self.given_up: MemoryDisk | None = None
+        self.hung_until_us = 0
+        self.full_since_us = 0
+        self.full_until_us = 0
         self._lost_memory = False
+        self.forms = FORMS  # what its version reads beyond 0.2.0
 
     @property
     def real_disk(self) -> MemoryDisk:
-        """What the judge looks at."""
-        return self.disk
+        """What the judge looks at: what is written to a directory that was deleted is on no disk."""
+        return self.given_up if self.given_up is not None else self.disk
+
+    def give_up(self) -> None:
+        """The directory is deleted under the process that runs on it, which goes on and notices nothing."""
+        self.given_up = self.disk.twin()
 
     def ended_badly(self, *, machine: bool) -> None:
         """The run was ended by a fault; what it had not flushed may be gone, and the next run knows that."""
@@ -77,6 +92,7 @@ class Broker:
         self.disk.wipe()
         self.member = MemberId(self.name, incarnation)
         self.run = self.suspect_before_run = 0
+        self.given_up = None
         self._lost_memory = False
 
     def start(self, world: Surroundings) -> Process:
@@ -133,6 +149,7 @@ class Process:
             fx.GroupDescribed: self._answer_client,
             fx.Deliver: self._deliver_to_consumer,
             fx.Note: _noted,
+            fx.EndRun: self._end_run,
         }
         self.core = world.core_kind(
             world.config,
@@ -162,6 +179,16 @@ class Process:
         self._schedule.mark(self.name, f"start {self.run}")
         self._carry_out(self._watched.start(self._moment()))
         self.deliver(self._world.directory())
+        if self.broker.full_until_us > self._schedule.now_us:
+            self.look_for_room()
+
+    def jump_wall(self, by_ms: int) -> None:
+        """The wall clock is set."""
+        self._wall_offset_ms += by_ms
+
+    def look_for_room(self) -> None:
+        """Tell the core whether the disk is full."""
+        self.deliver(DiskRoom(self.broker.full_until_us > self._schedule.now_us))
 
     # ---- events -------------------------------------------------------------------------------------
 
@@ -268,7 +295,10 @@ class Process:
         self._world.network.disconnect(self, effect.broker, effect.session)
 
     def _read_log(self, effect: fx.ReadLog) -> None:
-        self._schedule.after(self._schedule.rng.randint(20, 500), self._read, effect)
+        slow = self.broker.slow_reads_until_us > self._schedule.now_us
+        self._schedule.after(
+            self._schedule.rng.randint(*((300_000, 900_000) if slow else (20, 500))), self._read, effect
+        )
 
     def _read(self, effect: fx.ReadLog) -> None:
         if self.alive:
@@ -282,6 +312,9 @@ class Process:
 
     def _answer_client(self, effect: Any) -> None:
         self._world.clients.answer(self, effect.request, effect)
+
+    def _end_run(self, _effect: fx.EndRun) -> None:
+        self._world.run_over(self)
 
     def _deliver_to_consumer(self, effect: fx.Deliver) -> None:
         self._world.clients.delivery(self, effect)

@@ -3,25 +3,31 @@
 It knows more than anybody in the system: what is on each disk (also on those that were lost since), and the place of
 every batch that was ever written. Rules are named as in the protocol's last section; `RT` is the real-time half of the
 promise, `TABLE` that a prepared producer table tells the truth, `COPY` that a named copy is there, `LEAVE` that a copy
-leaves a record only where two stay, `GATE` that who may be stopped holds nothing alone, `CERT` that a run which was
-certified dead is.
+leaves a record only where two stay, `TIME` that append time never goes back nor far ahead, `GATE` that who may be
+stopped holds nothing alone, `CERT` that a run which was certified dead is, `FULL` that a full
+disk takes no new batches, `PLACE` that readers get a message where its receipt says that they do.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, NoReturn
+from itertools import pairwise
+from typing import TYPE_CHECKING, NoReturn
 
+from seriatim_api.batch import BatchHeader
 from seriatim_api.errors import BatchMismatchError, SequenceGapError, SequenceTooOldError, SeriatimError
 from seriatim_api.ids import MemberId, PartitionId, RunId, format_offset, make_offset, split_offset
 from seriatim_broker.core import chain as chains
 from seriatim_broker.core.chain import Chain, Segment, SegmentState
+from seriatim_broker.core.config import BrokerConfig
 from seriatim_broker.core.controller import holders
 from seriatim_broker.core.effects import Note
 from seriatim_broker.core.events import AckLevel, CursorRecord
 from seriatim_broker.core.log import Batch, PutBatch, PutPreparation, PutSegment, PutTailCopy, Write
+from seriatim_broker.core.producers import IdleBlock, ProducerTable, newest_of
 from seriatim_broker.testing.memory_disk import DiskImage
 
+from .excuses import Excuse
 from .losses import Losses, Place, own_tail
 from .schedule import Schedule, Violation
 
@@ -29,13 +35,16 @@ if TYPE_CHECKING:
     from .brokers import Broker
 
 _SETTLED = (SegmentState.SEALED, SegmentState.LOST)
+FULL_US_MAX = 3_000_000
+"""A disk that has been full for so long takes no new batch: its broker looks, tells its master, and that one moves."""
+
 _NO_BATCH = (0, -1)
 
 
 class Fate:
     """What is known of one message."""
 
-    __slots__ = ("acked_us", "level", "offset", "outcome", "partition", "producer", "sent_us")
+    __slots__ = ("acked_us", "final_offset", "level", "offset", "outcome", "partition", "producer", "sent_us")
 
     def __init__(self, partition: PartitionId, producer: bytes, sent_us: int, level: int) -> None:
         self.partition = partition
@@ -44,6 +53,7 @@ class Fate:
         self.level = level
         self.acked_us: int | None = None
         self.offset: int | None = None
+        self.final_offset: int | None = None  # its own, if its receipt says that readers get it there
         self.outcome = ""
 
 
@@ -75,6 +85,8 @@ class Judge:
         brokers: All slots.
         flush: Whether the topic flushes before it commits.
         levels: The ack levels that producers ask for.
+        limits: When producers may be forgotten.
+        ahead_ms_max: How far append time may be ahead of the wall clock of who appends.
     """
 
     def __init__(
@@ -84,13 +96,17 @@ class Judge:
         *,
         flush: bool = True,
         levels: tuple[int, ...] = (int(AckLevel.REPLICATED_FLUSHED),),
+        ahead_ms_max: int = 0,
+        limits: BrokerConfig = BrokerConfig(),  # noqa: B008 - it never changes
     ) -> None:
         self.fates: dict[int, Fate] = {}
         self.placed: dict[tuple[PartitionId, int, int], Batch] = {}
         self.sealed: dict[tuple[PartitionId, int], tuple[int, int | None]] = {}
         self.history: dict[PartitionId, list[Chain]] = {}
+        self._attempts: dict[tuple[PartitionId, int], bytes] = {}
         self.groups: dict[tuple[str, PartitionId], GroupView] = {}
         self.gaps_asked: set[Place] = set()
+        self.certified_falsely: dict[RunId, None] = {}  # by a fault
         self.graveyard: list[tuple[MemberId, DiskImage]] = []
         self.seen_states: set[str] = set()
         self.accepted_count = 0
@@ -107,11 +123,23 @@ class Judge:
         self._flushed: dict[tuple[PartitionId, int], int] = {}  # promised, to be on disks
         self._servers: dict[tuple[PartitionId, int], int] = {}
         self._appended: dict[int, Batch] = {}
+        self._opened_us: dict[tuple[int, int], int] = {}
+        self._ahead_ms_max = ahead_ms_max
+        self._limits = limits
+        self._latest_ms: dict[PartitionId, int] = {}  # newest append time
+        self._heard: dict[PartitionId, dict[bytes, list[Batch]]] = {}  # what each producer sent that was placed
+        self._newest_ms: dict[Place, int] = {}  # append time in a segment, also of what was cut
+        self._opened_over: set[Place] = set()
+        self._set_back: set[tuple[PartitionId, int, int]] = set()  # who appended them did not believe the time before
         self._replay_lengths: dict[PartitionId, tuple[tuple[int, int, int], int]] = {}
 
     def fail(self, rule: str, text: str) -> NoReturn:
         """Report a broken promise."""
         raise Violation(rule, text)
+
+    def excuse(self, what: Excuse) -> None:
+        """Something is forgiven that would break a promise; docs/internals/excuses.md says why."""
+        self.seen_states.add(f"excused: {what.value}")
 
     def note(self, effect: Note) -> None:
         """Count what happened, so that a run can say which rare states it reached."""
@@ -121,11 +149,13 @@ class Judge:
 
     # ---- disks --------------------------------------------------------------------------------------
 
-    def writes(self, who: str, writes: tuple[Write, ...]) -> None:
+    def writes(self, who: str, writes: tuple[Write, ...], wall_ms: int | None = None) -> None:
         """I5: at one place of a segment there is one batch, on whatever disk; a seal is known only from the chain."""
         self.losses.wrote(who, writes)
         for write in writes:
             if isinstance(write, PutBatch):
+                if wall_ms is not None:
+                    self._check_time(who, write.partition, write.batch, wall_ms)
                 self._place(who, write.partition, write.batch)
             elif isinstance(write, PutTailCopy):
                 for batch in write.tail.batches:
@@ -139,12 +169,63 @@ class Judge:
                     what = f"{who} takes segment {write.segment.no} for sealed"
                     self.fail("I5", f"{what}: {write.segment}, and the chain says {known}")
 
+    def found(self, partition: PartitionId, batch: Batch) -> None:
+        """A batch stands on a disk, of which this judge did not see the write."""
+        header = batch.header
+        self.placed.setdefault((partition, header.segment, header.base_index), batch)
+        place = (partition, header.segment)
+        self._newest_ms[place] = max(self._newest_ms.get(place, 0), header.append_time_ms)
+
+    def _check_time(self, who: str, partition: PartitionId, batch: Batch, wall_ms: int) -> None:
+        """TIME: append time is not far ahead of the clock of who appends."""
+        header = batch.header
+        key = (partition, header.segment, header.base_index)
+        if key in self.placed:
+            return
+        place = (partition, header.segment)
+        time_ms, limit_ms = header.append_time_ms, self._ahead_ms_max
+        if time_ms > wall_ms + limit_ms:
+            what = f"{who} appends {header.segment}:{header.base_index} at {time_ms}"
+            self.fail("TIME", f"{what}, {time_ms - wall_ms} ms ahead of its clock")
+        known = self.history[partition][-1].segment(header.segment)
+        assert known is not None
+        if max(self._newest_ms.get(place, 0), known.append_floor_ms) > wall_ms + limit_ms:
+            self._set_back.add(key)
+        self._newest_ms[place] = max(self._newest_ms.get(place, 0), time_ms)
+
+    def _check_times(self, chain: Chain, open_length: int) -> None:
+        """TIME: append time never goes back, unless who appended could not believe the time before.
+
+        Behind a segment that was opened over it may go back below that one's times: nobody who knew them answered.
+        """
+        newest_ms = unknown_ms = 0
+        for segment in chain.segments:
+            length = open_length if segment.state is SegmentState.OPEN else segment.sealed_len
+            if segment.state is SegmentState.LOST or length is None:
+                continue
+            before_ms = newest_ms
+            for batch in self.batches(chain.partition, segment.no, length):
+                header = batch.header
+                key = (chain.partition, header.segment, header.base_index)
+                if header.append_time_ms < newest_ms and key in self._set_back:
+                    self.excuse(Excuse.TIME_SET_BACK)
+                elif header.append_time_ms < newest_ms:
+                    back_ms = newest_ms - header.append_time_ms
+                    self.fail("TIME", f"append time goes back by {back_ms} ms at {segment.no}:{header.base_index}")
+                if header.append_time_ms < unknown_ms:
+                    self.excuse(Excuse.TIME_UNKNOWN)
+                newest_ms = header.append_time_ms
+            if (chain.partition, segment.no) in self._opened_over:
+                unknown_ms, newest_ms = max(unknown_ms, newest_ms), min(newest_ms, before_ms)
+
     def _place(self, who: str, partition: PartitionId, batch: Batch) -> None:
         header = batch.header
         key = (partition, header.segment, header.base_index)
         known = self.placed.get(key)
         if known is None:
             self.placed[key] = batch
+            self._latest_ms[partition] = max(self._latest_ms.get(partition, 0), header.append_time_ms)
+            self._heard.setdefault(partition, {}).setdefault(header.producer, []).append(batch)
         elif known.header.checksum != header.checksum or known.body != batch.body:
             self.fail("I5", f"two batches at {header.segment}:{header.base_index} ({who}): {known} and {batch}")
 
@@ -155,10 +236,16 @@ class Judge:
         yield from self.graveyard
 
     def _two_hold(self, batch: Batch, why: str) -> None:
-        """I12 for what consumers get and segments are sealed with: two disks, or what the topic takes for them."""
-        if self._flush:
+        """I12 for what consumers get and segments are sealed with.
+
+        Two disks, unless the topic does not flush before it commits and the segment is open still: then two memories.
+        """
+        header = batch.header
+        if self._flush or (PartitionId(header.partition), header.segment) in self.sealed:
             self._two_copies("I12", batch, why)
-        elif not self.losses.was_held_by_two(batch):
+            return
+        self.excuse(Excuse.TWO_MEMORIES)
+        if not self.losses.was_held_by_two(batch):
             self.fail("I12", f"{why}: {batch.header.segment}:{batch.header.base_index} was never in two memories")
 
     def _two_copies(self, rule: str, batch: Batch, why: str) -> None:
@@ -170,6 +257,8 @@ class Judge:
             if holds(image, partition, header.segment, header.base_index, end):
                 found.append(member)
                 if len(found) == 2:
+                    if not all(map(self._is_present, found)):
+                        self.excuse(Excuse.LOST_DISK)
                     return
         held_by = ", ".join(map(str, found)) or "no disk"
         self.fail(rule, f"{why}: {header.segment}:{header.base_index} is on {held_by}")
@@ -183,6 +272,7 @@ class Judge:
 
             self._schedule.tell("coord", f"chain by {who}: {brief(after)} cert {certificate}")
         chains.check(after)
+        self._used_once(who, after)
         self.history.setdefault(after.partition, []).append(after)
         if before is None:
             if after.epoch != 1:
@@ -202,14 +292,23 @@ class Judge:
                 self.fail("I7", "opened behind a segment that was not open")
             self._opened(after)
             old = after.segments[-2]
-            if old.state is SegmentState.UNSETTLED and certificate != old.master_run_id and not self._suspects(old):
+            if old.state is SegmentState.UNSETTLED and not _proves(certificate, old) and not self._suspects(old):
                 self.fail("I7", f"{old.no} was opened over without the certificate of {old.master_run_id}")
             if old.state is SegmentState.UNSETTLED and certificate is not None and self._runs(certificate):
                 self.fail("CERT", f"{old.no} was opened over with the certificate of {certificate}, which runs")
 
+    def _used_once(self, who: str, after: Chain) -> None:
+        """TWICE: a segment in which something was stored has one attempt for ever, whatever the coordinator forgot."""
+        for segment in after.segments:
+            first = self._attempts.setdefault((after.partition, segment.no), segment.attempt)
+            if first != segment.attempt:
+                if any(key[:2] == (after.partition, segment.no) for key in self.placed):
+                    self.fail("TWICE", f"{who} opens {after.partition}:{segment.no} again, on {segment.group}")
+                self._attempts[after.partition, segment.no] = segment.attempt
+
     def certified(self, who: str, run: RunId) -> None:
-        """CERT: whoever writes that a run has ended, it has."""
-        if self._runs(run):
+        """CERT: whoever writes that a run has ended, it has; but for the certificates that are a fault themselves."""
+        if run not in self.certified_falsely and self._runs(run):
             self.fail("CERT", f"{who} certifies the death of {run}, which runs")
 
     def _runs(self, run: RunId) -> bool:
@@ -221,11 +320,11 @@ class Judge:
         return not self._flush and any(self._brokers[member.broker].suspect_before_run for member in segment.members)
 
     def _segment_changed(self, chain: Chain, old: Segment, new: Segment) -> None:
-        self._note_change(old, new)
+        self._note_change(chain.partition, old, new)
         what = f"segment {old.no} of partition {chain.partition}"
         if new.state is not old.state and new.state not in chains.LEGAL_TRANSITIONS[old.state]:
             self.fail("I7", f"{what} went from {old.state} to {new.state}")
-        fixed = ("attempt", "group", "master_run", "incomplete_table", "opened_at_ms")
+        fixed = ("attempt", "group", "master_run", "incomplete_table", "opened_at_ms", "append_floor_ms")
         for name in fixed:
             if getattr(old, name) != getattr(new, name):
                 self.fail("I7", f"{what}: {name} changed from {getattr(old, name)} to {getattr(new, name)}")
@@ -242,6 +341,12 @@ class Judge:
             self._check_leaving(chain, old, new, what)
         if new.server_epoch < old.server_epoch or (new.server != old.server and new.server_epoch == old.server_epoch):
             self.fail("I14", f"{what}: the server changed from {old.server} to {new.server} without a new epoch")
+        if (
+            old.server != new.server
+            and old.state is new.state
+            and not self._holds_all(chain.partition, new, new.server)
+        ):
+            self.fail("I14", f"{what}: {new.server} becomes its server and does not hold all of it")
         if old.state is not SegmentState.SEALED and new.state is SegmentState.SEALED:
             self._sealed(chain, old, new)
         if old.state is not SegmentState.LOST and new.state is SegmentState.LOST:
@@ -282,11 +387,12 @@ class Judge:
                 else:
                     self.fail("GATE", f"{what} is not settled")
 
-    def _note_change(self, old: Segment, new: Segment) -> None:
+    def _note_change(self, partition: PartitionId, old: Segment, new: Segment) -> None:
         """Count what is rare."""
         seen = self.seen_states
         if old.state is SegmentState.OPEN and new.state is SegmentState.UNSETTLED:
             seen.add("opened over")
+            self._opened_over.add((partition, old.no))
         if old.state is SegmentState.UNSETTLED and new.state is SegmentState.SEALED:
             seen.add("settled")
         if old.state is SegmentState.OPEN and new.tail_copies:
@@ -309,8 +415,14 @@ class Judge:
         for batch in self.batches(partition, segment.no, length):
             self._two_hold(batch, what)
         kept = old.state is SegmentState.UNSETTLED and segment.server == old.server  # it copies what it lacks
-        if not kept and not self.is_whole(partition, segment, segment.server):
-            self.fail("I14", f"{what}, and its server {segment.server} does not hold it")
+        if not self.is_whole(partition, segment, segment.server):
+            if kept:
+                self.excuse(Excuse.SERVER_COPIES)
+            else:
+                self.fail("I14", f"{what}, and its server {segment.server} does not hold it")
+        for member in segment.eligible if not kept else ():
+            if not self.is_whole(partition, segment, member):
+                self.fail("I14", f"{what}, and {member} is eligible and does not hold it")
         for member in segment.tail_copies:
             assert segment.tail_from is not None
             if not self._has_tail(partition, segment, member):
@@ -342,6 +454,7 @@ class Judge:
         if length < left:
             self.fail("I6", f"{what}; all below {promised} was acknowledged or delivered, and {left} of it is left")
         self.seen_states.add("promised and gone")
+        self.excuse(Excuse.MEMORIES_LOST)
         self.losses.cut[place] = length
         self._forget_deliveries(partition, no, length)
 
@@ -359,8 +472,13 @@ class Judge:
 
     def _opened(self, chain: Chain) -> None:
         segment = chain.open_segment
+        self._opened_us[chain.partition, segment.no] = self._schedule.now_us
         if len(chain.segments) > 1 and chain.segments[-2].incomplete_table:
             self.seen_states.add("mark inherited" if segment.incomplete_table else "tables merged")
+        newest_ms = max((ms for (of, _), ms in self._newest_ms.items() if of == chain.partition), default=0)
+        if segment.append_floor_ms > newest_ms:
+            what = f"segment {segment.no} begins at {segment.append_floor_ms}"
+            self.fail("TIME", f"{what}, and nothing was appended after {newest_ms}")
         if not len(set(segment.members)) >= 2:
             self.fail("I12", f"segment {segment.no} was opened on {segment.members}")
         for member in segment.members:
@@ -372,21 +490,59 @@ class Judge:
             if preparation.members != segment.members or preparation.incomplete_table != segment.incomplete_table:
                 self.fail("COPY", f"segment {segment.no} was opened as {segment}, prepared as {preparation}")
             if not segment.incomplete_table:
-                self._check_table(chain, preparation.table)
+                assert found is not None
+                blocks = {block.id: block for block in map(IdleBlock, found.blocks.values())}
+                if any(name.id not in blocks for name in preparation.table.blocks):
+                    self.fail("TABLE", f"{member} prepared a table whose idle blocks it does not have")
+                if preparation.table.blocks:
+                    self.seen_states.add("idle blocks named")
+                self._check_table(chain, ProducerTable(preparation.table, (), blocks))
 
-    def _check_table(self, chain: Chain, table: tuple[tuple[bytes, Any], ...]) -> None:
+    def _check_table(self, chain: Chain, table: ProducerTable) -> None:
         """A table that is not marked incomplete knows the last batch of each producer."""
         if not chain.settled_before(chain.open_segment.no):
             self.fail("TABLE", f"segment {chain.open_segment.no} begins unmarked behind an unsettled one")
-        found = {producer: (window[-1].epoch, window[-1].last_sequence) for producer, window in table}
+        newest = {producer: newest_of(window) for producer, window in table.items()}
+        found = {producer: (entry.epoch, entry.last_sequence) for producer, entry in newest.items()}
         expected = self._last_batches(chain, with_lost=False)
         if found == expected:
             return
         at_most = self._last_batches(chain, with_lost=True)  # a table may be older than the gap
         for producer in {**found, **at_most}:
             rank = found.get(producer, _NO_BATCH)
+            if producer not in found and self._may_be_forgotten(chain.partition, producer):
+                self.excuse(Excuse.PRODUCER_FORGOTTEN)
+                continue
             if not expected.get(producer, _NO_BATCH) <= rank <= at_most.get(producer, _NO_BATCH):
                 self.fail("TABLE", f"segment {chain.open_segment.no} begins with {found}, the log says {expected}")
+            if rank != expected.get(producer, _NO_BATCH):
+                self.excuse(Excuse.TABLE_OLDER_THAN_GAP)
+
+    def _may_be_forgotten(self, partition: PartitionId, producer: bytes) -> bool:
+        """Whether the producer was idle for so long that a table need not know it any more."""
+        heard, limits = self._heard.get(partition, {}), self._limits
+        headers = [batch.header for batch in heard.get(producer, ())]
+        times = [header.append_time_ms for header in headers if not self._is_cut(partition, header)]
+        full = len(heard) >= limits.producer_count_max
+        limit_ms = limits.producer_evict_ms if full else limits.producer_expiry_ms
+        if not times or self._latest_ms[partition] - max(times) < limit_ms:
+            return False
+        self.seen_states.add("producer forgotten")
+        return True
+
+    def _was_idle(self, producer: bytes) -> bool:
+        """Whether there was a time after which only the producer's newest batch need be known."""
+        for partition, heard in self._heard.items():
+            times = sorted(batch.header.append_time_ms for batch in heard.get(producer, ()))
+            pauses_ms = [after - before for before, after in pairwise([*times, self._latest_ms[partition]])]
+            if times and max(pauses_ms) >= self._limits.producer_idle_ms:
+                return True
+        return False
+
+    def _is_cut(self, partition: PartitionId, header: BatchHeader) -> bool:
+        """Whether the batch stands above the length of its segment."""
+        sealed = self.sealed.get((partition, header.segment))
+        return sealed is not None and header.base_index >= sealed[0]
 
     def _last_batches(self, chain: Chain, *, with_lost: bool) -> dict[bytes, tuple[int, int]]:
         """For each producer the epoch and the last sequence of its last batch before the open segment."""
@@ -431,6 +587,15 @@ class Judge:
             return False
         return own_tail(image, partition, segment.no) >= segment.sealed_len
 
+    def _holds_all(self, partition: PartitionId, segment: Segment, member: MemberId) -> bool:
+        """Whether a member has all of a sealed segment, in memory at least."""
+        broker = self._brokers[member.broker]
+        if segment.sealed_len is None or broker.member != member or broker.process is None:
+            return self.is_whole(partition, segment, member)
+        if not self.is_whole(partition, segment, member):
+            self.excuse(Excuse.NOT_YET_FLUSHED)
+        return own_tail(broker.real_disk.visible, partition, segment.no) >= segment.sealed_len
+
     def _has_tail(self, partition: PartitionId, segment: Segment, member: MemberId) -> bool:
         image = self._image(member)
         assert segment.tail_from is not None
@@ -472,8 +637,7 @@ class Judge:
         if segment is not None and segment.state is SegmentState.UNSETTLED:
             self.fail("RT", f"{what}, which was opened over: later messages may have been acknowledged behind it")
         self._promise(what, partition, segment_no, batch.header.end_index, "I6")
-        is_late = not self._flush and (partition, segment_no) in self.sealed  # of a resend: what was sealed is kept
-        if level == AckLevel.REPLICATED_FLUSHED and not is_late:
+        if level == AckLevel.REPLICATED_FLUSHED:
             self._two_copies("I12", batch, what)
             place = (partition, segment_no)
             self._flushed[place] = max(self._flushed.get(place, 0), batch.header.end_index)
@@ -483,6 +647,19 @@ class Judge:
     def appended(self, request: int, batch: Batch) -> None:
         """A master gave the batch of a request its place."""
         self._appended[request] = batch
+
+    def check_room(self, batch: Batch) -> None:
+        """FULL: a master that takes a batch has no member whose disk has been full for long."""
+        header = batch.header
+        chains = self.history.get(PartitionId(header.partition))
+        segment = chains[-1].segment(header.segment) if chains else None
+        now_us = self._schedule.now_us
+        for member in segment.members if segment is not None else ():
+            broker = self._brokers[member.broker]
+            full_us = now_us - max(broker.full_since_us, self._opened_us.get((header.partition, header.segment), 0))
+            if broker.full_until_us > now_us and full_us > FULL_US_MAX and self._is_present(member):
+                what = f"{header.segment}:{header.base_index} is taken, and the disk of {member.broker}"
+                self.fail("FULL", f"{what} has been full for {full_us / 1e6:.1f} s")
 
     def denied(self, who: str, request: int, error: SeriatimError) -> None:
         """I10: an attempt that is answered as not stored stands nowhere, now or later. GAP: none breaks a sequence."""
@@ -502,9 +679,18 @@ class Judge:
 
     def _broken_sequence(self, who: str, error: SeriatimError) -> None:
         """GAP, unless the broker cannot know the producer's last batch: it was acknowledged, and is gone."""
+        producer = bytes.fromhex(error.details.get("producer", ""))
+        if any(self._may_be_forgotten(partition, producer) for partition in self._heard):
+            self.seen_states.add("forgotten producer told")
+            self.excuse(Excuse.PRODUCER_FORGOTTEN)
+            return
+        if isinstance(error, SequenceTooOldError) and self._was_idle(producer):
+            self.seen_states.add("cut window told")
+            return
         if not (self._may_miss or self.losses.has_any) or not isinstance(error, SequenceGapError):
             self.fail("GAP", f"{who} refuses a producer that keeps the rules: {error}")
         self.seen_states.add("a gap told to a producer")
+        self.excuse(Excuse.SEQUENCE_UNKNOWN)
 
     def _promise(self, what: str, partition: PartitionId, segment_no: int, end: int, rule: str) -> None:
         sealed = self.sealed.get((partition, segment_no))
@@ -513,9 +699,9 @@ class Judge:
         key = (partition, segment_no)
         self._promised[key] = max(self._promised.get(key, 0), end)
 
-    def settled(self, messages: list[int], outcome: str, offset: int | None) -> None:
-        """The application was told the outcome of a batch."""
-        for message in messages:
+    def settled(self, messages: list[int], outcome: str, offset: int | None, *, is_final: bool = False) -> None:
+        """The application was told the outcome of a batch, and perhaps that its place is final."""
+        for at, message in enumerate(messages):
             fate = self.fates[message]
             if fate.outcome:
                 self.fail("I10", f"message {message} was {fate.outcome} and is {outcome} now")
@@ -523,6 +709,18 @@ class Judge:
             if outcome == "ok":
                 fate.acked_us = self._schedule.now_us
                 fate.offset = offset
+                if is_final and offset is not None:
+                    fate.final_offset = offset + at
+                    for view in self.groups.values():
+                        if message in view.first_at:
+                            self._is_at_its_place("a group was", message, view.first_at[message])
+
+    def _is_at_its_place(self, who: str, message: int, offset: int) -> None:
+        """PLACE: a receipt that calls its place final names the one at which all readers get the message."""
+        final = self.fates[message].final_offset
+        if final is not None and offset != final:
+            places = f"{format_offset(offset)}, and its receipt says {format_offset(final)} for good"
+            self.fail("PLACE", f"{who} given {message} at {places}")
 
     # ---- consumers ----------------------------------------------------------------------------------
 
@@ -541,6 +739,10 @@ class Judge:
                 self.fail("I5", f"{what}, which is not what was written there")
             self._promise(what, partition, header.segment, header.end_index, "I6")
             self._two_hold(batch, what)
+
+    def heads(self, partition: PartitionId) -> list[int]:
+        """The segments in which groups stand, as their cursors say; the first one, before there is any."""
+        return [no for (_, of), no in self._cursors.items() if of == partition] or [1]
 
     def view(self, group: str, partition: PartitionId) -> GroupView:
         """What a group has seen."""
@@ -576,6 +778,7 @@ class Judge:
             if segment.state is SegmentState.SEALED and not self._is_drained(view, partition, segment):
                 self.fail("I3", f"{what}, and of segment {segment.no} it acknowledged {view.acked.get(segment.no, 0)}")
             view.drained_below = segment.no + 1
+        self._is_at_its_place(f"{group} is", message, offset)
         view.seen.add(message)
         view.first_at[message] = offset
         view.firsts.append((offset, message))
@@ -603,6 +806,7 @@ class Judge:
             missing = [message for message in messages_of(batch) if message not in view.seen]
             if missing and self._stood_in_a_gap(partition, missing):
                 self.seen_states.add("a repeat of what is lost")
+                self.excuse(Excuse.REPEAT_OF_LOST)
                 self._lost_repeats.setdefault(partition, set()).update(missing)
             elif missing:
                 self.fail("I1", f"{group} is to skip {segment_no}:{index} and was never given {missing}")
@@ -720,6 +924,7 @@ class Judge:
             if fate.outcome == "failed" and message in standing:
                 self.fail("I10", f"{message} failed, and stands at {format_offset(standing[message])}")
         self._check_producer_order(order)
+        self._check_times(chain, open_length)
         for group, no in self.untold(partition, groups):
             self.fail("I1", f"segment {no} was declared lost, and {group} was never told")
         for group in groups:
@@ -740,10 +945,14 @@ class Judge:
     def _may_be_gone(self, fate: Fate) -> bool:
         """Whether an acknowledged message may be missing: its level promised less, or what it promised was lost."""
         if fate.level < AckLevel.REPLICATED:
+            self.excuse(Excuse.WEAK_LEVEL)
             return True
         assert fate.offset is not None
         no, index = split_offset(fate.offset)
-        return self.losses.covers((fate.partition, no), index)
+        if not self.losses.covers((fate.partition, no), index):
+            return False
+        self.excuse(Excuse.LOST_AFTERWARDS)
+        return True
 
     def _check_producer_order(self, order: list[tuple[int, int]]) -> None:
         """Ids of one producer's messages grow in the order of sending."""
@@ -762,8 +971,14 @@ def holds(image: DiskImage, partition: PartitionId, segment_no: int, base: int, 
         return False
     if own_tail(image, partition, segment_no) >= end:
         return True
-    tails = [tail for no, tail in found.tails.items() if no == segment_no]
+    tails = [tail for (no, _), tail in found.tails.items() if no == segment_no]
     for preparation in found.preparations.values():
         if preparation.tail is not None and preparation.tail.segment_no == segment_no:
             tails.append(preparation.tail)
     return any(tail.from_index <= base and tail.length >= end for tail in tails)
+
+
+def _proves(certificate: RunId | None, segment: Segment) -> bool:
+    """Whether this certificate says that the run which the segment's master named has ended."""
+    wanted = segment.master_run_id
+    return certificate is not None and certificate.member == wanted.member and certificate.run >= wanted.run

@@ -7,13 +7,14 @@ path stays cut; the client notices after a while, and what was on its way may or
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from seriatim._core import producer as core
 from seriatim_api.batch import make_header, parse_header
 from seriatim_api.ids import PartitionId
 from seriatim_broker.core import effects as fx
-from seriatim_broker.core.events import Append, ConsumerGone, Event, ResolveConsumer, ResolveProducer
+from seriatim_broker.core.events import AckLevel, Append, ConsumerGone, Event, ResolveConsumer, ResolveProducer
 
 from .brokers import checksum
 from .faults import Options
@@ -53,7 +54,7 @@ class Served(Protocol):
 class Stream:
     """A client's stream to one process of a broker."""
 
-    __slots__ = ("arrivals", "is_open", "number", "on_closed", "on_reply", "process", "seen_by_client")
+    __slots__ = ("arrivals", "held", "is_open", "number", "on_closed", "on_reply", "process", "seen_by_client")
 
     def __init__(
         self, number: int, process: Served, on_reply: Callable[[Any], None], on_closed: Callable[[Stream], None]
@@ -65,6 +66,7 @@ class Stream:
         self.is_open = True  # until it breaks; nothing is delivered after that
         self.seen_by_client = True  # until the client has noticed
         self.arrivals = [0, 0]  # to the broker, to the client
+        self.held: list[Callable[[], None]] | None = None  # what a silent cut holds back, in its order
 
 
 class Clients:
@@ -123,7 +125,28 @@ class Clients:
         stream.arrivals[0] = arrival
         self.schedule.at(arrival, self._arrive, stream, event)
 
+    def hold(self, stream: Stream) -> None:
+        """Cut a stream in silence: what is sent on it, either way, arrives when `let_go` is called."""
+        stream.held = []
+
+    def let_go(self, stream: Stream) -> None:
+        """The cut heals: what it held arrives, in its order, and last the end of the stream if it has ended."""
+        held, stream.held = stream.held or [], None
+        for arrive in held:
+            arrive()
+
+    def drop_held(self, stream: Stream) -> None:
+        """The connection is found to be broken: what was held is lost."""
+        stream.held = None
+        if stream.is_open:
+            self.break_stream(stream)
+        else:
+            self._noticed(stream)
+
     def _arrive(self, stream: Stream, event: Event) -> None:
+        if stream.held is not None:
+            stream.held.append(partial(self._arrive, stream, event))
+            return
         if not stream.is_open or not stream.process.alive:
             return
         if self.cut.get(stream.process.name):
@@ -138,12 +161,20 @@ class Clients:
         self.schedule.at(arrival, self._came_back, stream, what)
 
     def _came_back(self, stream: Stream, what: Any) -> None:
+        if stream.held is not None:
+            stream.held.append(partial(self._bring, stream, what))
+            return
         if not stream.is_open or not stream.seen_by_client:
             return
         if self.cut.get(stream.process.name):
             self.break_stream(stream)
             return
         stream.on_reply(what)
+
+    def _bring(self, stream: Stream, what: Any) -> None:
+        """What was under way before the stream ended comes before its end."""
+        if stream.seen_by_client:
+            stream.on_reply(what)
 
     def break_stream(self, stream: Stream, *, silent: bool = False) -> None:
         """End a stream now; the client notices a little later, the broker is told if it consumed there."""
@@ -156,6 +187,9 @@ class Clients:
         self.schedule.after(delay, stream.process.deliver, ConsumerGone(stream.number))
 
     def _noticed(self, stream: Stream) -> None:
+        if stream.held is not None:
+            stream.held.append(partial(self._noticed, stream))
+            return
         if stream.seen_by_client:
             stream.seen_by_client = False
             stream.on_closed(stream)
@@ -291,9 +325,9 @@ class SimProducer:
         self._streams.clear()
         self._messages.clear()
 
-    def start(self) -> None:
-        """Begin to send."""
-        self._schedule.after(self._schedule.rng.randint(0, 20_000), self._send_next)
+    def start(self, within_us: int = 20_000) -> None:
+        """Begin to send, at some time within that."""
+        self._schedule.after(self._schedule.rng.randint(0, within_us), self._send_next)
 
     def _send_next(self) -> None:
         if self.left == 0 or not self.alive:
@@ -353,7 +387,9 @@ class SimProducer:
             messages = self._messages.pop(effect.batch_id)
             self._tell(f"application is told: {messages} {effect.outcome.value}")
             ok = effect.outcome is core.Outcome.OK
-            self._clients.judge.settled(messages, effect.outcome.value, effect.offset if ok else None)
+            is_final = effect.offset_is_final and self.level >= AckLevel.REPLICATED
+            offset = effect.offset if ok else None
+            self._clients.judge.settled(messages, effect.outcome.value, offset, is_final=is_final)
         else:
             self._clients.judge.fail("CORE", f"{self.name} ended: {effect}")
 
@@ -412,8 +448,11 @@ class SimProducer:
     def _replied(self, sent: core.Send, effect: fx.AppendAccepted | fx.AppendRefused) -> None:
         if isinstance(effect, fx.AppendAccepted):
             self._step(
-                core.Replied(sent.producer_epoch, sent.base_sequence, sent.run, effect.offset, effect.append_time_ms)
-            )
+                core.Replied(
+                    sent.producer_epoch, sent.base_sequence, sent.run, effect.offset, effect.append_time_ms,
+                    offset_is_final=effect.is_final,
+                )
+            )  # fmt: skip
             return
         error = core.ReplyError(effect.error.number, effect.error.message, effect.error.retry_after_ms or 0)
         self._step(

@@ -9,13 +9,21 @@ from seriatim._core import consumer_types as ct
 from seriatim_api.errors import OrderViolationError, SeriatimError
 from seriatim_api.ids import PartitionId, make_offset
 from seriatim_broker.core import effects as fx
-from seriatim_broker.core.events import ConsumerAck, ConsumerCredit, ConsumerJoin, ConsumerLeave, StartPosition
+from seriatim_broker.core.events import (
+    ConsumerAck,
+    ConsumerCredit,
+    ConsumerJoin,
+    ConsumerLeave,
+    ConsumerPing,
+    StartPosition,
+)
 from seriatim_broker.core.log import Batch
 
 from .checkers import Judge, messages_of
-from .clients import Clients, Stream, ask_consumer_route
+from .clients import RESOLVE_DEADLINE_US, SILENCE_US, Clients, Stream, ask_consumer_route
 
-CONFIG = ct.ConsumerConfig(join_timeout_ms=250, ack_interval_ms=5, backoff_ms_min=2, backoff_ms_max=60)
+PING_US = 200_000
+CONFIG = ct.ConsumerConfig(join_timeout_ms=250, ack_interval_ms=5, session_ms=1000, backoff_ms_min=2, backoff_ms_max=60)
 
 
 class SimConsumer:
@@ -32,6 +40,7 @@ class SimConsumer:
         self._core = core.PartitionConsumer(CONFIG)
         self._streams: dict[str, Stream] = {}
         self._wake_at_us: int | None = None
+        self._is_cut = False
         self._batches: tuple[Batch, ...] = ()
         self._group_epoch = 0
         self._begins = False  # the next batches are the first under this grant
@@ -45,10 +54,44 @@ class SimConsumer:
     def start(self) -> None:
         """Join the group."""
         self._step(ct.Timer())
+        self._ping()
+
+    def _ping(self) -> None:
+        """Heartbeats of all streams, as the client sends them."""
+        if self.alive:
+            for stream in self._streams.values():
+                self._clients.send(stream, ConsumerPing(stream.number, self._schedule.now_us, CONFIG.session_ms))
+            self._schedule.after(PING_US, self._ping)
+
+    def cut_off(self) -> None:
+        """Its machine reaches nobody, in silence: streams hold what is sent on them, and nothing is answered."""
+        self._is_cut = True
+        for stream in self._streams.values():
+            self._clients.hold(stream)
+
+    def forget_what_is_held(self) -> None:
+        """The cut heals, and its connections are found to be broken: what it held is lost."""
+        if self._is_cut:
+            for stream in list(self._streams.values()):
+                self._clients.drop_held(stream)
+            self._is_cut = False
+
+    def reach_again(self) -> None:
+        """The cut heals, and what it held comes at once."""
+        self._is_cut = False
+        for stream in list(self._streams.values()):
+            self._clients.let_go(stream)
+
+    @property
+    def server(self) -> str:
+        """The broker that serves it, as far as it knows; empty: none."""
+        place = self._core.place
+        return place.address if place is not None and self.is_active else ""
 
     def crash(self) -> None:
         """End without a word: its streams break."""
         self.alive = False
+        self.reach_again()
         for stream in self._streams.values():
             self._clients.break_stream(stream)
         self._streams.clear()
@@ -120,6 +163,9 @@ class SimConsumer:
                 place = ct.Place(answer.segment_no, answer.server, answer.server_epoch)
             self._step(ct.Resolved(place))
 
+        if self._is_cut:
+            self._schedule.after(RESOLVE_DEADLINE_US, answered, None)
+            return
         make = ask_consumer_route(self.partition, self.group, effect.failed_server_epoch, StartPosition.EARLIEST)
         self._clients.unary(effect.avoid_address, make, answered)
 
@@ -144,6 +190,9 @@ class SimConsumer:
                 del self._streams[address]
                 self._step(ct.Disconnected(address, stream.number))
 
+        if self._is_cut:
+            self._schedule.after(SILENCE_US, opened, None)
+            return
         self._clients.open(address, opened, self._arrived, closed)
 
     def _send(self, number: int, event: Any) -> None:
@@ -167,6 +216,11 @@ class SimConsumer:
 
     def _arrived(self, effect: fx.Deliver) -> None:
         event = effect.event
+        if isinstance(event, fx.Pong):
+            for stream in self._streams.values():
+                if stream.number == effect.stream:
+                    self._step(ct.Answered(stream.number, event.number))
+            return
         if isinstance(event, fx.Batches):
             self._batches = event.batches
         if isinstance(event, fx.Joined):
@@ -232,7 +286,7 @@ def _translated(subscription: int, event: fx.DeliveryEvent) -> ct.Event:
     if isinstance(event, fx.Joined):
         return ct.Joined(
             subscription, event.active, event.segment_no, event.index, event.token, event.group_epoch,
-            event.server_epoch,
+            event.server_epoch, answers_pings=True,
         )  # fmt: skip
     if isinstance(event, fx.Batches):
         places = tuple((batch.header.base_index, batch.header.message_count) for batch in event.batches)
@@ -252,4 +306,5 @@ def _translated(subscription: int, event: fx.DeliveryEvent) -> ct.Event:
         return ct.AckConfirmed(subscription, event.segment_no, event.index)
     if isinstance(event, fx.SubscriptionRefused):
         return ct.Refused(subscription, _error(event.error), event.server)
+    assert isinstance(event, fx.Revoked)
     return ct.Refused(subscription, _error(event.error))

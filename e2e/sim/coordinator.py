@@ -7,9 +7,11 @@ the same to that broker.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from seriatim_api.ids import RunId
+from seriatim_broker.core import rebuild
 from seriatim_broker.core.effects import ReadCertificate, ReadChain, ReadCursor, WriteChain, WriteCursor
 from seriatim_broker.core.events import (
     CertificateRead,
@@ -20,6 +22,7 @@ from seriatim_broker.core.events import (
     CursorWritten,
     Event,
     WriteOutcome,
+    WritesRefused,
 )
 from seriatim_broker.testing.memory_records import MemoryRecords
 
@@ -37,6 +40,15 @@ FIRST_LISTING_US = 100_000
 
 TIMEOUT_US = 120_000
 
+REFUSED_WRITES_MAX = 40
+"""While the coordinator refuses (3 s at most), one run of a broker may write so often to one chain or cursor."""
+
+PREPARATIONS_MAX = 4
+"""Preparations that a member keeps of one run of a switcher for one segment: one for each group, source and place."""
+
+PROBE_US_MAX = 300_000
+"""So long after the coordinator takes writes again a broker notices."""
+
 _Request = ReadChain | WriteChain | ReadCertificate | ReadCursor | WriteCursor
 
 
@@ -48,6 +60,11 @@ class SimCoordinator:
         self.is_down = False
         self.isolated: dict[str, int] = {}
         self.is_faulty = False
+        self.keeps_next = False
+        self.tidies = False  # older certificates are removed, as the controller does, but at once
+        self._is_refusing = False
+        self._refused: Counter[tuple[Process, object]] = Counter()
+        self._told: dict[Process, None] = {}  # that writes are refused
         self._schedule = schedule
         self._options = options
         self._brokers = brokers
@@ -79,16 +96,96 @@ class SimCoordinator:
             self._schedule.after(TIMEOUT_US, self._no_answer, process, request)
         self._schedule.after(delay, self._carry_out, process, request, answer_lost)
 
+    # ---- an older copy of it comes back ----
+
+    def rebuild(self, processes: list[Process]) -> None:
+        """A person has the records made again from what all brokers know."""
+        cores = {process.name: process.core.partitions for process in processes}
+        for partition in sorted({partition for known in cores.values() for partition in known}):
+            parts = {name: known[partition] for name, known in cores.items() if partition in known}
+            told = {name: part.decided for name, part in parts.items() if part.decided is not None}
+            current, _ = self.records.chain(partition)
+            if not told:
+                continue
+            plan = rebuild.plan_chain(partition, told, current)
+            if plan.conflict:
+                self._judge.fail("TWICE", plan.conflict)
+            if plan.chain is not None:
+                self._schedule.tell("person", f"rebuilds the chain of {partition} at epoch {plan.chain.epoch}")
+                self.records.put_chain(plan.chain)
+            cursors = [cursor for part in parts.values() for cursor in part.cursors.values()]
+            for group in sorted({cursor.group for cursor in cursors}):
+                states = [cursor for cursor in cursors if cursor.group == group]
+                topic = next(iter(told.values())).topic
+                record = rebuild.plan_cursor(states, self.records.cursor(partition, group)[0], topic)
+                if record is not None:
+                    self.records.put_cursor(partition, group, record)
+
+    # ---- it reads and refuses to write ----
+
+    @property
+    def is_refusing(self) -> bool:
+        """Whether writes are refused; with `keeps_next` the next one is kept all the same, as etcd does."""
+        return self._is_refusing
+
+    @is_refusing.setter
+    def is_refusing(self, value: bool) -> None:
+        if self._is_refusing and not value:
+            for process in self._told:
+                after_us = self._schedule.rng.randint(1_000, PROBE_US_MAX)
+                self._schedule.after(after_us, self._deliver, process, WritesRefused(False))
+            self._told = {}
+            self._refused.clear()
+        self._is_refusing = value
+
+    def _refuses(self, process: Process, request: WriteChain | WriteCursor) -> bool:
+        """Count a write that is refused, and sometimes say that all others will be too."""
+        if not self._is_refusing:
+            return False
+        key = (request.partition, request.group) if isinstance(request, WriteCursor) else request.partition
+        self._refused[process, key] += 1
+        if self._refused[process, key] > REFUSED_WRITES_MAX:
+            self._judge.fail("LIMIT", f"{process.name} goes on writing {key} though the coordinator refuses")
+        self._look_at_preparations()
+        if process not in self._told and self._schedule.rng.random() < 0.1:
+            self._told[process] = None
+            self._schedule.after(1, self._deliver, process, WritesRefused(True))
+        return True
+
+    def _look_at_preparations(self) -> None:
+        for broker in self._brokers.values():
+            partitions = broker.process.core.partitions.values() if broker.process is not None else ()
+            for partition in partitions:
+                kept = Counter((no, attempt[:12]) for no, attempt in partition.preparations)
+                if any(count > PREPARATIONS_MAX for count in kept.values()):
+                    self._judge.fail("LIMIT", f"{broker.name} keeps {kept} undecided preparations of one switcher")
+
     def certify(self, run: RunId) -> None:
         """Write a death certificate, if the run is not certified yet; brokers hear of it soon, or late."""
         if not self.records.write_certificate(run):
             return
         self._schedule.tell("coord", f"certificate of {run}")
+        if self.tidies and self.records.remove_older_certificates(run):
+            self._judge.seen_states.add("certificates removed")
         for name in sorted(self._brokers):
             if self._schedule.rng.random() < 0.8:
                 self._schedule.after(self._schedule.rng.randint(500, 50_000), self._hint, name, run)
             else:
                 self._schedule.after(LATE_HINT_US, self._hint, name, run)
+
+    def certify_falsely(self, run: RunId, own_us: int) -> None:
+        """Write a certificate of a run that lives. All others read it before anything else, the run itself late.
+
+        That the others read it at once is a rule of the world and not of the product: what may happen if they do not is
+        in ADR 0024.
+        """
+        self.records.write_certificate(run)
+        self._judge.seen_states.add("certified falsely")
+        self._schedule.tell("coord", f"false certificate of {run}")
+        for name in sorted(self._brokers):
+            if name != run.member.broker:
+                self._hint(name, run)
+        self._schedule.after(own_us, self._hint, run.member.broker, run)
 
     def tell_certificates(self, name: str) -> None:
         """A broker that starts is told what there is, as the first listing of its watch would."""
@@ -107,13 +204,13 @@ class SimCoordinator:
         if isinstance(request, ReadChain):
             answer = ChainRead(request.partition, None, 0, failed=True)
         elif isinstance(request, WriteChain):
-            answer = ChainWritten(request.partition, request.serial, WriteOutcome.UNKNOWN, 0)
+            answer = _no_success(request, WriteOutcome.UNKNOWN)
         elif isinstance(request, ReadCertificate):
             answer = CertificateRead(request.partition, request.run, None)
         elif isinstance(request, ReadCursor):
             answer = CursorRead(request.partition, request.group, None, 0, failed=True)
         else:
-            answer = CursorWritten(request.partition, request.group, request.serial, WriteOutcome.UNKNOWN, 0)
+            answer = _no_success(request, WriteOutcome.UNKNOWN)
         process.deliver(answer)
 
     def _carry_out(self, process: Process, request: _Request, silent: bool) -> None:
@@ -133,20 +230,37 @@ class SimCoordinator:
             chain, revision = records.chain(request.partition)
             return ChainRead(request.partition, chain, revision)
         if isinstance(request, ReadCertificate):
-            return CertificateRead(request.partition, request.run, records.has_certificate(request.run))
+            proof = records.proof_of(request.run)
+            return CertificateRead(request.partition, proof or request.run, proof is not None)
         if isinstance(request, ReadCursor):
             record, revision = records.cursor(request.partition, request.group)
             return CursorRead(request.partition, request.group, record, revision)
+        is_refused = self._refuses(process, request)
+        if is_refused and not self.keeps_next:
+            return _no_success(request, WriteOutcome.REFUSED)
+        self.keeps_next = False
         if isinstance(request, WriteChain):
             before = records.chain(request.chain.partition)[0]
             written = records.write_chain(request.chain, request.revision, request.certificate)
             if written is not None:
                 self._judge.chain_written(process.name, before, request.chain, request.certificate)
-            outcome = WriteOutcome.CONFLICT if written is None else WriteOutcome.DONE
+            outcome = _outcome(written, is_refused)
             return ChainWritten(request.partition, request.serial, outcome, written or 0)
         old = records.cursor(request.partition, request.group)[0]
         written = records.write_cursor(request.partition, request.group, request.record, request.revision)
         if written is not None:
             self._judge.cursor_written(process.name, request.partition, request.group, old, request.record)
-        outcome = WriteOutcome.CONFLICT if written is None else WriteOutcome.DONE
+        outcome = _outcome(written, is_refused)
         return CursorWritten(request.partition, request.group, request.serial, outcome, written or 0)
+
+
+def _no_success(request: WriteChain | WriteCursor, outcome: WriteOutcome) -> Event:
+    if isinstance(request, WriteChain):
+        return ChainWritten(request.partition, request.serial, outcome, 0)
+    return CursorWritten(request.partition, request.group, request.serial, outcome, 0)
+
+
+def _outcome(written: int | None, is_refused: bool) -> WriteOutcome:
+    if written is None:
+        return WriteOutcome.CONFLICT
+    return WriteOutcome.REFUSED if is_refused else WriteOutcome.DONE

@@ -36,11 +36,12 @@ KINDS: tuple[str, ...] = (
     "fenced_apart",
     "prepared_restart",
     "two_servers",
+    "coordinator_refuses",
+    "restore",
 )
 """The faults that may be drawn; each is a method `inject_<kind>` of `e2e.sim.injector.Injector`."""
 
 RUNTIME_KINDS: tuple[str, ...] = (
-    "clock_jump",
     "starve",
     "disk_full",
     "compact",
@@ -52,12 +53,25 @@ RUNTIME_KINDS: tuple[str, ...] = (
 """Those that only whole brokers can meet; methods of `e2e.sim.runtime_injector.RuntimeInjector`."""
 
 
-MORE_KINDS: tuple[str, ...] = ("producer_crash", "lose_group")
+MORE_KINDS: tuple[str, ...] = (
+    "producer_crash",
+    "lose_group",
+    "false_certificate",
+    "clock_jump",
+    "hung_disk",
+    "full_disk",
+    "older_disk",
+    "held_frames",
+)
 """Those that a world meets only if it has something more than an ordinary one (`with_something_more`)."""
 
 
 DISK_KINDS: tuple[str, ...] = ("fsync_error",)
 """Those that only the storage adapter can meet; methods of `e2e.sim.disks_world.DisksInjector`."""
+
+
+SERVING_KINDS: tuple[str, ...] = ("slow_link", "cut_short", "slow_reads", "server_falls", "late_word")
+"""Those that meet a server; methods of `e2e.sim.serving_faults.ServingFaults`."""
 
 
 GROUP_KINDS: tuple[str, ...] = ("cordon", "drain", "activate", "older_operator", "add_group", "gated_roll")
@@ -75,7 +89,11 @@ class Options:
     a group at once, for good; then somebody declares a gap. `record_segments_max`: how many segments a chain's record
     holds before older ones go to pages, where that is not what it is in production (whole brokers only).
     `credit_bytes` and `take_us`: what consumers take at once, and how long that keeps them. `balanced`: the controller
-    moves heads all the time, by traffic (whole brokers only).
+    moves heads all the time, by traffic (whole brokers only). `producers_idle`: brokers forget producers that are idle
+    for a second or two. `old_segments`: so many empty segments are in each chain from the beginning, and every broker
+    has to take them up (bare cores only). `producers_start_us`: within which time producers begin to send.
+    `copy_bytes`: of one answer to a member that copies. `readers_after_us`: consumers
+    come so late.
     """
 
     group_count: int = 2
@@ -111,6 +129,7 @@ class Options:
     certificate_us_max: int = 200_000
     wipe_share: float = 0.0
     late_group: bool = True
+    readers_after_us: int = 0
     ack_lag: int = 2
     credit_bytes: int = 1 << 30
     take_us: int = 0
@@ -123,6 +142,10 @@ class Options:
     may_lose_groups: bool = False
     record_segments_max: int = 0
     balanced: bool = False
+    producers_idle: bool = False
+    old_segments: int = 0
+    producers_start_us: int = 20_000
+    copy_bytes: int = 1 << 20
 
 
 WITH_PROMISE = (int(AckLevel.REPLICATED), int(AckLevel.REPLICATED_FLUSHED))
@@ -136,8 +159,12 @@ def draw_latency_us(rng: random.Random, options: Options) -> int:
     return rng.randint(options.latency_us_min, options.latency_us_max)
 
 
-MORE_SHARE = 0.2
+MORE_SHARE = 0.25
 """Of the seeds without a profile, so many have something more than an ordinary world."""
+
+
+THREE_MEMBERS_SHARE = 0.2
+"""Of the seeds without a profile, so many have groups of a master and two slaves."""
 
 
 def draw(rng: random.Random, profile: str = "", more: random.Random | None = None) -> Options:
@@ -148,9 +175,11 @@ def draw(rng: random.Random, profile: str = "", more: random.Random | None = Non
     """
     chosen = profile or rng.choices(list(PROFILES), [profile.weight for profile in PROFILES.values()])[0]
     options = PROFILES[chosen].draw(rng, _anything(rng))
-    if profile or more is None or more.random() >= MORE_SHARE:
+    if profile or more is None:
         return options
-    return PROFILES[more.choice(MORE)].draw(more, options)
+    if more.random() < MORE_SHARE:
+        options = PROFILES[more.choice(MORE)].draw(more, options)
+    return replace(options, member_count=3) if more.random() < THREE_MEMBERS_SHARE else options
 
 
 BATCHES_A_RUN = (40, 150, 400, 800)
@@ -171,10 +200,10 @@ def draw_for_brokers(
         options = _balanced(more, options)
     batches = (batch_count or rng.choice(BATCHES_A_RUN)) // (options.producer_count * options.partition_count)
     gap_us = rng.choice((2_000, 2_000, 4_000, 8_000))
-    span_us = max(400_000, batches * gap_us)
+    span_us = max(options.fault_span_us if options.producers_idle else 400_000, batches * gap_us)
     kinds = dict(options.kinds)
     if not profile or profile == "anything":
-        for kind in ("island", *RUNTIME_KINDS):
+        for kind in ("island", "clock_jump", *RUNTIME_KINDS):
             if rng.random() < 0.4:
                 kinds[kind] = rng.choice((1, 1, 2))
     return replace(
@@ -253,7 +282,7 @@ def _switchers_race(rng: random.Random, options: Options) -> Options:
 
 def _anything(rng: random.Random) -> Options:
     kinds: dict[str, int] = {}
-    for kind in KINDS[:-4]:  # the others are drawn for whole brokers, or asked for
+    for kind in KINDS[:-6]:  # the others are drawn for whole brokers, or asked for
         if rng.random() < 0.55:
             kinds[kind] = rng.choice((1, 1, 2, 4))
     kinds.setdefault("crash", 1)
@@ -346,6 +375,82 @@ def _long_chains(rng: random.Random, options: Options) -> Options:
     )
 
 
+def _thousands(rng: random.Random, options: Options) -> Options:
+    """Ordinary faults on partitions that have had thousands of segments."""
+    return replace(
+        options,
+        kinds={
+            "crash": 5, "crash_group": 2, "isolate": 2, "cut": 2, "complaint": 2, "two_complaints": 1, "plan": 2,
+            "server_falls": 1, "consumer_crash": 1,
+        },
+        fault_count=rng.choice((4, 8)),
+        partition_count=1,
+        wipe_share=rng.choice((0.0, 0.2)),
+        certificate_never_share=0.0,
+        old_segments=rng.choice((500, 1500, 3000)),
+        drain_us=20_000_000,
+    )  # fmt: skip
+
+
+def _refusing(rng: random.Random, options: Options) -> Options:
+    """The coordinator reads and refuses to write while members end, are complained about and come back."""
+    return replace(
+        options,
+        kinds={
+            "coordinator_refuses": 5, "crash": 4, "crash_group": 1, "complaint": 2, "two_complaints": 1, "plan": 2,
+            "cut": 1, "consumer_crash": 1,
+        },
+        fault_count=rng.choice((5, 8, 11)),
+        fault_span_us=rng.choice((800_000, 1_600_000)),
+        certificate_never_share=rng.choice((0.0, 0.3)),
+        restart_us_max=rng.choice((15_000, 150_000, 600_000)),
+        send_gap_us=rng.choice((2_000, 10_000, 40_000)),
+        txn_late_share=rng.choice((0.1, 0.5)),
+        txn_lost_share=rng.choice((0.02, 0.2)),
+        batches_per_producer=12,
+    )  # fmt: skip
+
+
+def _idle_producers(rng: random.Random, options: Options) -> Options:
+    """Many producers that send a few batches each, some of them with long pauses, and are forgotten after a while."""
+    span_us = rng.choice((2_500_000, 4_000_000))
+    return replace(
+        options,
+        producers_idle=True,
+        producer_count=rng.choice((20, 35, 60)),
+        producers_start_us=span_us,
+        batches_per_producer=rng.choice((1, 3, 5)),
+        send_gap_us=rng.choice((30_000, 900_000, 2_200_000)),
+        delivery_timeout_ms=400,
+        fault_span_us=span_us,
+        fault_count=rng.choice((2, 5, 8)),
+        restart_us_max=rng.choice((20_000, 300_000)),
+        partition_count=1,
+        wipe_share=0.0,
+        kinds={"crash": 4, "crash_group": 1, "plan": 3, "complaint": 2, "cut": 1, "slow_disk": 1},
+        certificate_never_share=rng.choice((0.0, 0.3)),
+    )
+
+
+def _restored(rng: random.Random, options: Options) -> Options:
+    """The coordinator goes back in time, or comes back empty, while messages go on; then it is rebuilt."""
+    return replace(
+        options,
+        kinds={"restore": 3, "crash": 3, "complaint": 2, "plan": 3, "consumer_crash": 1},
+        group_count=rng.choice((2, 3, 3)),
+        fault_count=rng.choice((5, 8)),
+        fault_span_us=rng.choice((1_200_000, 2_400_000)),
+        certificate_never_share=0.0,
+        wipe_share=0.0,
+        machine_share=0.0,
+        restart_us_max=rng.choice((15_000, 150_000)),
+        send_gap_us=rng.choice((10_000, 40_000)),
+        txn_late_share=0.0,
+        batches_per_producer=24,
+        delivery_timeout_ms=60_000,
+    )
+
+
 def _three_members(rng: random.Random, options: Options) -> Options:
     """Groups have a master and two slaves."""
     return replace(options, member_count=3, fault_count=options.fault_count + rng.choice((0, 2)))
@@ -385,6 +490,58 @@ def _impatient(rng: random.Random, options: Options) -> Options:
 def _failing_disks(rng: random.Random, options: Options) -> Options:
     """Flushes fail, under processes that end and start again."""
     return replace(options, kinds={"fsync_error": 4, "crash": 1, "slow_disk": 1}, fault_count=rng.choice((4, 6)))
+
+
+def _hung_disks(rng: random.Random, options: Options) -> Options:
+    """A disk completes no write for seconds, while its process runs and answers heartbeats."""
+    return replace(
+        options,
+        kinds={"hung_disk": 4, "plan": 2, "complaint": 2, "consumer_crash": 2, "crash": 1, "slow_disk": 1, "break": 1},
+        fault_count=rng.choice((3, 5, 8)),
+        restart_us_max=rng.choice((20_000, 300_000)),
+        send_gap_us=rng.choice((10_000, 40_000)),
+        batches_per_producer=rng.choice((8, 16)),
+        certificate_never_share=0.0,
+        wipe_share=0.0,
+        late_group=True,
+    )
+
+
+def _full_disks(rng: random.Random, options: Options) -> Options:
+    """A disk, or both of a group, have reached their reserve, while other groups have room."""
+    return replace(
+        options,
+        kinds={"full_disk": 4, "consumer_crash": 1, **rng.choice(({}, {"complaint": 1, "crash": 1, "break": 1}))},
+        fault_count=rng.choice((3, 5, 8)),
+        restart_us_max=rng.choice((20_000, 300_000)),
+        send_gap_us=rng.choice((200_000, 400_000)),
+        batches_per_producer=40,
+        certificate_never_share=0.0,
+        wipe_share=0.0,
+        drain_us=15_000_000,
+    )
+
+
+def _older_disks(rng: random.Random, options: Options) -> Options:
+    """Both members of the open segment go down, and one comes back with a copy of its disk from within its run.
+
+    It has forgotten control records too, which nothing tells: so consumers come afterwards.
+    """
+    return replace(
+        options,
+        kinds={"older_disk": 1},
+        fault_count=2,
+        partition_count=1,
+        send_gap_us=rng.choice((5_000, 20_000)),
+        batches_per_producer=rng.choice((24, 48)),
+        certificate_never_share=rng.choice((0.0, 1.0)),
+        wipe_share=0.0,
+        readers_after_us=2_500_000,
+        latency_rare_share=0.0,
+        txn_lost_share=0.0,
+        txn_late_share=0.0,
+        coordinator_us_max=2_000,
+    )
 
 
 def _damage(rng: random.Random, options: Options) -> Options:
@@ -430,6 +587,21 @@ def _prepared(rng: random.Random, options: Options) -> Options:
     )
 
 
+def _clocks(rng: random.Random, options: Options) -> Options:
+    """Wall clocks are set, under switches of all kinds and members that restart with nothing in their logs."""
+    return replace(
+        options,
+        kinds={"clock_jump": 6, "crash": 2, "crash_group": 1, "complaint": 2, "plan": 1},
+        fault_count=rng.choice((6, 12)),
+        restart_us_max=rng.choice((20_000, 150_000)),
+        certificate_never_share=0.0,
+        certificate_us_max=30_000,
+        send_gap_us=rng.choice((2_000, 10_000)),
+        batches_per_producer=24,
+        wipe_share=0.0,
+    )
+
+
 def _two_servers(rng: random.Random, options: Options) -> Options:
     """Consumers are slow, and their servers are cut off from everybody but them, while others take over."""
     return replace(
@@ -450,6 +622,123 @@ def _two_servers(rng: random.Random, options: Options) -> Options:
     )
 
 
+def _held_frames(rng: random.Random, options: Options) -> Options:
+    """Active consumers are cut off in silence while much is sent to them; their servers end, others take over."""
+    return replace(
+        options,
+        kinds={"held_frames": 3, "complaint": 1},
+        fault_count=rng.choice((2, 3)),
+        fault_span_us=8_000_000,
+        partition_count=1,
+        late_group=True,
+        send_gap_us=rng.choice((5_000, 15_000)),
+        batches_per_producer=40,
+        drain_us=40_000_000,
+        wipe_share=0.0,
+    )
+
+
+def _broken_links(rng: random.Random, options: Options) -> Options:
+    """Connections break under slow disks, and processes end that keep nothing of what was not flushed."""
+    return replace(
+        options,
+        kinds={"break": 8, "slow_disk": 5, "crash": 1},
+        fault_count=rng.choice((9, 14)),
+        machine_share=1.0,
+        send_gap_us=rng.choice((2_000, 5_000)),
+        sync_us_min=10_000,
+        sync_us_max=rng.choice((20_000, 50_000)),
+        batches_per_producer=24,
+    )
+
+
+def _serving(rng: random.Random, options: Options, kinds: dict[str, int], fault_count: int) -> Options:
+    """Sealed segments that slow consumers read for as long as the faults last."""
+    return replace(
+        options,
+        kinds={**kinds, "complaint": 1},
+        fault_count=fault_count,
+        fault_span_us=1_600_000,
+        partition_count=1,
+        late_group=True,
+        send_gap_us=2_000,
+        batches_per_producer=40,
+        outage_us_max=600_000,
+        credit_bytes=800,
+        take_us=rng.choice((60_000, 150_000)),
+        drain_us=40_000_000,
+        wipe_share=0.0,
+    )
+
+
+def _slow_links(rng: random.Random, options: Options) -> Options:
+    """What servers are sent takes long, while others take over."""
+    return replace(
+        _serving(rng, options, {}, 4), kinds={"slow_link": 1}, fault_span_us=3_000_000, reservation_messages=1_000
+    )
+
+
+def _cut_short(rng: random.Random, options: Options) -> Options:
+    """Servers lose all connections in one moment, and some of their consumers with them."""
+    return replace(_serving(rng, options, {"cut_short": 3}, 5), reservation_messages=1_000)
+
+
+def _slow_reads(rng: random.Random, options: Options) -> Options:
+    """Servers wait for their disks while others take over."""
+    return replace(_serving(rng, options, {"slow_reads": 3}, 4), reservation_messages=1_000)
+
+
+def _servers_fall(rng: random.Random, options: Options) -> Options:
+    """Servers end one after another in groups of three, each when it reached one of the other members only."""
+    return replace(
+        _serving(rng, options, {"server_falls": 4}, 6),
+        take_us=rng.choice((10_000, 30_000)),
+        member_count=3,
+        certificate_never_share=0.0,
+        certificate_us_max=5_000,
+        restart_us_max=rng.choice((50_000, 400_000)),
+    )
+
+
+def _half_copies(rng: random.Random, options: Options) -> Options:
+    """Disks are lost one after another, copies take many steps, and those who are whole end meanwhile."""
+    return replace(
+        _disks_are_lost(rng, options),
+        kinds={"crash": 6, "consumer_crash": 3, "client_break": 3, "complaint": 1},
+        fault_count=12,
+        fault_span_us=2_000_000,
+        partition_count=1,
+        disk_loss_max=4,
+        wipe_share=0.5,
+        copy_bytes=150,
+        certificate_never_share=0.0,
+        certificate_us_max=3_000,
+        latency_us_max=10_000,
+        batches_per_producer=30,
+        send_gap_us=5_000,
+        credit_bytes=800,
+        take_us=30_000,
+        late_group=True,
+    )
+
+
+def _late_words(rng: random.Random, options: Options) -> Options:
+    """A server that nobody believes any more reaches a member that has just started and knows nothing else."""
+    return replace(
+        _servers_fall(rng, options),
+        kinds={"late_word": 3, "complaint": 1},
+        fault_count=3,
+        fault_span_us=2_400_000,
+        restart_us_max=20_000,
+        batches_per_producer=60,
+    )
+
+
+def _any_serving(rng: random.Random, options: Options) -> Options:
+    """One of those that are about servers."""
+    return rng.choice((_slow_links, _cut_short, _slow_reads, _servers_fall, _half_copies, _late_words))(rng, options)
+
+
 def _balanced(rng: random.Random, options: Options) -> Options:
     """The controller spreads heads and masters all the time, while everything else happens; so there are several."""
     return replace(
@@ -457,6 +746,27 @@ def _balanced(rng: random.Random, options: Options) -> Options:
         balanced=True,
         group_count=rng.choice((2, 2, 3)),
         partition_count=rng.choice((3, 4, 6)),
+    )
+
+
+def _false_certificates(rng: random.Random, options: Options) -> Options:
+    """Runs that live are certified to have ended, connected or cut off; their disks are given up, or are not.
+
+    Nobody else ends, and everybody else reads the certificate at once: see `Injector.inject_false_certificate`.
+    """
+    return replace(
+        options,
+        kinds={"false_certificate": 5, "complaint": 2, "slow_disk": 2, "break": 1, "plan": 1, "consumer_crash": 1},
+        group_count=rng.choice((2, 3)),
+        member_count=rng.choice((2, 2, 3)),
+        fault_count=rng.choice((4, 6, 9)),
+        restart_us_max=rng.choice((50_000, 300_000)),
+        wipe_share=rng.choice((0.3, 0.7)),
+        disk_loss_max=3,
+        send_gap_us=rng.choice((2_000, 5_000)),
+        sync_us_max=rng.choice((4_000, 20_000)),
+        batches_per_producer=24,
+        certificate_never_share=0.0,
     )
 
 
@@ -511,16 +821,45 @@ PROFILES: dict[str, Profile] = {
     "suspects": Profile(_suspects, 0),
     "gaps": Profile(_gaps, 0),
     "long-chains": Profile(_long_chains, 0),
+    "thousands": Profile(_thousands, 0),
     "producers-crash": Profile(_weak_levels, 0),
     "three-members": Profile(_three_members, 0),
+    "idle-producers": Profile(_idle_producers, 0),
     "failing-disks": Profile(_failing_disks, 0),
     "damage": Profile(_damage, 0),
+    "hung-disks": Profile(_hung_disks, 0),
+    "full-disks": Profile(_full_disks, 0),
+    "older-disks": Profile(_older_disks, 0),
     "fences": Profile(_fences, 0),
     "prepared": Profile(_prepared, 0),
     "two-servers": Profile(_two_servers, 0),
+    "held-frames": Profile(_held_frames, 0),
+    "refusing": Profile(_refusing, 0),
+    "restored": Profile(_restored, 0),
+    "clocks": Profile(_clocks, 0),
+    "broken-links": Profile(_broken_links, 1),
+    "slow-links": Profile(_slow_links, 0),
+    "cut-short": Profile(_cut_short, 0),
+    "slow-reads": Profile(_slow_reads, 0),
+    "servers-fall": Profile(_servers_fall, 0),
+    "half-copies": Profile(_half_copies, 0),
+    "late-words": Profile(_late_words, 0),
+    "serving": Profile(_any_serving, 1),
     "groups-change": Profile(_groups_change, 0),
+    "false-certificates": Profile(_false_certificates, 0),
     "balance": Profile(_balanced, 0),
 }
 
-MORE: tuple[str, ...] = ("suspects", "gaps", "producers-crash", "three-members", "long-chains")
+MORE: tuple[str, ...] = (
+    "suspects",
+    "gaps",
+    "producers-crash",
+    "three-members",
+    "long-chains",
+    "refusing",
+    "clocks",
+    "hung-disks",
+    "idle-producers",
+    "full-disks",
+)
 """Profiles that may be drawn on top of another one; see `draw`."""

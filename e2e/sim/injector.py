@@ -4,17 +4,33 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from seriatim_api.ids import PartitionId, RunId
 from seriatim_broker.core import events as ev
 
 from .brokers import Broker
-from .faults import DISK_KINDS, GROUP_KINDS, KINDS, MORE_KINDS, RUNTIME_KINDS
+from .faults import DISK_KINDS, GROUP_KINDS, KINDS, MORE_KINDS, RUNTIME_KINDS, SERVING_KINDS
+from .serving_faults import ServingFaults
 
 if TYPE_CHECKING:
     from .world import World
+
+HELD_US = (1_300_000, 6_000_000)
+"""For how long a consumer is cut off: longer than its session (`consumers.CONFIG`)."""
+
+HANG_US_MORE = 2_000_000
+"""A hang that outlasts the other faults ends so long after the time that a run may take to go on without the disk."""
+
+
+OWN_FLUSH_US = 300_000
+"""After this a run has flushed, or never will, what another member acknowledged to it before that one cut the link.
+A directory that is deleted earlier takes away the one copy of it; nothing that a broker does can prevent that."""
+
+
+WALL_JUMP_MS_MAX = 10_000
+"""Some times what a member believes (`append_time_ahead_ms_max` of `world.SIM_CONFIG`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +42,11 @@ class Fault:
     seed: int
 
 
-class Injector:
+REFUSAL_US_MAX = 3_000_000
+"""For so long the coordinator refuses to write."""
+
+
+class Injector(ServingFaults):
     """Draws faults over the fault span and undoes them, at the latest when `heal` is called.
 
     Args:
@@ -41,13 +61,17 @@ class Injector:
         self._rng = world.schedule.rng
         self._options = world.options
         self._healing = False
+        self._is_restoring = False
+        self._snapshots: list[Any] = []
 
     def plan(self) -> None:
         """Schedule the faults."""
         weights = self._options.kinds
-        every = (*KINDS, *RUNTIME_KINDS, *MORE_KINDS, *DISK_KINDS, *GROUP_KINDS)
+        every = (*KINDS, *RUNTIME_KINDS, *MORE_KINDS, *DISK_KINDS, *GROUP_KINDS, *SERVING_KINDS)
         kinds = [kind for kind in every for _ in range(weights.get(kind, 0))]
         now = self._schedule.now_us
+        if weights.get("restore"):
+            self.take_snapshots()
         for number in range(self._options.fault_count):
             kind = self._rng.choice(kinds)
             fault = Fault(now + self._rng.randint(0, self._options.fault_span_us), kind, self._rng.getrandbits(32))
@@ -55,7 +79,7 @@ class Injector:
                 self._schedule.at(fault.at_us, self._inject, fault)
 
     def _inject(self, fault: Fault) -> None:
-        if self._healing:
+        if self._healing or self._is_restoring:
             return
         self._rng = random.Random(fault.seed)
         method: Callable[[], None] = getattr(self, f"inject_{fault.kind}")
@@ -73,12 +97,15 @@ class Injector:
         self._healing = True
         world = self._world
         self._tell("everything heals")
-        world.coordinator.is_faulty = world.coordinator.is_down = False
+        world.coordinator.is_faulty = world.coordinator.is_down = world.coordinator.is_refusing = False
         world.coordinator.isolated.clear()
         world.network.heal_all()
         world.clients.cut.clear()
+        for consumer in world.consumers:
+            consumer.forget_what_is_held()
         for ended in world.past_runs:
             world.coordinator.certify(ended)
+        world.tell_false_certificates()
         for broker in world.brokers.values():
             broker.slow_until_us = 0
             for run in range(1, broker.run + (0 if broker.process else 1)):
@@ -162,6 +189,28 @@ class Injector:
         for after_us in (300_000, 420_000):  # later than what is taken for silence
             self._schedule.after(after_us, self._world.clients.break_some, 0.5)
 
+    def inject_held_frames(self) -> None:
+        """An active consumer is cut off in silence, perhaps its server ends, another goes on; then the cut heals.
+
+        The cut lasts longer than the session of consumers: within it late deliveries count, see docs/adr/0028.
+        """
+        active = [consumer for consumer in self._world.consumers if consumer.server]
+        if not active:
+            return
+        consumer = self._rng.choice(active)
+        self._tell(f"{consumer.name} is cut off, and what is sent to it is held")
+        consumer.cut_off()
+        if self._rng.random() < 0.6:
+            ends_after_us = self._rng.randint(20_000, 200_000)
+            self._schedule.after(ends_after_us, self.crash, self._world.brokers[consumer.server])
+
+        def heal() -> None:
+            if not self._healing:
+                self._tell(f"{consumer.name} gets what was held")
+                consumer.reach_again()
+
+        self._schedule.after(self._rng.randint(*HELD_US), heal)
+
     def inject_lose_group(self) -> None:
         """All members of a group end, and none of their disks will be seen again."""
         group = self._victim().group
@@ -195,8 +244,45 @@ class Injector:
             self._world.replace_disk(broker)
         self._schedule.after(self._rng.randint(10_000, self._options.restart_us_max), self._restart, broker)
 
+    def inject_false_certificate(self) -> None:
+        """A run that lives is certified to have ended, and perhaps its directory is deleted soon after.
+
+        It is linked, or cut off for a while; its links come back before it reads the certificate itself.
+        """
+        broker, world = self._victim(), self._world
+        process = broker.process
+        if self._healing or process is None or not world.is_calm() or not process.run:
+            return
+        world.disturbed()
+        if self._rng.random() < 0.5:
+            self._cut([(broker.name, name) for name in sorted(world.brokers) if name != broker.name], both=True)
+        is_lost = self._rng.random() < self._options.wipe_share and world.may_lose_a_disk(broker)
+        own_us = self._rng.randint(20_000, 2 * self._options.outage_us_max)
+        self._tell(f"{broker.name} is certified to have ended{', its directory is deleted' if is_lost else ''}")
+        self._schedule.after(self._rng.randint(0, 30_000), self._certify_falsely, broker, process.run, own_us)
+        if is_lost:
+            self._schedule.after(OWN_FLUSH_US, self._give_up, broker, process, process.run, False)
+
+    def _certify_falsely(self, broker: Broker, run: int, own_us: int) -> None:
+        if broker.process is not None and broker.run == run:
+            self._world.judge.certified_falsely[RunId(broker.member, run)] = None
+            self._world.coordinator.certify_falsely(RunId(broker.member, run), own_us)
+
+    def _give_up(self, broker: Broker, process: Any, run: int, is_known: bool) -> None:
+        """Delete the directory, some time after all others have read the certificate."""
+        if broker.process is None or broker.process is not process or not process.alive:
+            return
+        if is_known:
+            broker.give_up()
+        else:
+            is_known = self._world.others_dismiss(RunId(broker.member, run))
+            self._schedule.after(OWN_FLUSH_US, self._give_up, broker, process, run, is_known)
+
     def _restart(self, broker: Broker) -> None:
         if broker.process is not None:
+            return
+        if broker.hung_until_us > self._schedule.now_us:
+            self._schedule.at(broker.hung_until_us, self._restart, broker)  # its run's number cannot be written before
             return
         self._tell(f"{broker.name} starts again")
         for run in range(1, broker.run + 1):
@@ -220,11 +306,112 @@ class Injector:
 
         self._schedule.after(self._outage_us(), thaw)
 
+    def inject_clock_jump(self) -> None:
+        """A wall clock is set: most often by what two machines may differ, now and then by far more."""
+        process = self._victim().process
+        if process is None:
+            return
+        jump_ms = self._rng.randint(-WALL_JUMP_MS_MAX, WALL_JUMP_MS_MAX)
+        if self._rng.random() < 0.3:
+            jump_ms *= 100
+        self._tell(f"the wall clock of {process.name} jumps by {jump_ms} ms")
+        process.jump_wall(jump_ms)
+
     def inject_slow_disk(self) -> None:
         """A disk takes long for each flush."""
         broker = self._victim()
         self._tell(f"the disk of {broker.name} is slow")
         broker.slow_until_us = self._schedule.now_us + self._outage_us()
+
+    def inject_hung_disk(self) -> None:
+        """A disk completes no write: for a moment, or until long after everything else has healed. One at a time."""
+        world, broker = self._world, self._victim()
+        if world.hung_brokers():
+            return
+        options = self._options
+        rest_us = options.fault_span_us + options.drain_us + world.backlog_us() + HANG_US_MORE
+        hang_us = self._rng.choice((self._rng.randint(200_000, 1_500_000), rest_us))
+        self._tell(f"the disk of {broker.name} hangs for {hang_us / 1e6:.1f} s")
+        broker.hung_until_us = self._schedule.now_us + hang_us
+
+    def inject_full_disk(self) -> None:
+        """A disk has reached its reserve, or all of a group have, until long after everything else has healed."""
+        world, victim = self._world, self._victim()
+        if world.full_brokers():
+            return
+        mates = [broker for broker in world.brokers.values() if broker.group == victim.group]
+        for broker in mates if self._rng.random() < 0.3 else [self._rng.choice(mates)]:
+            self._fill(broker)
+
+    def _fill(self, broker: Broker) -> None:
+        world = self._world
+        options = self._options
+        rest_us = options.fault_span_us + options.drain_us + world.backlog_us() + HANG_US_MORE
+        self._tell(f"the disk of {broker.name} is full for {rest_us / 1e6:.1f} s")
+        broker.full_since_us = self._schedule.now_us
+        broker.full_until_us = self._schedule.now_us + rest_us
+        self._look_for_room(broker)
+        self._schedule.after(rest_us + 1, self._look_for_room, broker)
+
+    def _look_for_room(self, broker: Broker) -> None:
+        look = getattr(broker.process, "look_for_room", None)  # whole brokers look by themselves
+        if look is not None:
+            look()
+
+    def inject_older_disk(self) -> None:
+        """The disk of a member of the open segment is copied, and a moment later the copy takes its place. Once."""
+        chain, _ = self._world.coordinator.records.chain(self._partition())
+        if chain is None or self._world.judge.graveyard:
+            return
+        segment = chain.open_segment
+        brokers = [self._world.brokers[member.broker] for member in segment.members]
+        older = self._rng.choice(brokers)
+        copy, run = older.disk.twin(), older.run
+        self._tell(f"the disk of {older.name} is copied")
+
+        def put_back() -> None:
+            now = self._world.coordinator.records.chain(chain.partition)[0]
+            is_same = now is not None and now.open_segment.no == segment.no
+            if self._healing or not is_same or older.run != run or any(broker.process is None for broker in brokers):
+                return
+            self._tell(f"{[broker.name for broker in brokers]} end, and {older.name} gets its older copy")
+            for broker in brokers:
+                self._end_at_once(broker)
+            self._world.judge.graveyard.append((older.member, older.disk.durable.twin()))
+            self._world.judge.seen_states.add("older disk")
+            copy.crash(0)
+            older.disk = copy
+            for broker in brokers:  # within the time that the first one waits for the second
+                self._schedule.after(self._rng.randint(5_000, 120_000), self._restart, broker)
+
+        self._schedule.after(self._rng.randint(20_000, 250_000), put_back)
+
+    def _end_at_once(self, broker: Broker) -> None:
+        """The process ends, and its disk keeps what was flushed."""
+        process = broker.process
+        assert process is not None
+        self._world.network.process_ended(process, silent=False)
+        process.end()
+        broker.refuses = True
+        broker.disk.crash(0)
+        broker.ended_badly(machine=False)
+        self._world.clients.process_ended(process, silent=False)
+
+    def restart_hung(self, broker: Broker) -> None:
+        """A supervisor ends a process whose disk hangs. The next one can begin no run before the disk goes on."""
+        process = broker.process
+        if process is None:
+            return
+        self._tell(f"{broker.name} is ended by its supervisor, because its disk hangs")
+        run = RunId(broker.member, broker.run)
+        self._world.network.process_ended(process, silent=False)
+        process.end()
+        broker.refuses = True
+        broker.disk.crash(0)
+        broker.ended_badly(machine=False)
+        self._world.clients.process_ended(process, silent=False)
+        self._world.coordinator.certify(run)
+        self._restart(broker)
 
     # ---- paths --------------------------------------------------------------------------------------
 
@@ -333,6 +520,96 @@ class Injector:
             self._world.coordinator.is_down = False
 
         self._schedule.after(self._outage_us(), heal)
+
+    def inject_coordinator_refuses(self) -> None:
+        """The coordinator reads and refuses to write, as etcd over its quota; a member of an open segment may end."""
+        coordinator = self._world.coordinator
+        if coordinator.is_refusing:
+            return
+        coordinator.is_refusing = True
+        coordinator.keeps_next = self._rng.random() < 0.5
+        self._tell(f"the coordinator refuses to write{', and keeps one write' if coordinator.keeps_next else ''}")
+
+        def heal() -> None:
+            if coordinator.is_refusing:
+                self._tell("the coordinator takes writes again")
+            coordinator.is_refusing = coordinator.keeps_next = False
+
+        self._schedule.after(self._rng.randint(200_000, REFUSAL_US_MAX), heal)
+        chain, _ = coordinator.records.chain(self._partition())
+        if chain is not None and self._rng.random() < 0.6:  # and then somebody has to write
+            master = self._world.brokers[chain.open_segment.master.broker]
+            self._schedule.after(self._rng.randint(0, 100_000), self.crash, master)
+
+    # ---- an older copy of the coordinator ----
+
+    def inject_restore(self) -> None:
+        """The coordinator is restored as it was some time ago, or comes back empty; then a person rebuilds it.
+
+        Everybody is there, and nothing else goes wrong meanwhile: what no broker that runs knows cannot be rebuilt.
+        """
+        self._is_restoring = True
+        self._restore_when_quiet(self._schedule.now_us)
+
+    def take_snapshots(self) -> None:
+        """Of the coordinator, now and then."""
+        self._snapshots.append(self._world.coordinator.records.snapshot())
+        if not self._healing:
+            self._schedule.after(self._rng.randint(20_000, 200_000), self.take_snapshots)
+
+    def _restore_when_quiet(self, since_us: int) -> None:
+        if self._healing:
+            return
+        if not all(broker.process is not None and broker.process.core.ready for broker in self._world.brokers.values()):
+            since_us = self._schedule.now_us + 10_000
+        if self._schedule.now_us - since_us < 150_000:
+            self._schedule.after(10_000, self._restore_when_quiet, since_us)
+            return
+        coordinator = self._world.coordinator
+        coordinator.is_down = True
+        back_us = self._rng.randint(20_000, 200_000)
+        share = self._rng.choice((0.0, 0.3, 1.0))
+        for broker in self._world.brokers.values():
+            if self._rng.random() < share:
+                self._schedule.after(self._rng.randint(0, back_us), self.crash_and_return, broker)
+        self._schedule.after(back_us, self._restored)
+
+    def crash_and_return(self, broker: Broker) -> None:
+        """A process ends and is back soon."""
+        before = self._options
+        self._options = replace(before, machine_share=0.0, wipe_share=0.0, restart_us_max=60_000)
+        self.crash(broker)
+        self._options = before
+
+    def _restored(self) -> None:
+        coordinator = self._world.coordinator
+        is_empty = self._rng.random() < 0.25
+        snapshot = None if is_empty or not self._snapshots else self._rng.choice(self._snapshots)
+        self._tell("the coordinator is back, empty" if snapshot is None else "an older copy of the coordinator is back")
+        coordinator.records.restore(snapshot)
+        self._world.waits_for_rebuild = True
+        coordinator.is_down = False
+        for broker in self._world.brokers.values():
+            self._schedule.after(self._rng.randint(1_000, 800_000), self._noticed, broker)
+        for _ in range(self._rng.choice((0, 1, 2))):
+            self._schedule.after(self._rng.randint(0, 300_000), self._complain, 1)
+        self._schedule.after(self._rng.randint(100_000, 1_500_000), self._rebuild)
+
+    def _noticed(self, broker: Broker) -> None:
+        """The broker could not reach the coordinator, and can again."""
+        if broker.process is not None:
+            broker.process.deliver(ev.CompareChains())
+
+    def _rebuild(self) -> None:
+        processes = [broker.process for broker in self._world.brokers.values()]
+        if any(process is None or not process.core.ready or process.frozen for process in processes):
+            self._schedule.after(20_000, self._rebuild)
+            return
+        if any(process.core.outbox.behind for process in processes if process is not None):
+            self._world.judge.seen_states.add("coordinator behind")
+        self._world.coordinator.rebuild(processes)
+        self._snapshots.clear()
+        self._is_restoring = self._world.waits_for_rebuild = False
 
     # ---- requests that cause switches ---------------------------------------------------------------
 

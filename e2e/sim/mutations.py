@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from seriatim_broker.core import fencing, preparing
 
-from .mutants import balance, client, groups, reading, runtime, storage, writing
+from .mutants import balance, client, coordinator, groups, idle, reading, runtime, serving, storage, writing
 from .mutants.mutation import LOSS, Mutation, applied, nothing
 
 MUTATIONS: dict[str, Mutation] = {
@@ -19,10 +19,15 @@ MUTATIONS: dict[str, Mutation] = {
     **storage.MUTATIONS,
     **groups.MUTATIONS,
     **balance.MUTATIONS,
+    **serving.MUTATIONS,
+    **coordinator.MUTATIONS,
+    **idle.MUTATIONS,
 }
 """By name."""
 
 OVERLAPPING: dict[str, Mutation] = {
+    **serving.OVERLAPPING,
+    **reading.OVERLAPPING,
     "fence-at-start": Mutation("a start fences", lambda: [(fencing, "fence_unsealed", nothing)], LOSS, "restarts"),
     "void-at-start": Mutation("a start voids", lambda: [(preparing, "void_attempts", nothing)], LOSS, "restarts"),
 }

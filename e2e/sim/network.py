@@ -49,11 +49,17 @@ class Network(Paths):
         self._options = options
         self._brokers = brokers
         self._session = 0
+        self.slow_us: dict[tuple[str, str], int] = {}  # what takes so much longer from one broker to another
         self._dialling: dict[tuple[str, str], Process] = {}
 
     def latency_us(self) -> int:
         """How long something takes from one process to another."""
         return draw_latency_us(self._schedule.rng, self._options)
+
+    def heal_all(self) -> None:
+        """Undo all cuts, and what is slow."""
+        super().heal_all()
+        self.slow_us.clear()
 
     # ---- cuts ---------------------------------------------------------------------------------------
 
@@ -80,7 +86,8 @@ class Network(Paths):
             self.dial(process, target)
             return
         lane = 1 if type(message) in _DATA else 0
-        arrival = max(end.arrivals[lane], self._schedule.now_us + self.latency_us())
+        slow_us = self.slow_us.get((process.name, target), 0)
+        arrival = max(end.arrivals[lane], self._schedule.now_us + self.latency_us() + slow_us)
         end.arrivals[lane] = arrival
         self._schedule.at(arrival, self._arrive, end, message)
 
@@ -93,8 +100,9 @@ class Network(Paths):
             return
         receiver = end.peer.process
         if receiver.alive:
-            if end.peer.is_open:
-                receiver.deliver(Received(source, end.peer.session, message))
+            # On an end that is closed it is handed over, too, as what waited in the receiver's own queue: under a
+            # session that is over.
+            receiver.deliver(Received(source, end.peer.session, message))
             return
         slot = self._brokers[target]
         if slot.process is not None or slot.refuses:
@@ -168,7 +176,7 @@ class Network(Paths):
             self._again(process, other.name)
             return
         end.is_open = True
-        process.deliver(LinkUp(other.name, other.member, other.run, end.session))
+        process.deliver(LinkUp(other.name, other.member, other.run, end.session, other.broker.forms))
 
     def _down(self, end: End, refused: bool) -> None:
         if not end.is_open:

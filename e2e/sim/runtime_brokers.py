@@ -13,8 +13,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from seriatim_api.errors import DiskFullError, OverloadedError, SeriatimError, UnavailableError
-from seriatim_api.ids import MemberId
+from seriatim_api.errors import OverloadedError, RunOverError, SeriatimError, UnavailableError
+from seriatim_api.ids import MemberId, RunId
 from seriatim_broker.core import effects as fx
 from seriatim_broker.core.events import Append, ConsumerGone, Event, PlanSwitch
 from seriatim_broker.core.log import RecoveredPartition
@@ -51,7 +51,9 @@ START_AGAIN_US = 100_000
 
 
 class ProcessStorage(Storage, Protocol):
-    """A storage that ends with its process."""
+    """A storage that ends with its process, and whose room the world decides."""
+
+    look_full: Callable[[], bool]
 
     def end(self) -> None:
         """Nothing more of what was submitted becomes durable by itself."""
@@ -70,9 +72,12 @@ class RuntimeBroker:
         self.replace_disk = False
         self.joined_run = 0  # the last that the coordinator knows of
         self.slow_until_us = 0
+        self.hung_until_us = 0
+        self.full_since_us = 0
         self.full_until_us = 0
         self.backup: tuple[MemoryDisk, SimulatedDirectory] | None = None
         self.put_away: tuple[MemoryDisk, SimulatedDirectory] | None = None
+        self.given_up: MemoryDisk | None = None
 
     @property
     def member(self) -> MemberId:
@@ -91,8 +96,17 @@ class RuntimeBroker:
 
     @property
     def real_disk(self) -> MemoryDisk:
-        """What the judge looks at: the newest disk, also while an older copy is in its place."""
+        """What the judge looks at: the newest disk, also while an older copy is in its place.
+
+        What is written to a directory that was deleted is on no disk.
+        """
+        if self.given_up is not None:
+            return self.given_up
         return self.put_away[0] if self.put_away is not None else self.disk
+
+    def give_up(self) -> None:
+        """The directory is deleted under the process that runs on it, which goes on and notices nothing."""
+        self.given_up = self.disk.twin()
 
     def ended_badly(self, *, machine: bool) -> None:
         """The run was ended by a fault: its directory is not marked clean, and perhaps the machine boots anew."""
@@ -138,6 +152,7 @@ class RuntimeProcess:
         drift = rng.randint(-world.drift_ppm_max, world.drift_ppm_max)
         wall_ms = WALL_MS_START + rng.randint(-500, 500)
         self.clock = ProcessClock(world.schedule.time, rng.randint(1_000_000, 50_000_000), wall_ms, drift, rng)
+        self.jump_wall = self.clock.jump
         self.loop = ProcessLoop(world.schedule.time, self.clock, self.name)
         self._simulated: SimulatedBroker | None = None
         self._storage: ProcessStorage | None = None
@@ -159,6 +174,11 @@ class RuntimeProcess:
     def is_serving(self) -> bool:
         """Whether clients find it."""
         return self._simulated is not None and self._simulated.is_serving
+
+    def dismisses(self, run: RunId) -> bool:
+        """Whether it has read that this run is over."""
+        runtime = self._simulated.runtime if self._simulated is not None else None
+        return runtime is not None and runtime.directory.is_dismissed(run)
 
     @property
     def is_leader(self) -> bool:
@@ -188,6 +208,7 @@ class RuntimeProcess:
         group, _, slot = self.name.rpartition("-")
         place = Place(CLUSTER, group, int(slot), self.name, replace_disk=broker.replace_disk)
         self._storage = world.open_storage(self)
+        self._storage.look_full = lambda: broker.full_until_us > self._schedule.now_us
         machine = Machine(
             broker.directory,
             self._storage,
@@ -223,8 +244,19 @@ class RuntimeProcess:
         return WatchedCore(core, self, self._schedule, world.judge)
 
     def _die(self, error: BaseException) -> None:
+        """The broker's own code ended it: as it must if its run is certified falsely, and else never does."""
+        if not self.alive:
+            return
+        if isinstance(error, RunOverError) and RunId(self.member, self.run) in self._world.judge.certified_falsely:
+            self._schedule.after(0, self._run_over)
+            return
+        if isinstance(error, RunOverError):
+            error = Violation("CERT", f"{self.name} lives, and was told that its run is over: {error}")
+        self._schedule.time.fail(error)
+
+    def _run_over(self) -> None:
         if self.alive:
-            self._schedule.time.fail(error)
+            self._world.run_over(self)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         """Nothing ends a broker but its machine or its supervisor, and a start that could not join."""
@@ -343,8 +375,6 @@ class RuntimeProcess:
     def _overload(self) -> SeriatimError | None:
         """What the servicer asks the storage before it hands a batch in."""
         assert self._storage is not None
-        if self.broker.full_until_us > self._schedule.now_us:
-            return DiskFullError("the disk's reserve is reached", retry_after_ms=100)
         if self._storage.is_saturated:
             return OverloadedError("the disk is behind", retry_after_ms=20)
         return None

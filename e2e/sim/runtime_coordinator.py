@@ -76,6 +76,17 @@ class RuntimeCoordinator(CoordinatorServer):
         self._schedule.tell("runner", f"certifies {run}")
         self._runner.call_soon(self._writer.submit, run, "ended in the simulation")
 
+    def certify_falsely(self, run: RunId, own_us: int) -> None:
+        """Write a certificate of a run that lives: by the runner, in error. The run cannot read it for a while."""
+        self._judge.seen_states.add("certified falsely")
+        name = run.member.broker
+        self.isolated[name] = self.isolated.get(name, 0) + 1
+        self._schedule.after(own_us, self._reached_again, name)
+        self.certify(run)
+
+    def _reached_again(self, name: str) -> None:
+        self.isolated[name] = max(0, self.isolated.get(name, 0) - 1)
+
     def tell_certificates(self, _name: str) -> None:
         """Brokers list them by themselves."""
 
@@ -117,12 +128,13 @@ class RuntimeCoordinator(CoordinatorServer):
         self._judge.chain_written(client, before, chain, self._certificate(before, compares))
 
     def _certificate(self, before: Chain | None, compares: Sequence[Compare]) -> RunId | None:
-        """The certificate that the transaction compared, if it is that of the open segment's master."""
-        wanted = before.open_segment.master_run_id if before is not None else None
-        if wanted is None:
+        """The certificate that the transaction compared, if it is of the disk of the open segment's master."""
+        master = before.open_segment.members[0] if before is not None else None
+        if master is None:
             return None
-        key = self.keys.certificate(wanted)
-        return wanted if any(compare.key == key for compare in compares) else None
+        prefix = self.keys.certificates_of(master)
+        runs = [int(compare.key.removeprefix(prefix)) for compare in compares if compare.key.startswith(prefix)]
+        return RunId(master, max(runs)) if runs else None
 
     def _cursor_written(self, client: str, put: Put) -> None:
         _, _, rest = put.key.partition("/cursors/")

@@ -14,7 +14,6 @@ from .runtime_brokers import RuntimeBroker, RuntimeProcess
 if TYPE_CHECKING:
     from .world import World
 
-WALL_JUMP_MS_MAX = 10_000
 STOP_US_MAX = 4_000_000
 """What an orderly stop may take before its supervisor kills the process."""
 
@@ -30,18 +29,9 @@ class RuntimeInjector(Injector):
         """Undo everything; also what only whole brokers meet."""
         brokers: Iterable[Any] = self._world.brokers.values()
         for broker in brokers:
-            broker.full_until_us = 0
             if broker.process is not None:
                 broker.process.clock.stalls_us_max = 0
         super().heal()
-
-    def inject_clock_jump(self) -> None:
-        """A wall clock is set."""
-        process: Any = self._victim().process
-        if process is not None:
-            jump_ms = self._rng.randint(-WALL_JUMP_MS_MAX, WALL_JUMP_MS_MAX)
-            self._tell(f"the wall clock of {process.name} jumps by {jump_ms} ms")
-            process.clock.jump(jump_ms)
 
     def inject_starve(self) -> None:
         """A process gets little of its processor: each of its steps takes long."""
@@ -59,7 +49,8 @@ class RuntimeInjector(Injector):
         """A disk has reached its reserve."""
         broker: Any = self._victim()
         self._tell(f"the disk of {broker.name} is full")
-        broker.full_until_us = self._schedule.now_us + self._outage_us()
+        broker.full_since_us = self._schedule.now_us
+        broker.full_until_us = max(broker.full_until_us, self._schedule.now_us + self._outage_us())
 
     def inject_compact(self) -> None:
         """The coordinator forgets its history, under a watch that could not keep up."""

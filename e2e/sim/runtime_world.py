@@ -42,6 +42,7 @@ class RuntimeNetwork(MemoryNetwork):
 class RuntimeWorld(World):
     """Everything of one run."""
 
+    linked_us = 1_500_000
     event_count_max = 3_000_000
     create_us_max = 30_000_000
     drift_ppm_max = 5_000
@@ -77,7 +78,8 @@ class RuntimeWorld(World):
         """The slot gets an empty disk; the operator says so at its next start."""
         self._lost_disks += 1
         self.past_runs.extend(RunId(broker.member, run) for run in range(1, broker.run + 1))
-        self.judge.graveyard.append((broker.member, broker.disk.durable.twin()))
+        self.judge.graveyard.append((broker.member, broker.real_disk.durable.twin()))
+        broker.given_up = None
         broker.disk.wipe()
         broker.directory.wipe(self._incarnation())
         broker.replace_disk = True
@@ -101,8 +103,19 @@ class RuntimeWorld(World):
         self.schedule.after(START_AGAIN_US, self._start_again, broker)
 
     def _start_again(self, broker: RuntimeBroker) -> None:
-        if broker.process is None:
+        self.disturbed()
+        if broker.hung_until_us > self.schedule.now_us:
+            self.schedule.at(broker.hung_until_us, self._start_again, broker)
+        elif broker.process is None:
             broker.start(self)
+
+    def others_dismiss(self, run: RunId) -> bool:
+        """Whether all other brokers have read the certificate of a run, by their watches."""
+        others = [broker.process for broker in self.brokers.values() if broker.name != run.member.broker]
+        return all(process is not None and process.dismisses(run) for process in others)
+
+    def tell_false_certificates(self) -> None:
+        """Brokers read them by themselves."""
 
     def control(self) -> None:
         """The elected broker does that here."""

@@ -55,7 +55,7 @@ class WatchedCore:
             raise Violation("CORE", f"{name} on {event}: {error!r}") from error
         for effect in effects:
             if isinstance(effect, fx.Persist):
-                self._judge.writes(name, effect.writes)
+                self._judge.writes(name, effect.writes, now.wall_ms)
                 if isinstance(event, Append):
                     self._note_place(event, effect)
             elif isinstance(effect, fx.Note):
@@ -75,6 +75,7 @@ class WatchedCore:
         for write in effect.writes:
             if isinstance(write, PutBatch) and write.batch.body == event.body:
                 self._judge.appended(self._process.asked_as(event.request), write.batch)
+                self._judge.check_room(write.batch)
 
     def _tell(self, event: Event | None, effects: list[Any]) -> None:
         if event is not None and is_noise(event) and all(is_noise(effect) for effect in effects):

@@ -13,12 +13,21 @@ from typing import Any
 from seriatim._core import producer as producing
 from seriatim_api.ids import MemberId, PartitionId, RunId
 from seriatim_broker.core.broker import BrokerCore
-from seriatim_broker.core.chain import Chain, SegmentState
+from seriatim_broker.core.chain import Chain, Opening, Seal, SegmentState, seal_and_open
 from seriatim_broker.core.config import BrokerConfig
 from seriatim_broker.core.controller import plan_heals
-from seriatim_broker.core.events import CreatePartition, DeclareGap, DirectoryChanged
+from seriatim_broker.core.events import (
+    CertificateSeen,
+    CreatePartition,
+    CursorRecord,
+    DeclareGap,
+    DirectoryChanged,
+)
+from seriatim_broker.core.log import Preparation, PutPreparation
+from seriatim_broker.core.messages import FORMS
+from seriatim_broker.core.producers import NO_TABLE
 
-from .brokers import Broker
+from .brokers import WALL_MS_START, Broker
 from .checkers import Judge
 from .clients import Clients, SimProducer
 from .consumers import SimConsumer
@@ -33,6 +42,9 @@ CREATE_US_MAX = 5_000_000
 CHECK_US = 20_000
 CONTROL_US = 150_000
 EVENT_COUNT_MAX = 200_000
+WHOLE_CHAIN_SEGMENTS = (1, 1, 2, 64)
+"""Of how many segments a record is told whole, drawn for each world: with few, the changes of short chains are told."""
+
 BATCH_US_MAX = 100_000
 """What a batch may take when there is no fault any more, with slow disks and nothing else in flight."""
 
@@ -40,8 +52,12 @@ SIM_CONFIG = BrokerConfig(
     heartbeat_us=100_000,
     slow_heartbeat_us=400_000,
     silence_us=250_000,
+    disk_hang_us=400_000,
+    disk_full_grace_us=1_000_000,
+    second_member_us=200_000,
     restless_us=500_000,
     patience_us=40_000,
+    vain_patience_us_max=300_000,
     resume_us=120_000,
     serve_lease_us=160_000,
     serve_margin_us=15_000,
@@ -53,11 +69,25 @@ SIM_CONFIG = BrokerConfig(
     table_timeout_us=80_000,
     retry_us=30_000,
     retry_us_max=300_000,
+    refused_us=30_000,
+    refused_us_max=200_000,
     commit_idle_us=5_000,
     flapping_us=600_000,
     deliver_bytes=600,
     ack_sync_us=15_000,
+    append_time_ahead_ms_max=2_000,
 )
+
+
+IDLE_LIMITS: dict[str, int] = {
+    "tidy_ms": 20,
+    "producer_idle_ms": 500,
+    "producer_evict_ms": 1_000,
+    "producer_expiry_ms": 1_500,
+    "producer_count_max": 40,
+    "idle_block_rows": 4,
+}
+"""When producers are forgotten in worlds in which they are: later than any of them tries to deliver one."""
 
 
 @dataclass(slots=True)
@@ -84,6 +114,8 @@ class World:
     """Everything of one run."""
 
     event_count_max = EVENT_COUNT_MAX
+    linked_us = 400_000
+    """After this a broker that started again is linked to the others."""
     injector_kind = Injector
     schedule_kind = Schedule
     judge_kind = Judge
@@ -103,23 +135,43 @@ class World:
         self._left_out = left_out
         self.schedule = self.schedule_kind(seed, trace=trace, detailed=detailed)
         self.options = self._draw(profile, batch_count)
-        self.config = replace(SIM_CONFIG, reservation_messages=self.options.reservation_messages)
+        updates = random.Random(f"updates {seed}")
+        self.config = replace(
+            SIM_CONFIG,
+            reservation_messages=self.options.reservation_messages,
+            whole_chain_segments_max=updates.choice(WHOLE_CHAIN_SEGMENTS),
+            copy_bytes=self.options.copy_bytes,
+            told_segments_max=updates.choice((0, 1, 2, 16)),
+        )
+        if self.options.producers_idle:
+            self.config = replace(self.config, **IDLE_LIMITS)
         self.core_kind = core_kind
         self.brokers: dict[str, Broker] = {}
         for group in range(self.options.group_count):
             for slot in range(self.options.member_count):
                 name = f"g{group}-{slot}"
-                self.brokers[name] = self._make_broker(name, f"g{group}")
+                self.brokers[name] = broker = self._make_broker(name, f"g{group}")
+                broker.forms = updates.choice((FORMS, FORMS, FORMS, 0))
         self.partitions = [PartitionId(number + 1) for number in range(self.options.partition_count)]
-        self.judge = self.judge_kind(self.schedule, self.brokers, flush=self.options.flush, levels=self.options.levels)
+        self.judge = self.judge_kind(
+            self.schedule,
+            self.brokers,
+            flush=self.options.flush,
+            levels=self.options.levels,
+            ahead_ms_max=self.config.append_time_ahead_ms_max,
+            limits=self.config,
+        )
         self.network = self._make_network()
         self.coordinator = self._make_coordinator()
+        self.coordinator.tidies = updates.random() < 0.5
         self.clients = Clients(self.schedule, self.options, self.brokers, self.network, self.judge)
         self.producers: list[SimProducer] = []
         self.consumers: list[SimConsumer] = []
         self.groups: list[str] = []
         self.past_runs: list[RunId] = []
+        self.waits_for_rebuild = False  # the coordinator went back in time, and a person has not rebuilt it yet
         self._lost_disks = 0
+        self._calm_from_us = 0
         self._has_lost_a_group = False
 
     def _draw(self, profile: str, _batch_count: int) -> Options:
@@ -144,20 +196,70 @@ class World:
     # ---- what processes reach -----------------------------------------------------------------------
 
     def directory(self) -> DirectoryChanged:
-        """The admitted members, by group."""
+        """The admitted members, by group, and the runs that they registered last."""
         groups: dict[str, list[Broker]] = {}
         for broker in self.brokers.values():
             groups.setdefault(broker.group, []).append(broker)
         return DirectoryChanged(
-            tuple((group, tuple(broker.member for broker in members)) for group, members in sorted(groups.items()))
+            tuple((group, tuple(broker.member for broker in members)) for group, members in sorted(groups.items())),
+            tuple((broker.member, broker.run) for broker in self.brokers.values() if broker.run),
         )
 
     def sync_us(self, broker: Any) -> int:
         """How long the next flush takes."""
         rng = self.schedule.rng
+        if broker.hung_until_us > self.schedule.now_us:
+            return int(broker.hung_until_us - self.schedule.now_us)
         if broker.slow_until_us > self.schedule.now_us:
             return rng.randint(20_000, 150_000)
         return rng.randint(self.options.sync_us_min, self.options.sync_us_max)
+
+    # ---- hung disks ---------------------------------------------------------------------------------
+
+    def hung_brokers(self) -> list[Any]:
+        """Brokers whose disks complete no write now."""
+        return [broker for broker in self.brokers.values() if broker.hung_until_us > self.schedule.now_us]
+
+    def full_brokers(self) -> list[Any]:
+        """Brokers whose disks have reached their reserve now."""
+        return [broker for broker in self.brokers.values() if broker.full_until_us > self.schedule.now_us]
+
+    def _go_on_without(self, injector: Injector) -> None:
+        """With a hung disk or a full group, and nothing else broken, everything is delivered within a bound."""
+        until_us = self.schedule.now_us + self.options.drain_us + self.backlog_us()
+        while (self.hung_brokers() or self.full_brokers()) and not self._flows():
+            self.judge.seen_states.add("hung at the end" if self.hung_brokers() else "full at the end")
+            for broker in self.hung_brokers():
+                if self._is_only_eligible(broker.member):
+                    injector.restart_hung(broker)
+            if self.schedule.now_us > until_us:
+                hung, full = ([broker.name for broker in some] for some in (self.hung_brokers(), self.full_brokers()))
+                raise Violation("I13", f"the disks of {hung} hang, those of {full} are full, and {self._stuck()}")
+            self._run_until(self.schedule.now_us + CHECK_US)
+        until_us = max(max(broker.hung_until_us, broker.full_until_us) for broker in self.brokers.values())
+        if until_us > self.schedule.now_us:
+            self._run_until(until_us + 1)
+
+    def _flows(self) -> bool:
+        """Whether every producer is done, and every group was given everything."""
+        if not all(producer.is_done for producer in self.producers) or self.waits_for_rebuild:
+            return False
+        for partition in self.partitions:
+            chain = self._chain(partition)
+            if any(segment.state is SegmentState.UNSETTLED for segment in chain.segments):
+                return False
+            length = self.judge.replay_length(chain, self._open_length(chain))
+            if any(len(self.judge.view(group, partition).firsts) < length for group in self.groups):
+                return False
+        return True
+
+    def _is_only_eligible(self, member: MemberId) -> bool:
+        """Whether nobody else may serve some segment: only the certified end of its run helps."""
+        return any(
+            segment.eligible == (member,) and segment.state is not SegmentState.LOST
+            for partition in self.partitions
+            for segment in self._chain(partition).segments
+        )
 
     # ---- lost disks ---------------------------------------------------------------------------------
 
@@ -190,6 +292,54 @@ class World:
                 return False  # also of an empty one somebody must know that it is over
         return True
 
+    def is_calm(self) -> bool:
+        """Whether all brokers run, reach each other and the coordinator, and have their disks: one fault at a time."""
+        if self.coordinator.is_down or any(self.coordinator.isolated.values()):
+            return False
+        if self.schedule.now_us < self._calm_from_us:
+            return False
+        processes = [broker.process for broker in self.brokers.values()]
+        for broker, process in zip(self.brokers.values(), processes, strict=True):
+            if process is None or process.frozen or not process.is_serving:
+                return False
+            if RunId(broker.member, broker.run) in self.judge.certified_falsely:
+                return False
+        return all(broker.given_up is None for broker in self.brokers.values())
+
+    def disturbed(self) -> None:
+        """Something happened that takes a while to be over; see `is_calm`."""
+        self._calm_from_us = self.schedule.now_us + self.linked_us
+
+    def others_dismiss(self, run: RunId) -> bool:
+        """Whether all other brokers have read the certificate of a run."""
+        return run in self.judge.certified_falsely
+
+    def tell_false_certificates(self) -> None:
+        """Whoever has not read one of them does now."""
+        for run in list(self.judge.certified_falsely):
+            for broker in list(self.brokers.values()):
+                if broker.process is not None:
+                    broker.process.deliver(CertificateSeen(run))
+
+    def run_over(self, process: Any) -> None:
+        """A process ended itself: it is started again, on another disk if its own was given up."""
+        broker = process.broker
+        self.schedule.tell("FAULT", f"{process.name} ends itself")
+        self.judge.seen_states.add("ended itself")
+        self.network.process_ended(process, silent=False)
+        process.end()
+        broker.disk.crash(self.schedule.rng.randint(0, broker.disk.pending_count))
+        broker.ended_badly(machine=False)
+        self.clients.process_ended(process, silent=False)
+        if broker.given_up is not None:
+            self.replace_disk(broker)
+        self.schedule.after(self.schedule.rng.randint(1_000, self.options.restart_us_max), self._start_again, broker)
+
+    def _start_again(self, broker: Any) -> None:
+        self.disturbed()
+        if broker.process is None:
+            broker.start(self)
+
     def _is_gone(self, member: MemberId) -> bool:
         return self.brokers[member.broker].member != member
 
@@ -214,7 +364,7 @@ class World:
         """The slot gets an empty disk: another member, which has to be admitted."""
         self._lost_disks += 1
         self.past_runs.extend(RunId(broker.member, run) for run in range(1, broker.run + 1))
-        self.judge.graveyard.append((broker.member, broker.disk.durable.twin()))
+        self.judge.graveyard.append((broker.member, broker.real_disk.durable.twin()))
         broker.another_disk(self._incarnation())
         self.schedule.tell("FAULT", f"{broker.name} has lost its disk and is {broker.member} now")
         for other in self.brokers.values():
@@ -271,6 +421,7 @@ class World:
         for broker in self._first_brokers():
             broker.start(self)
         self._create()
+        self._grow_old()
         self._start_clients()
         self.coordinator.is_faulty = True
         injector = self.injector_kind(self, self._left_out)
@@ -280,9 +431,10 @@ class World:
         until = self.schedule.now_us + self.options.fault_span_us
         self._run_until(until)
         injector.heal()
+        self._go_on_without(injector)
         if self._lost_disks and self.options.disk_loss_max == 1:
             self.control()
-        bound_us = self.options.drain_us + BATCH_US_MAX * sum(producer.unsettled_count for producer in self.producers)
+        bound_us = self.options.drain_us + self.backlog_us()
         until_us = self.schedule.now_us + bound_us
         while not self._is_drained():
             if self.schedule.now_us > until_us:
@@ -290,6 +442,10 @@ class World:
             self._run_until(self.schedule.now_us + CHECK_US)
         for partition in self.partitions:
             self.judge.final(self._chain(partition), self._open_length(self._chain(partition)), self.groups)
+
+    def backlog_us(self) -> int:
+        """What the batches that are not settled may take, when there is no fault any more."""
+        return BATCH_US_MAX * sum(producer.unsettled_count for producer in self.producers)
 
     def _first_brokers(self) -> list[Broker]:
         """Who is there from the beginning."""
@@ -314,6 +470,52 @@ class World:
             if self.schedule.now_us > CREATE_US_MAX:
                 raise Violation("I13", "the partitions were never created")
 
+    def _grow_old(self) -> None:
+        """While no broker runs, the chains get a long past: empty segments, on one group after the other.
+
+        The last one is open under an attempt that an earlier run prepared, so the members fence it and move on.
+        """
+        if not self.options.old_segments or not isinstance(self.coordinator, SimCoordinator):
+            return
+        for broker in self.brokers.values():
+            process = broker.process
+            assert process is not None
+            self.network.process_ended(process, silent=False)
+            process.end()
+            broker.disk.crash(broker.disk.pending_count)
+        for partition in self.partitions:
+            self._give_past(partition)
+        for broker in self.brokers.values():
+            for run in range(1, broker.run + 1):
+                self.coordinator.records.write_certificate(RunId(broker.member, run))
+            broker.start(self)
+
+    def _give_past(self, partition: PartitionId) -> None:
+        chain, revision = self.coordinator.records.chain(partition)
+        assert chain is not None
+        groups = sorted({broker.group for broker in self.brokers.values()})
+        for number in range(self.options.old_segments):
+            group = groups[number % len(groups)]
+            members = tuple(broker.member for broker in self.brokers.values() if broker.group == group)
+            turned = (*members[number % len(members) :], *members[: number % len(members)])
+            opening = Opening(self.schedule.rng.randbytes(16), group, turned, 1, incomplete_table=False)
+            old = chain.open_segment
+            self.judge.sealed[partition, old.no] = (0, 0)
+            chain = seal_and_open(chain, Seal(0, 0, old.server, old.members, None, ()), opening, WALL_MS_START)
+        assert self.coordinator.records.write_chain(chain, revision, None) is not None
+        for segment in chain.segments[-3:]:  # their tables may be asked for, those of all others are forgotten
+            prepared = Preparation(
+                segment.no, segment.attempt, segment.members, chain.flush, incomplete_table=False, table=NO_TABLE,
+                tail=None, run=1,
+            )  # fmt: skip
+            for member in segment.members:
+                disk = self.brokers[member.broker].disk
+                disk.sync(disk.submit([PutPreparation(partition, prepared)]))
+        self.judge.history[partition].append(chain)
+        for group in ("early", "late"):
+            first = chain.open_segment.no - self.schedule.rng.randint(0, 5)
+            self.coordinator.records.write_cursor(partition, group, CursorRecord(first, 1, 0, chain.topic), 0)
+
     def _start_clients(self) -> None:
         config = producing.ProducerConfig(
             window_batches_max=self.options.window_batches,
@@ -326,10 +528,11 @@ class World:
             for number in range(self.options.producer_count):
                 producer = SimProducer(self.clients, partition, f"p{partition}.{number}", config)
                 self.producers.append(producer)
-                producer.start()
+                producer.start(self.options.producers_start_us)
         self.groups = ["early", "late"] if self.options.late_group else ["early"]
         for group in self.groups:
             delay = 0 if group == "early" else self.schedule.rng.randint(0, self.options.fault_span_us * 2)
+            delay += self.options.readers_after_us
             for number in range(2 if group == "early" else 1):
                 self.schedule.after(delay, self._add_consumer, group, number)
 
@@ -376,8 +579,7 @@ class World:
 
     def _chain(self, partition: PartitionId) -> Chain:
         chain: Chain | None = self.coordinator.records.chain(partition)[0]
-        assert chain is not None
-        return chain
+        return chain if chain is not None else self.judge.history[partition][-1]  # back empty, and not rebuilt yet
 
     def _open_length(self, chain: Chain) -> int:
         segment = chain.open_segment
@@ -389,7 +591,7 @@ class World:
         return min(tails, default=0)
 
     def _is_drained(self) -> bool:
-        if not all(producer.is_done for producer in self.producers):
+        if not all(producer.is_done for producer in self.producers) or self.waits_for_rebuild:
             return False
         for partition in self.partitions:
             chain = self._chain(partition)

@@ -12,6 +12,7 @@
  *
  *     write_ms     delay of each write and pwrite (also the vectored forms)
  *     sync_ms      delay of each fsync, fdatasync and sync_file_range
+ *                  (a delay under way ends, within SLICE_MS, when a newer setting is shorter: so a disk can hang)
  *     fail_sync    1: fsync and fdatasync fail with EIO
  *     fail_write   1: write and pwrite fail with EIO
  *     full         1: write and pwrite fail with ENOSPC
@@ -23,6 +24,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,6 +33,8 @@
 #include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
+
+#define SLICE_MS 50
 
 struct disk {
     long write_ms, sync_ms, fail_sync, fail_write, full;
@@ -108,13 +112,27 @@ static void sleep_ms(long ms)
         ;
 }
 
+/* Waits in slices, so that a disk that hangs goes on when the settings say so. */
+static void delay(size_t field)
+{
+    for (long done = 0;;) {
+        struct disk disk = settings();
+        long left = *(long *)((char *)&disk + field) - done;
+        if (left <= 0)
+            return;
+        long slice = left < SLICE_MS ? left : SLICE_MS;
+        sleep_ms(slice);
+        done += slice;
+    }
+}
+
 /* Delays; returns the errno of the fault to be made, or 0. */
 static int before_write(int fd)
 {
     int saved = errno, fault = 0;
     if (is_ours(fd)) {
+        delay(offsetof(struct disk, write_ms));
         struct disk disk = settings();
-        sleep_ms(disk.write_ms);
         fault = disk.fail_write ? EIO : disk.full ? ENOSPC : 0;
     }
     errno = fault ? fault : saved;
@@ -125,8 +143,8 @@ static int before_sync(int fd)
 {
     int saved = errno, fault = 0;
     if (is_ours(fd)) {
+        delay(offsetof(struct disk, sync_ms));
         struct disk disk = settings();
-        sleep_ms(disk.sync_ms);
         fault = disk.fail_sync ? EIO : 0;
     }
     errno = fault ? fault : saved;

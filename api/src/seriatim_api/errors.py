@@ -7,18 +7,22 @@ here.
     SeriatimError
     ├── RequestError            the peer's mistake: not retriable, nothing stored
     │   ├── BadRequestError 100, UnsupportedVersionError 101, IllegalNameError 102
-    │   ├── MessageTooLargeError 110, BatchMismatchError 111, ChecksumMismatchError 112
+    │   ├── MessageTooLargeError 110, BatchMismatchError 111, ChecksumMismatchError 112, IllegalMessageError 113
     │   └── UnknownTopicError 120, TopicExistsError 121, PartitionOutOfRangeError 122, UnknownGroupError 123, …
     ├── ProducerError           the producer's standing with a partition
     │   └── ProducerFencedError 200, SequenceGapError 201, SequenceTooOldError 202, RunRefusedError 203, …
+    ├── ClientFailureError 206  a bug inside the client: the producer or the consumer has ended
     ├── RoutingError            ask somewhere else: retriable
     │   └── NotServingError 300, SegmentMovedError 301, SegmentTruncatedError 302, OutcomeUnknownError 303, …
     ├── CapacityError           come back later: retriable
     │   └── OverloadedError 400, DiskFullError 401, TooManyStreamsError 402
     ├── ConsumerError           the consumer's standing with its group
-    │   └── StaleTokenError 500, NotActiveError 501, StaleGroupEpochError 502, OrderViolationError 503
+    │   └── StaleTokenError 500, NotActiveError 501, StaleGroupEpochError 502, OrderViolationError 503,
+    │       PositionUnknownError 504
     ├── UnavailableError        600 a peer or the coordinator did not answer in time: retriable
     │   └── CoordinatorUnavailableError 601, DeadlineExceededError 602, TlsHandshakeError 603
+    ├── CoordinatorRefusedError 604  (a PreconditionError) the coordinator answers, and does not take writes
+    ├── CoordinatorBehindError 605   (a PreconditionError) the coordinator has lost what was decided
     ├── CompactedError 610, LeaseNotFoundError 611   what was asked of the coordinator is gone for good
     └── StorageError            the disk: the process does not go on
         └── ForeignDiskError 700, NewerFormatError 701, OldDiskError 702, WipedDiskError 703, CorruptionError 704, …
@@ -100,6 +104,15 @@ class ChecksumMismatchError(RequestError):
     grpc_status = "DATA_LOSS"
 
 
+class IllegalMessageError(RequestError, TypeError, ValueError):
+    """A part of a message has a type or a value that a message cannot hold; the client took nothing.
+
+    It is a `TypeError` and a `ValueError` too, which earlier versions raised in its place.
+    """
+
+    number = 113
+
+
 class UnknownTopicError(RequestError):
     """No topic of that name (or no partition of that id)."""
 
@@ -149,6 +162,28 @@ class PreconditionError(RequestError):
     grpc_status = "FAILED_PRECONDITION"
 
 
+class CoordinatorRefusedError(PreconditionError):
+    """The coordinator answers reads and refuses to write: it has no space left, or this broker has no right to write.
+
+    Messages are safe, and open segments go on accepting. No switch, crossing or administration ends before the
+    coordinator takes writes again. It is not known whether this write was carried out: etcd gives the same answer to
+    the write that fills its quota, and keeps that write.
+    """
+
+    number = 604
+    outcome_known = False
+
+
+class CoordinatorBehindError(PreconditionError):
+    """The coordinator has lost decisions that a broker knows of: it was restored from an older copy, or emptied.
+
+    Acknowledged messages are on the brokers' disks. Brokers that notice accept no messages and open no segments.
+    Remedy: change nothing else, and run `seriatim coordinator-rebuild`.
+    """
+
+    number = 605
+
+
 class StaleOperatorError(RequestError):
     """A newer operator is in charge; the older one changes nothing any more, and should end."""
 
@@ -186,6 +221,26 @@ class RunRefusedError(ProducerError):
 
     number = 203
     retriable = True
+
+
+class TooManyProducersError(ProducerError):
+    """The partition remembers its maximum of producers, and all sent within the last hour: a new one must wait."""
+
+    number = 205
+    retriable = True
+    grpc_status = "RESOURCE_EXHAUSTED"
+
+
+class ClientFailureError(SeriatimError):
+    """The client's own code failed, which is a bug: this producer or consumer has ended. Make a new one.
+
+    All messages that the producer had taken and that were not settled are settled as unknown. A consumer acknowledges
+    nothing more; what it did not acknowledge comes again.
+    """
+
+    number = 206
+    grpc_status = "INTERNAL"
+    outcome_known = False
 
 
 class RoutingError(SeriatimError):
@@ -282,6 +337,13 @@ class OrderViolationError(ConsumerError):
     grpc_status = "DATA_LOSS"
 
 
+class PositionUnknownError(ConsumerError):
+    """No broker knows the group's position at this moment. Nothing is lost: ask again."""
+
+    number = 504
+    retriable = True
+
+
 class UnavailableError(SeriatimError):
     """Somebody did not answer in time; for a write the outcome is not known."""
 
@@ -367,6 +429,31 @@ class LostDiskError(StorageError):
     """The disk was declared lost: what stood on it alone is a gap now, and it must not come back."""
 
     number = 705
+
+
+class RunOverError(StorageError):
+    """This run must end, because a death certificate names it, or its data directory is gone or was replaced.
+
+    The process ends with exit status 77 and hands nothing over, because what it acknowledged is on other members too.
+    """
+
+    number = 706
+
+
+class DirectoryInUseError(StorageError):
+    """Another process runs, or starts, with this data directory or a copy of it. That one goes on unchanged.
+
+    End one of the two. A copy of a directory must never be started beside the original.
+    """
+
+    number = 708
+
+
+class RunAliveError(RequestError):
+    """A death certificate was requested for a run that still answers. Nothing was written. End the process first."""
+
+    number = 707
+    grpc_status = "FAILED_PRECONDITION"
 
 
 class CorruptionError(StorageError):

@@ -61,6 +61,39 @@ def coordinator(
     run_coordinator(data, listen, log_level, TlsFiles(tls_ca, tls_cert, tls_key) if tls_ca is not None else None)
 
 
+@click.command("coordinator-rebuild")
+@click.option("--cluster", required=True, help="Name of the cluster.")
+@click.option("--coordinator", required=True, help="host:port[,host:port...] of the coordinator that lost decisions.")
+@click.option("--brokers", required=True, help="name=host:port[,...]: all brokers that run. Each is asked.")
+@click.option("--tls-ca", type=_FILE, help="The CA of brokers and coordinator (PEM).")
+@click.option("--tls-cert", type=_FILE, help="The certificate that is shown to them (PEM).")
+@click.option("--tls-key", type=_FILE, help="Its private key (PEM).")
+@click.option("--yes", is_flag=True, help="Write. Default: only say what would be written.")
+def coordinator_rebuild(
+    cluster: str,
+    coordinator: str,
+    brokers: str,
+    tls_ca: Path | None,
+    tls_cert: Path | None,
+    tls_key: Path | None,
+    yes: bool,
+) -> None:
+    """Write what a restored or emptied coordinator has lost, from what the brokers know.
+
+    Exits with 0 if nothing is left to do, with 1 if something is left, with 2 if it could not be done.
+    """
+    if len({file is None for file in (tls_cert, tls_key, tls_ca)}) > 1:
+        raise click.UsageError("--tls-cert, --tls-key and --tls-ca come together")
+    pairs = [pair.partition("=") for pair in brokers.split(",")]
+    if not all(name and address for name, _, address in pairs):
+        raise click.UsageError("--brokers takes name=host:port[,name=host:port...]")
+    prepare_process()
+    from .rebuild_command import run
+
+    tls = (tls_ca, tls_cert, tls_key) if tls_ca and tls_cert and tls_key else None
+    raise SystemExit(run(cluster, coordinator, {name: address for name, _, address in pairs}, tls, yes))
+
+
 @click.command()
 @click.option("--data", type=click.Path(path_type=Path, file_okay=False), required=True, help="Data directory.")
 @click.option("--listen", default="127.0.0.1:7400", show_default=True, help="host:port; the two above as well.")

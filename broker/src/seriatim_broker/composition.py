@@ -6,14 +6,14 @@ import asyncio
 import os
 import secrets
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from random import SystemRandom
 
 import grpc
 import structlog
-from seriatim_api.errors import PreconditionError, SeriatimError
-from seriatim_api.ids import MemberId, PartitionId
+from seriatim_api.errors import PreconditionError, RunOverError, SeriatimError
+from seriatim_api.ids import MemberId, PartitionId, RunId
 from seriatim_api.tls import TlsSource
 from seriatim_api.v1 import broker_pb2_grpc, operations_pb2_grpc
 
@@ -23,13 +23,15 @@ from .adapters.passport import DataDirectory, KnownMember, boot_id, judge, open_
 from .adapters.rocks.settings import RocksSettings
 from .adapters.rocks.storage import RocksStorage
 from .adapters.system_clock import SystemClock
+from .core import behind
 from .core.broker import BrokerCore
 from .core.effects import Note
 from .core.events import PlanSwitch
 from .health import AdminPort
-from .interfaces.link import PeerIdentity
+from .interfaces.link import PeerIdentity, PeerRefusedError, PeerSilentError
 from .interfaces.storage import Storage
 from .metrics import BrokerCollector, Counters, Exposition
+from .rpc import known
 from .rpc.admin import AdminServicer
 from .rpc.balancing import BalancingServicer, measure_traffic
 from .rpc.consuming import ConsumingServicer
@@ -55,6 +57,15 @@ from .tls import admin_context, open_source, server_credentials
 EXIT_STATUS_CRASHED = 70
 """A step of the core failed: EX_SOFTWARE of sysexits.h."""
 
+EXIT_STATUS_RUN_OVER = 77
+"""The run is certified to be over, or its data directory is gone (`RunOverError`): EX_NOPERM of sysexits.h."""
+
+DIRECTORY_CHECK_S = 1.0
+"""Between two looks whether the data directory is still there, and still the one that was opened."""
+
+RUNNING_DEADLINE_S = 1.0
+"""How long a start asks whether the last run of its disk still answers. A machine that is gone costs it."""
+
 LAG_PERIOD_S = 0.05
 """How often the loop's lag is measured; one timer for the process."""
 
@@ -70,9 +81,11 @@ _log = structlog.get_logger(__name__)
 
 
 def end_process(error: BaseException) -> None:
-    """What a failed step leads to: the process ends at once, and whoever is left takes over."""
+    """What a failed step, or a run that is over, leads to: the process ends at once, and other members take over."""
+    if isinstance(error, RunOverError):
+        sys.stderr.write(f"seriatim: {error}\n")
     sys.stderr.flush()
-    os._exit(EXIT_STATUS_CRASHED)
+    os._exit(EXIT_STATUS_RUN_OVER if isinstance(error, RunOverError) else EXIT_STATUS_CRASHED)
 
 
 @dataclass(slots=True)
@@ -199,7 +212,13 @@ class Broker:
         self._is_joining = True
         try:
             self.identity = await join(
-                self._coordinator, self._keys, place, self._open_disk, boot_id(), deadline_s=settings.join_deadline_s
+                self._coordinator,
+                self._keys,
+                place,
+                self._open_disk,
+                boot_id(),
+                deadline_s=settings.join_deadline_s,
+                is_running=self._is_running,
             )
         except TimeoutError as exc:
             addresses = ", ".join(settings.coordinator)
@@ -216,6 +235,16 @@ class Broker:
         self._is_serving = True
         _log.info("serving", broker=settings.broker, listen=settings.listen, advertise=settings.client_address)
 
+    async def _is_running(self, cluster_id: str, address: str, run: RunId) -> bool:
+        """Whether a process at that address says that it is that run."""
+        identity = PeerIdentity(cluster_id, run.member, run.run)
+        try:
+            connection = await GrpcDialer(identity, self._transport).dial(address, RUNNING_DEADLINE_S)
+        except (PeerRefusedError, PeerSilentError):
+            return False
+        await connection.abandon("it was only asked who it is")
+        return (connection.peer.member, connection.peer.run) == (run.member, run.run)
+
     def _open_disk(self, cluster_id: str, known: KnownDisk | None, may_replace: bool) -> _Disk:
         directory = open_directory(self.settings.data, self.settings.broker, cluster_id, crc32c)
         self._directory = directory
@@ -228,8 +257,18 @@ class Broker:
 
     def _open_storage(self) -> None:
         assert self._directory is not None
-        rocks = RocksSettings(head_cache_size_bytes_max=self.settings.head_cache_size_bytes_max)
-        self._storage = RocksStorage.open(self._directory.path, rocks, crc32c, on_closed=self._directory.mark_clean)
+        rocks = RocksSettings(
+            head_cache_size_bytes_max=self.settings.head_cache_size_bytes_max,
+            reserve_percent=self.settings.disk_reserve_percent,
+            reserve_bytes_min=self.settings.disk_reserve_size_bytes_min,
+        )
+        directory = self._directory
+        storage = RocksStorage.open(
+            directory.path, rocks, crc32c, is_expected=directory.has_storage, on_closed=directory.mark_clean
+        )
+        assert storage.room is not None
+        self._storage, self._room = storage, storage.room
+        directory.note_storage()
 
     def _assemble(self) -> None:
         """The parts, each with the ones that it needs."""
@@ -277,6 +316,9 @@ class Broker:
             checksum=crc32c,
             batch_bytes_max=settings.batch_size_bytes_max,
             in_flight_bytes_max=settings.in_flight_size_bytes_max,
+            disk_state=self._core.disk_state,
+            quarantined_logs=self._core.quarantined_logs,
+            is_alive=self._links.is_alive,
         )
         self._driver.on_note(self._count_switch)
         self._is_assembled = True
@@ -309,7 +351,14 @@ class Broker:
         )
         routing = RoutingServicer(self._services)
         admin = AdminServicer(self._services, self._controller, self._calls)
-        operations = OperationsServicer(self._services, self._runtime.groups, self._runtime.gate)
+        operations = OperationsServicer(
+            self._services,
+            self._runtime.groups,
+            self._runtime.gate,
+            lambda after: known.tell(
+                self._core, self.identity, self.settings.cluster, self.settings.client_address, after
+            ),
+        )
         broker_pb2_grpc.add_RoutingServicer_to_server(routing, server)  # type: ignore[no-untyped-call]
         broker_pb2_grpc.add_AdminServicer_to_server(admin, server)  # type: ignore[no-untyped-call]
         operations_pb2_grpc.add_OperationsServicer_to_server(operations, server)  # type: ignore[no-untyped-call]
@@ -337,6 +386,9 @@ class Broker:
         try:
             await asyncio.shield(self._duties)
         except Exception as exc:
+            problem = self._directory.problem(self.identity.run) if self._directory is not None else ""
+            if problem:
+                self._end_without_directory(problem)  # another duty met it first
             self._status.failed(exc)
             raise
 
@@ -351,17 +403,101 @@ class Broker:
             return f"{self.settings.broker} waits for the coordinator at {', '.join(self.settings.coordinator)}"
         if not self._is_serving:
             return f"{self.settings.broker} is not serving"
+        why = behind.reason(self._core.outbox)
+        if why:
+            return f"{self.settings.broker}: {why}"
         if not self._core.ready:
             return f"{self.settings.broker} is still fencing what earlier runs left open"
         if not self._directory_of_members.is_admitted(self.identity.member):
             return f"{self.settings.broker} is not admitted yet"
+        if missing := self._runtime.missing_link():
+            return f"{self.settings.broker} has no link yet to {missing} of its group, which is live"
+        stall_s = self._disk_stall_s()
+        if stall_s * 1000 > self.settings.disk_hang_ms:
+            return (
+                f"the disk of {self.settings.broker} has completed no write for {stall_s:.1f} s: it hangs. The other "
+                "members go on without this broker; look at the disk"
+            )
         return ""
 
+    def warnings(self) -> str:
+        """What is wrong though this broker is ready; empty if nothing is."""
+        if not self._is_serving:
+            return ""
+        return "; ".join(
+            filter(None, (self._runtime.refusals.warning, self._disk_warning(), self._quarantine_warning()))
+        )
+
+    def _quarantine_warning(self) -> str:
+        """What to say of segments that the chain contradicts; empty if there are none."""
+        kept = self._core.quarantined
+        if not kept:
+            return ""
+        (partition, segment), count = next(iter(kept.items()))
+        return (
+            f"{len(kept)} segments on {self.settings.broker} end elsewhere than the cluster decided, because an older "
+            f"copy of another disk decided it; the first is segment {segment} of partition {partition}, of which "
+            f"{count} messages are kept here. They are served to nobody. Keep this disk, and see the runbook "
+            "disk-contradicts"
+        )
+
+    def _disk_warning(self) -> str:
+        """What to say of a disk that is full; empty while there is room."""
+        if not self._core.is_disk_full:
+            return ""
+        return (
+            f"the disk of {self.settings.broker} has reached its reserve ({self._room.free_bytes >> 20} MiB of "
+            f"{self._room.reserve_bytes >> 20} MiB are free): it takes no new messages, and heads move to groups with "
+            "room. Add disks or broker groups, or delete topics that are not needed"
+        )
+
+    def not_alive(self) -> str:
+        """Why a supervisor should end this process; empty if it should go on."""
+        stall_s = self._disk_stall_s()
+        if not 0 < self.settings.disk_hang_dead_s < stall_s:
+            return ""
+        return f"the disk of {self.settings.broker} has completed no write for {stall_s:.0f} s"
+
+    def _disk_stall_s(self) -> float:
+        """For how long the disk has completed nothing although a write waits."""
+        return self._core.disk_stall_us(self._clock.monotonic_us()) / 1e6 if self._is_assembled else 0.0
+
     async def _do_duties(self) -> None:
-        duties = [*self._runtime.duties(), ("loop lag", self._measure_lag())]
+        duties = [
+            *self._runtime.duties(),
+            ("loop lag", self._measure_lag()),
+            ("watch over the data directory", self._watch_directory()),
+        ]
         async with asyncio.TaskGroup() as group:
             for name, duty in duties:
                 group.create_task(duty, name=f"{name} of {self.settings.broker}")
+
+    async def _watch_directory(self) -> None:
+        """End this run if its data directory is gone, or is another one by now (rule `directory-gone`, I12).
+
+        Deleted files can be written as long as they are open. Each flush succeeds, and nothing of it can be read again
+        once the process ends: a message would be acknowledged with one copy. A disk that hangs only delays the look.
+        """
+        directory = self._directory
+        assert directory is not None
+        while True:
+            await asyncio.sleep(DIRECTORY_CHECK_S)
+            problem = await asyncio.to_thread(directory.problem, self.identity.run)
+            if problem:
+                self._end_without_directory(problem)
+                return
+
+    def _end_without_directory(self, problem: str) -> None:
+        """End this run at once: a stop in order would write to a directory that is gone."""
+        error = RunOverError(
+            f"{problem}. What was acknowledged as replicated is on other members too; what this run would "
+            "write from now on could not be read again. Remedy: if the disk can be brought back, start the "
+            "broker with it; if not, start once with an empty directory and --replace-disk",
+            member=str(self.identity.member),
+            run=self.identity.run,
+        )
+        _log.critical("run_over", error=str(error))
+        self._die(error)
 
     async def _measure_lag(self) -> None:
         loop = asyncio.get_running_loop()
@@ -383,12 +519,36 @@ class Broker:
         storage = self._storage
         return {
             "partitions": ("Partitions that this broker keeps in memory", lambda: len(self._core.partitions)),
+            "producers": ("Producers that its open segments remember", lambda: sum(self._producer_counts())),
+            "producers_max": (
+                "The same of the partition that remembers most",
+                lambda: max(self._producer_counts(), default=0),
+            ),
             "streams": ("Append and consume streams", lambda: self._services.stream_count),
             "in_flight_bytes": ("Batches taken and not answered", lambda: self._services.in_flight_bytes),
             "links_up": ("Links to other brokers that stand", lambda: self._links.up_count),
             "storage_queue": ("Writes handed to the storage and not durable", lambda: self._driver.unflushed_count),
             "storage_saturated": ("Whether appends are refused for the disk", lambda: float(storage.is_saturated)),
+            "disk_full": ("Whether the disk has reached its reserve", lambda: float(self._core.is_disk_full)),
+            "disk_free_bytes": ("Free on the disk", lambda: self._room.free_bytes),
+            "disk_reserve_bytes": ("Kept free of new messages on the disk", lambda: self._room.reserve_bytes),
+            "quarantined_segments": (
+                "Segments that are kept and not served, because the chain contradicts this disk",
+                lambda: len(self._core.quarantined),
+            ),
+            "disk_stall_seconds": (
+                "For how long the disk has completed nothing although a write waits",
+                self._disk_stall_s,
+            ),
             "posted_events": ("Events that wait for their slice of the loop", lambda: self._driver.posted_count),
+            "coordinator_behind": (
+                "Whether the coordinator has lost decisions that this broker knows of",
+                lambda: float(bool(self._core.outbox.behind)),
+            ),
+            "coordinator_refuses": (
+                "Whether the coordinator answers and refuses to write",
+                lambda: float(self._runtime.refusals.is_refusing),
+            ),
             "coordinator_transactions": ("Transactions under way", lambda: self._runtime.work.pending_count),
             "balance_excess": (
                 "How much the busiest group is above the mean, as a ratio, at the last look of this controller",
@@ -397,6 +557,13 @@ class Broker:
             "controller": ("Whether this broker is the controller", lambda: float(self._controller.election.is_leader)),
             "ready": ("Whether this broker is admitted and serving", lambda: float(not self.not_ready())),
         }
+
+    def _producer_counts(self) -> Iterator[int]:
+        """How many producers each open segment here remembers."""
+        for partition in self._core.partitions.values():
+            log = partition.open_log()
+            if log is not None and log.table is not None:
+                yield log.table.producer_count
 
     # ---- stop -------------------------------------------------------------------------------------------
 
@@ -501,6 +668,13 @@ async def serve_admin(address: str, exposition: Exposition, brokers: list[Broker
     def not_ready() -> str:
         return "; ".join(filter(None, (broker.not_ready() for broker in brokers)))
 
-    port = AdminPort(exposition.page, not_ready, admin_context(tls) if tls is not None else None)
+    def warnings() -> str:
+        return "; ".join(filter(None, (broker.warnings() for broker in brokers)))
+
+    def not_alive() -> str:
+        return "; ".join(filter(None, (broker.not_alive() for broker in brokers)))
+
+    context = admin_context(tls) if tls is not None else None
+    port = AdminPort(exposition.page, not_ready, not_alive, context, warnings)
     await port.start(address)
     return port

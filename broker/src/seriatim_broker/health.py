@@ -3,8 +3,8 @@
 It is enough for Prometheus, a kubelet and curl, and asks nobody for a certificate: a kubelet shows none.
 
 /metrics   the counters, in Prometheus' text format
-/healthz   200 while the event loop turns
-/readyz    200 when admitted and serving, else 503 with the reason
+/healthz   200 while the event loop turns; 503 once the disk has hung for `disk_hang_dead_s`
+/readyz    200 when admitted and serving, with a second line if something needs a person; else 503 with the reason
 """
 
 from __future__ import annotations
@@ -31,14 +31,23 @@ class AdminPort:
     Args:
         metrics: Makes the metrics page.
         not_ready: Why the broker is not ready; empty if it is.
+        not_alive: Why the process should be ended; empty if it should go on.
         tls: For HTTPS; None serves plain HTTP.
+        warnings: What a person should look at though the broker is ready; empty if there is nothing.
     """
 
     def __init__(
-        self, metrics: Callable[[], bytes], not_ready: Callable[[], str], tls: ssl.SSLContext | None = None
+        self,
+        metrics: Callable[[], bytes],
+        not_ready: Callable[[], str],
+        not_alive: Callable[[], str],
+        tls: ssl.SSLContext | None = None,
+        warnings: Callable[[], str] = lambda: "",
     ) -> None:
+        self._warnings = warnings
         self._metrics = metrics
         self._not_ready = not_ready
+        self._not_alive = not_alive
         self._tls = tls
         self._server: asyncio.Server | None = None
         self._connections = 0
@@ -90,10 +99,14 @@ class AdminPort:
         if path == b"/metrics":
             return _response(200, self._metrics(), "text/plain; version=0.0.4; charset=utf-8")
         if path == b"/healthz":
-            return _response(200, b"live\n")
+            reason = self._not_alive()
+            return _response(503, f"{reason}\n".encode()) if reason else _response(200, b"live\n")
         if path == b"/readyz":
             reason = self._not_ready()
-            return _response(503, f"{reason}\n".encode()) if reason else _response(200, b"ready\n")
+            if reason:
+                return _response(503, f"{reason}\n".encode())
+            warnings = self._warnings()
+            return _response(200, f"ready\nwarning: {warnings}\n".encode() if warnings else b"ready\n")
         return _response(404, b"/metrics, /healthz, /readyz\n")
 
 

@@ -52,6 +52,7 @@ class Counters:
         "appended_messages",
         "balance_moves",
         "committed_batches",
+        "coordinator_writes",
         "delivered_batches",
         "delivered_bytes",
         "events",
@@ -76,6 +77,7 @@ class Counters:
         self.notes: dict[str, int] = {}
         self.switches: dict[str, int] = {}
         self.balance_moves: dict[str, int] = {}
+        self.coordinator_writes: dict[str, int] = {}
         self.loop_lag_s = Histogram()
         self.step_s = Histogram()
         self.flush_s = Histogram()
@@ -99,6 +101,7 @@ _FAMILIES: Final = (
     ("refused", "number", "Batches refused, by error number"),
     ("notes", "name", "What the core found worth telling, by name"),
     ("switches", "reason", "Switches that this broker ran, by reason"),
+    ("coordinator_writes", "outcome", "Transactions of the core at the coordinator, by outcome"),
     ("balance_moves", "result", "Heads that this broker, as the controller, moved for balance, by result"),
 )
 _HISTOGRAMS: Final = (

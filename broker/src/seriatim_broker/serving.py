@@ -20,7 +20,7 @@ from seriatim_api.errors import BadRequestError, PreconditionError, SeriatimErro
 from seriatim_api.tls import TlsFiles, TlsSource
 
 from . import logs
-from .composition import Broker, serve_admin
+from .composition import Broker, end_process, serve_admin
 from .embedded import serve
 from .metrics import Exposition
 from .process_memory import keep_freed_memory, settle_objects
@@ -170,11 +170,25 @@ async def _stop_signal() -> None:
     await stop.wait()
 
 
+async def _ending_at_bugs(work: Coroutine[Any, Any, None]) -> None:
+    """Let a broken assertion end the process, wherever the event loop would log it and go on."""
+    asyncio.get_running_loop().set_exception_handler(_end_at_bug)
+    await work
+
+
+def _end_at_bug(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    error = context.get("exception")
+    if isinstance(error, AssertionError):
+        _log.critical("assertion_broken", where=context.get("message"), error=repr(error), exc_info=error)
+        end_process(error)
+    loop.default_exception_handler(context)
+
+
 def _run(work: Coroutine[Any, Any, None]) -> None:
     assert sys.flags.optimize == 0, "assertions are part of the design: run without -O"
     keep_freed_memory()
     try:
-        asyncio.run(work)
+        asyncio.run(_ending_at_bugs(work))
     except SeriatimError as exc:
         _refuse(exc)
     except Exception as exc:

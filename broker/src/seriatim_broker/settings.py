@@ -68,6 +68,12 @@ class BrokerSettings(Struct, frozen=True, kw_only=True):
         balance_steady_s: A group in which anything changed is left alone for so long.
         balance_move_again_s: A head that was moved is left where it is for so long.
         log_level: The least severe level that is written.
+        disk_reserve_percent: Of the disk, kept free of new messages.
+        disk_reserve_size_bytes_min: At least so much is kept free, but at most a fifth of the disk.
+        disk_hang_ms: A disk that completed no write for so long, although one waits, hangs: the broker is not ready,
+            and the others go on without it. Above the longest pause of a disk that works.
+        disk_hang_dead_s: Once the disk hangs for so long, /healthz says 503, so that a supervisor ends the process;
+            0: never.
         heartbeat_ms, silence_ms, serve_lease_ms, planned_switch_ms: Times of the core; see `core.config`.
     """
 
@@ -103,6 +109,10 @@ class BrokerSettings(Struct, frozen=True, kw_only=True):
     balance_steady_s: _NotNegative = 30.0
     balance_move_again_s: _NotNegative = 300.0
     log_level: str = "info"
+    disk_reserve_percent: Annotated[int, Meta(ge=1, le=50)] = 5
+    disk_reserve_size_bytes_min: Annotated[int, Meta(ge=0)] = 2048 * _MIB
+    disk_hang_ms: Annotated[int, Meta(ge=100)] = 2000
+    disk_hang_dead_s: _NotNegative = 30.0
     heartbeat_ms: Annotated[int, Meta(ge=10)] = 100
     silence_ms: Annotated[int, Meta(ge=50)] = 500
     serve_lease_ms: Annotated[int, Meta(ge=50)] = 300
@@ -135,6 +145,7 @@ class BrokerSettings(Struct, frozen=True, kw_only=True):
         return BrokerConfig(
             heartbeat_us=self.heartbeat_ms * 1000,
             silence_us=self.silence_ms * 1000,
+            disk_hang_us=self.disk_hang_ms * 1000,
             serve_lease_us=self.serve_lease_ms * 1000,
             planned_switch_us=self.planned_switch_ms * 1000,
         )

@@ -190,8 +190,9 @@ def start_child(directory: Path, address: str) -> subprocess.Popen[bytes]:
 class EtcdProcess:
     """A real etcd of one member, shared by the tests of a session; each test keeps to a prefix of its own."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *more: str) -> None:
         self._directory = directory
+        self._more = more
         self.address = f"127.0.0.1:{free_port()}"
         self._peer = f"http://127.0.0.1:{free_port()}"
         self.process: subprocess.Popen[bytes] | None = None
@@ -210,6 +211,7 @@ class EtcdProcess:
                     f"--initial-advertise-peer-urls={self._peer}",
                     f"--initial-cluster=contract={self._peer}",
                     "--logger=zap",
+                    *self._more,
                 ],
                 stdout=log,
                 stderr=log,

@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rocksdict import Options, Rdict, WriteBatch
 from seriatim_api.errors import (
+    CoordinatorRefusedError,
     CorruptionError,
     ForeignDiskError,
     NewerFormatError,
@@ -281,7 +282,7 @@ async def test_full_store_refuses_puts_and_takes_deletions(tmp_path: Path, monke
     async with running(tmp_path / "c") as client:
         await client.txn((), [Put("a", b"x" * 1000)])
         monkeypatch.setattr(requests, "STORE_SIZE_BYTES_MAX", 2000)
-        with pytest.raises(PreconditionError, match="space exceeded"):
+        with pytest.raises(CoordinatorRefusedError, match="space exceeded"):
             await client.txn((), [Put("b", b"x" * 1000)])
         assert (await client.txn((), [Delete("a")])).responses[0].deleted_count == 1
 

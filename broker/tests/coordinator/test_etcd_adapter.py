@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import signal
 import socket
 import subprocess
 from collections import Counter
@@ -16,6 +17,7 @@ from aetcd.rpc import rpc_pb2_grpc
 from seriatim_api.errors import (
     BadRequestError,
     CompactedError,
+    CoordinatorRefusedError,
     LeaseNotFoundError,
     MessageTooLargeError,
     PreconditionError,
@@ -30,7 +32,7 @@ from seriatim_broker.embedded import serve, service, watch
 from seriatim_broker.interfaces.coordinator import CoordinatorUnavailableError, Get, GetPrefix, Put
 from structlog.testing import capture_logs
 
-from .harness import free_port, freeze, start_child, until
+from .harness import ETCD_BINARY, EtcdProcess, free_port, freeze, start_child, until
 
 # -- nobody there --------------------------------------------------------------------------------------------
 
@@ -293,21 +295,52 @@ async def test_old_version_is_warned_of_once(tmp_path: Path, monkeypatch: pytest
         ("DEADLINE_EXCEEDED", "", CoordinatorUnavailableError),
         ("UNKNOWN", "", CoordinatorUnavailableError),
         ("RESOURCE_EXHAUSTED", "etcdserver: too many requests", CoordinatorUnavailableError),
-        ("RESOURCE_EXHAUSTED", "etcdserver: mvcc: database space exceeded", PreconditionError),
+        ("RESOURCE_EXHAUSTED", "etcdserver: mvcc: database space exceeded", CoordinatorRefusedError),
         ("RESOURCE_EXHAUSTED", "grpc: received message larger than max (1 vs. 2)", MessageTooLargeError),
         ("INVALID_ARGUMENT", "etcdserver: request is too large", MessageTooLargeError),
         ("INVALID_ARGUMENT", "etcdserver: duplicate key given in txn request", BadRequestError),
         ("OUT_OF_RANGE", "etcdserver: mvcc: required revision has been compacted", CompactedError),
         ("OUT_OF_RANGE", "etcdserver: mvcc: required revision is a future revision", BadRequestError),
         ("NOT_FOUND", "etcdserver: requested lease not found", LeaseNotFoundError),
-        ("PERMISSION_DENIED", "etcdserver: permission denied", PreconditionError),
-        ("UNAUTHENTICATED", "etcdserver: invalid auth token", PreconditionError),
+        ("PERMISSION_DENIED", "etcdserver: permission denied", CoordinatorRefusedError),
+        ("UNAUTHENTICATED", "etcdserver: invalid auth token", CoordinatorRefusedError),
     ],
 )
 def test_meaning_of_failures(code: str, details: str, kind: type[SeriatimError]) -> None:
     metadata = grpc.aio.Metadata()
     error = grpc.aio.AioRpcError(grpc.StatusCode[code], metadata, metadata, details)
     assert type(make_error(error, "test")) is kind
+
+
+@pytest.mark.etcd
+async def test_etcd_over_its_quota_reads_and_refuses_and_keeps_the_write_that_fills_it(tmp_path: Path) -> None:
+    """The last point is why a refused write is not known to be lost: etcd applies it, and then says that it did not."""
+    if not ETCD_BINARY.exists():
+        pytest.skip("no .tools/bin/etcd: `make tools` builds it (needs Go)")
+    etcd = EtcdProcess(tmp_path, "--quota-backend-bytes=2097152")
+    etcd.start()
+    client = EtcdCoordinator(EtcdConfig((etcd.address,), deadline_s=20))
+    try:
+        refused: list[str] = []
+        for wave in range(100):
+            keys = [f"k{wave}-{number}" for number in range(16)]
+            puts = [client.txn((), [Put(key, b"x" * 60_000)]) for key in keys]
+            answers = await asyncio.gather(*puts, return_exceptions=True)
+            refused = [
+                key for key, answer in zip(keys, answers, strict=True) if isinstance(answer, CoordinatorRefusedError)
+            ]
+            if refused:
+                break
+        kept = [key for key in refused if await client.get(key) is not None]
+        assert kept, "of 16 writes at once those that were refused first are there"
+        with pytest.raises(CoordinatorRefusedError, match="space exceeded"):
+            await client.txn((), [Put("small", b"")])
+        with pytest.raises(CoordinatorRefusedError, match="space exceeded"):
+            await client.grant(5)
+        assert await client.get("small") is None
+    finally:
+        await client.close()
+        etcd.stop(signal.SIGKILL)
 
 
 def test_ranges_of_prefixes() -> None:

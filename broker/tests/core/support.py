@@ -30,7 +30,7 @@ from seriatim_broker.core.log import (
 )
 from seriatim_broker.core.outbox import Outbox
 from seriatim_broker.core.partition import Partition
-from seriatim_broker.core.producers import ProducerTable, Table
+from seriatim_broker.core.producers import NO_TABLE, ProducerTable, Table
 from seriatim_broker.core.replica import SegmentLog
 
 P = PartitionId(7)
@@ -84,8 +84,9 @@ def fence_answer(
     commit: int = 0,
     value: int = 0,
     tail: tuple[Batch, ...] = (),
-    table: Table = (),
+    table: Table = NO_TABLE,
     incomplete: bool = False,
+    last_append_ms: int = 0,
 ) -> msg.FenceAnswer:
     """What a fenced member answers."""
     return filled(
@@ -98,6 +99,7 @@ def fence_answer(
         checksum=value,
         unbroken=unbroken,
         commit=commit,
+        last_append_ms=last_append_ms,
         table=table,
         incomplete_table=incomplete,
         tail=tail,
@@ -175,7 +177,7 @@ def unsettled_chain(chain: Chain, members: tuple[MemberId, ...] = (M10, M11), ma
 
 
 def log_of(
-    no: int, counts: Iterable[int], *, table: Table = (), producer: bytes = PRODUCER, sequence: int = 0
+    no: int, counts: Iterable[int], *, table: Table = NO_TABLE, producer: bytes = PRODUCER, sequence: int = 0
 ) -> SegmentLog:
     """A log with these batches of one producer, made by the real code on a bench of its own."""
     log = SegmentLog(P, LocalSegment(no, attempt(no), (M00, M01), True, False), table)
@@ -189,7 +191,7 @@ def log_of(
 
 def batches_of(no: int, counts: Iterable[int], **options: Any) -> tuple[Batch, ...]:
     """Batches that stand in segment `no` one after another."""
-    return tuple(log_of(no, counts, **options).uncommitted)
+    return tuple(log_of(no, counts, **options).uncertain)
 
 
 def checksum_of(batches: tuple[Batch, ...]) -> int:
@@ -226,7 +228,9 @@ def recovered(
         checksum_of(batches) if sealed else None,
     )
     uncommitted = tuple(batch for batch in batches if batch.header.base_index >= commit)
-    return RecoveredSegment(record, tail, checksum_of(batches), commit, () if sealed else uncommitted, table.at_rest())
+    return RecoveredSegment(
+        record, tail, checksum_of(batches), commit, () if sealed else uncommitted, tuple(table.windows.items())
+    )
 
 
 def prepared(
@@ -234,7 +238,7 @@ def prepared(
     members: tuple[MemberId, ...],
     *,
     run: int = 1,
-    table: Table = (),
+    table: Table = NO_TABLE,
     tail: TailCopy | None = None,
     voided: bool = False,
     incomplete: bool = False,
@@ -291,8 +295,13 @@ class Bench:
         """The partition's state."""
         return self.core.partitions[P]
 
+    @property
+    def wall_ms(self) -> int:
+        """The broker's wall clock."""
+        return 1_700_000_000_000 + self.now_us // 1000
+
     def _moment(self) -> ev.Moment:
-        return ev.Moment(self.now_us, 1_700_000_000_000 + self.now_us // 1000)
+        return ev.Moment(self.now_us, self.wall_ms)
 
     def _note(self, effects: list[fx.Effect]) -> list[fx.Effect]:
         for effect in effects:
@@ -426,7 +435,7 @@ class Bench:
         name: bytes | None = None,
         flush: bool = True,
         incomplete: bool = False,
-        table: Table = (),
+        table: Table = NO_TABLE,
         tail: TailCopy | None = None,
     ) -> None:
         """A switcher asks this member to prepare a segment."""

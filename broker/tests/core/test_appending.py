@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from seriatim_api import errors
 from seriatim_api.ids import make_offset
+from seriatim_broker.core import effects as fx
 from seriatim_broker.core import messages as msg
+from seriatim_broker.core.config import BrokerConfig
 from seriatim_broker.core.events import AckLevel
 from seriatim_broker.core.log import Batch, PutBatch
 from seriatim_broker.core.producers import WINDOW_BATCHES
@@ -62,6 +66,26 @@ def test_a_topic_that_does_not_flush_still_flushes_for_a_reply_that_promises_it(
     assert flushed not in bench.accepted()
     bench.persist()
     assert flushed in bench.accepted()
+
+
+def test_what_no_switch_could_copy_in_one_frame_is_refused_as_overloaded() -> None:
+    """A topic that does not flush before it commits acknowledges what slow disks do not have yet: that has a limit."""
+    size = batches_of(1, [1])[0].size_bytes
+    bench = opened_master(flush=False, config=BrokerConfig(unflushed_bytes_max=2 * size))
+    first = bench.append(0, starts=True, level=AckLevel.REPLICATED)
+    second = bench.append(1, level=AckLevel.REPLICATED)
+    bench.ack(M01, 2, durable=0)
+    assert sorted(bench.accepted()) == [first, second]
+    third = bench.append(2, level=AckLevel.REPLICATED)
+    error = bench.refused()[third]
+    assert isinstance(error, errors.OverloadedError)
+    assert error.retry_after_ms == 20
+    again = bench.append(1, run=2, starts=True, level=AckLevel.REPLICATED)
+    assert again in bench.accepted(), "a repeat takes no room"
+    bench.persist()
+    bench.ack(M01, 2)
+    later = bench.append(2, run=2)
+    assert later not in bench.refused()
 
 
 @pytest.mark.parametrize(
@@ -124,6 +148,30 @@ def test_a_repeat_of_a_batch_of_an_earlier_segment_is_answered_with_its_offset_t
     assert bench.accepted() == {request: make_offset(1, 0)}
     following = bench.append(4, 1)
     assert following not in bench.refused()
+
+
+def _final(bench: Bench) -> list[bool]:
+    return [effect.is_final for effect in bench.all(fx.AppendAccepted)]
+
+
+def test_a_place_is_final_where_the_tables_of_all_segments_before_are_known() -> None:
+    for bench, no, is_final in ((opened_master(), 1, True), (_incomplete(), 2, False)):
+        bench.append(0, starts=True)
+        bench.persist()
+        bench.ack(M01, 1, no)
+        bench.append(0, run=2, starts=True)
+        assert _final(bench) == [is_final, is_final], "of the batch, and of its repeat"
+
+
+def test_a_repeat_is_as_final_as_the_segment_in_which_it_stands() -> None:
+    for incomplete in (False, True):
+        table = log_of(1, [2, 2]).table.at_rest()
+        bench = Bench()
+        before = replace(first_chain(), segments=(replace(first_chain().segments[0], incomplete_table=incomplete),))
+        bench.open(sealed_chain(before, 4, 0, members=(bench.member, M01)), table=table)
+        bench.follow(M01, 2)
+        bench.append(0, 2, starts=True)
+        assert _final(bench) == [not incomplete]
 
 
 def test_a_gap_is_refused_and_so_is_the_rest_of_the_run() -> None:
@@ -272,7 +320,7 @@ def test_a_seal_answers_ok_below_its_length_and_failed_above() -> None:
 
 def batches_of_bench(bench: Bench) -> tuple[Batch, ...]:
     """What the log under test holds above its commit."""
-    return tuple(bench.part.logs[1].uncommitted)
+    return tuple(bench.part.logs[1].uncertain)
 
 
 def test_unsettled_answers_unknown_and_truncates_nothing() -> None:

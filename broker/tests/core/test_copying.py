@@ -8,6 +8,7 @@ from seriatim_broker.core import events as ev
 from seriatim_broker.core import messages as msg
 from seriatim_broker.core.chain import Chain
 from seriatim_broker.core.log import PutBatch, RecoveredPartition, TailCopy
+from seriatim_broker.core.producers import NO_TABLE
 
 from .support import (
     M00,
@@ -72,7 +73,7 @@ def asked(bench: Bench) -> tuple[MemberId, msg.CopyRequest]:
 def answer(bench: Bench, batches: tuple[object, ...] = BATCHES, available: bool = True) -> None:
     """The source gives these."""
     source, request = asked(bench)
-    given = {"from_index": request.from_index, "available": available, "batches": batches, "table": ()}
+    given = {"from_index": request.from_index, "available": available, "batches": batches, "table": NO_TABLE}
     bench.hear(source, filled(msg.CopyAnswer, partition=P, segment_no=1, **given))
 
 
@@ -145,7 +146,9 @@ def test_a_late_answer_of_another_source_is_ignored() -> None:
     bench.unlink(first)
     bench.link(first)
     before = bench.part.logs[1].tail
-    other = filled(msg.CopyAnswer, partition=P, segment_no=1, from_index=9, available=True, batches=BATCHES, table=())
+    other = filled(
+        msg.CopyAnswer, partition=P, segment_no=1, from_index=9, available=True, batches=BATCHES, table=NO_TABLE
+    )
     bench.hear(asked(bench)[0], other)
     assert bench.part.logs[1].tail == before == request.from_index
 

@@ -116,6 +116,19 @@ def test_a_consumer_of_the_segment_behind_is_told_of_the_gap() -> None:
     assert events[1] == fx.Gap(1, 0, "declared lost")
 
 
+def test_a_consumer_is_told_of_a_gap_that_lies_behind_empty_segments() -> None:
+    """Their servers may have crossed them before they knew the record."""
+    chain = sealed_chain(declare_lost(unsettled_chain(first_chain(), members=(M20, M21)), 1), 0, 0, members=(M10, M11))
+    bench = Bench(M10)
+    bench.link(M20)
+    bench.link(M11)
+    bench.prepare(3, (M10, M11), M20, incomplete=True)
+    bench.open(chain)
+    bench.do(ev.ConsumerJoin(STREAM, 1, P, GROUP, "reader", ev.StartPosition.EARLIEST, False))
+    bench.do(ev.CursorRead(P, GROUP, ev.CursorRecord(3, 5, 0, TOPIC), 9))
+    assert bench.delivered(fx.Gap) == [fx.Gap(1, 0, "declared lost")]
+
+
 def test_a_consumer_is_told_of_the_gap_though_the_record_came_after_the_cursor() -> None:
     bench = Bench(M10)
     bench.link(M20)
@@ -145,4 +158,4 @@ def test_the_table_behind_a_lost_segment_is_that_before_it() -> None:
     table = ProducerTable()
     table.record(batches_of(1, [1])[0].header)
     tables.on_answer(outbox, partition, msg.TableAnswer(P, 1, table.at_rest()))
-    assert tables.want_before(outbox, partition, 3) == table.at_rest()
+    assert tables.want_before(outbox, partition, 3).at_rest() == table.at_rest()

@@ -295,6 +295,39 @@ def test_a_server_goes_on_from_the_control_records_and_flags_what_was_reserved()
     assert {event.maybe_repeated_below for event in bench.delivered(fx.Batches)} == {4}
 
 
+def test_a_reservation_that_only_this_disk_is_known_to_have_is_made_common_first() -> None:
+    """The server before may have died while its control record was on the way: it reached this member, not all."""
+    bench = Serving(cursors=(CursorState(1, GROUP, 1, acked=0, reserved=5),))
+    bench.link(M01)
+    bench.join()
+    bench.do(ev.ConsumerCredit(STREAM, 1 << 20))
+    bench.cursor()
+    bench.written()
+    bench.wait(SECOND // 2, (M01,))
+    bench.cursor()
+    bench.reads()
+    bench.persist()
+    bench.wait(bench.config.heartbeat_us, (M01,))
+    assert not bench.indexes(), "the other eligible member has not confirmed it to this server"
+    bench.synced()
+    assert bench.indexes() == [0, 1, 2, 3, 4]
+
+
+def test_an_acknowledgement_that_only_this_disk_is_known_to_have_does_not_let_the_group_cross() -> None:
+    bench = Serving(cursors=(CursorState(1, GROUP, 1, acked=5, reserved=5),))
+    bench.link(M01)
+    bench.join()
+    bench.cursor()
+    bench.written()
+    bench.wait(SECOND // 2, (M01,))
+    bench.cursor()
+    bench.persist()
+    bench.wait(bench.config.heartbeat_us, (M01,))
+    assert not bench.all(fx.WriteCursor)
+    bench.synced()
+    assert bench.all(fx.WriteCursor)
+
+
 def test_control_records_of_another_group_epoch_do_not_count() -> None:
     known = CursorState(1, GROUP, 1, acked=2, reserved=4)
     bench = Serving(cursors=(known,))

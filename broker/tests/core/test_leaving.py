@@ -136,6 +136,9 @@ def test_a_master_that_is_asked_to_move_its_head_switches_as_planned() -> None:
     bench.read_chain(first_chain())
     assert bench.part.switch is not None
     assert bench.part.switch.is_planned
+    for member in (M10, M11):
+        (prepare,) = bench.sent(msg.PrepareRequest, member)
+        bench.hear(member, msg.PrepareAnswer(P, 2, prepare.attempt, 1, ""))
     bench.persist()  # it asked itself to come to rest, and for the fence
     assert bench.part.switch.answers[M00].unbroken
     assert not bench.sent(msg.FenceRequest, M01)

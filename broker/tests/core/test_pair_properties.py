@@ -31,6 +31,7 @@ from seriatim_broker.core.broker import BrokerCore
 from seriatim_broker.core.chain import Chain
 from seriatim_broker.core.config import BrokerConfig
 from seriatim_broker.core.log import Batch
+from seriatim_broker.core.producers import NO_TABLE, entries_of
 from seriatim_broker.testing.memory_disk import MemoryDisk
 
 from .support import (
@@ -168,7 +169,7 @@ class Pair(RuleBasedStateMachine):
                 members=(M00, M01),
                 flush=True,
                 incomplete_table=False,
-                table=(),
+                table=NO_TABLE,
                 tail=None,
             )
             self._hear_switcher(side, request)
@@ -290,7 +291,9 @@ class Pair(RuleBasedStateMachine):
         by_length = sorted(answers, key=lambda answer: answer.length or 0)
         chosen = unbroken[0] if unbroken else by_length[-1 if longer else 0]
         assert chosen.length is not None
-        assert all(entry.offset & ((1 << 40) - 1) < chosen.length for _, window in chosen.table for entry in window)
+        assert all(
+            entry.offset & ((1 << 40) - 1) < chosen.length for _, window in chosen.table for entry in entries_of(window)
+        )
         holders = tuple(m for m, a in self.answers.items() if (a.length or 0) >= chosen.length)
         server = holders[0]
         self.chain = sealed_chain(self.chain, chosen.length, chosen.checksum, server=server, eligible=holders)

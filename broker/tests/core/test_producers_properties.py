@@ -8,7 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from seriatim_api.batch import BatchHeader, make_header, parse_header
 from seriatim_api.ids import make_offset
-from seriatim_broker.core.producers import KEPT_BATCHES, WINDOW_BATCHES, ProducerTable, Table, covers, merge
+from seriatim_broker.core.producers import (
+    KEPT_BATCHES,
+    WINDOW_BATCHES,
+    ProducerTable,
+    append_time_of,
+    entries_of,
+    merge,
+    newest_of,
+)
 
 QUICK = settings(max_examples=50, deadline=None)
 PRODUCERS = [bytes([letter]) * 16 for letter in range(3)]
@@ -115,13 +123,17 @@ def test_winding_back_gives_the_table_of_the_shorter_log(log: list[Appended], da
     cut = [entry for entry in cut if entry.header.segment == last_segment]
     kept = log[: len(log) - len(cut)]
     length = cut[0].header.base_index if cut else 1 << 30
-    table = dict(_table(log).as_of(last_segment, length))
+    live = _table(log)
+    changes = live.cut(last_segment, length, {entry.header.producer for entry in cut})
+    table = dict(live.without(changes))
+    live.change(changes)
+    assert dict(live.at_rest()) == table
     for producer in PRODUCERS:
         expected = _last(kept, producer)
         if expected is None:
             assert producer not in table
         else:
-            newest = table[producer][-1]
+            newest = newest_of(table[producer])
             assert (newest.epoch, newest.last_sequence) == (
                 expected.header.producer_epoch,
                 expected.header.last_sequence,
@@ -130,24 +142,26 @@ def test_winding_back_gives_the_table_of_the_shorter_log(log: list[Appended], da
 
 @QUICK
 @given(logs())
-def test_a_table_at_rest_is_sorted_bounded_and_comes_back(log: list[Appended]) -> None:
+def test_a_table_at_rest_is_bounded_and_comes_back(log: list[Appended]) -> None:
     rest = _table(log).at_rest()
-    assert [producer for producer, _ in rest] == sorted(producer for producer, _ in rest)
-    assert all(0 < len(window) <= KEPT_BATCHES for _, window in rest)
+    assert rest.is_sound
+    assert rest.row_count == len({entry.header.producer for entry in log})
+    assert all(0 < len(entries_of(window)) <= KEPT_BATCHES for _, window in rest)
     assert ProducerTable(rest).at_rest() == rest
 
 
-def _ranks(table: Table) -> dict[bytes, tuple[int, int]]:
-    return {producer: (window[-1].epoch, window[-1].last_sequence) for producer, window in table}
+def _ranks(table: ProducerTable) -> dict[bytes, tuple[int, int]]:
+    newest = {producer: newest_of(window) for producer, window in table.windows.items()}
+    return {producer: (entry.epoch, entry.last_sequence) for producer, entry in newest.items()}
 
 
 @QUICK
 @given(logs(), logs(), logs())
 def test_merging_takes_the_highest_in_whatever_order(a: list[Appended], b: list[Appended], c: list[Appended]) -> None:
-    tables = [_table(log).at_rest() for log in (a, b, c)]
+    tables = [_table(log) for log in (a, b, c)]
     merged = merge(tables)
     assert _ranks(merged) == _ranks(merge(reversed(tables))) == _ranks(merge([merge(tables[:2]), tables[2]]))
-    assert merge([merged, merged]) == merged
+    assert merge([merged, merged]).at_rest() == merged.at_rest()
     for producer, rank in _ranks(merged).items():
         assert rank == max(found for table in tables if (found := _ranks(table).get(producer)) is not None)
 
@@ -155,12 +169,23 @@ def test_merging_takes_the_highest_in_whatever_order(a: list[Appended], b: list[
 @QUICK
 @given(logs())
 def test_a_table_covers_what_its_log_holds_and_nothing_newer(log: list[Appended]) -> None:
-    rest = _table(log).at_rest()
+    table = ProducerTable(_table(log).at_rest())
     for entry in log:
-        assert covers(rest, entry.header)
+        assert table.covers(entry.header)
     for producer in PRODUCERS:
         last = _last(log, producer)
         next_sequence = 0 if last is None else last.header.last_sequence + 1
         epoch = 0 if last is None else last.header.producer_epoch
-        assert not covers(rest, _header(producer, epoch, next_sequence, 1, 9, 0))
-        assert not covers(rest, _header(producer, epoch + 1, 0, 1, 9, 0))
+        assert not table.covers(_header(producer, epoch, next_sequence, 1, 9, 0))
+        assert not table.covers(_header(producer, epoch + 1, 0, 1, 9, 0))
+
+
+@QUICK
+@given(logs(), st.integers(0, 1 << 40))
+def test_a_window_knows_when_its_newest_batch_was_appended(log: list[Appended], append_time_ms: int) -> None:
+    table = ProducerTable()
+    for at, entry in enumerate(log):
+        table.record(entry.header._replace(append_time_ms=append_time_ms + at))
+    for producer, window in table.at_rest():
+        newest = max(at for at, entry in enumerate(log) if entry.header.producer == producer)
+        assert append_time_of(window) == append_time_ms + newest

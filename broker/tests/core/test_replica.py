@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from seriatim_api.ids import make_offset
 from seriatim_broker.core import effects as fx
@@ -12,10 +14,13 @@ from .support import (
     M00,
     M01,
     MS,
+    SECOND,
+    Bench,
     P,
     attempt,
     batches_of,
     checksum_of,
+    first_chain,
     opened_master,
     opened_slave,
     replicate,
@@ -154,12 +159,56 @@ def test_acknowledgements_of_an_old_connection_do_not_count() -> None:
     assert bench.accepted() == {request: make_offset(1, 0)}
 
 
+HOUR_MS = 3_600_000
+
+
+def append_times(bench: Bench) -> list[int]:
+    """The append times of what this master wrote."""
+    return [write.batch.header.append_time_ms for write in bench.writes(PutBatch)]
+
+
+def opened_at_floor(ahead_ms: int) -> Bench:
+    """A master whose segment begins at an append time that is so far ahead of its clock."""
+    bench = Bench()
+    chain = first_chain()
+    floor_ms = bench.wall_ms + ahead_ms
+    bench.open(replace(chain, segments=(replace(chain.segments[0], append_floor_ms=floor_ms),)))
+    bench.follow(M01)
+    bench.clear()
+    return bench
+
+
+def test_append_time_stands_still_while_the_clock_is_behind_the_last_one() -> None:
+    bench = opened_at_floor(HOUR_MS)
+    floor_ms = bench.part.logs[1].last_append_ms
+    for sequence in range(2):
+        bench.append(sequence, starts=not sequence)
+        bench.wait(SECOND, (M01,))
+    assert append_times(bench) == [floor_ms, floor_ms]
+    bench.now_us += 2 * HOUR_MS * MS
+    bench.append(2)
+    assert append_times(bench)[-1] == bench.wall_ms
+
+
+def test_append_time_that_is_too_far_ahead_to_be_true_is_set_back_and_said() -> None:
+    """Else one jump of one clock would stop append time until that moment is really there."""
+    ten_years_ms = 10 * 365 * 24 * HOUR_MS
+    bench = opened_at_floor(ten_years_ms)
+    first_ms = bench.wall_ms
+    bench.append(0, starts=True)
+    bench.wait(SECOND, (M01,))
+    bench.append(1)
+    assert append_times(bench) == [first_ms, bench.wall_ms]
+    (note,) = [note for note in bench.all(fx.Note) if note.name == "append_time_set_back"]
+    assert dict(note.fields)["ahead_ms"] == ten_years_ms
+
+
 def test_a_connection_is_resumed_from_the_followers_tail() -> None:
     bench = opened_master()
     bench.append(0, starts=True)
     bench.append(1)
     bench.append(2)
-    first = bench.part.logs[1].uncommitted[0]
+    first = bench.part.logs[1].uncertain[0]
     bench.unlink(M01)
     bench.clear()
     bench.link(M01)

@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from seriatim_broker.core import effects as fx
 from seriatim_broker.core import events as ev
 from seriatim_broker.core import messages as msg
 from seriatim_broker.core.chain import change_server
+from seriatim_broker.core.log import RecoveredPartition
 
 from .support import (
+    GROUP,
     M00,
     M01,
     M10,
+    M11,
     MS,
     SECOND,
+    STREAM,
+    TOPIC,
+    UNKNOWN,
     Bench,
     P,
     Serving,
     attempt,
     first_chain,
     opened_slave,
+    prepared,
+    recovered,
     sealed_chain,
     segment_of,
 )
@@ -109,6 +119,47 @@ def test_a_restarted_server_takes_the_right_anew() -> None:
     write = bench.all(fx.WriteChain)[-1]
     segment = segment_of(write.chain, 1)
     assert (segment.server, segment.server_epoch) == (M00, bench.chain.epoch + 1)
+
+
+def test_a_restarted_server_takes_the_right_anew_though_a_peer_that_is_behind_speaks_first() -> None:
+    """Else it would go on under the old `server_epoch`, and a token of its last run would be valid again (I4)."""
+    one = first_chain((M10, M11))
+    two = sealed_chain(one, 0, 0, (M00, M01), server=M10)
+    found = recovered(2, (), opened_run=1)
+    bench = Bench(M00, 2, (RecoveredPartition(P, (found,), (prepared(2, (M00, M01)),), (), ()),))
+    bench.link(M10)
+    bench.hear(M10, msg.ChainUpdate(one, 101))
+    bench.read_chain(two)
+    assert not bench.part.rights[2].confirmed
+    bench.do(ev.ConsumerCredit(STREAM, 1 << 20))
+    bench.do(ev.ConsumerJoin(STREAM, 1, P, GROUP, "c", ev.StartPosition.EARLIEST, False))
+    bench.do(ev.CursorRead(P, GROUP, ev.CursorRecord(2, 1, 0, TOPIC), 5))
+    assert not bench.delivered(fx.Joined)
+    taken = segment_of(bench.all(fx.WriteChain)[-1].chain, 2)
+    assert (taken.server, taken.server_epoch) == (M00, two.epoch + 1)
+
+
+def test_a_right_that_was_given_before_the_first_read_of_this_run_is_an_older_runs() -> None:
+    """A peer tells two old records in turn: the second looks as if it gave the right just now."""
+    chain = Serving(M01).chain
+    given = change_server(chain, 1, M01, ())
+    bench = Serving(M01, run=2, learn=False)
+    bench.link(M00)
+    bench.hear(M00, msg.ChainUpdate(chain, 101))
+    bench.hear(M00, msg.ChainUpdate(given, 102))
+    assert not bench.part.rights[1].confirmed
+    bench.read_chain(given)
+    assert not bench.part.rights[1].confirmed
+    bench.hear(M00, msg.ChainUpdate(change_server(change_server(given, 1, M00, ()), 1, M01, ()), 104))
+    assert bench.part.rights[1].confirmed, "what is newer than a read of this run was given in this run"
+
+
+def test_a_member_that_prepared_the_segment_in_this_run_needs_no_other_proof() -> None:
+    bench = opened_slave()
+    chain = sealed_chain(first_chain(), 0, 0, server=M01, eligible=(M01,))
+    bench.hear(M00, msg.ChainUpdate(chain, 102))
+    held = bench.part.rights[1]
+    assert (held.confirmed, held.old_server) == (True, M00)
 
 
 def test_an_eligible_member_takes_over_from_a_silent_server_and_waits_its_lease_out() -> None:
@@ -302,3 +353,26 @@ def test_a_reservation_waits_for_a_member_that_is_about_to_be_eligible() -> None
     bench.synced()
     bench.wait(100 * MS, (M01,))
     assert bench.indexes()
+
+
+def test_a_member_that_may_be_listed_counts_as_eligible_until_a_newer_record_says_so_or_not() -> None:
+    """The answer to the transaction did not come: the listed member may take over, and this one must not deliver."""
+    from seriatim_broker.core import right
+
+    bench = Serving(eligible=(M00,))
+    bench.begin()
+    bench.link(M01)
+    bench.hear(M01, msg.EligibleRequest(P, 1))
+    sync = bench.sent(msg.CursorSync, M01)[-1]
+    bench.hear(M01, msg.CursorSynced(P, 1, sync.server_epoch, sync.serial))
+    beat(bench)
+    bench.written(UNKNOWN)
+    bench.unlink(M01)
+    assert M01 in bench.part.rights[1].joining, "control records wait for it"
+    bench.now_us += bench.config.serve_lease_us
+    bench.do(ev.Tick())
+    assert not right.may_deliver(bench.core.outbox, bench.part, 1)
+    assert bench.part.chain is not None
+    bench.read_chain(replace(bench.part.chain, epoch=bench.part.chain.epoch + 1))
+    assert right.may_deliver(bench.core.outbox, bench.part, 1), "it was not listed, and never will be by that one"
+    assert M01 not in bench.part.rights[1].joining

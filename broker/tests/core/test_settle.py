@@ -7,6 +7,7 @@ from seriatim_broker.core import effects as fx
 from seriatim_broker.core import events as ev
 from seriatim_broker.core import messages as msg
 from seriatim_broker.core.chain import Seal, SegmentState, remove_eligible, settle
+from seriatim_broker.core.config import BrokerConfig
 from seriatim_broker.core.log import PutSegment, PutTailCopy, RecoveredPartition, TailCopy, Truncate
 
 from .support import (
@@ -16,6 +17,7 @@ from .support import (
     M01,
     M10,
     M11,
+    M20,
     SECOND,
     Bench,
     P,
@@ -37,7 +39,8 @@ CHAIN = unsettled_chain(first_chain())
 def returned(member: object = M01, commit: int = 1, *, flush: bool = True, suspect: bool = False) -> Bench:
     """A member of the unsettled segment comes back and learns what happened."""
     found = RecoveredPartition(P, (recovered(1, BATCHES, commit=commit, flush=flush),), (prepared(1, (M00, M01)),))
-    bench = Bench(M01 if member == M01 else M00, 2, (found,), suspect=suspect)
+    config = BrokerConfig(second_member_us=0)
+    bench = Bench(M01 if member == M01 else M00, 2, (found,), suspect=suspect, config=config)
     bench.link(M10)
     bench.link(M11)
     bench.read_chain(CHAIN)
@@ -262,7 +265,7 @@ def test_a_lost_settlement_is_tried_again() -> None:
 
 def test_a_settler_that_is_not_eligible_leaves_the_serving_right_alone() -> None:
     found = RecoveredPartition(P, (recovered(1, BATCHES, commit=3),), (prepared(1, (M00, M01)),))
-    bench = Bench(M01, 2, (found,))
+    bench = Bench(M01, 2, (found,), config=BrokerConfig(second_member_us=0))
     bench.link(M10)
     bench.read_chain(remove_eligible(CHAIN, 1, [M01]))
     bench.persist()
@@ -281,3 +284,29 @@ def test_a_stored_tail_is_confirmed_when_it_is_durable_and_another_ones_is_kept_
     bench.hear(M00, msg.StoreTail(P, b"y" * 16, TailCopy(1, 1, 3, BATCHES[1:])))
     kept = bench.writes(PutTailCopy)[-1].tail
     assert (kept.from_index, kept.length, kept.batches) == (0, 3, BATCHES)
+
+
+def test_two_tails_that_do_not_touch_are_kept_beside_each_other() -> None:
+    """A disk that lost what it had flushed has a tail that ends below where the other one's begins."""
+    batches = batches_of(1, [1] * 6)
+    bench = Bench(M10)
+    bench.link(M00)
+    bench.link(M01)
+    for _ in range(2):  # sent again after a lost answer, it is no news
+        bench.hear(M00, msg.StoreTail(P, b"x" * 16, TailCopy(1, 4, 6, batches[4:])))
+        bench.hear(M01, msg.StoreTail(P, b"y" * 16, TailCopy(1, 2, 3, batches[2:3])))
+        bench.persist()
+    assert len(bench.sent(msg.TailStored)) == 4
+    kept = {write.place: write.tail for write in bench.writes(PutTailCopy)}
+    assert {place: (tail.from_index, tail.length) for place, tail in kept.items()} == {0: (4, 6), 1: (2, 3)}
+    assert len(bench.writes(PutTailCopy)) == 2
+    restarted = Bench(M10, 2, (RecoveredPartition(P, (), (), tuple(kept.values())),))
+    restarted.link(M20)
+    for member in (bench, restarted):
+        member.link(M20)
+        for first in (2, 4):
+            member.clear()
+            member.hear(M20, msg.CopyRequest(P, 1, first, 1 << 20, want_table=False))
+            (answer,) = member.sent(msg.CopyAnswer, M20)
+            assert answer.available
+            assert answer.batches[0] == batches[first]

@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 from seriatim_api.errors import PreconditionError, UnavailableError
-from seriatim_api.ids import MemberId
+from seriatim_api.ids import MemberId, RunId, make_offset
 from seriatim_broker.core import effects as fx
 from seriatim_broker.core import events as ev
 from seriatim_broker.core import messages as msg
+from seriatim_broker.core import routes
 from seriatim_broker.core.chain import Chain, SegmentState, add_eligible, remove_eligible
-from seriatim_broker.core.producers import ProducerTable, Table
+from seriatim_broker.core.producers import NO_TABLE, Entry, ProducerTable, Table, pack_table, pack_window
+from seriatim_broker.core.switch import Phase
 
 from .support import (
     CONFLICT,
@@ -140,6 +142,18 @@ def test_the_uncertain_tail_and_the_table_go_to_the_new_members_before_the_trans
     old = segment_of(written_chain(bench), 1)
     assert old.tail_from == 1
     assert set(old.tail_copies) == {M10, M11}
+
+
+@pytest.mark.parametrize("answered_ms", [0, 5_000, 9_000])
+def test_the_next_segment_begins_at_the_newest_append_time_that_the_chain_or_a_member_knows(answered_ms: int) -> None:
+    """And not at the clock of the switcher: if that one is years ahead, nobody shall take it up."""
+    chain = first_chain()
+    bench = switcher(chain=replace(chain, segments=(replace(chain.segments[0], append_floor_ms=7_000),)))
+    fenced(bench, M00, 0, unbroken=True, last_append_ms=answered_ms)
+    prepare_answers(bench, M10, M11)
+    opened = written_chain(bench).open_segment
+    assert opened.append_floor_ms == max(7_000, answered_ms)
+    assert opened.opened_at_ms == bench.wall_ms
 
 
 def test_the_server_holds_all_below_the_sealed_length_and_only_such_members_are_eligible() -> None:
@@ -294,7 +308,7 @@ def test_with_a_certificate_it_is_opened_over_and_the_transaction_compares_it() 
     run = bench.all(fx.ReadCertificate)[0].run
     bench.do(ev.CertificateRead(P, run, True))
     assert all(request.incomplete_table for _, request in asked_to_prepare(bench))
-    assert all(request.table == () and request.tail is None for _, request in asked_to_prepare(bench))
+    assert all(request.table == NO_TABLE and request.tail is None for _, request in asked_to_prepare(bench))
     prepare_answers(bench, M10, M11)
     write = bench.all(fx.WriteChain)[-1]
     assert write.certificate == run
@@ -302,6 +316,22 @@ def test_with_a_certificate_it_is_opened_over_and_the_transaction_compares_it() 
     assert (old.state, old.sealed_len, old.server, old.eligible) == (SegmentState.UNSETTLED, None, M00, (M00, M01))
     assert write.chain.open_segment.incomplete_table
     assert write.chain.open_segment.base is None
+
+
+@pytest.mark.parametrize(
+    ("proof", "is_proof"), [((M00, 0), False), ((M01, 1), False), ((M00, 1), True), ((M00, 3), True)]
+)
+def test_the_certificate_of_a_later_run_of_the_disk_will_do_and_is_compared(
+    proof: tuple[MemberId, int], is_proof: bool
+) -> None:
+    """An earlier run's, or another disk's, says nothing of the run that may still acknowledge."""
+    bench = nobody()
+    assert bench.all(fx.ReadCertificate)[0].run == RunId(M00, 1)
+    bench.do(ev.CertificateRead(P, RunId(*proof), True))
+    assert bool(asked_to_prepare(bench)) == is_proof
+    if is_proof:
+        prepare_answers(bench, M10, M11)
+        assert bench.all(fx.WriteChain)[-1].certificate == RunId(*proof)
 
 
 def test_a_sealing_switch_needs_no_certificate() -> None:
@@ -338,7 +368,7 @@ def _behind(settled: bool) -> Chain:
     return chain
 
 
-def _fence_second(bench: Bench, table: Table = ()) -> None:
+def _fence_second(bench: Bench, table: Table = NO_TABLE) -> None:
     (request,) = bench.sent(msg.FenceRequest, M10)
     bench.hear(M10, fence_answer(2, request.switch, 0, unbroken=True, table=table, incomplete=True))
 
@@ -423,6 +453,14 @@ def test_a_group_that_lost_a_segment_is_passed_over_for_a_while() -> None:
 # ---- planned --------------------------------------------------------------------------------------------
 
 
+def rehearsed(bench: Bench) -> None:
+    """All members of the target have prepared, as the planner asks them to before anybody waits."""
+    bench.persist()  # if it is one of them
+    if asked_to_prepare(bench):
+        members = asked_to_prepare(bench)[-1][1].members
+        prepare_answers(bench, *(member for member in members if member != bench.member))
+
+
 def planner() -> Bench:
     """A broker of the third group that is asked for a planned switch."""
     bench = Bench(M20)
@@ -435,6 +473,7 @@ def planner() -> Bench:
 
 def test_a_planned_switch_waits_until_the_master_rests_and_fences_then() -> None:
     bench = planner()
+    rehearsed(bench)
     (request,) = bench.sent(msg.QuiesceRequest, M00)
     assert not bench.sent(msg.FenceRequest)
     bench.hear(M00, msg.QuiesceAnswer(P, 1, request.switch, True))
@@ -454,7 +493,63 @@ def planned_for(group: str, master: str = "") -> Bench:
     return bench
 
 
+def test_the_target_prepares_before_anybody_waits() -> None:
+    bench = planner()
+    first, second = asked_to_prepare(bench)
+    assert {first[0], second[0]} == {M10.broker, M11.broker}
+    prepare_answers(bench, M10)
+    assert not bench.sent(msg.QuiesceRequest), "all members of the target"
+    prepare_answers(bench, M11)
+    (request,) = bench.sent(msg.QuiesceRequest, M00)
+    bench.hear(M00, msg.QuiesceAnswer(P, 1, request.switch, True))
+    bench.clear()
+    bench.hear(M00, fence_answer(1, request.switch, 4, unbroken=True, commit=4))
+    again = [prepare for _, prepare in asked_to_prepare(bench)]
+    assert {prepare.members for prepare in again} == {first[1].members}
+    assert all(prepare.attempt != first[1].attempt for prepare in again), "with the table, under another attempt"
+    assert all(prepare.replaces == (first[1].attempt,) for prepare in again), "the rehearsal is forgotten"
+
+
+@pytest.mark.parametrize("how", ["link", "refusal", "silence"])
+def test_a_target_that_cannot_prepare_ends_the_plan_while_the_master_goes_on(how: str) -> None:
+    bench = planned_for("g1")
+    if how == "link":
+        bench.unlink(M11, refused=True)
+    elif how == "refusal":
+        prepare_answers(bench, M11, refusal="voided")
+    else:
+        prepare_answers(bench, M10)
+        bench.wait(bench.config.prepare_timeout_us, (M00, M01, M10, M21))
+    assert not bench.sent(msg.QuiesceRequest)
+    assert not bench.sent(msg.FenceRequest)
+    assert isinstance(bench.all(fx.Resolved)[-1].error, UnavailableError)
+
+
+def test_a_target_that_dies_while_the_master_comes_to_rest_ends_the_plan() -> None:
+    bench = planned_for("g1")
+    rehearsed(bench)
+    (request,) = bench.sent(msg.QuiesceRequest, M00)
+    bench.unlink(M11, refused=True)
+    bench.hear(M00, msg.QuiesceAnswer(P, 1, request.switch, True))
+    assert not bench.sent(msg.FenceRequest)
+    assert isinstance(bench.all(fx.Resolved)[-1].error, UnavailableError)
+
+
+def test_a_planned_switch_that_has_fenced_comes_to_an_end_whatever_becomes_of_its_targets() -> None:
+    """Else the partition would stay closed until a fenced member loses patience."""
+    bench = planned_for("g1")
+    rested(bench)
+    for member in (M10, M11, M21):
+        bench.unlink(member, refused=True)
+    bench.read_chain(first_chain())
+    assert bench.all(fx.Resolved)[-1].error is not None
+    assert bench.part.switch is not None
+    assert not bench.part.switch.is_planned
+    assert bench.sent(msg.FenceRequest, M01), "all members are asked"
+
+
 def rested(bench: Bench) -> None:
+    rehearsed(bench)
     (request,) = bench.sent(msg.QuiesceRequest, M00)
     bench.hear(M00, msg.QuiesceAnswer(P, 1, request.switch, True))
     fenced(bench, M00, 4, unbroken=True, commit=4)
@@ -473,7 +568,7 @@ def rested(bench: Bench) -> None:
 def test_a_planned_switch_goes_where_it_is_told(group: str, master: str, members: tuple[MemberId, ...]) -> None:
     bench = planned_for(group, master)
     rested(bench)
-    prepares = [message for member in members for message in bench.sent(msg.PrepareRequest, member)]
+    prepares = [bench.sent(msg.PrepareRequest, member)[-1] for member in members if member != M20]
     if M20 in members:
         assert bench.part.switch is not None
         assert bench.part.switch.members == members
@@ -524,6 +619,7 @@ def test_a_target_that_dies_after_the_fence_costs_the_target_and_nothing_else() 
 
 def test_a_planned_switch_is_dropped_if_the_master_does_not_rest() -> None:
     bench = planner()
+    rehearsed(bench)
     (request,) = bench.sent(msg.QuiesceRequest, M00)
     bench.hear(M00, msg.QuiesceAnswer(P, 1, request.switch, False))
     assert bench.all(fx.Resolved)[0].error is not None
@@ -532,6 +628,7 @@ def test_a_planned_switch_is_dropped_if_the_master_does_not_rest() -> None:
 
 def test_a_planned_switch_is_dropped_if_the_master_says_nothing() -> None:
     bench = planner()
+    rehearsed(bench)
     bench.wait(SECOND, (M00, M01, M10, M11, M21))
     assert bench.all(fx.Resolved)[0].error is not None
     assert not bench.sent(msg.FenceRequest)
@@ -667,6 +764,39 @@ def test_a_complaint_about_a_restless_partition_does_not_count_while_its_master_
     assert bench.sent(msg.FenceRequest, M00)
 
 
+def test_one_client_that_reaches_nobody_opens_2_100_segments_in_a_week_and_not_150_000() -> None:
+    """It complains of each master as soon as it is told of it; all brokers are alive, and no message comes."""
+    bench = Bench(M20)
+    bench.link(M00)
+    now_ms = bench._moment().wall_ms
+    chain = first_chain()
+    opened_ms, end_ms = now_ms, now_ms + 7 * 24 * 3_600_000
+    count = 0
+    while now_ms < end_ms:
+        chain = replace(chain, segments=(*chain.segments[:-1], replace(chain.open_segment, opened_at_ms=opened_ms)))
+        bench.core.outbox.now = ev.Moment(bench.now_us, now_ms)
+        bench.core._partition(P).chain = chain
+        if routes._is_restless(bench.core.outbox, bench.part, chain.open_segment.no):
+            now_ms += 1000 if count < 20 else 20_000  # only to be done sooner
+            continue
+        chain = sealed_chain(chain, 0, 0, (M00, M01))
+        opened_ms, count = now_ms, count + 1
+    assert count < 2_100
+
+
+def test_a_message_ends_the_patience_with_a_partition_that_was_moved_in_vain() -> None:
+    bench = Bench(M20)
+    config, groups = bench.config, len(first_chain().send_chain)
+    chain = first_chain()
+    seen = []
+    for _ in range(2 * groups + 8):
+        chain = sealed_chain(chain, 0, 0, (M00, M01))
+        seen.append(routes._patience_in_vain_us(config, chain))
+    assert seen[: 2 * groups - 1] == [0] * (2 * groups - 1), "each group was tried twice before"
+    assert seen[2 * groups - 1 :] == [min(8 << n, 300) * SECOND for n in range(9)]
+    assert routes._patience_in_vain_us(config, sealed_chain(chain, 1, 0, (M00, M01))) == 0
+
+
 def test_a_complaint_about_a_restless_partition_does_not_wait_for_a_dead_master() -> None:
     bench, chain = complaint(9.0, 0.5, 0.1)
     assert not bench.sent(msg.FenceRequest)
@@ -701,3 +831,63 @@ def test_a_switch_does_not_decide_before_its_own_fence_is_durable() -> None:
     bench.persist()
     bench.wait(30 * MS, (M10, M11))
     assert asked_to_prepare(bench)
+
+
+# ---- large tables ---------------------------------------------------------------------------------------
+
+
+def _table_of(count: int) -> Table:
+    window = pack_window([Entry(0, 0, 1, make_offset(1, 0))])
+    return pack_table({number.to_bytes(16, "big"): window for number in range(count)})
+
+
+@pytest.mark.parametrize("producer_count", [10_000, 100_000])
+def test_members_get_longer_to_write_a_larger_table(producer_count: int) -> None:
+    bench = switcher()
+    table = _table_of(producer_count)
+    fenced(bench, M00, 0, unbroken=True, table=table)
+    _, request = asked_to_prepare(bench)[-1]
+    allowed_us = bench.config.prepare_timeout_us + bench.config.transfer_us(table.size_bytes)
+    bench.wait(allowed_us - 1, (M00, M01, M10, M11, M21))
+    assert asked_to_prepare(bench)[-1][1] == request, "the same try goes on"
+    prepare_answers(bench, M10, M11)
+    assert written_chain(bench).open_segment.attempt == request.attempt
+
+
+def test_a_switch_whose_members_are_always_a_little_too_slow_comes_to_an_end() -> None:
+    """Each try begins anew: were each given the same time, none would ever be through."""
+    bench = switcher()
+    all_others = (M00, M01, M10, M11, M21)
+    took_us = 11 * bench.config.prepare_timeout_us // 10
+    for _ in range(20):
+        running = bench.part.switch
+        assert running is not None
+        if running.phase is Phase.READING:
+            bench.clear()
+            bench.read_chain(first_chain())
+        elif running.phase is Phase.FENCING:
+            fenced(bench, M00, 0, unbroken=True)
+        elif running.phase is Phase.PREPARING:
+            request = asked_to_prepare(bench)[-1][1]
+            bench.wait(took_us, all_others)
+            for member in set(request.members) & set(all_others):
+                bench.hear(member, msg.PrepareAnswer(P, 2, request.attempt, 1, ""))
+        elif running.phase is Phase.WRITING:
+            return
+        else:
+            bench.wait(SECOND, all_others)
+    raise AssertionError("no try was through")
+
+
+def test_a_fenced_member_waits_longer_for_a_switcher_that_carries_a_large_table() -> None:
+    """Else it would run a switch of its own while the first one is under way, with the same table once more."""
+    for table in (NO_TABLE, _table_of(50_000)):
+        bench = Bench(M01)
+        bench.open(first_chain(), table=table)
+        bench.link(M10)
+        bench.hear(M10, msg.FenceRequest(P, 1, attempt(1), b"s" * 16))
+        bench.persist()
+        bench.wait(bench.config.fenced_us + 2 * bench.config.transfer_us(len(table.rows)) - 1000)
+        assert bench.part.switch is None
+        bench.wait(2000 + bench.config.transfer_us(2 * len(table.rows)) // 10)
+        assert bench.part.switch is not None

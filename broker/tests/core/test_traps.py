@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from seriatim_api import errors
 from seriatim_api.ids import MemberId, RunId
 from seriatim_broker.core import effects as fx
 from seriatim_broker.core import events as ev
@@ -9,6 +10,7 @@ from seriatim_broker.core import messages as msg
 from seriatim_broker.core import right
 from seriatim_broker.core.chain import remove_eligible
 from seriatim_broker.core.log import RecoveredPartition
+from seriatim_broker.core.producers import NO_TABLE
 
 from .support import (
     DONE,
@@ -48,7 +50,7 @@ def copy_from(bench: Bench) -> None:
     """The source gives all that it was asked for."""
     asked = [effect for effect in bench.all(fx.Send) if isinstance(effect.message, msg.CopyRequest)][-1]
     source = M00 if asked.broker == M00.broker else M01
-    given = {"from_index": 0, "available": True, "batches": BATCHES, "table": ()}
+    given = {"from_index": 0, "available": True, "batches": BATCHES, "table": NO_TABLE}
     bench.hear(source, filled(msg.CopyAnswer, partition=P, segment_no=1, **given))
 
 
@@ -193,6 +195,29 @@ def test_a_write_may_end_after_its_partition_was_dropped() -> None:
     assert P not in bench.core.partitions
 
 
+def test_a_topic_that_is_deleted_leaves_nobody_unanswered() -> None:
+    """Else batches under way keep their share of the broker's memory until the producer's stream ends."""
+    bench = opened_master()
+    under_way = bench.append(0, starts=True)
+    bench.link(M10)
+    bench.hear(M10, msg.QuiesceRequest(P, 1, SWITCH))
+    held_back = bench.append(1)
+    asks = 90
+    bench.do(ev.ResolveProducer(asks, P, 1, bench.now_us + 10 * SECOND))
+    plans = 91
+    bench.do(ev.PlanSwitch(plans, P))
+    gap = 92
+    bench.do(ev.DeclareGap(gap, P, 1))
+    bench.do(ev.DropPartitionData(P))
+    bench.persist()
+    refused = bench.refused()
+    assert isinstance(refused[under_way], errors.OutcomeUnknownError), "consumers may have been given it"
+    assert isinstance(refused[held_back], errors.UnknownTopicError), "it was never stored"
+    resolved = {effect.request: effect.error for effect in bench.all(fx.Resolved)}
+    assert {asks, plans, gap} <= set(resolved)
+    assert all(isinstance(resolved[request], errors.SeriatimError) for request in (asks, plans, gap))
+
+
 def test_the_last_acks_of_a_consumer_that_leaves_are_kept() -> None:
     bench = Serving()
     bench.begin()
@@ -234,9 +259,14 @@ def test_a_planned_switch_whose_master_dies_asks_the_others_and_opens_nothing_ov
         bench.link(member)
     bench.do(ev.PlanSwitch(1, P))
     bench.read_chain(first_chain())
+    for member in (M11, M20, M21):
+        for prepare in bench.sent(msg.PrepareRequest, member):
+            bench.hear(member, msg.PrepareAnswer(P, 2, prepare.attempt, 1, ""))
+    bench.persist()
     (request,) = bench.sent(msg.QuiesceRequest)
     bench.hear(M00, msg.QuiesceAnswer(P, 1, request.switch, True))
     bench.unlink(M00, refused=True)
+    bench.clear()
     bench.wait(2 * SECOND, others)
     for read in bench.all(fx.ReadCertificate):
         bench.do(ev.CertificateRead(P, read.run, True))
@@ -360,3 +390,27 @@ def test_silence_of_a_broker_of_another_group_is_noticed() -> None:
     bench.wait(5 * SECOND, (M01,))
     assert M10.broker in [effect.broker for effect in bench.all(fx.Disconnect)]
     assert bench.part.switch is None
+
+
+def test_consumers_and_questions_of_a_deleted_topic_are_answered_and_nothing_is_asked_for_ever() -> None:
+    bench = Serving()
+    bench.begin()
+    bench.join(2)
+    bench.do(ev.DropPartitionData(P))
+    refused = bench.delivered(fx.SubscriptionRefused)
+    assert [type(event.error) for event in refused] == [errors.UnknownTopicError] * 2
+    bench.clear()
+    bench.do(ev.ResolveConsumer(7, P, GROUP, 1, ev.StartPosition.EARLIEST, bench.now_us + 10 * SECOND))
+    bench.do(ev.DescribeGroup(8, P, GROUP))
+    bench.join(3)
+    bench.do(ev.CursorRead(P, GROUP, None, 0))
+    bench.read_chain(None)
+    (resolved,) = bench.all(fx.ConsumerResolved)
+    assert isinstance(resolved.error, errors.UnknownTopicError)
+    assert isinstance(bench.all(fx.GroupDescribed)[0].error, errors.UnknownTopicError)
+    assert isinstance(bench.delivered(fx.SubscriptionRefused)[0].error, errors.UnknownTopicError)
+    bench.clear()
+    bench.wait(10 * SECOND, (M01,))
+    assert not bench.all(fx.ReadChain)
+    assert not bench.all(fx.ReadCursor)
+    assert P not in bench.core.partitions

@@ -53,6 +53,9 @@ async def test_the_commands_do_what_they_say(tmp_path: Path) -> None:
         assert "frozen" in status
         assert "clients" in status
         assert "thawed g0-1" in (await run(tmp_path, "thaw", "g0-1")).output
+        assert "nothing to do" in (await run(tmp_path, "thaw", "brokers")).output
+        assert "name a VICTIM" in (await run(tmp_path, "freeze")).output
+        assert (await run(tmp_path, "bootstrap")).output == f"{','.join(cluster.bootstrap)}\n"
         assert "healed" in (await run(tmp_path, "heal")).output
         assert "nothing was cut" in (await run(tmp_path, "heal")).output
         assert "stopped g0-1" in (await run(tmp_path, "stop", "g0-1")).output

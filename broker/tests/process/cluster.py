@@ -5,13 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shutil
 import signal
 import socket
+import subprocess
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import pytest
+
 READY_DEADLINE_S = 60.0
+_SLOWDISK = Path(__file__).parents[3] / "tools" / "slowdisk" / "slowdisk.c"
 
 
 def free_ports(count: int) -> list[int]:
@@ -31,9 +36,11 @@ class Process:
         self.arguments = arguments
         self.log = directory / f"{name}.log"
         self.running: asyncio.subprocess.Process | None = None
+        self.environment: dict[str, str] = {}
 
     async def start(self) -> None:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("SERIATIM_")}
+        environment |= self.environment
         with self.log.open("ab") as log:
             self.running = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "seriatim_broker", *self.arguments, stdout=log, stderr=log, env=environment
@@ -72,6 +79,7 @@ class Cluster:
             ["coordinator", "--data", str(directory / "c"), "--listen", self.coordinator_address],
         )
         self.brokers = {name: self.make(name, *options) for name in names}
+        self.disk_controls: dict[str, Path] = {}
 
     def make(self, name: str, *options: str, data: str | None = None, log: str | None = None) -> Process:
         """A broker that is not started."""
@@ -87,6 +95,27 @@ class Cluster:
             await broker.start()
         for name in self.brokers:
             await self.ready(name)
+
+    def may_slow_disks(self) -> None:
+        """Before the start: have the library of `tools/slowdisk` below each broker. Skips without a C compiler."""
+        compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+        if compiler is None:
+            pytest.skip("no C compiler: the slow disk cannot be built")
+        library = self.directory / "slowdisk.so"
+        command = [compiler, "-O2", "-shared", "-fPIC", "-o", str(library), str(_SLOWDISK), "-ldl"]
+        subprocess.run(command, check=True, timeout=60)
+        for name, broker in self.brokers.items():
+            control = self.disk_controls[name] = self.directory / f"{name}.disk"
+            control.touch()
+            broker.environment = {
+                "LD_PRELOAD": str(library),
+                "SLOWDISK_PREFIX": str(self.directory.resolve() / name),
+                "SLOWDISK_CONTROL": str(control),
+            }
+
+    def set_disk(self, name: str, settings: str) -> None:
+        """Have the disk of a broker behave so from now on; empty: well."""
+        self.disk_controls[name].write_text(settings)
 
     async def ready(self, name: str) -> None:
         """Wait until a broker is admitted and serving."""

@@ -121,7 +121,7 @@ async def test_the_admin_port_follows_its_certificates(tmp_path: Path, monkeypat
     monkeypatch.setattr("seriatim_api.tls.CHECK_INTERVAL_S", 0.0)
     used, new = issue(tmp_path / "used"), issue(tmp_path / "new")
     shutil.copytree(tmp_path / "used", tmp_path / "old")
-    port = AdminPort(lambda: b"a_metric 1\n", lambda: "", admin_context(open_source(used, "test")))
+    port = AdminPort(lambda: b"a_metric 1\n", lambda: "", lambda: "", admin_context(open_source(used, "test")))
     address = free_ports(1)[0]
     await port.start(f"127.0.0.1:{address}")
 

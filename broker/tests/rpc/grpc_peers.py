@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import socket
+from dataclasses import replace
 
 import grpc
 from seriatim_api.tls import TlsFiles, TlsSource
+from seriatim_broker.core.messages import FORMS
 from seriatim_broker.rpc.limits import SERVER_OPTIONS
 from seriatim_broker.rpc.peer import GrpcDialer, PeerServicer
 from seriatim_broker.rpc.transport import PLAIN, TlsTransport
@@ -33,8 +35,8 @@ class GrpcPeers:
     def address(self, name: str) -> str:
         return self._addresses[name]
 
-    async def start(self, name: str, run: int, cluster: str = "c1") -> Peer:
-        who = identity(name, run, cluster)
+    async def start(self, name: str, run: int, cluster: str = "c1", forms: int = FORMS) -> Peer:
+        who = replace(identity(name, run, cluster), forms=forms)
         peer = Peer(who, GrpcDialer(who, self._transport), self._addresses.get)
         server = self._servers[peer] = grpc.aio.server(options=SERVER_OPTIONS)
         server.add_generic_rpc_handlers((PeerServicer(who, peer.links.carry_accepted).handler(),))

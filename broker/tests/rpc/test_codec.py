@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import typing
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
@@ -11,11 +11,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from seriatim_api.batch import make_header, parse_header
 from seriatim_api.errors import BadRequestError
-from seriatim_api.ids import MemberId
+from seriatim_api.ids import MemberId, PartitionId
+from seriatim_api.v1 import peer_pb2
 from seriatim_broker.core import messages as m
 from seriatim_broker.core.chain import Chain, Segment, SegmentState
 from seriatim_broker.core.log import Batch, CursorState, TailCopy
-from seriatim_broker.core.producers import Entry
+from seriatim_broker.core.producers import (
+    BlockName,
+    Entry,
+    Table,
+    append_time_of,
+    entries_of,
+    pack_table,
+    pack_window,
+)
 from seriatim_broker.rpc import codec, peer_frames
 from seriatim_broker.runtime.archive import ChainArchive
 from seriatim_broker.runtime.records import chain_to_record, parse_chain
@@ -28,7 +37,10 @@ ids16 = st.binary(min_size=16, max_size=16)
 texts = st.text(max_size=12)
 members = st.builds(MemberId, texts, texts)
 entries = st.builds(Entry, u32, u63, st.integers(1, 1000), u63)
-tables = st.lists(st.tuples(ids16, st.lists(entries, min_size=1, max_size=3).map(tuple)), max_size=3).map(tuple)
+windows = st.builds(pack_window, st.lists(entries, min_size=1, max_size=3), u63)
+spelled_out = st.dictionaries(ids16, windows, max_size=3).map(pack_table)
+names = st.builds(BlockName, ids16, st.integers(9, 9000), u63, st.integers(0, 511))
+tables = st.builds(lambda table, blocks: replace(table, blocks=tuple(blocks)), spelled_out, st.lists(names, max_size=3))
 
 
 def make_batch(body: bytes, sequence: int) -> Batch:
@@ -68,6 +80,7 @@ segments = st.builds(
     tail_copies=st.lists(members, max_size=2).map(tuple),
     incomplete_table=st.booleans(),
     sealed_at_ms=u63,
+    append_floor_ms=u63,
 )
 chains = st.builds(
     Chain,
@@ -100,6 +113,7 @@ BY_NAME: dict[str, st.SearchStrategy[Any]] = {
     "segments": st.lists(st.tuples(u32, u32), max_size=3).map(tuple),
     "reports": st.lists(st.builds(m.CopyReport, st.sampled_from(m.Standing), u63, u63), max_size=3).map(tuple),
     "max_bytes": u32,
+    "gone": st.lists(u32, max_size=3).map(tuple),
 }
 BY_KIND_AND_NAME: dict[tuple[type, str], st.SearchStrategy[Any]] = {
     (m.FenceAnswer, "table"): tables,
@@ -107,7 +121,12 @@ BY_KIND_AND_NAME: dict[tuple[type, str], st.SearchStrategy[Any]] = {
     (m.FenceAnswer, "length"): st.none() | u63,
     (m.PrepareRequest, "table"): tables,
     (m.PrepareRequest, "tail"): st.none() | tails,
+    (m.PrepareRequest, "replaces"): st.lists(ids16, max_size=3).map(tuple),
     (m.StoreTail, "tail"): tails,
+    (m.PrepareRequest, "source"): st.none() | members,
+    (m.BlockOffer, "blocks"): st.lists(ids16, max_size=3).map(tuple),
+    (m.BlockRequest, "blocks"): st.lists(ids16, max_size=3).map(tuple),
+    (m.BlockAnswer, "contents"): st.lists(st.binary(min_size=48, max_size=48), max_size=3).map(tuple),
     (m.CopyAnswer, "table"): st.none() | tables,
     (m.TableAnswer, "table"): st.none() | tables,
     (m.ReplicaTail, "tail"): u63,
@@ -135,6 +154,50 @@ ENCODED_KINDS = [kind for kind in KINDS if kind is not m.Replicate]
 def test_each_message_survives(kind: type, data: st.DataObject) -> None:
     message = data.draw(messages_of(kind))
     assert codec.decode(codec.encode(message)) == message
+
+
+@pytest.mark.parametrize("kind", [m.FenceAnswer, m.PrepareRequest, m.CopyAnswer, m.TableAnswer])
+@settings(max_examples=20, deadline=None)
+@given(data=st.data())
+def test_a_peer_of_the_version_before_reads_the_whole_table(kind: type, data: st.DataObject) -> None:
+    """It does not know the packed form: in that form it would read an empty table, and forget what it must refuse."""
+    message = data.draw(messages_of(kind))
+    if message.table is not None:
+        message = replace(message, table=data.draw(spelled_out))
+    encoded = codec.encode(message, forms=0)
+    field = getattr(
+        peer_pb2.PeerMessage.FromString(encoded), peer_pb2.PeerMessage.FromString(encoded).WhichOneof("kind")
+    )
+    assert not field.table.packed
+    found = codec.decode(encoded)
+    assert isinstance(found, kind)
+    if message.table is None:  # type: ignore[attr-defined]
+        assert found.table is None  # type: ignore[attr-defined]
+        return
+    expected = [(producer, entries_of(window)) for producer, window in message.table]  # type: ignore[attr-defined]
+    assert [(producer, entries_of(window)) for producer, window in found.table] == expected  # type: ignore[attr-defined]
+    assert all(append_time_of(window) == 0 for _, window in found.table)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("cut", [1, 3, 20, 30, 60])
+def test_a_packed_table_that_is_not_whole_is_refused(cut: int) -> None:
+    table = pack_table({b"a" * 16: pack_window([Entry(0, 0, 1, 5)], 7), b"b" * 16: pack_window([Entry(0, 0, 1, 6)], 8)})
+    good = m.TableAnswer(PartitionId(1), 2, table)
+    assert codec.decode(codec.encode(good)) == good
+    with pytest.raises(BadRequestError):
+        codec.decode(codec.encode(replace(good, table=Table(table.rows[:-cut]))))
+    with pytest.raises(BadRequestError):
+        codec.decode(codec.encode(replace(good, table=Table(table.rows + bytes(cut)))))
+
+
+def test_the_size_of_a_message_counts_its_table() -> None:
+    table = pack_table({bytes([number]) * 16: pack_window([Entry(0, 0, 1, 5)]) for number in range(200)})
+    for message in (
+        m.TableAnswer(PartitionId(1), 2, table),
+        m.FenceAnswer(PartitionId(1), 2, b"s", True, 0, 0, True, 0, 0, table, False, ()),
+        m.PrepareRequest(PartitionId(1), 2, b"a", (), True, False, table, None),
+    ):
+        assert abs(peer_frames.size_of(message) - len(codec.encode(message))) < 100
 
 
 @settings(max_examples=30, deadline=None)

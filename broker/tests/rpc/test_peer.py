@@ -9,7 +9,9 @@ from collections.abc import AsyncIterator, Callable, Iterator
 
 import grpc
 import pytest
+from seriatim_api.ids import PartitionId
 from seriatim_broker.core import messages as m
+from seriatim_broker.core.producers import Entry, append_time_of, entries_of, pack_table, pack_window
 from seriatim_broker.interfaces.link import PeerRefusedError, PeerSilentError
 from seriatim_broker.rpc.peer import GrpcDialer
 
@@ -79,6 +81,34 @@ async def test_a_dial_that_is_over_leaves_no_call_behind(
             break
         await asyncio.sleep(0.01)  # a thread of gRPC's ends what was cancelled
     assert uncollected() == 0
+
+
+@pytest.mark.parametrize(("forms", "append_time_ms"), [(0, 0), (m.FORMS, 7)])
+async def test_a_peer_of_the_version_before_gets_tables_in_its_form(
+    peers: GrpcPeers, forms: int, append_time_ms: int
+) -> None:
+    """It says in its hello what it reads. Both sides learn that, whoever dialed."""
+    new, other = await peers.start("a", 1), await peers.start("b", 4, forms=forms)
+    new.links.connect("b")
+    await new.until(lambda: bool(new.ups()))
+    await other.until(lambda: bool(other.ups()))
+    window = pack_window([Entry(0, 0, 1, 5)], 7)
+    new.links.send("b", m.TableAnswer(PartitionId(7), 1, pack_table({b"p" * 16: window})))
+    await other.until(lambda: bool(other.messages()))
+    ((_, found),) = other.messages()[0].table
+    assert (entries_of(found), append_time_of(found)) == (entries_of(window), append_time_ms)
+
+
+async def test_a_table_of_4_mb_arrives(peers: GrpcPeers) -> None:
+    new, other = await peers.start("a", 1), await peers.start("b", 4)
+    new.links.connect("b")
+    await new.until(lambda: bool(new.ups()))
+    await other.until(lambda: bool(other.ups()))
+    window = pack_window([Entry(0, 0, 1, 5)], 7)
+    answer = m.TableAnswer(PartitionId(7), 1, pack_table({at.to_bytes(16, "big"): window for at in range(80_000)}))
+    new.links.send("b", answer)
+    await other.until(lambda: bool(other.messages()))
+    assert other.messages() == [answer]
 
 
 async def test_garbage_breaks_the_link_and_nothing_else(peers: GrpcPeers) -> None:

@@ -167,16 +167,14 @@ async def test_over_the_credit_of_the_stream_everything_is_refused(services: Ser
     await call.end()
 
 
-@pytest.mark.parametrize(("attribute", "expected"), [("saturated", 400), ("full", 401)])
-async def test_a_disk_that_cannot_take_more_is_said_so(
-    services: Services, core: QuietCore, attribute: str, expected: int
-) -> None:
-    setattr(services.storage, attribute, True)
+async def test_a_disk_that_cannot_take_more_is_said_so(services: Services, core: QuietCore) -> None:
+    storage: Any = services.storage
+    storage.saturated = True
     call = Call(services)
     call.send(1)
     await call.until(lambda: len(call.replies) == 1)
-    assert call.replies[0].error.number == expected
-    setattr(services.storage, attribute, False)
+    assert call.replies[0].error.number == 400
+    storage.saturated = False
     call.send(1)
     await core.until_count(2)
     assert core.appends[1].refuse is None

@@ -33,6 +33,7 @@ from seriatim_broker.runtime.archive import (
     RECORD_SEGMENTS_MIN,
     ChainArchive,
     Layout,
+    PagesNeededError,
 )
 from seriatim_broker.runtime.records import PAGE_SEGMENTS, chain_to_record, page_numbers, parse_record
 
@@ -98,6 +99,15 @@ class Store:
         return archive.parse(self.record, self.revision, [self.pages[number] for number in numbers])
 
 
+def read_again(store: Store, archive: ChainArchive) -> tuple[Chain, list[int]]:
+    """What a broker reads that holds something already, and which pages it needs for that."""
+    numbers = archive.unread(store.record)
+    if numbers is None:
+        return store.read(archive), sorted(store.pages)
+    values = [store.pages[number] for number in numbers]
+    return archive.parse(store.record, store.revision, values, numbers), list(numbers)
+
+
 def changed(chain: Chain, no: int, kind: str) -> Chain:
     """One step of a chain, at an old segment where the step has one."""
     segment = chain.segment(no)
@@ -128,7 +138,7 @@ KINDS = ("switch", "unsettle", "server", "lost", "settle", "copy", "drop")
     steps=st.lists(st.tuples(st.sampled_from(KINDS), st.floats(0, 1), st.booleans()), max_size=12),
 )
 def test_long_chains_survive(length: int, steps: list[tuple[str, float, bool]]) -> None:
-    store, archive = Store(), ChainArchive()
+    store, archive, reader = Store(), ChainArchive(), ChainArchive()
     chain = longer(length)
     store.write(archive, chain)
     for kind, where, forgets in steps:
@@ -138,7 +148,51 @@ def test_long_chains_survive(length: int, steps: list[tuple[str, float, bool]]) 
             store.read(archive)
         store.write(archive, chain)
         assert store.read(ChainArchive()) == chain
+        if where < 0.7:  # it misses some
+            assert read_again(store, reader)[0] == chain
     assert store.read(archive) == chain
+
+
+def test_a_page_that_is_held_is_not_read_again() -> None:
+    store, archive, reader = Store(), ChainArchive(), ChainArchive()
+    chain = longer(10_000)
+    for _ in range(10):  # what does not fit into a transaction moves in steps
+        store.write(archive, chain)
+    assert read_again(store, reader) == (chain, list(range(39)))
+    chain = switched(chain, 1)
+    store.write(archive, chain)
+    first = reader.parse(store.record, store.revision, (), ())
+    assert first == chain
+    chain = change_server(chain, 1000, B, ())
+    store.write(archive, chain)
+    found, numbers = read_again(store, reader)
+    assert found == chain
+    assert numbers == [1000 // PAGE_SEGMENTS]
+    assert found.segments[500] is first.segments[500], "the same objects: the core compares and keeps no others"
+    assert archive.unread(store.record) == (), "who wrote it holds it"
+
+
+def test_pages_that_a_version_without_digests_changed_are_read_again() -> None:
+    store, archive, reader = Store(), ChainArchive(), ChainArchive()
+    chain = longer(700)
+    store.write(archive, chain)
+    read_again(store, reader)
+    store.write(archive, change_server(chain, 5, B, ()))
+    record = parse_record(store.record)
+    record.page_digests[:] = [1, 2, 3]  # it keeps what it does not know
+    record.page_digests_at = chain.epoch
+    assert reader.unread(record.SerializeToString()) is None
+
+
+def test_a_page_that_was_held_and_changed_meanwhile_is_asked_for() -> None:
+    store, archive, reader = Store(), ChainArchive(), ChainArchive()
+    chain = longer(700)
+    store.write(archive, chain)
+    older = store.record
+    read_again(store, reader)
+    store.write(reader, change_server(chain, 5, B, ()))
+    with pytest.raises(PagesNeededError):
+        reader.parse(older, 1, (), ())
 
 
 def test_short_chains_have_no_page_and_leave_nothing_in_memory() -> None:

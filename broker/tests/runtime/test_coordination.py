@@ -8,17 +8,26 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from seriatim_api.errors import CoordinatorUnavailableError
+from seriatim_api.errors import (
+    CoordinatorRefusedError,
+    CoordinatorUnavailableError,
+    MessageTooLargeError,
+    SeriatimError,
+)
 from seriatim_api.ids import PartitionId, RunId
+from seriatim_broker.adapters.system_clock import SystemClock
 from seriatim_broker.core.chain import Chain, change_server
 from seriatim_broker.core.effects import ReadChain, WriteChain
 from seriatim_broker.core.events import ChainRead, ChainWritten, Event, WriteOutcome
+from seriatim_broker.health import AdminPort
 from seriatim_broker.interfaces.coordinator import Compare, Coordinator, Delete, Operation, Put, TxnResult
 from seriatim_broker.runtime.coordination import CHAINS_PER_TXN, JOINT_IN_FLIGHT_MAX, CoordinatorWork
 from seriatim_broker.runtime.keys import Keys
 from seriatim_broker.runtime.membership import certify_death
 from seriatim_broker.runtime.pages import has_pages, read_all_whole, read_whole
 from seriatim_broker.runtime.records import join_pages, parse_chain
+from seriatim_broker.runtime.refusals import Refusals
+from structlog.testing import capture_logs
 
 from .test_archive import B, longer, switched
 from .test_planning import CHAIN
@@ -38,11 +47,16 @@ class Recording:
         self._inner = inner
         self.writes: list[list[str]] = []
         self.lose_answers = False
+        self.refuses: SeriatimError | None = None
+        self.refused = asyncio.Event()
 
     async def txn(
         self, compares: Sequence[Compare], then: Sequence[Operation], *args: Any, deadline_s: float | None = None
     ) -> TxnResult:
         puts = [operation.key for operation in then if isinstance(operation, Put)]
+        if puts and self.refuses is not None:
+            self.refused.set()
+            raise self.refuses
         result = await self._inner.txn(compares, then, *args, deadline_s=deadline_s)
         if puts:
             self.writes.append(puts)
@@ -61,7 +75,8 @@ class Desk:
         self.recording = Recording(coordinator)
         self.events: list[Event] = []
         self._arrived = asyncio.Event()
-        self.work = CoordinatorWork(self.recording, KEYS, self._take)
+        self.refusals: list[CoordinatorRefusedError] = []
+        self.work = CoordinatorWork(self.recording, KEYS, self._take, self.refusals.append)
 
     def _take(self, event: Event) -> None:
         self.events.append(event)
@@ -112,6 +127,26 @@ async def test_the_writes_of_one_turn_are_few_transactions(desk: Desk) -> None:
     assert (read.chain, read.revision) == (chain_of(7), answers[7].revision)
 
 
+@pytest.mark.parametrize("what", ["read", "write"])
+async def test_a_bug_in_a_transaction_is_told_to_who_ends_the_process(
+    coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """Else the core would wait for an answer that never comes."""
+
+    async def fails(*_: object, **_options: object) -> TxnResult:
+        raise AssertionError("a rule is broken")
+
+    told: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
+    work = CoordinatorWork(coordinator, KEYS, lambda _: None, failed=told.set_result)
+    monkeypatch.setattr(coordinator, "txn", fails)
+    if what == "read":
+        work.read_chain(ReadChain(PartitionId(1)))
+    else:
+        work.write_chain(created(range(1, 2))[0])
+    assert isinstance(await asyncio.wait_for(told, 5), AssertionError)
+    await work.close()
+
+
 async def test_one_conflict_fails_nobody_else(desk: Desk, coordinator: Coordinator) -> None:
     first = await desk.write(*created(range(1, 11)))
     writes = [WriteChain(PartitionId(n), n, chain_of(n, 2), first[n].revision, None) for n in range(1, 11)]
@@ -140,6 +175,52 @@ async def test_a_lost_answer_is_unknown_for_all_and_nothing_is_sent_again(desk: 
     answers = await desk.write(*created(range(1, 6)))
     assert {(answer.outcome, answer.revision) for answer in answers.values()} == {(WriteOutcome.UNKNOWN, 0)}
     assert len(desk.recording.writes) == 1
+
+
+async def test_what_the_coordinator_refuses_is_refused_for_all_and_sent_once(desk: Desk) -> None:
+    desk.recording.refuses = CoordinatorRefusedError("database space exceeded")
+    with capture_logs() as logs:
+        answers = await desk.write(*created(range(1, 6)))
+    assert {(answer.outcome, answer.revision) for answer in answers.values()} == {(WriteOutcome.REFUSED, 0)}
+    assert desk.refusals
+    assert not [entry for entry in logs if entry["log_level"] == "error"], "`Refusals` says it, once"
+
+
+async def test_what_is_refused_for_itself_says_nothing_of_other_writes_and_is_logged_once(desk: Desk) -> None:
+    desk.recording.refuses = MessageTooLargeError("request is too large")
+    with capture_logs() as logs:
+        for _ in range(3):
+            answers = await desk.write(*created([1]))
+            assert answers[1].outcome is WriteOutcome.REFUSED
+    assert not desk.refusals
+    assert len([entry for entry in logs if entry["event"] == "coordinator_write_refused"]) == 1
+
+
+async def test_refusals_are_told_once_and_probed_until_they_end(coordinator: Coordinator) -> None:
+    recording = Recording(coordinator)
+    ended = asyncio.Event()
+    told: list[bool] = []
+
+    def tell(refused: bool) -> None:
+        told.append(refused)
+        if not refused:
+            ended.set()
+
+    refusals = Refusals(recording, KEYS.probe("g0-0"), tell, SystemClock())
+    probing = asyncio.ensure_future(refusals.run())
+    error = recording.refuses = CoordinatorRefusedError("database space exceeded")
+    with capture_logs() as logs:
+        for _ in range(5):
+            refusals.refused(error)
+        assert "space exceeded" in refusals.warning
+        async with asyncio.timeout(10):
+            await recording.refused.wait()
+            recording.refuses = None
+            await ended.wait()
+    assert [entry["event"] for entry in logs] == ["coordinator_refuses_writes", "coordinator_takes_writes"]
+    assert told == [True, False]
+    assert not refusals.warning
+    probing.cancel()
 
 
 async def test_two_writes_of_one_partition_never_meet(desk: Desk) -> None:
@@ -177,7 +258,10 @@ async def test_a_long_chain_is_written_and_read_with_its_pages(desk: Desk, coord
     assert (await desk.read(partition)).chain == changed
 
     await coordinator.txn((), [Delete(pages[0])])
-    assert (await desk.read(partition)).failed, "a missing page is never a shorter chain"
+    late = Desk(coordinator)
+    assert (await late.read(partition)).failed, "a missing page is never a shorter chain"
+    await late.work.close()
+    assert (await desk.read(partition)).chain == changed, "it holds the page"
     await peer.work.close()
 
 
@@ -198,3 +282,13 @@ async def test_pages_are_read_at_the_revision_of_their_record(desk: Desk, coordi
     assert (len(joined.segments), joined.page_count) == (600, 0)
     await coordinator.txn((), [Delete(KEYS.chain(partition))])
     assert await read_all_whole(coordinator, KEYS, [old]) == []
+
+
+def test_readyz_says_what_needs_a_person() -> None:
+    warnings = ""
+    port = AdminPort(lambda: b"", lambda: "", lambda: "", warnings=lambda: warnings)
+    assert port._answer(b"GET /readyz HTTP/1.1\r\n\r\n").endswith(b"\r\n\r\nready\n")
+    warnings = "the coordinator refuses"
+    answer = port._answer(b"GET /readyz HTTP/1.1\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 200 ")
+    assert answer.endswith(b"ready\nwarning: the coordinator refuses\n")

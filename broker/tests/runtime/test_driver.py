@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any, get_args
 
+import pytest
 from seriatim_api.errors import CorruptionError, DeadlineExceededError
 from seriatim_api.ids import PartitionId
 from seriatim_broker.adapters.system_clock import SystemClock
@@ -214,3 +215,38 @@ async def test_a_failed_step_ends_everything() -> None:
     assert [str(error) for error in deaths] == ["a rule is broken"]
     assert driver.is_dead
     assert len(core.events) == 1
+
+
+@pytest.mark.parametrize("where", ["wake", "submit", "report", "slice", "story"])
+async def test_what_fails_in_a_callback_of_the_loop_ends_everything(
+    where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> Any:
+        raise AssertionError(f"{where} is broken")
+
+    class Untold(PlanSwitch):
+        def __repr__(self) -> str:
+            raise AssertionError("the story is broken, too")
+
+    answers: list[fx.Effect] = [fx.Persist(1, (DropPartition(P),))]
+    driver, core, disk, _, deaths = make(lambda _event: answers)
+    if where == "wake":
+        monkeypatch.setattr(core, "next_wake_us", fails)
+    elif where == "submit":
+        monkeypatch.setattr(disk, "submit", fails)
+    elif where == "slice":
+        monkeypatch.setattr(driver, "_feed_counted", fails)
+        driver._lane.append(PlanSwitch(2, P))
+        driver._loop.call_soon(driver._next_slice)
+    elif where == "story":
+        monkeypatch.setattr(core, "answer", fails)
+    driver.feed(Untold(1, P) if where == "story" else PlanSwitch(1, P))
+    if where == "report":
+        await asyncio.sleep(0)
+        monkeypatch.setattr(type(driver._clock), "monotonic_us", fails)
+        disk.report(1)
+    await asyncio.sleep(0)
+    assert [str(error) for error in deaths] == [f"{where} is broken"]
+    assert driver.is_dead
+    driver.feed(PlanSwitch(3, P))
+    assert len(deaths) == 1

@@ -7,7 +7,13 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import pytest
-from seriatim_api.errors import CoordinatorUnavailableError, ForeignDiskError, NewerFormatError, WipedDiskError
+from seriatim_api.errors import (
+    CoordinatorUnavailableError,
+    DirectoryInUseError,
+    ForeignDiskError,
+    NewerFormatError,
+    WipedDiskError,
+)
 from seriatim_api.ids import MemberId, RunId
 from seriatim_api.v1 import records_pb2
 from seriatim_broker.adapters.system_clock import SystemClock
@@ -299,3 +305,53 @@ async def test_a_disk_takes_the_place_of_the_one_that_is_named_and_of_no_other(c
     place = Place("c", "g0", 1, "127.0.0.1:7001", replace_disk_of="disk-of-nobody")
     identity = await join(coordinator, KEYS, place, lambda *_: empty, "boot", deadline_s=10)
     assert identity.run == 1, "a slot that nobody has needs no word"
+
+
+# ---- the same directory twice ---------------------------------------------------------------------------
+
+
+async def test_of_two_copies_of_a_directory_that_start_at_once_one_is_refused(coordinator: Coordinator) -> None:
+    member = MemberId("g0-0", "disk-a")
+    await joined(coordinator, FakeDisk(member))
+    starts = (joined(coordinator, FakeDisk(member, run=1)) for _ in range(2))
+    ended = await asyncio.gather(*starts, return_exceptions=True)
+    refused = [end for end in ended if isinstance(end, DirectoryInUseError)]
+    assert len(refused) == 1
+    assert (await record_of(coordinator, "g0-0")).run == 2
+
+
+async def test_a_copy_of_the_directory_of_a_living_run_is_refused_and_changes_nothing(coordinator: Coordinator) -> None:
+    member = MemberId("g0-0", "disk-a")
+    living, _ = await joined(coordinator, FakeDisk(member))
+    before = await record_of(coordinator, "g0-0")
+    copy = FakeDisk(member, run=1)
+    asked: list[tuple[str, RunId]] = []
+
+    async def is_running(_cluster_id: str, address: str, run: RunId) -> bool:
+        asked.append((address, run))
+        return True
+
+    place = Place("c", "g0", 0, "127.0.0.1:7009")
+    with pytest.raises(DirectoryInUseError, match="answers at"):
+        await join(coordinator, KEYS, place, lambda *_: copy, "boot", deadline_s=10, is_running=is_running)
+    assert asked == [("127.0.0.1:7000", living.run_id)]
+    assert copy.run == 1
+    assert await record_of(coordinator, "g0-0") == before
+    assert await coordinator.get(KEYS.certificate(living.run_id)) is None
+
+
+@pytest.mark.parametrize("how", ["clean", "certified"])
+async def test_a_run_that_is_known_to_have_ended_is_not_asked(coordinator: Coordinator, how: str) -> None:
+    member = MemberId("g0-0", "disk-a")
+    before, _ = await joined(coordinator, FakeDisk(member))
+    if how == "clean":
+        await mark_clean(coordinator, KEYS, before.run_id)
+    else:
+        await certify_death(coordinator, KEYS, before.run_id, "runner", "reaped")
+
+    async def is_running(_cluster_id: str, _address: str, _run: RunId) -> bool:
+        raise AssertionError("asked")
+
+    place, disk = Place("c", "g0", 0, "127.0.0.1:7000"), FakeDisk(member, run=1)
+    identity = await join(coordinator, KEYS, place, lambda *_: disk, "boot", deadline_s=10, is_running=is_running)
+    assert identity.run == 2

@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 
 from seriatim_api.batch import make_header, parse_header, place
-from seriatim_api.ids import MemberId, PartitionId, make_offset
+from seriatim_api.ids import MemberId, PartitionId
 from seriatim_broker.adapters.crc import crc32c
 from seriatim_broker.core.log import Batch, LocalSegment, Preparation, PutBatch, TailCopy
-from seriatim_broker.core.producers import KEPT_BATCHES, Entry, Window
+from seriatim_broker.core.producers import Entry, ProducerTable, Window, pack_table, pack_window
 
 MEMBERS = (MemberId("g0-0", "a" * 32), MemberId("g0-1", "b" * 32))
 ATTEMPT = b"attempt-00000001"
@@ -24,7 +24,7 @@ class SegmentBuilder:
         self.index = 0
         self.checksum = 0
         self.sequence = 0
-        self.window: Window = ()
+        self.table = ProducerTable()
         self.batches: list[Batch] = []
         self._random = random.Random(seed)
 
@@ -50,12 +50,16 @@ class SegmentBuilder:
             previous_checksum=self.checksum,
             checksum=crc32c,
         )
-        entry = Entry(1, self.sequence, count, make_offset(self.segment, self.index))
-        self.window = (*self.window[-(KEPT_BATCHES - 1) :], entry)
+        self.table.record(header)
         self.index, self.checksum, self.sequence = header.end_index, header.checksum, self.sequence + count
         batch = Batch(header, body)
         self.batches.append(batch)
         return batch
+
+    @property
+    def window(self) -> Window:
+        """The producer's window after its last batch."""
+        return self.table.windows[self.producer]
 
     def put(self, size_bytes: int = 100, count: int = 1, commit: int = 0) -> PutBatch:
         """The write of the next batch."""
@@ -88,5 +92,5 @@ def preparation(
     no: int, *, tail: TailCopy | None = None, attempt: bytes = ATTEMPT, voided: bool = False
 ) -> Preparation:
     """A preparation of segment `no`."""
-    table = ((b"q" * 16, (Entry(1, 0, 2, 0), Entry(1, 2, 1, 2))),)
+    table = pack_table({b"q" * 16: pack_window([Entry(1, 0, 2, 0), Entry(1, 2, 1, 2)], 3)})
     return Preparation(no, attempt, MEMBERS, True, False, table, tail, run=4, voided=voided)

@@ -9,15 +9,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
-from seriatim_api.ids import PartitionId
+from seriatim_api.ids import MemberId, PartitionId
+from seriatim_broker.core.chain import Opening, Seal, create, drop_oldest, remove_eligible, seal_and_open
 from seriatim_broker.core.log import (
     Batch,
     CursorState,
+    DropBlock,
     DropPartition,
     DropPreparation,
     DropSegment,
+    PutBlock,
+    PutChain,
     PutCursor,
     PutPreparation,
     PutSegment,
@@ -28,6 +33,7 @@ from seriatim_broker.core.log import (
     Truncate,
     Write,
 )
+from seriatim_broker.core.producers import BlockName, Entry, IdleBlock, ProducerTable, Table, pack_window
 from seriatim_broker.interfaces.storage import Storage
 
 from .build import SegmentBuilder, preparation, segment_record
@@ -133,12 +139,32 @@ async def test_everything_durable_is_found_again(harness: Harness) -> None:
         assert segment.record == segment_record(2)
         assert (segment.tail, segment.tail_checksum) == (5, builder.checksum)
         assert segment.commit == 3
+        assert segment.last_append_ms == builder.batches[1].header.append_time_ms
         assert segment.uncommitted == (builder.batches[1],)
         assert segment.windows == ((builder.producer, builder.window),)
         assert {p.attempt for p in found.preparations} == {preparation(2).attempt, b"another"}
         assert preparation(2, tail=tail) in found.preparations
         assert found.tail_copies == (tail,)
         assert found.cursors == (CursorState(2, "billing", 1, 2, 3),)
+
+
+async def test_idle_blocks_are_there_until_they_are_dropped(harness: Harness) -> None:
+    at = PartitionId(5)
+    window = pack_window([Entry(0, 0, 1, 7)], 8)
+    one, other = (IdleBlock.of([(bytes([number]) * 16, window)]) for number in (1, 2))
+    table = Table(b"", (BlockName(one.id, 1, 8, 0),))
+    named = replace(preparation(2), table=table)
+    await put(harness, [PutBlock(at, one.id, one.data), PutBlock(at, other.id, other.data), PutPreparation(at, named)])
+    for crash in (True, False):
+        await harness.reopen(crash=crash)
+        assert set(harness.recovered[5].blocks) == {one.data, other.data}
+        assert harness.recovered[5].preparations == (named,)
+    await put(harness, [DropBlock(at, other.id)])
+    await harness.reopen(crash=True)
+    assert harness.recovered[5].blocks == (one.data,)
+    await put(harness, [DropPartition(at)])
+    await harness.reopen(crash=True)
+    assert 5 not in harness.recovered
 
 
 async def test_a_sealed_segment_has_nothing_uncommitted(harness: Harness) -> None:
@@ -162,7 +188,7 @@ async def test_every_producer_has_its_newest_window(harness: Harness) -> None:
     builder.producer = b"a" * 16
     writes: list[Write] = [PutSegment(builder.partition, segment_record()), *(builder.put() for _ in range(40))]
     first = builder.window
-    builder.producer, builder.window = b"b" * 16, ()
+    builder.producer = b"b" * 16
     await put(harness, [*writes, builder.put()])
     await harness.reopen(crash=True)
     assert harness.recovered[1].segments[0].windows == ((b"a" * 16, first), (b"b" * 16, builder.window))
@@ -171,12 +197,12 @@ async def test_every_producer_has_its_newest_window(harness: Harness) -> None:
 async def test_what_was_cut_stays_away_and_what_follows_wins(harness: Harness) -> None:
     builder = SegmentBuilder(1)
     await put(harness, [PutSegment(builder.partition, segment_record()), *(builder.put(count=2) for _ in range(6))])
-    table = ((b"z" * 16, builder.window[:2]),)
-    await put(harness, [Truncate(builder.partition, 1, 4, table)])
+    windows = builder.table.cut(1, 4, [builder.producer])
+    await put(harness, [Truncate(builder.partition, 1, 4, tuple(windows.items()))])
     builder.rewind(4)
     assert await read_all(harness, builder) == builder.batches
     await harness.reopen(crash=True)
-    assert harness.recovered[1].segments[0].windows == table
+    assert harness.recovered[1].segments[0].windows == tuple(windows.items())
     assert harness.recovered[1].segments[0].tail == 4
     assert await read_all(harness, builder) == builder.batches
     # Longer batches over the place of what was cut: index 6 must now be inside a batch, not the beginning of one.
@@ -192,8 +218,8 @@ async def test_cutting_and_putting_in_one_submit(harness: Harness) -> None:
     builder = SegmentBuilder(1)
     writes: list[Write] = [PutSegment(builder.partition, segment_record()), builder.put(), builder.put()]
     builder.rewind(0)
-    builder.window = ()
-    writes += [Truncate(builder.partition, 1, 0, ()), builder.put(count=3)]
+    builder.table = ProducerTable()
+    writes += [Truncate(builder.partition, 1, 0, None), builder.put(count=3)]
     await put(harness, writes)
     for crash in (True, False):
         assert await read_all(harness, builder) == builder.batches
@@ -201,10 +227,21 @@ async def test_cutting_and_putting_in_one_submit(harness: Harness) -> None:
         assert harness.recovered[1].segments[0].windows == ((builder.producer, builder.window),)
 
 
+async def test_a_cut_takes_away_only_the_windows_that_have_no_batch_left(harness: Harness) -> None:
+    builder = SegmentBuilder(1)
+    writes: list[Write] = [PutSegment(builder.partition, segment_record()), builder.put()]
+    kept = builder.window
+    builder.producer = b"b" * 16
+    await put(harness, [*writes, builder.put(), Truncate(builder.partition, 1, 1, ((builder.producer, None),))])
+    for crash in (True, False):
+        await harness.reopen(crash=crash)
+        assert harness.recovered[1].segments[0].windows == ((b"p" * 16, kept),)
+
+
 async def test_windows_of_what_was_cut_in_the_same_submit_stay_away(harness: Harness) -> None:
     builder = SegmentBuilder(1)
     at = builder.partition
-    await put(harness, [PutSegment(at, segment_record()), builder.put(), Truncate(at, 1, 0, ())])
+    await put(harness, [PutSegment(at, segment_record()), builder.put(), Truncate(at, 1, 0, None)])
     await harness.reopen(crash=True)
     assert harness.recovered[1].segments[0].windows == ()
     builder.rewind(0)
@@ -239,6 +276,24 @@ async def test_a_tail_copy_is_read_without_a_log(harness: Harness) -> None:
         assert await harness.storage.read(builder.partition, 1, 2, 4, MIB) == builder.batches[2:]
         assert await harness.storage.read(builder.partition, 1, 1, 4, MIB) == []
         await harness.reopen(crash=crash)
+
+
+async def test_tail_copies_that_do_not_touch_stand_beside_each_other(harness: Harness) -> None:
+    builder = SegmentBuilder(1)
+    for _ in range(6):
+        builder.batch()
+    at, batches = builder.partition, builder.batches
+    one, other = TailCopy(1, 4, 6, tuple(batches[4:])), TailCopy(1, 1, 2, tuple(batches[1:2]))
+    longer = TailCopy(1, 1, 3, tuple(batches[1:3]))
+    await put(harness, [PutTailCopy(at, one), PutTailCopy(at, other, 1), PutTailCopy(at, longer, 1)])
+    for crash in (True, False):
+        assert await harness.storage.read(at, 1, 4, 6, MIB) == batches[4:]
+        assert await harness.storage.read(at, 1, 1, 3, MIB) == batches[1:3]
+        await harness.reopen(crash=crash)
+        assert harness.recovered[at].tail_copies == (one, longer)
+    await put(harness, [DropSegment(at, 1)])
+    await harness.reopen(crash=True)
+    assert at not in harness.recovered or harness.recovered[at].tail_copies == ()
 
 
 async def test_a_dropped_segment_is_gone_and_may_come_again(harness: Harness) -> None:
@@ -295,6 +350,32 @@ def _tail_batches(partition: int) -> tuple[Batch, ...]:
     for _ in range(6):
         builder.batch()
     return tuple(builder.batches[4:])
+
+
+# ---- the chain record ----
+
+
+async def test_the_chain_record_is_found_as_it_was_learned_last(harness: Harness) -> None:
+    """A head and the segments that changed since are written; what a start finds is the whole."""
+    at = PartitionId(7)
+    members = (MemberId("g0-0", "a" * 32), MemberId("g0-1", "b" * 32))
+    others = (MemberId("g1-0", "c" * 32), MemberId("g1-1", "d" * 32))
+    first = create(at, "t", 0, True, ("g0", "g1"), Opening(b"1" * 16, "g0", members, 3, False), 5)
+    seal = Seal(4, 9, members[0], members, None, ())
+    second = seal_and_open(first, seal, Opening(b"2" * 16, "g1", others, 1, True), 6)
+    third = remove_eligible(second, 1, [members[1]])
+    await put(harness, [PutChain(at, first, (1,))])
+    await put(harness, [PutChain(at, second, (1, 2))])
+    await put(harness, [PutChain(at, third, (1,))])
+    await harness.reopen(crash=True)
+    assert harness.recovered[at].chain == third
+    kept = drop_oldest(third, 2)
+    await put(harness, [DropSegment(at, 1), PutChain(at, kept, ())])
+    await harness.reopen(crash=True)
+    assert harness.recovered[at].chain == kept
+    await put(harness, [DropPartition(at)])
+    await harness.reopen(crash=True)
+    assert at not in harness.recovered
 
 
 CASES: dict[str, Any] = {name: case for name, case in list(globals().items()) if name.startswith("test_")}

@@ -11,6 +11,7 @@ import pytest
 from seriatim_api.errors import CorruptionError
 from seriatim_broker.adapters.crc import crc32c
 from seriatim_broker.adapters.rocks import RocksSettings, RocksStorage
+from seriatim_broker.adapters.rocks.watermark import Watermark
 from seriatim_broker.core.log import Batch, PutSegment, Rewrite
 
 from .build import SegmentBuilder, segment_record
@@ -172,3 +173,41 @@ async def test_what_is_damaged_can_be_written_again_and_is_whole_then(harness: R
     assert await read_all(harness, builder) == builder.batches
     await harness.storage.settle()
     assert not table.exists(), "the damaged file is gone with its extent"
+
+
+# ---- the watermark is missing or empty ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("what", ["missing", "empty"])
+async def test_a_watermark_that_is_gone_from_a_directory_with_data_refuses_the_start(
+    harness: RocksHarness, what: str
+) -> None:
+    await _fill(harness)
+    await harness.storage.close()
+    mark = harness.directory / "watermark"
+    if what == "missing":
+        mark.unlink()
+    else:
+        mark.write_bytes(b"")
+    with pytest.raises(CorruptionError, match="missing or empty"):
+        _start(harness.directory)
+
+
+def test_a_start_that_was_killed_before_its_first_note_refuses_nothing(tmp_path: Path) -> None:
+    (tmp_path / "watermark").touch()  # what a version left that made the file first and wrote the note then
+    Watermark(tmp_path, crc32c).check(0)
+
+
+def test_a_storage_that_an_earlier_start_made_is_not_made_anew(tmp_path: Path) -> None:
+    with pytest.raises(CorruptionError, match="missing or empty"):
+        Watermark(tmp_path, crc32c, is_expected=True).check(0)
+
+
+def test_the_watermark_is_never_seen_without_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def killed(self: Watermark, sequence: int) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Watermark, "note", killed)
+    with pytest.raises(KeyboardInterrupt):
+        Watermark(tmp_path, crc32c).open(0)
+    assert not (tmp_path / "watermark").exists()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import struct
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -172,3 +174,97 @@ def test_a_disk_is_judged_by_what_the_cluster_knows(tmp_path: Path) -> None:
         judge(None, KnownMember(passport.incarnation, 1))
     with pytest.raises(ForeignDiskError, match="slot belongs to"):
         judge(passport, KnownMember("f" * 32, 1))
+
+
+# ---- while a broker runs --------------------------------------------------------------------------------
+
+
+def _deleted(path: Path) -> None:
+    shutil.rmtree(path)
+
+
+def _emptied(path: Path) -> None:
+    for file in path.iterdir():
+        file.unlink()
+
+
+def _without_data(path: Path) -> None:
+    (path / "000001.log").unlink()
+
+
+def _replaced(path: Path) -> None:
+    """Another directory under the same name, with a copy of everything."""
+    path.rename(path.with_name("away"))
+    shutil.copytree(path.with_name("away"), path)
+
+
+def _begun_anew(path: Path) -> None:
+    """Another process has raised the run, past the lock: on another machine, say."""
+    lock = path / "lock"
+    lock.rename(path / "lock.away")
+    directory = _open(path)
+    directory.raise_run()
+    directory.release()
+    (path / "lock.away").rename(lock)
+
+
+LOST = {
+    "gone, or was emptied": (_deleted, _emptied),
+    "is gone while": (_without_data,),
+    "was replaced": (_replaced,),
+    "run 2, by now": (_begun_anew,),
+}
+
+
+@pytest.mark.parametrize(("words", "lose"), [(words, lose) for words, many in LOST.items() for lose in many])
+def test_a_running_broker_can_tell_that_its_directory_is_lost(
+    words: str, lose: Callable[[Path], None], tmp_path: Path
+) -> None:
+    path = tmp_path / "data"
+    _made(path)
+    directory = _open(path)
+    run = directory.raise_run()
+    (path / "000001.log").write_bytes(b"batches")
+    assert directory.problem(run) == ""
+    directory.mark_clean()
+    assert directory.problem(run) == "", "a passport that this process wrote is no news"
+    lose(path)
+    assert words in directory.problem(run)
+    directory.release()
+
+
+# ---- whether the storage must be there ------------------------------------------------------------------
+
+
+def test_a_start_that_ended_before_it_made_the_storage_expects_none(tmp_path: Path) -> None:
+    _made(tmp_path)
+    directory = _open(tmp_path)
+    directory.raise_run()
+    directory.release()
+    again = _open(tmp_path)
+    assert not again.has_storage
+    again.release()
+
+
+def test_a_start_that_made_the_storage_is_remembered_over_a_bad_end(tmp_path: Path) -> None:
+    _made(tmp_path)
+    directory = _open(tmp_path)
+    directory.raise_run()
+    directory.note_storage()
+    directory.release()
+    again = _open(tmp_path)
+    assert again.has_storage
+    again.release()
+
+
+def test_a_run_that_ended_in_good_order_had_a_storage_though_its_version_did_not_note_it(tmp_path: Path) -> None:
+    _made(tmp_path)
+    directory = _open(tmp_path)
+    directory.raise_run()
+    directory.mark_clean()
+    directory.release()
+    again = _open(tmp_path)
+    assert again.passport is not None
+    assert not again.passport.storage_made
+    assert again.has_storage
+    again.release()

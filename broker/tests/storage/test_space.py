@@ -18,8 +18,10 @@ from seriatim_broker.adapters.rocks import storage as storage_module
 from seriatim_broker.adapters.rocks.extents import SegmentLog
 from seriatim_broker.adapters.rocks.floor import Op, WriteRefusedError
 from seriatim_broker.adapters.rocks.reader import Stored, Stretch
+from seriatim_broker.adapters.rocks.room import reserve_bytes
 from seriatim_broker.adapters.rocks.settings import EXTENTS_MAX, EXTENTS_MIN
 from seriatim_broker.core.log import Batch, DropPartition, DropSegment, PutSegment, Rewrite, Truncate, Write
+from seriatim_broker.core.producers import ProducerTable
 
 from .build import SegmentBuilder, segment_record
 from .contract import put, read_all
@@ -253,7 +255,7 @@ async def test_what_is_cut_between_reading_and_returning_is_not_returned(
     (builder,) = await _fill(harness, 1, 4 * MIB, 50_000)
     old = builder.batches[5:]
     builder.rewind(5)
-    builder.window = ()
+    builder.table = ProducerTable()
     writes: list[Write] = [Truncate(builder.partition, 1, 5, ()), builder.put(count=7)]
     _after_the_next_read(harness, monkeypatch, 1, writes)
     found = await harness.storage.read(builder.partition, 1, 0, 12, 4 * MIB)
@@ -274,13 +276,21 @@ async def test_copying_goes_on_after_a_crash_in_the_middle(harness: RocksHarness
 
 def test_the_reserve_is_kept(tmp_path: Path) -> None:
     free = shutil.disk_usage(tmp_path)
-    storage = RocksStorage.open(tmp_path, RocksSettings(reserve_bytes_min=free.free * 2), crc32c)
+    wanted = RocksSettings(reserve_bytes_min=free.free * 2, reserve_percent_max=100)
+    storage = RocksStorage.open(tmp_path, wanted, crc32c)
     assert storage.is_disk_full()
     asyncio.run(storage.close())
     small = RocksSettings(reserve_percent=0, reserve_bytes_min=1)
     storage = RocksStorage.open(tmp_path, small, crc32c)
     assert not storage.is_disk_full()
     asyncio.run(storage.close())
+
+
+@pytest.mark.parametrize(
+    ("disk_mib", "reserve_mib"), [(1 << 20, 52_428), (20_000, 2048), (5_000, 1000), (1024, 204), (100, 20)]
+)
+def test_the_reserve_fits_disks_of_every_size(disk_mib: int, reserve_mib: int) -> None:
+    assert reserve_bytes(disk_mib * MIB, RocksSettings()) // MIB == reserve_mib
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from seriatim_api.errors import BadRequestError, IllegalNameError
+from seriatim_api.frames import read_batches
 from seriatim_api.ids import is_legal_name
 from seriatim_api.v1 import broker_pb2, common_pb2, operations_pb2, records_pb2
 
@@ -21,6 +22,7 @@ from seriatim._records import (
     GroupDescription,
     GroupPartition,
     HeadMove,
+    QuarantinedMessage,
     Route,
     ScrubProgress,
     Segment,
@@ -163,7 +165,7 @@ class Admin(BrokerGroupAdmin):
             yield chain_of(record)
 
     async def describe_group(self, topic: str, group: str) -> GroupDescription:
-        """Where a consumer group stands on each partition.
+        """Where a consumer group stands on each partition. A partition that nobody could describe has an `error`.
 
         Raises:
             UnknownGroupError: It was never there.
@@ -253,6 +255,40 @@ class Admin(BrokerGroupAdmin):
             if answer.done:
                 return
             request.after_partition_id, request.after_segment = answer.partition_id, answer.segment
+
+    async def read_quarantined(self, broker: str) -> AsyncIterator[QuarantinedMessage]:
+        """What a broker keeps above the lengths that the cluster decided, because the chain contradicts its disk.
+
+        Reads, and changes nothing: the messages stay where they are.
+
+        Raises:
+            BadRequestError: There is no such broker.
+        """
+        from seriatim._batch import decode  # it needs pyarrow, which other administration does not
+
+        request = broker_pb2.ReadQuarantinedRequest(broker=broker)
+        while True:
+            answer = await self._caller.admin("ReadQuarantined", request, SCRUB_DEADLINE_S)
+            if answer.done:
+                return
+            for header, body in read_batches(memoryview(answer.headers), memoryview(answer.bodies)):
+                rows = decode(bytes(body), header.message_count, header.body_crc).to_pylist()
+                for at, row in enumerate(rows):
+                    index = header.base_index + at
+                    if index >= answer.sealed_len:
+                        yield QuarantinedMessage(
+                            broker,
+                            answer.partition_id,
+                            answer.segment,
+                            answer.sealed_len,
+                            index,
+                            row["key"],
+                            row["value"],
+                            dict(row["headers"] or ()),
+                            row["timestamp"],
+                        )
+            request.partition_id, request.segment = answer.partition_id, answer.segment
+            request.index = answer.next_index
 
     async def declare_gap(self, topic: str, partition: int, segment: int, issuer: str) -> None:
         """Declare that all disks of a segment are lost for good: groups go on behind it, and what it held is given up.
@@ -353,6 +389,7 @@ def _group_partition_of(row: broker_pb2.GroupPartition) -> GroupPartition:
         group_epoch=row.group_epoch,
         error=f"[{row.error.number}] {row.error.message}" if row.HasField("error") else None,
         end_is_at_least=row.end_is_at_least,
+        error_number=row.error.number if row.HasField("error") else None,
     )
 
 
@@ -368,6 +405,7 @@ def _broker_of(row: broker_pb2.BrokerDescription) -> Broker:
         admitted=record.admitted,
         live=row.live,
         peer_addresses=dict(record.peer_addresses),
+        disk_state=row.disk_state,
     )
 
 

@@ -7,7 +7,7 @@ import heapq
 import itertools
 import time
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 Sleeper = TypeVar("Sleeper")
 
@@ -20,10 +20,12 @@ class Alarms(Generic[Sleeper]):
 
     Args:
         wake: Called with the sleeper, whose wish is then forgotten. It may ask again at once.
+        failed: Told of an exception that `wake` raised; the other sleepers are woken all the same.
     """
 
-    def __init__(self, wake: Callable[[Sleeper], None]) -> None:
+    def __init__(self, wake: Callable[[Sleeper], None], failed: Callable[[BaseException], Any]) -> None:
         self._wake = wake
+        self._failed = failed
         self._loop = asyncio.get_running_loop()
         self._wishes: dict[Sleeper, float] = {}
         self._heap: list[tuple[float, int, Sleeper]] = []
@@ -61,10 +63,17 @@ class Alarms(Generic[Sleeper]):
 
     def _ring(self) -> None:
         self._timer = None
+        try:
+            self._wake_due()
+        except Exception as exc:
+            self._failed(exc)
+        finally:
+            self._arm()
+
+    def _wake_due(self) -> None:
         now = time.monotonic()
         while self._heap and self._heap[0][0] <= now:
             at, _, sleeper = heapq.heappop(self._heap)
             if self._wishes.get(sleeper) == at:  # else an earlier wish took its place
                 del self._wishes[sleeper]
                 self._wake(sleeper)
-        self._arm()

@@ -15,11 +15,20 @@ import google_crc32c
 import numpy as np
 import pyarrow as pa
 from seriatim_api.batch import FLAG_KEYED, FLAG_LZ4, FLAG_ZSTD
-from seriatim_api.errors import BadRequestError, BatchMismatchError, ChecksumMismatchError
+from seriatim_api.errors import (
+    BadRequestError,
+    BatchMismatchError,
+    ChecksumMismatchError,
+    IllegalMessageError,
+)
 
 from seriatim._settings import Compression
 
 Headers = Mapping[str, bytes]
+"""Names and values of a message's headers. Values may be any `BytesLike`."""
+
+BytesLike = bytes | bytearray | memoryview
+"""What may be given as a value or a key. All but `bytes` are copied at the call."""
 
 HEADERS_TYPE: Final = pa.map_(pa.utf8(), pa.binary())
 SCHEMA: Final = pa.schema(
@@ -42,6 +51,9 @@ _OPTIONS: Final = {
     "zstd": pa.ipc.IpcWriteOptions(compression="zstd"),
 }
 _NULLS_KEPT: Final = 64
+
+HEADER_OVERHEAD_BYTES: Final = 16
+"""What a header costs in a body beside its name and value: their offsets, rounded up."""
 
 
 class Body(NamedTuple):
@@ -168,18 +180,37 @@ def decode(data: bytes | memoryview, message_count: int, crc: int) -> Any:
 def conform(table: Any, now_ms: int) -> Any:
     """A table with the columns of `SCHEMA`; those that it lacks are filled, the timestamp with `now_ms`.
 
-    Columns that have the right type are not copied; strings are taken for their UTF-8 bytes.
+    Columns that have the right type are not copied. Strings are taken as their UTF-8 bytes, and Arrow timestamps as
+    milliseconds since 1970, rounded down.
 
     Raises:
-        TypeError: No column `value`, a column that is none of the five, or one that cannot have its type.
+        IllegalMessageError: No column `value`, a column that is none of the five, one that cannot have its type, or a
+            value (also of a header) that is null.
     """
-    if table.schema.equals(SCHEMA) and not table.column(2).null_count:
-        return table
+    if not table.schema.equals(SCHEMA) or table.column(2).null_count:
+        table = _completed(table, now_ms)
+    if table.column(1).null_count:
+        raise IllegalMessageError("column value has nulls, and a message has a value: fill them, as with b''")
+    if any(rows.items.null_count for rows in table.column(3).chunks) and _has_null_header(table.column(3)):
+        raise IllegalMessageError("column headers has a null as the value of a header: fill it, as with b''")
+    return table
+
+
+def _has_null_header(column: Any) -> bool:
+    """Whether it is in a row of this slice of the column."""
+    return any(value is None for row in column.to_pylist() for _, value in row or ())
+
+
+def _completed(table: Any, now_ms: int) -> Any:
     names = table.column_names
     given = {name: number for number, name in enumerate(names)}
     unknown = [name for name in names if name not in _TYPES]
     if unknown or "value" not in given:
-        raise TypeError(f"a table of messages has the columns {SCHEMA.names}, of which value must be there: {unknown}")
+        raise IllegalMessageError(
+            f"a table of messages has the columns {SCHEMA.names}, of which value must be there; unknown: {unknown}"
+        )
+    if len(given) < len(names):
+        raise IllegalMessageError(f"a table of messages has each column once, not {names}")
     columns = []
     for number, (name, kind) in enumerate(_TYPES.items()):
         if name in given:
@@ -194,7 +225,43 @@ def conform(table: Any, now_ms: int) -> Any:
 
 
 def _typed(column: Any, name: str, kind: Any) -> Any:
+    if column.type == kind:
+        return column
     try:
-        return column if column.type == kind else column.cast(kind)
+        if name == "timestamp" and pa.types.is_timestamp(column.type):
+            column = column.cast(pa.timestamp("ms", column.type.tz), safe=False)  # its unit may be another
+        return column.cast(kind)
     except pa.ArrowException as exc:
-        raise TypeError(f"column {name} cannot be {kind}: {exc}") from exc
+        raise IllegalMessageError(f"column {name} cannot be {kind}: {exc}") from exc
+
+
+def row_sizes(rows: Any) -> tuple[Any, Any]:
+    """Bytes of key and value of each row of a record batch of `SCHEMA`, and with headers and tag."""
+    key, value, _, headers, tag = rows.columns
+    payload = _lengths(key) + _lengths(value)
+    whole = payload + _lengths(tag)
+    if headers.null_count < len(headers):
+        begins = _offsets(headers)
+        inner = _totals(headers.keys) + _totals(headers.items)
+        whole = whole + inner[begins[1:]] - inner[begins[:-1]] + HEADER_OVERHEAD_BYTES * np.diff(begins)
+    return payload, whole
+
+
+def _lengths(column: Any) -> Any:
+    if column.null_count == len(column):
+        return np.zeros(len(column), np.int64)
+    return np.diff(_offsets(column))
+
+
+def _totals(column: Any) -> Any:
+    """Bytes in front of each item of the whole child array, which its parent's offsets count in."""
+    return _offsets(column) if len(column) else np.zeros(1, np.int64)
+
+
+def _offsets(column: Any) -> Any:
+    """Where each row of a binary, text or map column begins, and the last one ends."""
+    buffer = column.buffers()[1]
+    if buffer is None:  # an array without rows needs none
+        return np.zeros(len(column) + 1, np.int64)
+    found = np.frombuffer(buffer, np.int32)
+    return found[column.offset : column.offset + len(column) + 1].astype(np.int64)

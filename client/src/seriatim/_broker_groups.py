@@ -40,6 +40,8 @@ class BrokerGroupMember:
         run: The last that it registered.
         live: Whether it runs, as far as is known.
         certified: Whether that run is certified to have ended.
+        disk_state: "full", "hangs", or empty, as the broker that was asked knows it.
+        unlinked: Live members of the group that it says it has no link to: no segment can be opened on both.
     """
 
     broker: str
@@ -47,6 +49,8 @@ class BrokerGroupMember:
     run: int
     live: bool
     certified: bool
+    disk_state: str = ""
+    unlinked: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +180,7 @@ def _group_of(described: operations_pb2.BrokerGroupDescription) -> BrokerGroup:
         members=tuple(
             BrokerGroupMember(
                 member.record.member.broker, member.record.member.incarnation, member.record.run, member.live,
-                member.certified,
+                member.certified, member.disk_state, tuple(member.unlinked),
             )
             for member in described.members
         ),

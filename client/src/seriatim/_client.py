@@ -118,13 +118,20 @@ class Client:
         await client._close(flush=True)
 
     async def _close(self, *, flush: bool) -> None:
+        """Close what was opened, all of it, also if closing one raises or is cancelled; raises the first error then."""
+        first: BaseException | None = None
+        for close in self._closers:
+            try:
+                await close(flush and first is None)
+            except BaseException as exc:
+                first = first or exc
         try:
-            for close in self._closers:
-                await close(flush)
-        finally:
             if self._links is not None:
                 await self._links.close()
+        finally:
             await self._channels.close()
+        if first is not None:
+            raise first
 
     def producer(self, topic: str, **options: Unpack[ProducerOptions]) -> Opening[Producer]:
         """A producer for a topic: `async with client.producer("t") as producer`, or `await` it and close it yourself.

@@ -5,8 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from types import TracebackType
+from typing import Final
 
-from seriatim_api.errors import BadRequestError, PartitionOutOfRangeError
+from seriatim_api.errors import (
+    BadRequestError,
+    ClientFailureError,
+    PartitionOutOfRangeError,
+    SeriatimError,
+    UnknownTopicError,
+)
 from seriatim_api.v1 import common_pb2
 
 from seriatim._alarms import Alarms
@@ -15,6 +22,7 @@ from seriatim._consuming.servers import Servers
 from seriatim._consuming.streams import Streams
 from seriatim._consuming.subscription import Shared, Subscription
 from seriatim._core.consumer_types import ConsumerConfig
+from seriatim._failure import Failure, attempt
 from seriatim._growth import Growth
 from seriatim._recording import Recorder
 from seriatim._records import Assignment, Gap, Message, Topic
@@ -22,12 +30,20 @@ from seriatim._settings import ConsumerSettings, Start
 from seriatim._transport.channels import Channels
 from seriatim._transport.unary import Caller
 
+_FAILED_MEANS: Final = (
+    "It acknowledges nothing more: messages that it did not acknowledge are delivered again, to another consumer of "
+    "the group or to a new one."
+)
+
 
 class Consumer:
     """Reads a topic as a member of a consumer group, in exclusive mode. Get one from `Client.consumer`.
 
     Each partition is delivered to one consumer of the group at a time, in its order; others stand by and take over
     where the acknowledgements ended. What was delivered and not acknowledged then comes again.
+
+    When the topic is deleted, the consumer ends: the next call raises `UnknownTopicError`, also if the topic is made
+    again under its name. Make a new consumer to read the new topic: its messages and the group's positions are its own.
     """
 
     def __init__(
@@ -51,33 +67,49 @@ class Consumer:
         self._recorder = recorder
         numbers = _wanted(topic, partitions)
         self._inbox = Inbox(topic.name, None if recorder is None else self._record)
-        self._servers = Servers(caller, group, self._inbox.fail)
-        self._streams = Streams(channels, self._servers, client_name, settings.credit_bytes)
-        self._alarms: Alarms[Subscription] = Alarms(Subscription.timer_due)
+        what = f"the consumer {name} of group {group} on topic {topic.name}"
+        self._failure = Failure(what, _FAILED_MEANS, self._break_off)
+        failed = self._failure.happened
+        self._servers = Servers(caller, group, self._end, failed)
+        self._streams = Streams(
+            channels, self._servers, client_name, settings.credit_bytes, settings.session_ms, failed
+        )
+        self._alarms: Alarms[Subscription] = Alarms(Subscription.timer_due, failed)
         self._closed = False
         self._shared = Shared(
             topic=topic.name,
             group=group,
             name=name,
             inbox=self._inbox,
+            end=self._end,
             streams=self._streams,
             servers=self._servers,
             alarms=self._alarms,
             recorder=recorder,
             on_gap=on_gap,
             on_assignment=on_assignment,
+            failure=self._failure,
         )
         self._subscriptions: dict[int, Subscription] = {}
         for number in numbers:
             self._subscribe(number, topic.partition_ids[number], settings.start)
-        self._growth = Growth(caller, topic, self._grow) if partitions is None else None
+        self._growth = Growth(caller, topic, self._grow, failed, self._look_found_gone) if partitions is None else None
 
     def _subscribe(self, number: int, partition_id: int, start: Start) -> None:
-        config = ConsumerConfig(ack_interval_ms=self.settings.ack_interval_ms)
+        config = ConsumerConfig(ack_interval_ms=self.settings.ack_interval_ms, session_ms=self.settings.session_ms)
         subscription = Subscription(self._shared, number, partition_id, start, config)
         self._subscriptions[number] = subscription
         self._streams.register(subscription)
         subscription.start()
+
+    def _look_found_gone(self, made_again: bool) -> None:
+        self._servers.stop()
+        self._inbox.fail(_deleted(self.topic, made_again=made_again))
+
+    def _end(self, error: SeriatimError) -> None:
+        """A partition cannot be read any more: the next call of the application says so, and no question follows."""
+        self._servers.stop()
+        self._inbox.fail(_deleted(self.topic) if isinstance(error, UnknownTopicError) else error)
 
     def _grow(self, topic: Topic, _routes: Sequence[common_pb2.Route]) -> None:
         """Read the partitions that were added, from their beginning: what is in them came after this consumer did."""
@@ -98,10 +130,7 @@ class Consumer:
 
     async def __aiter__(self) -> AsyncIterator[Message]:
         while True:
-            message = await self._inbox.next(None)
-            assert message is not None
-            if self._recorder is not None:
-                self._record([message])
+            (message,) = await self._fetch(1, None)
             yield message
 
     async def fetch(self, max_messages: int = 500, timeout_s: float = 1.0) -> list[Message]:
@@ -112,20 +141,32 @@ class Consumer:
             timeout_s: Then an empty list is returned. 0 does not wait.
 
         Raises:
-            SeriatimError: A partition cannot be read any more (and why).
+            SeriatimError: A partition cannot be read any more (and why). Each later call raises it as well; messages
+                that were returned before can still be acknowledged.
+            ClientFailureError: The consumer has ended because its own code failed.
             PreconditionError: The consumer is closed.
 
         If cancelled, nothing is lost.
         """
         assert max_messages > 0
-        first = await self._inbox.next(_deadline(timeout_s))
-        if first is None:
-            return []
-        messages = [first]
-        while len(messages) < max_messages and (message := self._inbox.take()) is not None:
-            messages.append(message)
-        if self._recorder is not None:
-            self._record(messages)
+        return await self._fetch(max_messages, _deadline(timeout_s))
+
+    async def _fetch(self, max_messages: int, deadline: float | None) -> list[Message]:
+        # What is taken off the inbox here and not returned is lost to the application, and a later acknowledgement
+        # would cover it. So an unexpected exception ends the consumer.
+        try:
+            first = await self._inbox.next(deadline)
+            if first is None:
+                return []
+            messages = [first]
+            while len(messages) < max_messages and (message := self._inbox.take()) is not None:
+                messages.append(message)
+            if self._recorder is not None:
+                self._record(messages)
+        except SeriatimError:
+            raise
+        except Exception as exc:
+            self._failure.raise_for(exc)
         return messages
 
     async def fetch_table(self, timeout_s: float = 1.0) -> FetchedTable | None:
@@ -133,7 +174,12 @@ class Consumer:
 
         Do not mix with the other forms of reading before all that they took is used up.
         """
-        return await self._inbox.next_table(_deadline(timeout_s))
+        try:
+            return await self._inbox.next_table(_deadline(timeout_s))
+        except SeriatimError:
+            raise
+        except Exception as exc:
+            self._failure.raise_for(exc)
 
     def _record(self, messages: Sequence[Message]) -> None:
         assert self._recorder is not None
@@ -172,18 +218,36 @@ class Consumer:
     # ---- ending --------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Send the last acknowledgements and leave; a standby takes over at once. A second call does nothing."""
+        """Send the last acknowledgements and leave; a standby takes over at once. A second call does nothing.
+
+        If cancelled, the consumer has left all the same, perhaps without its last acknowledgements.
+        """
         if self._closed:
             return
         self._closed = True
         self._inbox.close()
         for subscription in self._subscriptions.values():
             subscription.leave()
+        self._alarms.cancel()
+        self._servers.stop()
+        if self._growth is not None:
+            self._growth.stop()
+        try:
+            await self._streams.close()
+        finally:
+            self._streams.stop()
+        await self._servers.close()
         if self._growth is not None:
             await self._growth.close()
-        self._alarms.cancel()
-        await self._servers.close()
-        await self._streams.close()
+
+    def _break_off(self, error: ClientFailureError) -> None:
+        """The consumer failed: each call of the application raises, and the brokers are left at once."""
+        attempt(self._inbox.fail, error)
+        attempt(self._alarms.cancel)
+        attempt(self._servers.stop)
+        attempt(self._streams.stop)
+        if self._growth is not None:
+            attempt(self._growth.stop)
 
     async def __aenter__(self) -> Consumer:
         return self
@@ -192,6 +256,20 @@ class Consumer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+
+def _deleted(topic: str, *, made_again: bool = False) -> UnknownTopicError:
+    """What a consumer of a deleted topic ends with. It does not go on in another topic that has the name now.
+
+    The new topic has other messages, other partitions and other positions of the group. Whether its messages belong
+    behind those that were read is for the application to say.
+    """
+    again = " and made again; this consumer belongs to the deleted one" if made_again else ""
+    remedy = "make a new consumer" if made_again else "if it is made again, make a new consumer"
+    return UnknownTopicError(
+        f"topic {topic!r} was deleted{again}: what was not read is gone with it; {remedy} to read the new topic",
+        topic=topic,
+    )
 
 
 def _deadline(timeout_s: float) -> float:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Any, Final
 
-from seriatim_api.errors import SeriatimError
+from seriatim_api.errors import SeriatimError, UnknownTopicError
 from seriatim_api.v1 import broker_pb2, common_pb2
 
 from seriatim._admin import topic_of
@@ -32,17 +32,37 @@ class Growth:
         caller: Asks any broker.
         topic: As it was.
         grown: Told when it has more partitions.
+        failed: Told of an unexpected exception, which ends the looking.
+        gone: Told, once, that the topic was deleted, and whether it was made again; None: looks on.
     """
 
-    def __init__(self, caller: Caller, topic: Topic, grown: Grown) -> None:
+    def __init__(
+        self,
+        caller: Caller,
+        topic: Topic,
+        grown: Grown,
+        failed: Callable[[BaseException], Any],
+        gone: Callable[[bool], None] | None = None,
+    ) -> None:
         self._caller = caller
         self._topic = topic
         self._grown = grown
+        self._failed = failed
+        self._gone = gone
         self._task = asyncio.create_task(self._run(), name=f"growth of {topic.name}")
+        self._task.add_done_callback(self._ended)
 
-    async def close(self) -> None:
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._failed(error)
+
+    def stop(self) -> None:
         """Look no more."""
         self._task.cancel()
+
+    async def close(self) -> None:
+        """Look no more, and wait until the task has ended."""
+        self.stop()
         await asyncio.gather(self._task, return_exceptions=True)
 
     async def _run(self) -> None:
@@ -53,6 +73,11 @@ class Growth:
             )
             try:
                 answer = await self._caller.routing("GetTopic", request, LOOK_DEADLINE_S)
+            except UnknownTopicError:
+                if self._gone is None:
+                    continue
+                self._gone(False)
+                return
             except SeriatimError:
                 continue  # the next look may find somebody; what is being sent or read finds out by itself
             if len(answer.routes) > self._topic.partition_count:
@@ -64,3 +89,5 @@ class Growth:
         if topic.incarnation == self._topic.incarnation and topic.partition_ids[: len(known)] == known:
             self._topic = topic
             self._grown(topic, routes)
+        elif self._gone is not None:
+            self._gone(True)

@@ -5,26 +5,28 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Any, Final
 
 import pyarrow as pa
-from seriatim_api.errors import OverloadedError
+from seriatim_api.errors import ClientFailureError, OverloadedError, SeriatimError, UnknownTopicError
 from seriatim_api.v1 import common_pb2
 
 from seriatim import _batch
-from seriatim._batch import Headers
-from seriatim._core.producer import ProducerConfig, Route
+from seriatim._batch import BytesLike, Headers
+from seriatim._core.producer import Outcome, ProducerConfig, ReplyError, Route
+from seriatim._failure import Failure, attempt
 from seriatim._growth import Growth
 from seriatim._producing import checks
 from seriatim._producing.backlog import Backlog, FlushResult
 from seriatim._producing.batching import Batching
-from seriatim._producing.deliveries import Deliveries, Delivery
+from seriatim._producing.checks import Checked, Limits
+from seriatim._producing.deliveries import Deliveries, Delivery, Settlement
 from seriatim._producing.partition import PartitionSender, Shared
 from seriatim._producing.partitioning import Partitioning
-from seriatim._producing.pending import Messages, split_rows
-from seriatim._producing.routes import Routes, route_of
+from seriatim._producing.pending import split_rows
+from seriatim._producing.routes import Routes, deleted, route_of
 from seriatim._producing.turns import Turns
 from seriatim._recording import Recorder
 from seriatim._records import Topic
@@ -42,12 +44,21 @@ BATCH_OVERHEAD_BYTES: Final = 4096
 YIELD_BYTES: Final = 256 << 10
 """A sender that never waits for anything lets the loop turn after so much."""
 
+_FAILED_MEANS: Final = (
+    "Messages that it had taken and that are not settled are unknown: they may be stored or not. "
+    "It takes nothing more; make a new producer."
+)
+
 
 class Producer:
     """Sends messages to a topic, in order for each partition. Get one from `Client.producer`.
 
     Messages of one producer to one partition are stored in the order of the calls, retries and failovers included.
     Use it from one event loop.
+
+    When the topic is deleted, the producer ends, also if the topic is made again under its name: what is not settled
+    becomes failed, or unknown if it may have been stored, with an `UnknownTopicError` as its cause. Later sends raise
+    that error.
     """
 
     def __init__(
@@ -65,10 +76,12 @@ class Producer:
         self.settings = settings
         fits_in_batch = max(1, (topic.settings.batch_size_bytes_max or BATCH_BYTES_DEFAULT) - BATCH_OVERHEAD_BYTES)
         self.message_size_bytes_max = min(topic.settings.message_size_bytes_max or fits_in_batch, fits_in_batch)
+        self._limits = Limits(self.message_size_bytes_max, fits_in_batch)
         self._links = links
+        self._failure = Failure(f"the producer for topic {topic.name}", _FAILED_MEANS, self._break_off)
         self._backlog = Backlog(settings.buffer_size_bytes)
-        self._turns = Turns()
-        self._routes = Routes(topic.name, caller, channels)
+        self._turns = Turns(self._failure)
+        self._routes = Routes(topic, caller, channels, self._topic_gone, self._failure.happened)
         self._partitions = self._make_partitions(topic, routes, recorder)
         self._partitioning = Partitioning(
             topic.name,
@@ -78,7 +91,8 @@ class Producer:
             int.from_bytes(self.producer_id[:4], "little") % len(self._partitions),
         )
         self._since_yield_bytes = 0
-        self._growth = Growth(caller, topic, self._grow)
+        self._is_closed = False
+        self._growth = Growth(caller, topic, self._grow, self._failure.happened, self._look_found_gone)
 
     def _make_partitions(
         self, topic: Topic, routes: Sequence[Route], recorder: Recorder | None
@@ -94,6 +108,7 @@ class Producer:
             backlog=self._backlog,
             batching=Batching(settings, self._turns, self._backlog),
             recorder=recorder,
+            failure=self._failure,
         )
         return [
             self._make_partition(number, partition_id, route)
@@ -130,12 +145,22 @@ class Producer:
         """Messages taken and not settled."""
         return self._backlog.message_count
 
+    def _look_found_gone(self, made_again: bool) -> None:
+        self._topic_gone(deleted(self.topic, made_again=made_again))
+
+    def _topic_gone(self, error: UnknownTopicError) -> None:
+        """The topic was deleted: settle everything, and refuse later sends."""
+        self._backlog.close(error)
+        reason = ReplyError(error.number, error.message)
+        for partition in self._partitions:
+            partition.abandon(reason)
+
     # ---- sending -------------------------------------------------------------------------------------
 
     async def send(
         self,
-        value: bytes,
-        key: bytes | None = None,
+        value: BytesLike,
+        key: BytesLike | None = None,
         partition: int | None = None,
         timestamp_ms: int | None = None,
         headers: Headers | None = None,
@@ -144,33 +169,36 @@ class Producer:
         """Take a message once there is room for it; the delivery that is returned settles later.
 
         Args:
-            value: The payload, at most `message_size_bytes_max` together with its key.
-            key: Messages of one key go to one partition, in order.
+            value: The payload: bytes, or a bytearray or memoryview, which is copied. Text must be encoded first. At
+                most `message_size_bytes_max` together with its key.
+            key: Messages of one key go to one partition, in order. Of the same types as `value`.
             partition: Number in the topic; overrides the key.
-            timestamp_ms: The message's own time; now if absent.
-            headers: Names and values.
-            tag: A word to filter by.
+            timestamp_ms: The message's own time in whole milliseconds since 1970, in 64 bits; now if absent.
+            headers: Names (str) and values (of the same types as `value`); copied.
+            tag: A word to filter by, a str.
 
         Raises:
-            MessageTooLargeError: Over the limit; nothing was taken.
-            PartitionOutOfRangeError: The topic has fewer partitions.
+            IllegalMessageError: An argument has a type or a value that a message cannot hold; nothing was taken. It is
+                a `TypeError` and a `ValueError` too.
+            MessageTooLargeError: Over the limit, or too large for one batch with its headers and its tag; nothing was
+                taken.
+            PartitionOutOfRangeError: The topic has fewer partitions; nothing was taken.
             PreconditionError: The producer is closed.
+            UnknownTopicError: The topic was deleted.
+            ClientFailureError: The producer has ended because its own code failed.
 
-        If cancelled, the message was not taken.
+        What a partitioner of the application raises goes to the caller; nothing was taken. If cancelled, the message
+        was not taken.
         """
-        size = checks.message_size(value, key, self.message_size_bytes_max)
-        if not self._backlog.has_room(size):
-            await self._backlog.wait_for_room(size)
-        delivery = self._take(size, value, key, partition, timestamp_ms, headers, tag)
-        self._since_yield_bytes += size
-        if self._since_yield_bytes >= YIELD_BYTES:
-            await self._yield()
-        return delivery
+        message = checks.check_message(value, key, timestamp_ms, headers, tag, self._limits)
+        if self._since_yield_bytes >= YIELD_BYTES or not self._backlog.has_room(message[0]):
+            await self._wait_for_room(message[0])
+        return self._take(message, partition)
 
     def send_nowait(
         self,
-        value: bytes,
-        key: bytes | None = None,
+        value: BytesLike,
+        key: BytesLike | None = None,
         partition: int | None = None,
         timestamp_ms: int | None = None,
         headers: Headers | None = None,
@@ -181,36 +209,36 @@ class Producer:
         Raises:
             OverloadedError: `buffer_size_bytes` are on their way, or others wait for room.
         """
-        size = checks.message_size(value, key, self.message_size_bytes_max)
-        if not self._backlog.has_room(size):
+        message = checks.check_message(value, key, timestamp_ms, headers, tag, self._limits)
+        if not self._backlog.has_room(message[0]):
             raise OverloadedError(f"{self._backlog.size_bytes} bytes are on their way already")
-        return self._take(size, value, key, partition, timestamp_ms, headers, tag)
+        return self._take(message, partition)
 
-    def _take(
-        self,
-        size: int,
-        value: bytes,
-        key: bytes | None,
-        partition: int | None,
-        timestamp_ms: int | None,
-        headers: Headers | None,
-        tag: str | None,
-    ) -> Delivery:
-        if headers is not None or tag is not None:
-            checks.check_headers(headers, tag)
-        target = self._partitioning.of_one(key, partition)
+    async def _wait_for_room(self, size_bytes: int) -> None:
+        """Wait in line, at least for a turn of the loop: before the message is taken, so that cancelling takes none."""
+        self._since_yield_bytes = 0
+        await self._backlog.wait_for_room(size_bytes)
+
+    def _take(self, message: Checked, partition: int | None) -> Delivery:
+        target = self._partitioning.of_one(message[2], partition)
+        size, value, key, timestamp_ms, headers, tag = message
+        if timestamp_ms is None:
+            timestamp_ms = int(time.time() * 1000)
         delivery = Delivery()
-        now_ms = int(time.time() * 1000) if timestamp_ms is None else timestamp_ms
-        target.pending.add_one(value, key, now_ms, headers, tag, delivery, size, time.monotonic())
-        self._backlog.take(1, size)
-        if not target.is_ready:
-            self._turns.make_ready(target)
+        try:
+            target.pending.add_one(value, key, timestamp_ms, headers, tag, delivery, size, time.monotonic())
+            self._backlog.take(1, size)
+            if not target.is_ready:
+                self._turns.make_ready(target)
+        except BaseException as exc:
+            self._failure.raise_for(exc)
+        self._since_yield_bytes += size
         return delivery
 
     async def send_many(
         self,
-        values: Sequence[bytes],
-        keys: Sequence[bytes | None] | None = None,
+        values: Sequence[BytesLike],
+        keys: Sequence[BytesLike | None] | None = None,
         partition: int | None = None,
         timestamps_ms: Sequence[int] | None = None,
         headers: Sequence[Headers | None] | None = None,
@@ -219,7 +247,7 @@ class Producer:
         """Take many messages at once, in their order: far cheaper than one by one.
 
         Args:
-            values: The payloads; the other sequences, if given, are as long.
+            values: The payloads; the other sequences, if given, are as long. All items have the types of `send`.
             keys: A key for each, or None.
             partition: One for all, overrides the keys. Without it and without keys all go to one partition.
             timestamps_ms: A time for each; now if absent.
@@ -227,38 +255,36 @@ class Producer:
             tags: A tag for each.
 
         Raises:
+            IllegalMessageError: A part of a message has a type or a value that a message cannot hold; none was taken.
             MessageTooLargeError: One is over the limit; none was taken.
-            BadRequestError: The sequences differ in length.
-            PartitionOutOfRangeError: The topic has fewer partitions.
+            BadRequestError: The sequences differ in length; none was taken.
+            PartitionOutOfRangeError: The topic has fewer partitions; none was taken.
             PreconditionError: The producer is closed.
+            ClientFailureError: The producer has ended because its own code failed.
 
         If cancelled, none was taken.
         """
-        count = len(values)
-        checks.check_lengths(count, keys, timestamps_ms, headers, tags)
-        for row in headers or ():
-            checks.check_headers(row, None)
-        for tag in tags or ():
-            checks.check_headers(None, tag)
+        messages, size = checks.check_messages(values, keys, timestamps_ms, headers, tags, self._limits)
+        count = len(messages.values)
         deliveries = Deliveries(count)
+        groups = self._partitioning.of_many(messages.keys, partition, count)
         if not count:
             return deliveries
-        size = checks.message_sizes(values, keys, self.message_size_bytes_max)
-        groups = self._partitioning.of_many(keys, partition, count)
-        if not self._backlog.has_room(size):
-            await self._backlog.wait_for_room(size)
+        if self._since_yield_bytes >= YIELD_BYTES or not self._backlog.has_room(size):
+            await self._wait_for_room(size)
         if timestamps_ms is None:
-            timestamps_ms = [int(time.time() * 1000)] * count
-        messages = Messages(values, keys, timestamps_ms, headers, tags)
+            messages = messages._replace(timestamps_ms=[int(time.time() * 1000)] * count)
         now = time.monotonic()
-        for target, positions in groups:
-            part = messages.at(positions)
-            part_size = size if part is messages else checks.payload_bytes(part.values, part.keys)
-            target.pending.add_many(part, deliveries.slice(positions), part_size, now)
-            self._backlog.take(len(positions), part_size)
-            self._turns.make_ready(target)
+        try:
+            for target, positions in groups:
+                part = messages.at(positions)
+                part_size = size if part is messages else part.size_bytes()
+                target.pending.add_many(part, deliveries.slice(positions), part_size, now)
+                self._backlog.take(len(positions), part_size)
+                self._turns.make_ready(target)
+        except BaseException as exc:
+            self._failure.raise_for(exc)
         self._since_yield_bytes += size
-        await self._yield()
         return deliveries
 
     async def send_table(
@@ -266,7 +292,8 @@ class Producer:
     ) -> Deliveries:
         """Take the rows of an Arrow table, in their order, without copying values.
 
-        Columns: key, value, timestamp, headers, tag; only `value` must be there. Slices of the table become batches as
+        Columns: key, value, timestamp, headers, tag; only `value` must be there, without nulls. Text columns are taken
+        as UTF-8, Arrow timestamps as milliseconds; nulls in `timestamp` are now. Slices of the table become batches as
         they are. With keys and no `partition`, rows are grouped by partition first, which copies them once.
 
         Args:
@@ -275,51 +302,60 @@ class Producer:
             key_column: The column that holds the key, if it is not called key.
 
         Raises:
-            TypeError: A column is missing, unknown or of a wrong type.
+            IllegalMessageError: Not a table; or a column is missing, unknown or of a wrong type, or has a null that a
+                message cannot hold. None was taken.
             MessageTooLargeError: A row is over the limit; none was taken.
-            PartitionOutOfRangeError: The topic has fewer partitions.
+            PartitionOutOfRangeError: The topic has fewer partitions; none was taken.
+            PreconditionError: The producer is closed; none was taken. If it is closed in the middle of the call, the
+                rows that were not taken are settled as failed.
+            ClientFailureError: The producer has ended because its own code failed.
+
+        If cancelled, some of the rows may have been taken: for each partition the first ones, in their order.
         """
-        if isinstance(table, pa.RecordBatch):
-            table = pa.Table.from_batches([table])
-        if key_column != "key":
-            table = table.rename_columns(["key" if name == key_column else name for name in table.column_names])
-        table = _batch.conform(table, int(time.time() * 1000))
+        table = checks.check_table(table, key_column, int(time.time() * 1000), self._limits)
         deliveries = Deliveries(table.num_rows)
         keyed = table.column(0).null_count < table.num_rows
         keys = table.column(0).to_pylist() if keyed and partition is None else None
-        groups = self._partitioning.of_many(keys, partition, table.num_rows) if table.num_rows else []
+        groups = self._partitioning.of_many(keys, partition, table.num_rows)
+        pieces = list(self._pieces(table, groups)) if table.num_rows else []
+        for number, (target, piece, positions) in enumerate(pieces):
+            size = piece.nbytes + piece.num_rows
+            try:
+                if self._since_yield_bytes >= YIELD_BYTES or not self._backlog.has_room(size):
+                    await self._wait_for_room(size)
+            except SeriatimError as exc:
+                if not number:
+                    raise
+                _refuse_rest(pieces[number:], deliveries, exc)
+                break
+            try:
+                target.pending.add_record_batch(piece, deliveries.slice(positions), 0, keyed, time.monotonic())
+                self._backlog.take(piece.num_rows, size)
+                self._turns.make_ready(target)
+            except BaseException as exc:
+                self._failure.raise_for(exc)
+            self._since_yield_bytes += size
+        return deliveries
+
+    def _pieces(
+        self, table: Any, groups: Sequence[tuple[PartitionSender, Sequence[int]]]
+    ) -> Iterator[tuple[PartitionSender, Any, Sequence[int]]]:
+        """What becomes a batch each: where it goes, the rows, and their positions in the table."""
         for target, positions in groups:
             part = table if len(groups) == 1 else table.take(_batch.row_numbers(positions))
             base = 0
             for chunk in part.to_batches():
                 for piece in split_rows(chunk, self.settings.batch_size_bytes):
-                    await self._send_piece(target, piece, deliveries, positions[base : base + piece.num_rows], keyed)
+                    yield target, piece, positions[base : base + piece.num_rows]
                     base += piece.num_rows
-        return deliveries
-
-    async def _send_piece(
-        self, target: PartitionSender, piece: Any, deliveries: Deliveries, positions: Sequence[int], keyed: bool
-    ) -> None:
-        size = checks.row_size(piece, self.message_size_bytes_max)
-        if not self._backlog.has_room(size):
-            await self._backlog.wait_for_room(size)
-        target.pending.add_record_batch(piece, deliveries.slice(positions), 0, keyed, time.monotonic())
-        self._backlog.take(piece.num_rows, size)
-        self._turns.make_ready(target)
-        self._since_yield_bytes += size
-        await self._yield()
-
-    async def _yield(self) -> None:
-        if self._since_yield_bytes >= YIELD_BYTES:
-            self._since_yield_bytes = 0
-            await asyncio.sleep(0)
 
     # ---- ending --------------------------------------------------------------------------------------
 
     async def flush(self) -> FlushResult:
         """Send what lingers, and wait until all that was taken is settled.
 
-        If cancelled, sending goes on.
+        Never raises for an outcome; if the producer has ended because its own code failed, what was on its way counts
+        as unknown. If cancelled, sending goes on.
         """
         await self._settle_all()
         return self._backlog.result()
@@ -333,27 +369,48 @@ class Producer:
     async def close(self, timeout_s: float | None = None) -> FlushResult:
         """Flush, for at most `timeout_s` (None: until the delivery timeout), then end. What is left is settled.
 
-        A second call does nothing.
+        A second call does nothing. If cancelled, the producer has ended all the same, and what was left is settled.
         """
-        if self._backlog.is_closed:
+        if self._is_closed:
             return FlushResult(0, 0, 0)
-        self._backlog.close()
+        self._is_closed = True
         try:
+            self._backlog.close()
             async with asyncio.timeout(timeout_s):
                 await self._settle_all()
         except TimeoutError:
             pass  # what is left is settled as what is known of it
         finally:
-            await self._end()
+            try:
+                self._end()  # without waiting for anything, so that cancelling leaves nothing unsettled
+            except BaseException as exc:
+                self._failure.raise_for(exc)
+        await self._growth.close()
+        await self._routes.close()
         return self._backlog.result()
 
-    async def _end(self) -> None:
-        await self._growth.close()
+    def _end(self) -> None:
+        self._growth.stop()
         for partition in self._partitions:
             partition.abandon()
-            self._links.forget(partition.partition_id, self.producer_id)
-        self._turns.cancel()
-        await self._routes.close()
+        self._stop()
+
+    def _stop(self) -> None:
+        """Nothing calls the partitions any more. Everything is settled."""
+        for partition in self._partitions:
+            attempt(self._links.forget, partition.partition_id, self.producer_id)
+        attempt(self._turns.cancel)
+        attempt(self._routes.stop)
+
+    def _break_off(self, error: ClientFailureError) -> None:
+        """The producer failed: settle everything as unknown, and take nothing more."""
+        attempt(self._backlog.close, error)
+        reason = ReplyError(error.number, error.message)
+        for partition in self._partitions:
+            attempt(partition.break_off, reason)
+        attempt(self._backlog.break_off)
+        attempt(self._growth.stop)
+        self._stop()
 
     async def __aenter__(self) -> Producer:
         return self
@@ -362,3 +419,12 @@ class Producer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close(None if kind is None else 0)
+
+
+def _refuse_rest(
+    pieces: Sequence[tuple[PartitionSender, Any, Sequence[int]]], deliveries: Deliveries, error: SeriatimError
+) -> None:
+    """Settle rows that were not taken, because the producer closed in the middle of their call."""
+    reason = ReplyError(error.number, error.message)
+    for target, _, positions in pieces:
+        deliveries.settle_positions(positions, 0, Settlement(Outcome.FAILED, target.number, 0, 0, reason))

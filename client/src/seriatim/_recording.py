@@ -6,8 +6,10 @@ application says how (`message_id`). Lines are written for batches, not for mess
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from seriatim_api.ids import make_offset
 
@@ -16,6 +18,10 @@ from seriatim._records import Message, OutcomeName
 if TYPE_CHECKING:
     from seriatim._producing.deliveries import Settlement
     from seriatim._producing.pending import Cut
+
+_log = logging.getLogger("seriatim")
+
+T = TypeVar("T")
 
 MessageId = int | str
 MessageIdOf = Callable[[bytes], MessageId]
@@ -65,9 +71,28 @@ class Recorder:
     def __init__(self, history: HistoryLike, message_id: MessageIdOf) -> None:
         self._history = history
         self._message_id = message_id
+        self.has_failed = False
 
-    def sends(self, cut: Cut, topic: str, partition: int, producer: str, position: int) -> Sequence[MessageId]:
-        """A batch is about to be sent; returns the ids of its messages."""
+    def _record(self, write: Callable[[], T]) -> T | None:
+        """Write, unless an earlier line could not be written: behind a hole a history proves nothing.
+
+        `message_id` and the history belong to the application. What they raise is logged, and ends the recording; the
+        messages go on.
+        """
+        if self.has_failed:
+            return None
+        try:
+            return write()
+        except Exception:
+            self.has_failed = True
+            _log.exception("the history cannot be written, so the recording ends here; the messages go on")
+            return None
+
+    def sends(self, cut: Cut, topic: str, partition: int, producer: str, position: int) -> Sequence[MessageId] | None:
+        """A batch is about to be sent; returns the ids of its messages, or None if the recording has ended."""
+        return self._record(lambda: self._sends(cut, topic, partition, producer, position))
+
+    def _sends(self, cut: Cut, topic: str, partition: int, producer: str, position: int) -> Sequence[MessageId]:
         values = cut.batch.column(1).to_pylist() if cut.values is None else cut.values
         ids = [self._message_id(value) for value in values]
         self._history.sends(ids, producer=producer, topic=topic, partition=partition, sequence=position)
@@ -76,14 +101,16 @@ class Recorder:
     def outcomes(self, ids: Sequence[MessageId], settlement: Settlement) -> None:
         """The messages of a batch are settled."""
         is_ok = settlement.outcome.value == "ok"
-        self._history.outcomes(ids, settlement.outcome.value, offset=settlement.offset if is_ok else None)
+        offset = settlement.offset if is_ok else None
+        self._record(lambda: self._history.outcomes(ids, settlement.outcome.value, offset=offset))
 
     def deliveries(self, messages: Sequence[Message], group: str, consumer: str) -> None:
         """Messages are handed to the application. Consecutive ones of a partition share a line."""
         begin = 0
         for at in range(1, len(messages) + 1):
             if at == len(messages) or not _follows(messages[at - 1], messages[at]):
-                self._deliver(messages[begin:at], group, consumer)
+                part = messages[begin:at]
+                self._record(partial(self._deliver, part, group, consumer))
                 begin = at
 
     def _deliver(self, messages: Sequence[Message], group: str, consumer: str) -> None:
@@ -101,25 +128,33 @@ class Recorder:
 
     def acked(self, group: str, topic: str, partition: int, offset: int) -> None:
         """The application acknowledged all up to `offset`; what was delivered is in the file before that."""
-        self._history.ack(group=group, topic=topic, partition=partition, offset=offset)
-        flush = getattr(self._history, "flush", None)
-        if flush is not None:
-            flush()
+
+        def write() -> None:
+            self._history.ack(group=group, topic=topic, partition=partition, offset=offset)
+            flush = getattr(self._history, "flush", None)
+            if flush is not None:
+                flush()
+
+        self._record(write)
 
     def gap(self, group: str, topic: str, partition: int, segment: int, index: int, why: str) -> None:
         """The rest of a segment is declared gone."""
         end = make_offset(segment + 1, 0)
         first = make_offset(segment, index)
-        self._history.gap(topic=topic, partition=partition, first=first, end=end, why=why, group=group)
+        self._record(
+            lambda: self._history.gap(topic=topic, partition=partition, first=first, end=end, why=why, group=group)
+        )
 
     def skip(self, group: str, topic: str, partition: int, segment: int, first: int, end: int) -> None:
         """The server passed over repeats."""
-        self._history.skip(
-            topic=topic,
-            partition=partition,
-            first=make_offset(segment, first),
-            end=make_offset(segment, end),
-            group=group,
+        self._record(
+            lambda: self._history.skip(
+                topic=topic,
+                partition=partition,
+                first=make_offset(segment, first),
+                end=make_offset(segment, end),
+                group=group,
+            )
         )
 
 

@@ -27,13 +27,20 @@ class Receipt(NamedTuple):
 
     Attributes:
         partition: Number in the topic.
-        offset: 63 bits; orders like an integer.
+        offset: 63 bits; orders like an integer. Readers find the message at this place if `is_final`. If not, they may
+            find it at an earlier one, and then they find nothing at this one: an attempt of the message whose end was
+            unknown may stand in a segment that was opened over while all its members were away, and readers get that
+            attempt once one of the members is back. Order and the number of deliveries are not touched.
         timestamp_ms: The broker's append time; 0 if the answer was to a repeat.
+        is_final: Whether `offset` is known to be the place at which readers find the message. Always False with an ack
+            level below `REPLICATED`. Brokers of 0.2.0 and older do not say it; then it is True only for messages that
+            were sent once.
     """
 
     partition: int
     offset: int
     timestamp_ms: int
+    is_final: bool = False
 
     def __str__(self) -> str:
         return f"{self.partition}/{format_offset(self.offset)}"
@@ -49,6 +56,7 @@ class Part(NamedTuple):
         offset: Of the first; the others follow one by one. 0 unless ok.
         timestamp_ms: The broker's append time.
         error: Why, unless ok.
+        is_final: Whether `offset` is known to be the place at which readers find the message; see `Receipt`.
     """
 
     partition: int
@@ -57,6 +65,7 @@ class Part(NamedTuple):
     offset: int
     timestamp_ms: int
     error: Exception | None
+    is_final: bool = False
 
 
 class Message(NamedTuple):
@@ -71,7 +80,8 @@ class Message(NamedTuple):
         timestamp_ms: Given by the sender, or the time of the send.
         headers: Empty if there are none.
         tag: None if it has none.
-        attempt: 1 at the first delivery that this server made.
+        attempt: How often the server has given this message to a consumer of the group, from 1. Another server, and
+            this one after a restart, begins at 1 again; what was given before then is flagged by `maybe_repeated`.
         maybe_repeated: Another server may have delivered it before.
         grant: Of the consumer, for `ack`.
     """
@@ -107,6 +117,25 @@ class ScrubProgress:
     read_bytes: int
     read_segments: int
     damages: tuple[Damage, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class QuarantinedMessage:
+    """A message that a broker keeps above the length that was decided for its segment.
+
+    It was probably acknowledged, and new consumer groups do not get it. `index` is its place in the segment, which
+    ends at `sealed_len` for everybody else. `value` and `key` are as they were sent.
+    """
+
+    broker: str
+    partition_id: int
+    segment: int
+    sealed_len: int
+    index: int
+    key: bytes | None
+    value: bytes
+    headers: Mapping[str, bytes]
+    timestamp_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +233,9 @@ class TopicDescription:
 class GroupPartition:
     """Where a consumer group stands on a partition. `lag` is in messages, None if it is not known.
 
+    With an `error` (and its number, see the error catalogue) nobody could say where the group stands: `segment`,
+    `acked_index` and `position` are then the least that they can be, and `end_position` says nothing.
+
     Whoever serves an older segment may not know how long the open one is: the end and the lag are then the least that
     they can be (`end_is_at_least`).
     """
@@ -221,6 +253,7 @@ class GroupPartition:
     group_epoch: int
     error: str | None
     end_is_at_least: bool = False
+    error_number: int | None = None
 
     @property
     def lag(self) -> int | None:
@@ -239,7 +272,11 @@ class GroupDescription:
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """A member of a broker group, as registered. `live` is a hint."""
+    """A member of a broker group, as registered. `live` is a hint.
+
+    `disk_state`: "full" (its reserve is reached: it takes no new messages), "hangs" (it completes no write), or empty;
+    as the broker that was asked knows it.
+    """
 
     name: str
     incarnation: str
@@ -250,6 +287,7 @@ class Broker:
     admitted: bool
     live: bool
     peer_addresses: Mapping[str, str] = field(default_factory=dict)
+    disk_state: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,8 @@ Start = Literal["earliest", "latest"]
 
 BATCH_SIZE_BYTES_MAX: Final = 512 << 10
 CREDIT_BYTES_MIN: Final = 1 << 16
+SESSION_MS_MIN: Final = 2000
+"""Some heartbeats must fit in, and a question to another broker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +79,18 @@ class ConsumerSettings:
     """Bytes that each broker may send before the application has taken them."""
     ack_interval_ms: int = 5
     """Acknowledgements within this time go as one."""
+    session_ms: int = 5000
+    """Deliveries of a server that answered no heartbeat for so long are dropped, and come again. A standby takes over
+    from a consumer that sends no heartbeat for twice as long. A program that blocks the event loop for longer than the
+    session gets what it had not taken yet once more, flagged or with a higher attempt."""
 
     def __post_init__(self) -> None:
         if self.start not in ("earliest", "latest"):
             raise BadRequestError(f"a group starts at earliest or latest, not {self.start!r}")
         if self.credit_bytes < CREDIT_BYTES_MIN:
             raise BadRequestError("credit_bytes is at least 64 KiB")
+        if self.session_ms < SESSION_MS_MIN:
+            raise BadRequestError(f"session_ms is at least {SESSION_MS_MIN}")
 
 
 class ConsumerOptions(TypedDict, total=False):
@@ -91,3 +99,4 @@ class ConsumerOptions(TypedDict, total=False):
     start: Start
     credit_bytes: int
     ack_interval_ms: int
+    session_ms: int

@@ -23,7 +23,7 @@ from typing import Any, Generic, Literal, Self, TypeVar, Unpack
 
 import seriatim._client as asynchronous
 from seriatim import _admin, _consumer, _producer
-from seriatim._batch import Headers
+from seriatim._batch import BytesLike, Headers
 from seriatim._broker_groups import BrokerGroup, Intent, RestartCheck
 from seriatim._consuming.inbox import FetchedTable
 from seriatim._producing import deliveries as asynchronous_deliveries
@@ -38,6 +38,7 @@ from seriatim._records import (
     GroupDescription,
     Message,
     Part,
+    QuarantinedMessage,
     Receipt,
     Route,
     ScrubProgress,
@@ -72,10 +73,19 @@ class _LoopThread:
             raise
 
     def close(self) -> None:
-        """Stop the loop and wait for the thread."""
+        """Stop the loop and wait for the thread. A call that another thread still waits in is cancelled."""
+        asyncio.run_coroutine_threadsafe(_cancel_all(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+
+async def _cancel_all() -> None:
+    """End all other tasks of the loop: a stopped loop would leave those who wait for them waiting for ever."""
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class Delivery:
@@ -158,21 +168,24 @@ class Producer(_Held[_producer.Producer]):
 
     def send(
         self,
-        value: bytes,
-        key: bytes | None = None,
+        value: BytesLike,
+        key: BytesLike | None = None,
         partition: int | None = None,
         timestamp_ms: int | None = None,
         headers: Headers | None = None,
         tag: str | None = None,
     ) -> Delivery:
-        """Take a message once there is room for it."""
+        """Take a message once there is room for it. The types of all arguments are those of `seriatim.Producer.send`.
+
+        After a KeyboardInterrupt in the middle of the call the message may be taken or not.
+        """
         sent = self._thread.run(self._inner.send(value, key, partition, timestamp_ms, headers, tag))
         return Delivery(self._thread, sent)
 
     def send_many(
         self,
-        values: Sequence[bytes],
-        keys: Sequence[bytes | None] | None = None,
+        values: Sequence[BytesLike],
+        keys: Sequence[BytesLike | None] | None = None,
         partition: int | None = None,
         timestamps_ms: Sequence[int] | None = None,
         headers: Sequence[Headers | None] | None = None,
@@ -355,6 +368,16 @@ class Admin(_Held[_admin.Admin]):
 
         while (progress := self._thread.run(next_one())) is not None:
             yield progress
+
+    def read_quarantined(self, broker: str) -> Iterator[QuarantinedMessage]:
+        """What a broker keeps above the lengths that the cluster decided."""
+        messages = self._inner.read_quarantined(broker)
+
+        async def next_one() -> QuarantinedMessage | None:
+            return await anext(messages, None)
+
+        while (message := self._thread.run(next_one())) is not None:
+            yield message
 
     def declare_gap(self, topic: str, partition: int, segment: int, issuer: str) -> None:
         """Declare that all disks of a segment are lost for good."""

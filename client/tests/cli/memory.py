@@ -21,6 +21,7 @@ from seriatim.cli._ports import (
     IntentName,
     MemberRow,
     Note,
+    QuarantinedRow,
     RestartView,
     ScrubStep,
     SegmentView,
@@ -46,6 +47,7 @@ class MemoryCluster:
         checks: What the gate says of each broker.
         gaps: What was declared a gap.
         damages: What a scrub finds.
+        quarantined: What brokers keep in quarantine.
         balance: What the controller would do.
         balanced: How often it was told to.
     """
@@ -60,6 +62,7 @@ class MemoryCluster:
     checks: dict[str, RestartView] = field(default_factory=dict)
     gaps: list[tuple[str, int, int, str]] = field(default_factory=list)
     damages: list[DamageRow] = field(default_factory=list)
+    quarantined: list[QuarantinedRow] = field(default_factory=list)
     started_at: list[str] = field(default_factory=list)
     balance: BalanceView = field(default_factory=lambda: BalanceView((), (), "all is even"))
     balanced: int = 0
@@ -238,6 +241,10 @@ class MemoryAdmin:
     async def scrub(self, broker: str) -> AsyncIterator[ScrubStep]:
         yield ScrubStep(2_000_000, 3, ())
         yield ScrubStep(1_000_000, 1, tuple(row for row in self._cluster.damages if row.broker == broker))
+
+    async def read_quarantined(self, broker: str) -> AsyncIterator[QuarantinedRow]:
+        for row in self._cluster.quarantined if broker == "g0-0" else ():
+            yield row
 
     async def declare_gap(self, topic: str, partition: int, segment: int, issuer: str) -> None:
         self._cluster.gaps.append((topic, partition, segment, issuer))

@@ -23,6 +23,7 @@ from seriatim.cli._ports import (
     LoadRow,
     MoveRow,
     Note,
+    QuarantinedRow,
     RestartView,
     SendResult,
 )
@@ -237,6 +238,12 @@ def test_groups_are_described(run: Run, cluster: MemoryCluster) -> None:
 
 
 def test_a_lag_that_is_only_a_bound_says_so() -> None:
+    unknown = GroupRow(2, 7, None, "g0-1", "", (), problem="[300] moved", next_is_at_least=True)
+    console = Console(width=100, record=True, file=io.StringIO())
+    console.print(render([unknown]))
+    line = console.export_text().splitlines()[1].split()
+    assert line[:3] == ["2", "0:7+", "?"]
+    assert "([300]" in line
     rows = [GroupRow(0, None, 7, "g0-0", "", (), lag_is_at_least=True), GroupRow(1, None, 5, "g0-0", "", ())]
     console = Console(width=100, record=True, file=io.StringIO())
     console.print(render(rows))
@@ -260,6 +267,15 @@ def test_a_scrub_says_what_it_read_and_fails_if_anything_was_damaged(run: Run, c
     assert status == 1
     assert "1 damaged" in out
     assert "partition id 7, segment 2: a bit was flipped" in out
+
+
+def test_what_is_in_quarantine_is_counted_and_exported(run: Run, cluster: MemoryCluster, tmp_path: Path) -> None:
+    assert run("chain", "recover", "g0-0")[1].strip() == "g0-0: nothing is in quarantine"
+    cluster.quarantined.append(QuarantinedRow(7, 2, 40, None, b"value", {"h": b"1"}, 5))
+    status, out, _ = run("chain", "recover", "g0-0", "--export", str(tmp_path / "kept"))
+    assert (status, out.strip()) == (0, "g0-0: partition id 7, segment 2: 1 messages")
+    row = json.loads((tmp_path / "kept").read_text())
+    assert (row["index"], row["key"], row["value"]) == (40, None, "dmFsdWU=")
 
 
 def test_a_gap_is_declared_only_when_confirmed(run: Run, cluster: MemoryCluster) -> None:

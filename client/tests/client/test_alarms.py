@@ -18,7 +18,8 @@ async def rung(woken: list[str], count: int) -> None:
 
 async def test_the_earliest_wish_counts_and_only_once() -> None:
     woken: list[str] = []
-    alarms: Alarms[str] = Alarms(woken.append)
+    failures: list[BaseException] = []
+    alarms: Alarms[str] = Alarms(woken.append, failures.append)
     now = time.monotonic()
     alarms.set("never", now + HOUR_S)
     alarms.set("a", now + HOUR_S)
@@ -36,13 +37,14 @@ async def test_the_earliest_wish_counts_and_only_once() -> None:
 
 async def test_who_is_woken_may_ask_again() -> None:
     woken: list[str] = []
+    failures: list[BaseException] = []
 
     def wake(sleeper: str) -> None:
         woken.append(sleeper)
         if len(woken) < 5:
             alarms.set(sleeper, time.monotonic() + 0.0005)
 
-    alarms: Alarms[str] = Alarms(wake)
+    alarms: Alarms[str] = Alarms(wake, failures.append)
     alarms.set("a", time.monotonic())
     await rung(woken, 5)
     assert woken == ["a"] * 5
@@ -50,9 +52,29 @@ async def test_who_is_woken_may_ask_again() -> None:
 
 async def test_cancelled_alarms_wake_nobody() -> None:
     woken: list[str] = []
-    alarms: Alarms[str] = Alarms(woken.append)
+    failures: list[BaseException] = []
+    alarms: Alarms[str] = Alarms(woken.append, failures.append)
     alarms.set("a", time.monotonic())
     alarms.cancel()
     alarms.set("b", time.monotonic())
     await rung(woken, 1)
     assert woken == ["b"]
+
+
+async def test_who_raises_does_not_keep_the_others_from_being_woken() -> None:
+    woken: list[str] = []
+    failures: list[BaseException] = []
+
+    def wake(sleeper: str) -> None:
+        woken.append(sleeper)
+        if sleeper == "bad":
+            raise ZeroDivisionError
+
+    alarms: Alarms[str] = Alarms(wake, failures.append)
+    for sleeper in ("bad", "good"):
+        alarms.set(sleeper, time.monotonic())
+    await rung(woken, 2)
+    alarms.set("later", time.monotonic() + 0.001)
+    await rung(woken, 3)
+    assert woken == ["bad", "good", "later"]
+    assert [type(error) for error in failures] == [ZeroDivisionError]

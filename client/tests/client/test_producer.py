@@ -27,6 +27,29 @@ async def test_a_message_gets_its_receipt() -> None:
         assert cluster.values("t", 1) == [b"a", b"b"]
 
 
+async def test_a_receipt_says_whether_its_place_is_final() -> None:
+    async with running(2) as cluster:
+        cluster.create_topic("t")
+        partition = cluster.partition("t")
+        address = cluster.brokers[0].address
+        async with Client.connect(address) as client, client.producer("t") as producer:
+            assert (await (await producer.send(b"once"))).is_final
+            for says_final in (True, False):
+                cluster.says_final = says_final
+                partition.hold_commit = True
+                again = await producer.send(b"again")
+                await until(lambda: bool(partition.held))
+                partition.hold_commit = False
+                [(stream, entry, header, offset)], partition.held = partition.held, []
+                stream.reply(partition, entry, header, offset, errors.OutcomeUnknownError("opened over"))
+                assert (await again).is_final is says_final
+                [part] = await (await producer.send_many([b"a", b"b"]))
+                assert part.is_final
+        weak_level = seriatim.AckLevel.MASTER_FLUSHED
+        async with Client.connect(address) as client, client.producer("t", ack_level=weak_level) as weak:
+            assert not (await (await weak.send(b"weak"))).is_final
+
+
 async def test_messages_sent_in_one_turn_share_a_batch() -> None:
     async with running() as cluster:
         cluster.create_topic("t")

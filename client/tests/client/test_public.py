@@ -19,9 +19,9 @@ from ..fake_broker import FakeCluster, running
 PUBLIC = (
     "AckLevel Admin Assignment Balance Broker BrokerGroup BrokerGroupMember BrokerLoad Chain Client Cluster "
     "Consumer ConsumerSettings Damage Deliveries Delivery HeadMove FetchedTable FlushResult Gap GroupDescription "
-    "GroupPartition Message Opening Part Partitioner Producer ProducerSettings Receipt RestartCheck Route "
-    "ScrubProgress Segment SendError SendFailedError SendUnknownError Tls Topic TopicDescription TopicSettings "
-    "partition_of_key"
+    "GroupPartition Message Opening Part Partitioner Producer ProducerSettings QuarantinedMessage Receipt "
+    "RestartCheck Route ScrubProgress Segment SendError SendFailedError SendUnknownError Tls Topic "
+    "TopicDescription TopicSettings partition_of_key"
 )
 
 

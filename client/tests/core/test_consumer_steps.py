@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 from seriatim._core.consumer import CreditAccount, PartitionConsumer, Phase
@@ -10,6 +11,7 @@ from seriatim._core.consumer_types import (
     AckConfirmed,
     AckedDurably,
     Acknowledge,
+    Answered,
     Assigned,
     Connected,
     ConsumerConfig,
@@ -265,3 +267,59 @@ def test_copy_is_independent() -> None:
     twin.step(delivered((10, 1)), 0)
     assert core.next_index == 10
     assert twin.freeze() != core.freeze()
+
+
+# ---- the session: what comes on a grant whose heartbeats stay unanswered ------------------------------------
+
+S = 1000 * MS
+
+
+def in_session() -> PartitionConsumer:
+    """Active, of a server that answers heartbeats; the join went out at 0."""
+    core = joining()
+    core.step(replace(joined(), answers_pings=True), 0)
+    assert core.wake_at_us == 5 * S
+    return core
+
+
+def test_what_a_cut_held_back_is_dropped_after_the_session_time() -> None:
+    core = in_session()
+    assert core.step(delivered((10, 1)), 4 * S) == [Deliver(1, 1, 10, 0, 1)]
+    core.step(Acknowledge(1, 1, 11), 4 * S)
+    effects = core.step(delivered((11, 1)), 35 * S)
+    assert not any(isinstance(effect, Deliver) for effect in effects)
+    assert effects == [SendLeave(3, 1), Assigned(2, False, 1, 11), Resolve(5, "a:1")], "another server may have it"
+    for late in (delivered((11, 1)), Skipped(1, 1, 11, 12), SegmentEnded(1, 1, 99, 2, "b:1"), joined(11, epoch=7)):
+        assert core.step(late, 35 * S) == []
+    assert not core.has_lapsed(99 * S)
+
+
+def test_a_heartbeat_counts_from_its_sending() -> None:
+    core = in_session()
+    assert core.step(Answered(3, 3 * S), 7 * S) == []  # held for 4 s, and the join is 7 s old
+    assert core.wake_at_us == 8 * S
+    assert core.step(delivered((10, 1)), 7 * S + MS) == [Deliver(1, 1, 10, 0, 1)]
+    assert core.step(Answered(99, 20 * S), 7 * S + MS) == [], "of another stream"
+    assert core.step(Timer(), 8 * S)[0] == SendLeave(3, 1)
+
+
+def test_what_the_application_has_done_is_said_when_the_session_ends() -> None:
+    """A program that blocked for longer than the session gets on: its acknowledgement goes out before it leaves."""
+    core = in_session()
+    core.step(delivered((10, 3)), 1 * S)
+    effects = core.step(Acknowledge(1, 1, 12), 9 * S)
+    assert effects == [SendAck(3, 1, 77, make_offset(1, 11))]
+    core.step(Acknowledge(1, 1, 13), 9 * S + MS)
+    assert core.step(Timer(), 9 * S + MS)[:2] == [SendAck(3, 1, 77, make_offset(1, 12)), SendLeave(3, 1)]
+
+
+def test_a_standby_leaves_a_server_that_does_not_answer() -> None:
+    core = joining()
+    assert core.step(replace(joined(active=False), answers_pings=True), 0) == []
+    assert core.step(replace(joined(), answers_pings=True), 6 * S) == [SendLeave(3, 1), Resolve(5, "a:1")]
+
+
+def test_a_server_of_an_older_version_has_no_session() -> None:
+    core = active()
+    assert core.wake_at_us is None
+    assert core.step(delivered((10, 1)), 99 * S) == [Deliver(1, 1, 10, 0, 1)]

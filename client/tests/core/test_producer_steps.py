@@ -72,7 +72,8 @@ def test_asks_for_a_route_then_opens_then_sends() -> None:
     assert core.step(Enqueue(7, 10, 100), 0) == [Resolve(None, 0, None)]
     assert core.step(Resolved(A), 0) == [OpenStream("a:1")]
     assert core.step(connected(), 0) == [Send(1, 7, 10, 0, 0, 1, True, 5)]
-    assert core.step(Replied(0, 0, 1, offset=40, append_time_ms=3), 0) == [Settled(7, Outcome.OK, 40, 3)]
+    settled = Settled(7, Outcome.OK, 40, 3, offset_is_final=True)  # it was sent once
+    assert core.step(Replied(0, 0, 1, offset=40, append_time_ms=3), 0) == [settled]
     assert core.is_idle
     assert core.wake_at_us is None
     assert core.step(Enqueue(8, 5, 100), 0) == [Send(1, 8, 5, 0, 10, 1, False, 5)]
@@ -112,6 +113,21 @@ def test_stale_refusal_does_not_end_the_new_run() -> None:
     core.step(Timer(), 30 * MS)
     core.step(Replied(0, 10, 1, error=RUN_REFUSED), 30 * MS)
     assert core.step(Enqueue(2, 10, 100), 31 * MS) == [Send(1, 2, 10, 0, 20, 2, False, 5)]
+
+
+def test_a_place_is_final_if_the_broker_says_so_or_if_no_earlier_attempt_can_stand_elsewhere() -> None:
+    for says_so in (False, True):
+        core = started(2)
+        core.step(Replied(0, 0, 1, error=UNKNOWN_END), 0)
+        core.step(Resolved(B), MS)
+        again = core.step(connected("b:1", 2), MS)
+        assert sends_of(again) == [(0, 0, 0, 2, True), (1, 0, 10, 2, False)]
+        [settled] = core.step(Replied(0, 0, 2, offset=2 << 40, offset_is_final=says_so), MS)
+        assert isinstance(settled, Settled)
+        assert settled.offset_is_final is says_so
+        [late] = core.step(Replied(0, 10, 1, offset=1 << 40), MS)  # of its first attempt
+        assert isinstance(late, Settled)
+        assert late.offset_is_final
 
 
 def test_move_with_the_refusal_goes_at_once() -> None:

@@ -48,6 +48,7 @@ CASES: Final = (
     Case("disk emptied", disks.disk_emptied),
     Case("disk older", disks.disk_older),
     Case("disk of others", disks.disk_of_others),
+    Case("disk declared lost", disks.disk_declared_lost),
     Case("etcd member frozen", etcd.etcd_member_frozen),
     Case("etcd restarted", etcd.etcd_restarted),
     Case("etcd slow", etcd.etcd_slow),

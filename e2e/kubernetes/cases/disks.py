@@ -1,11 +1,12 @@
-"""Disks that are not what they were: swapped, emptied, older, cloned, another cluster's.
+"""Disks that are not what they were: swapped, emptied, older, cloned, another cluster's; and disks declared lost.
 
-The member says so by name and serves nothing."""
+The member says so by name and serves nothing. A disk whose process lives is not given up."""
 
 from __future__ import annotations
 
 import asyncio
 import shutil
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -14,12 +15,18 @@ from typing import Final
 from seriatim_broker.local import LocalCluster
 
 from e2e.cluster.errors import ClusterError
-from e2e.kubernetes.place import condition, is_true
+from e2e.kubernetes.place import Manifest, condition, is_true
 from e2e.kubernetes.release import CLUSTER
 from e2e.kubernetes.stage import Stage
 
 NAMED_S: Final = 90.0
 GONE_S: Final = 90.0
+REPLACED_S: Final = 300.0
+HELD_S: Final = 20.0
+"""For how long a disk is not given up: as long as forty passes of the operator, and longer than a live key stands."""
+
+QUIET_GAP_LIMIT_S: Final = 1.0
+ANNOTATION_LOST: Final = "seriatim.dev/disk-lost"
 
 
 async def disks_swapped(stage: Stage) -> None:
@@ -102,6 +109,85 @@ async def disk_of_others(stage: Stage) -> None:
             await stage.wait_healthy()
         await asyncio.to_thread(shutil.rmtree, foreign)
         stage.figure("two copies again", await traffic.has_two_copies())
+
+
+async def disk_declared_lost(stage: Stage) -> None:
+    """A node's kubelet is silent, its pods run on, and a person says that the disk of one of them is lost.
+
+    The process lives: its run is not certified, and its disk is kept, whatever the person writes. When the kubelet is
+    back and the pod deleted, the word is followed: certificate, then claim, then another disk.
+    """
+    async with stage.traffic() as traffic:
+        victim = await traffic.master()
+        pod = await stage.pod_of(victim)
+        name, node = pod["metadata"]["name"], await stage.node_of(victim)
+        incarnation = await _incarnation(stage, name)
+        async with traffic.struck("silent kubelet, disk declared lost", f"{name} on {node}"):
+            async with stage.machines.silent_kubelet(node):
+                await stage.wait_until("the pod is not ready", lambda: _is_not_ready(stage, name), NAMED_S)
+                for said, answer in (("true", f"{ANNOTATION_LOST}={incarnation}"), (incarnation, "still hear from")):
+                    await stage.place.kubectl("annotate", "--overwrite", "broker", name, f"{ANNOTATION_LOST}={said}")
+                    await _is_held(stage, name, answer)
+                await asyncio.sleep(HELD_S)
+                if await _is_given_up(stage, name):
+                    stage.problem(f"the disk of {name} was given up while its process serves")
+                if [pod["metadata"]["uid"]] != [p["metadata"]["uid"] for p in await _pods_of(stage, name)]:
+                    stage.problem(f"pod {name} was deleted while its kubelet was silent")
+            stage.figure("gap while the kubelet is silent", await traffic.gap_s(), limit=QUIET_GAP_LIMIT_S)
+            await stage.wait_until("the pod is ready", lambda: _is_ready(stage, name), NAMED_S)
+            began = time.monotonic()
+            await stage.place.kubectl("delete", "pod", name, "--wait=false")
+            await stage.wait_until("the disk is given up", lambda: _is_given_up(stage, name), GONE_S)
+            await stage.wait_until("another disk serves", lambda: _is_followed(stage, victim, name), REPLACED_S)
+            stage.figure("another disk serves after", time.monotonic() - began)
+        await stage.wait_healthy()
+        stage.figure("two copies again", await traffic.has_two_copies())
+
+
+async def _incarnation(stage: Stage, name: str) -> str:
+    broker = await stage.place.get("brokers", name)
+    assert broker is not None
+    return str(broker["status"]["incarnation"])
+
+
+async def _pods_of(stage: Stage, name: str) -> list[Manifest]:
+    """The pod of a Broker, if it is there and not on its way out."""
+    pods = [pod for pod in await stage.pods() if pod["metadata"]["name"] == name]
+    return [pod for pod in pods if not pod["metadata"].get("deletionTimestamp")]
+
+
+async def _is_ready(stage: Stage, name: str) -> bool:
+    return any(is_true(pod, "Ready", current=False) for pod in await _pods_of(stage, name))
+
+
+async def _is_not_ready(stage: Stage, name: str) -> bool:
+    return not await _is_ready(stage, name)
+
+
+async def _is_held(stage: Stage, name: str, words: str) -> None:
+    """The Broker's condition says why the word about its disk is not followed."""
+    seen = {}
+
+    async def told() -> bool:
+        seen.update(await stage.broker_condition(name, "DiskHealthy"))
+        return words in str(seen.get("message"))
+
+    await stage.place.wait_until(f"{name} says {words}", told, NAMED_S, lambda: str(seen))
+    stage.note(f"{name}: {seen.get('message')}")
+
+
+async def _is_given_up(stage: Stage, name: str) -> bool:
+    broker = await stage.place.get("brokers", name)
+    return broker is not None and bool((broker.get("status") or {}).get("diskLost"))
+
+
+async def _is_followed(stage: Stage, broker: str, before: str) -> bool:
+    """Whether the slot has another pod, which is ready."""
+    try:
+        pod = await stage.pod_of(broker)
+    except LookupError:
+        return False
+    return pod["metadata"]["name"] != before and is_true(pod, "Ready", current=False)
 
 
 async def _make_foreign(directory: Path, broker: str, disk: Path) -> None:

@@ -61,8 +61,8 @@ class Checks:
         judge = Judge(self._schedule, brokers)
         for broker in range(len(NAMES)):
             visible = model.apply_writes(draft.images[broker], draft.pending[broker])
-            for no, base, batch in batches_of(model.images.values[visible]):
-                judge.placed.setdefault((PARTITION, no, base), batch)
+            for _, _, batch in batches_of(model.images.values[visible]):
+                judge.found(PARTITION, batch)
         chain: Chain | None = model.chains.values[draft.chain]
         for segment in chain.segments if chain is not None else ():
             if segment.sealed_len is not None and segment.state is SegmentState.SEALED:

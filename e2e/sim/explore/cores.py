@@ -29,6 +29,7 @@ CONFIG = BrokerConfig(
     flapping_us=0,
     patience_us=0,
     slow_heartbeat_us=200_000,
+    second_member_us=0,  # no older copy of a disk is put back here, and a wait would make every trace longer
 )
 
 _UNSEEN = frozenset(

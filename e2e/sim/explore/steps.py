@@ -265,6 +265,8 @@ def _image_key(image: DiskImage) -> Any:
             freeze_value(found.preparations),
             freeze_value(found.tails),
             freeze_value(found.cursors),
+            freeze_value(found.blocks),
+            freeze_value(found.chain),
         )
         for name, found in sorted(image.partitions.items())
     )

@@ -154,6 +154,14 @@ def _delivered_is_acknowledged() -> list[Patch]:
     return [(consumer.PartitionConsumer, "_delivered", delivered)]
 
 
+def _late_deliveries_count() -> list[Patch]:
+    def lapses_at_us(self: consumer.PartitionConsumer) -> int:
+        """A grant lives for ever, whether or not its server answers heartbeats."""
+        return self._alive_us + (1 << 50)
+
+    return [(consumer.PartitionConsumer, "_lapses_at_us", property(lapses_at_us))]
+
+
 MUTATIONS: dict[str, Mutation] = {
     "client-resend-order": Mutation(
         "what is sent again goes out in the original order", _resend_out_of_order, _ORDER, layer="client"
@@ -173,5 +181,12 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "client-acks-early": Mutation(
         "only the application acknowledges", _delivered_is_acknowledged, ("I3", "I8"), layer="client"
+    ),
+    "client-late-deliveries": Mutation(
+        "a grant lives as long as its heartbeats are answered",
+        _late_deliveries_count,
+        ("I9", "I11"),
+        "held-frames",
+        layer="client",
     ),
 }

@@ -16,6 +16,7 @@ from seriatim_broker.adapters.rocks.extents import SegmentLog
 from seriatim_broker.adapters.rocks.floor import FlushFailedError
 from seriatim_broker.adapters.rocks.storage import RocksStorage
 from seriatim_broker.adapters.rocks.writer import Group, Writer
+from seriatim_broker.core import producers
 
 from .mutation import Mutation, Patch
 
@@ -48,10 +49,16 @@ def _failed_flush_again() -> list[Patch]:
     return [(Writer, "_flush", flush)]
 
 
+def _older(window: Any) -> Any:
+    """The window before its newest batch, if it had one."""
+    older = producers.entries_of(window)[:-1]
+    return producers.pack_window(older) if older else window
+
+
 def _window_later() -> list[Patch]:
     def set_window(self: Group, family: Any, key: bytes, window: Any) -> None:
         """The producer's window is written with the next batch's group, not with its own."""
-        self.windows.setdefault(key, (family, window[:-1] or window))
+        self.windows.setdefault(key, (family, _older(window)))
 
     return [(Group, "set_window", set_window)]
 

@@ -12,23 +12,25 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from seriatim_api.ids import RunId
+from seriatim_api.ids import MemberId, RunId
 from seriatim_broker.core import (
     appending,
-    broker,
     fencing,
     learning,
+    links,
     partition,
     preparing,
+    producers,
     record,
     replica,
     replication,
     settle,
     switch,
 )
-from seriatim_broker.core.events import WriteOutcome
+from seriatim_broker.core.events import LinkUp, WriteOutcome
 from seriatim_broker.core.log import PutPreparation
 from seriatim_broker.core.messages import FenceAnswer, FenceRequest, PrepareRequest, Replicate
+from seriatim_broker.core.outbox import Outbox
 from seriatim_broker.core.state import put
 
 from .mutation import LOSS, Mutation, Patch, nothing, with_handler
@@ -163,9 +165,10 @@ def _cut_at_own_commit() -> list[Patch]:
         for log in self.logs.values():
             if log.record.sealed_len is None and log.tail > log.commit:
                 log.tail_checksum = log.checksum_at(log.commit)
-                log.table = type(log.table)(log.table.as_of(log.no, log.commit))
+                log.table = type(log.live_table)(log.table_as_of(log.commit))
                 log.tail = log.durable = log.commit
-                log.uncommitted = []
+                log.uncertain = ()
+                log.flushed = log.commit
 
     return [(partition.Partition, "recover", recover)]
 
@@ -230,11 +233,23 @@ def _no_tail_copy() -> list[Patch]:
     return [(switch.Switch, "tail", lambda self: None)]
 
 
+def _tail_from_the_commit() -> list[Patch]:
+    """What every member has in memory needs no copy, whether or not its disk has it."""
+    real = replica.SegmentLog.advance_commit
+
+    def advance(self: replica.SegmentLog, commit: int) -> bool:
+        moved = real(self, commit)
+        self.advance_flushed(self.commit)
+        return moved
+
+    return [(replica.SegmentLog, "advance_commit", advance)]
+
+
 def _table_travels() -> list[Patch]:
     real = switch.Switch._choose_groups
 
     def choose(self: switch.Switch, outbox: Any, of: Any) -> None:
-        self.table = ()
+        self.table = producers.NO_TABLE
         real(self, outbox, of)
 
     return [(switch.Switch, "_choose_groups", choose)]
@@ -290,7 +305,7 @@ def _older_chain() -> list[Patch]:
             of.chain = None
         real(outbox, of, chain, revision)
 
-    return [(broker, "learn", learn), (record, "learn", learn)]
+    return [(record, "learn", learn)]
 
 
 # ---- opened over, and settled ---------------------------------------------------------------------------
@@ -302,8 +317,8 @@ def _certificate() -> list[Patch]:
     ) -> None:
         real_write(self, outbox, owner, chain, detail)
 
-    def certified(self: switch.Switch, outbox: Any, of: Any, exists: bool | None) -> None:
-        real(self, outbox, of, True)
+    def certified(self: switch.Switch, outbox: Any, of: Any, run: RunId, exists: bool | None) -> None:
+        real(self, outbox, of, run, True)
 
     real_write = partition.Partition.write_chain
     real = switch.Switch.on_certificate
@@ -320,7 +335,7 @@ def _old_certificate() -> list[Patch]:
         assert self.chain is not None
         wanted = self.chain.open_segment.master_run_id
         if outbox.ended.get(wanted.member):
-            self.on_certificate(outbox, of, True)
+            self.on_certificate(outbox, of, wanted, True)
 
     def write(
         self: partition.Partition, outbox: Any, owner: str, chain: Any, detail: int = 0, certificate: Any = None
@@ -362,7 +377,7 @@ def _merge_empty() -> list[Patch]:
 
     def on_table(self: switch.Switch, outbox: Any, of: Any, no: int, table: Any) -> None:
         """The tables before are there: the mark can go."""
-        real(self, outbox, of, no, () if table is not None else None)
+        real(self, outbox, of, no, producers.NO_TABLE if table is not None else None)
 
     return [(switch.Switch, "on_table", on_table)]
 
@@ -371,13 +386,21 @@ def _merge_empty() -> list[Patch]:
 
 
 def _repeat_waits() -> list[Patch]:
-    def answer(outbox: Any, log: replica.SegmentLog, event: Any) -> None:
+    def answer(outbox: Any, partition: Any, log: replica.SegmentLog, event: Any) -> None:
         """What is known is answered: that it is not committed yet, nobody asks."""
-        entry = log.table.find(event.header)
+        entry = log.live_table.find(event.header)
         assert entry is not None
         appending._accept(outbox, replica.Waiting(0, event.level, event.request, entry.offset, 0))
 
     return [(appending, "_answer_repeat", answer)]
+
+
+def _each_place_is_final() -> list[Patch]:
+    def is_final(partition: Any, log: replica.SegmentLog, segment_no: int) -> bool:
+        """What was stored stays where it is: that another attempt may stand in front of it, is forgotten."""
+        return True
+
+    return [(appending, "_is_final", is_final)]
 
 
 def _rest_of_the_run() -> list[Patch]:
@@ -386,6 +409,93 @@ def _rest_of_the_run() -> list[Patch]:
         return
 
     return [(appending, "_run_refusal", refusal)]
+
+
+# ---- dismissed runs -------------------------------------------------------------------------------------
+
+
+def _dismissed_run() -> list[Patch]:
+    """A run whose end is certified is believed as long as it is connected."""
+
+    def is_dismissed(self: Outbox, member: MemberId, run: int) -> bool:
+        return False
+
+    return [(Outbox, "is_dismissed", is_dismissed)]
+
+
+def _dismissed_once() -> list[Patch]:
+    """Its link is cut when the certificate is read; when it connects again, it is let in."""
+    return [(links, "on_up", _without_dismissal(links.on_up))]
+
+
+def _without_dismissal(on_up: Any) -> Any:
+    def let_in(outbox: Outbox, partitions: Any, event: LinkUp) -> None:
+        real = Outbox.is_dismissed
+        Outbox.is_dismissed = lambda *_: False  # type: ignore[method-assign]
+        try:
+            on_up(outbox, partitions, event)
+        finally:
+            Outbox.is_dismissed = real  # type: ignore[method-assign]
+
+    return let_in
+
+
+def _own_death() -> list[Patch]:
+    """A run that reads its own certificate goes on."""
+    return [(Outbox, "end_run", nothing)]
+
+
+# ---- append time ----------------------------------------------------------------------------------------
+
+
+def _append_time_back() -> list[Patch]:
+    return [(replica.SegmentLog, "_append_time_ms", lambda self, outbox: outbox.now.wall_ms)]
+
+
+def _append_time_believed() -> list[Patch]:
+    """What was appended last is taken for true, however far ahead it is."""
+    return [(replica.SegmentLog, "_append_time_ms", lambda self, outbox: max(self.last_append_ms, outbox.now.wall_ms))]
+
+
+def _append_time_of_a_restart() -> list[Patch]:
+    """A member that restarted answers a fence without the append time of its last batch."""
+    recovered = replica.SegmentLog.recovered.__func__  # type: ignore[attr-defined]
+
+    def forgetful(cls: type[replica.SegmentLog], *arguments: Any) -> replica.SegmentLog:
+        log: replica.SegmentLog = recovered(cls, *arguments)
+        log.last_append_ms = 0
+        return log
+
+    return [(replica.SegmentLog, "recovered", classmethod(forgetful))]
+
+
+def _append_time_of_the_chain() -> list[Patch]:
+    """A segment does not begin at the append time that the chain knows, but at what members answer."""
+    real = learning._open
+
+    def open_(outbox: Any, of: partition.Partition, chain: Any, segment: Any) -> None:
+        real(outbox, of, chain, replace(segment, append_floor_ms=0))
+
+    return [(learning, "_open", open_)]
+
+
+def _decides_alone() -> list[Patch]:
+    return [
+        (switch.Switch, "_waits_for_second", lambda *_: False),
+        (settle, "_waits_for_second", lambda *_: False),
+    ]
+
+
+def _shortest_of_started() -> list[Patch]:
+    def choose(self: Any, with_length: list[Any]) -> Any:
+        unbroken = [member for member in with_length if self.answers[member].unbroken]
+        return unbroken[0] if unbroken else min(with_length, key=lambda member: self.answers[member].length or 0)
+
+    return [(switch.Switch, "choose_source", choose), (switch.Switch, "_believed", _every_length)]
+
+
+def _every_length(self: Any, _outbox: Any, _of: Any) -> list[Any]:
+    return [member for member, answer in self.answers.items() if answer.length is not None]
 
 
 MUTATIONS: dict[str, Mutation] = {
@@ -403,6 +513,9 @@ MUTATIONS: dict[str, Mutation] = {
     "every-member": Mutation("commit waits for every member", _every_member, ("I12",)),
     "slave-flushes": Mutation("a slave acknowledges what it has flushed", _slave_flushes_first, ("I12",)),
     "tail-copy": Mutation("the uncertain tail is copied before the transaction", _no_tail_copy, ("I12",), "restarts"),
+    "tail-from-commit": Mutation(
+        "the uncertain tail begins where the flushes of a member end", _tail_from_the_commit, ("I12",), "suspects"
+    ),
     "table": Mutation("the producer table travels with the switch", _table_travels, ("TABLE",)),
     "known-commit": Mutation(
         "an answered tail is the length, not the commit known", _any_source_shorter, LOSS, "restarts"
@@ -432,7 +545,30 @@ MUTATIONS: dict[str, Mutation] = {
     "older-chain": Mutation("an older record says nothing", _older_chain, LOSS, "switchers-race"),
     "old-certificate": Mutation("a certificate is that of this run", _old_certificate, ("I7", "RT"), "fences"),
     "merge-empty": Mutation("a merge takes the settled tables in", _merge_empty, ("TABLE",), "groups-die"),
+    "append-time-back": Mutation("append time never goes back", _append_time_back, ("TIME",), "clocks"),
+    "append-time-believed": Mutation(
+        "append time is never far ahead of who appends", _append_time_believed, ("TIME",), "clocks"
+    ),
+    "append-time-restart": Mutation(
+        "a restarted member knows the append time of its last batch", _append_time_of_a_restart, ("TIME",), "clocks"
+    ),
+    "append-time-chain": Mutation(
+        "a segment begins at the append time of the chain", _append_time_of_the_chain, ("TIME",), "clocks"
+    ),
     "repeat-waits": Mutation("a repeat is answered once it is committed", _repeat_waits, ("I12", "I1", "I6")),
+    "each-place-final": Mutation(
+        "a place is final only behind the tables of all segments before it",
+        _each_place_is_final,
+        ("PLACE",),
+        "groups-die",
+    ),
+    "dismissed-run": Mutation("nothing that a dismissed run says counts", _dismissed_run, LOSS, "false-certificates"),
+    "dismissed-once": Mutation(
+        "a dismissed run is refused when it connects again", _dismissed_once, LOSS, "false-certificates"
+    ),
+    "own-death": Mutation(
+        "a run that reads its own certificate ends", _own_death, ("I13", *LOSS), "false-certificates"
+    ),
     "run-refused": Mutation(
         "after a refusal the rest of the run is refused",
         _rest_of_the_run,
@@ -440,5 +576,7 @@ MUTATIONS: dict[str, Mutation] = {
         world="brokers",
         batch_count=150,
     ),
+    "second-member": Mutation("a started disk waits for the second", _decides_alone, LOSS, "older-disks"),
+    "longest-of-started": Mutation("of started disks the longest decides", _shortest_of_started, LOSS, "older-disks"),
 }
 """By name."""

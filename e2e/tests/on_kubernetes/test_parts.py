@@ -11,7 +11,7 @@ from e2e.cluster.errors import ClusterError
 from e2e.cluster.layout import ROOT
 from e2e.kubernetes import images
 from e2e.kubernetes.cases import CASES, INSTALL, chosen
-from e2e.kubernetes.machines import container_pids
+from e2e.kubernetes.machines import container_pids, kubelet_pid
 from e2e.kubernetes.place import condition, is_true
 from e2e.kubernetes.release import free_namespace, merged, topic_manifest
 
@@ -79,6 +79,21 @@ def test_a_container_is_found_by_its_id_in_the_cgroups_of_processes(tmp_path: Pa
     (tmp_path / "99").mkdir()  # it ended while it was looked at
 
     assert container_pids(pod_with("a" * 64), tmp_path) == [7, 12]
+
+
+def test_a_kubelet_is_found_by_its_kubeconfig(tmp_path: Path) -> None:
+    for pid, words in (
+        ("3", ["/bin/sh", "--kubeconfig=/state/node1.kubeconfig"]),
+        ("5", ["/cache/bin/kubelet", "--v=1", "--kubeconfig=/state/node1.kubeconfig"]),
+        ("8", ["/cache/bin/kubelet", "--kubeconfig=/other/node1.kubeconfig"]),
+    ):
+        (tmp_path / pid).mkdir()
+        (tmp_path / pid / "cmdline").write_text("\0".join(words) + "\0")
+    (tmp_path / "9").mkdir()  # it ended while it was looked at
+
+    assert kubelet_pid("/state/node1.kubeconfig", tmp_path) == 5
+    with pytest.raises(ClusterError, match="no kubelet runs with"):
+        kubelet_pid("/state/node2.kubeconfig", tmp_path)
 
 
 def test_a_container_that_does_not_run_is_not_struck() -> None:

@@ -76,12 +76,16 @@ async def test_a_master_that_is_cut_off(cluster: LocalCluster, tmp_path: Path, e
 
 async def test_both_members_killed_and_back(cluster: LocalCluster, tmp_path: Path) -> None:
     async with traffic(cluster, "both-killed", tmp_path) as running:
-        before = head_of(await running.look()).head
-        await cluster.kill(before.group)
-        await running.moved_past(before.no)
-        await running.accepts()
-        dead = next(segment for segment in head_of(await running.look()).segments if segment.no == before.no)
-        assert dead.state == "UNSETTLED", "nobody can know its length"
+        for _ in range(3):
+            before = head_of(await running.look()).head
+            await cluster.kill(before.group)
+            await running.moved_past(before.no)
+            await running.accepts()
+            dead = next(segment for segment in head_of(await running.look()).segments if segment.no == before.no)
+            if dead.state == "UNSETTLED":
+                break
+            await cluster.start_again(before.group)  # on a busy machine a complaint may move the head before the kill
+        assert dead.state == "UNSETTLED", "no member is left that could know its length"
         await cluster.start_again(before.group)
         await running.observer.wait_until(Snapshot.settled, "the segment is settled", PROGRESS_DEADLINE_S)
         await running.goes_on()
@@ -97,10 +101,14 @@ async def test_a_graceful_stop_loses_no_outcome(cluster: LocalCluster, tmp_path:
         await running.goes_on()
 
 
-async def test_a_standby_takes_over_from_a_killed_consumer(cluster: LocalCluster, tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", ["killed", "frozen"])
+async def test_a_standby_takes_over_from_a_consumer(cluster: LocalCluster, tmp_path: Path, how: str) -> None:
+    """Thawed, a consumer finds old deliveries in its buffers: it must not take them for new ones."""
+    topic = f"takeover-{how}"
+
     def arguments(name: str) -> list[str]:
         return [
-            "--bootstrap", ",".join(cluster.bootstrap), "--topic", "takeover", "--partitions", str(PARTITION_COUNT),
+            "--bootstrap", ",".join(cluster.bootstrap), "--topic", topic, "--partitions", str(PARTITION_COUNT),
             "--group", GROUP, "--name", name, "--history", str(tmp_path / f"{name}.jsonl"),
         ]  # fmt: skip
 
@@ -109,16 +117,19 @@ async def test_a_standby_takes_over_from_a_killed_consumer(cluster: LocalCluster
 
     module, log = "e2e.tests.process.reader", tmp_path / "readers.log"
     async with (
-        traffic(cluster, "takeover", tmp_path, reads=False) as running,
+        traffic(cluster, topic, tmp_path, reads=False) as running,
         start_worker("first", module, arguments("first"), log=log) as first,
     ):
         await first.wait_for("ready", PROGRESS_DEADLINE_S)
         async with start_worker("second", module, arguments("second"), log=log) as second:
             await second.wait_for("ready", PROGRESS_DEADLINE_S)
             assert active("first", await running.look())
-            os.kill(first.pid, signal.SIGKILL)
+            os.kill(first.pid, signal.SIGKILL if how == "killed" else signal.SIGSTOP)
             await running.observer.wait_until(
                 lambda now: active("second", now), "the standby reads", PROGRESS_DEADLINE_S
             )
             await running.accepts()
+            if how == "frozen":
+                os.kill(first.pid, signal.SIGCONT)
+                await running.accepts()
             await running.finish()

@@ -49,7 +49,7 @@ STEPS = {
     "attempt-id": 14,
     "start-fence": 15,
     "unbroken": 15,
-    "own-commit": 15,
+    "own-commit": 16,
 }
 
 

@@ -11,6 +11,7 @@ from seriatim_api.ids import MemberId, PartitionId, make_offset
 from seriatim_broker.core import chain as chains
 from seriatim_broker.core.events import AckLevel, CursorRecord
 from seriatim_broker.core.log import Batch, LocalSegment, Preparation, PutBatch, PutPreparation, PutSegment
+from seriatim_broker.core.producers import NO_TABLE
 from seriatim_broker.testing.memory_disk import MemoryDisk
 
 from e2e.sim.brokers import checksum
@@ -46,9 +47,9 @@ class Pair:
         for slot in self.slots.values():
             slot.process = type("Process", (), {"run": 1})()
             record = LocalSegment(1, b"x", (A, B), flush, False)
-            self.put(slot, PutPreparation(ONE, Preparation(1, b"x", (A, B), flush, False, (), None, 1)))
+            self.put(slot, PutPreparation(ONE, Preparation(1, b"x", (A, B), flush, False, NO_TABLE, None, 1)))
             self.put(slot, PutSegment(ONE, record))
-            self.put(slot, PutPreparation(ONE, Preparation(2, b"z", (B, A), flush, True, (), None, 1)))
+            self.put(slot, PutPreparation(ONE, Preparation(2, b"z", (B, A), flush, True, NO_TABLE, None, 1)))
         self.judge.chain_written("a-0", None, self.chain, None)
 
     def put(self, slot: Any, write: Any, *, flushed: bool = True) -> None:
@@ -59,7 +60,7 @@ class Pair:
 
     def take(self, name: str, count: int, *, flushed: bool) -> None:
         for batch in self.batches[:count]:
-            self.put(self.slots[name], PutBatch(ONE, batch, 0, ()), flushed=flushed)
+            self.put(self.slots[name], PutBatch(ONE, batch, 0, b""), flushed=flushed)
 
     def end(self, *names: str) -> None:
         for name in names:
@@ -134,7 +135,7 @@ def test_what_nobody_has_any_more_is_forgiven() -> None:
     for name in ("a-0", "b-0"):
         pair.take(name, 1, flushed=True)
         for batch in pair.batches[1:]:
-            pair.put(pair.slots[name], PutBatch(ONE, batch, 0, ()), flushed=False)
+            pair.put(pair.slots[name], PutBatch(ONE, batch, 0, b""), flushed=False)
     pair.accept(0, AckLevel.REPLICATED)
     pair.accept(1, AckLevel.REPLICATED)
     pair.judge.delivered("early", ONE, make_offset(1, 2), messages_of(pair.batches[1])[0], flagged=False)
@@ -152,7 +153,7 @@ def test_a_seal_below_what_somebody_has_is_found(where: str) -> None:
     pair.take("a-0", 1, flushed=True)
     for name in ("a-0", "b-0"):
         for batch in pair.batches[1 if name == "a-0" else 0 :]:
-            pair.put(pair.slots[name], PutBatch(ONE, batch, 0, ()), flushed=name == "b-0" and where == "on a disk")
+            pair.put(pair.slots[name], PutBatch(ONE, batch, 0, b""), flushed=name == "b-0" and where == "on a disk")
     pair.accept(1, AckLevel.REPLICATED)
     pair.end("a-0", *(["b-0"] if where == "on a disk" else []))
     with pytest.raises(Violation, match="I6"):

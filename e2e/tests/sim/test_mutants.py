@@ -13,7 +13,23 @@ SEEDS_A_MUTANT = 300
 """At the most; nearly all are found within twenty. `python -m e2e.sim --mutants` prints the table."""
 
 
-@pytest.mark.parametrize("name", MUTATIONS)
+SLOW = {
+    "dismissed-run",
+    "lease-from-receipt",
+    "no-second-look",
+    "old-certificate",
+    "older-chain",
+    "own-death",
+    "reserved-back",
+    "reserved-by-one",
+    "serve-lease",
+}
+"""They take about 50 worlds and more, some ten seconds or minutes each: looked for by `make test-slow`."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in MUTATIONS]
+)
 @pytest.mark.timeout(300)
 def test_a_removed_rule_is_found(name: str) -> None:
     mutation = MUTATIONS[name]

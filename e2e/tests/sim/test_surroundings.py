@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,6 +26,7 @@ from seriatim_broker.core.log import (
     Truncate,
 )
 from seriatim_broker.core.messages import Heartbeat, Replicate
+from seriatim_broker.core.producers import NO_TABLE
 from seriatim_broker.testing.memory_disk import MemoryDisk
 from seriatim_broker.testing.memory_records import MemoryRecords
 from seriatim_broker.testing.memory_storage import MemoryStorage
@@ -51,6 +53,7 @@ class Actor:
         self.links: dict[str, Any] = {}
         self.wanted: dict[str, bool] = {}
         self.events: list[Any] = []
+        self.broker = SimpleNamespace(forms=0)
 
     def deliver(self, event: Any) -> None:
         self.events.append(event)
@@ -181,10 +184,10 @@ SEGMENT = LocalSegment(1, b"x", (A, B), True, False)
 def test_a_crash_keeps_a_prefix_of_what_was_not_synced(kept: int) -> None:
     disk = MemoryDisk()
     batches = _batches(4)
-    synced = disk.submit([PutSegment(ONE, SEGMENT), PutBatch(ONE, batches[0], 0, ())])
+    synced = disk.submit([PutSegment(ONE, SEGMENT), PutBatch(ONE, batches[0], 0, b"")])
     disk.sync(synced)
     for batch in batches[1:]:
-        disk.submit([PutBatch(ONE, batch, batch.header.base_index, ())])
+        disk.submit([PutBatch(ONE, batch, batch.header.base_index, b"")])
     assert disk.read(ONE, 1, 0, 8, 1 << 20) == batches
     disk.crash(kept)
     (found,) = disk.recover()
@@ -193,24 +196,24 @@ def test_a_crash_keeps_a_prefix_of_what_was_not_synced(kept: int) -> None:
     assert found.segments[0].tail_checksum == batches[survived - 1].header.checksum
     assert found.segments[0].uncommitted == (batches[survived - 1],)
     assert disk.read(ONE, 1, 0, 8, 1 << 20) == batches[:survived]
-    disk.submit([PutBatch(ONE, batch, 0, ()) for batch in batches[survived:]])
+    disk.submit([PutBatch(ONE, batch, 0, b"") for batch in batches[survived:]])
 
 
 def test_a_log_with_a_hole_or_a_broken_chain_is_refused() -> None:
     disk = MemoryDisk()
     first, second, third = _batches(3)
-    disk.submit([PutSegment(ONE, SEGMENT), PutBatch(ONE, first, 0, ())])
+    disk.submit([PutSegment(ONE, SEGMENT), PutBatch(ONE, first, 0, b"")])
     with pytest.raises(AssertionError, match="a hole"):
-        disk.submit([PutBatch(ONE, third, 0, ())])
+        disk.submit([PutBatch(ONE, third, 0, b"")])
     wrong = Batch(second.header._replace(previous_checksum=1), second.body)
     with pytest.raises(AssertionError, match="broken chain"):
-        disk.submit([PutBatch(ONE, wrong, 0, ())])
+        disk.submit([PutBatch(ONE, wrong, 0, b"")])
 
 
 def test_truncating_cuts_batches_and_replaces_the_table() -> None:
     disk = MemoryDisk()
     batches = _batches(3)
-    disk.submit([PutSegment(ONE, SEGMENT), *(PutBatch(ONE, batch, 2, ()) for batch in batches)])
+    disk.submit([PutSegment(ONE, SEGMENT), *(PutBatch(ONE, batch, 2, b"") for batch in batches)])
     disk.sync(disk.submit([Truncate(ONE, 1, 4, ())]))
     (found,) = disk.recover()
     assert (found.segments[0].tail, found.segments[0].commit, found.segments[0].windows) == (4, 2, ())
@@ -220,8 +223,8 @@ def test_reading_goes_on_in_a_tail_copy_where_the_log_ends() -> None:
     disk = MemoryDisk()
     batches = _batches(4)
     tail = TailCopy(1, 4, 8, tuple(batches[2:]))
-    preparation = Preparation(2, b"y", (A, B), True, False, (), tail, 1)
-    disk.submit([PutSegment(ONE, SEGMENT), *(PutBatch(ONE, batch, 0, ()) for batch in batches[:2])])
+    preparation = Preparation(2, b"y", (A, B), True, False, NO_TABLE, tail, 1)
+    disk.submit([PutSegment(ONE, SEGMENT), *(PutBatch(ONE, batch, 0, b"") for batch in batches[:2])])
     assert disk.read(ONE, 1, 3, 8, 1 << 20) == batches[1:2]
     disk.submit([PutPreparation(ONE, preparation)])
     assert disk.read(ONE, 1, 3, 8, 1 << 20) == batches[1:]
@@ -251,7 +254,7 @@ async def test_the_storage_over_it_reports_what_is_durable() -> None:
     storage.hold = False
     storage.flush()
     assert reported == [ticket]
-    storage.submit([PutBatch(ONE, batch, 0, ()) for batch in _batches(2)])
+    storage.submit([PutBatch(ONE, batch, 0, b"") for batch in _batches(2)])
     await storage.close()
     (found,) = storage.recover()
     assert found.segments[0].tail == 4
@@ -290,6 +293,8 @@ def test_a_write_that_names_a_certificate_needs_it() -> None:
 
 def test_a_cursor_is_compared_on_its_own_key() -> None:
     records = MemoryRecords()
+    assert records.write_cursor(ONE, "g", CursorRecord(1, 1, 0, "t"), 0) is None, "there is no such partition"
+    records.write_chain(_chain(), 0, None)
     first = records.write_cursor(ONE, "g", CursorRecord(1, 1, 0, "t"), 0)
     assert first is not None
     assert records.write_cursor(ONE, "h", CursorRecord(1, 1, 0, "t"), 0) is not None
@@ -325,14 +330,14 @@ class Disks:
 
     def open(self) -> chains.Chain:
         for name in self.slots:
-            self.write(name, PutPreparation(ONE, Preparation(1, b"x", (A, B), True, False, (), None, 1)))
+            self.write(name, PutPreparation(ONE, Preparation(1, b"x", (A, B), True, False, NO_TABLE, None, 1)))
             self.write(name, PutSegment(ONE, SEGMENT))
         self.judge.chain_written("a-0", None, _chain(), None)
         return _chain()
 
     def append(self, *names: str, count: int = 1) -> None:
         for name in names:
-            self.write(name, *(PutBatch(ONE, batch, 0, ()) for batch in self.batches[:count]))
+            self.write(name, *(PutBatch(ONE, batch, 0, b"") for batch in self.batches[:count]))
 
     def accept(self, number: int = 0) -> None:
         batch = self.batches[number]
@@ -344,7 +349,7 @@ class Disks:
         seal = chains.Seal(length, value, A, (A,), None, ())
         sealed = chains.seal_and_open(chain, seal, chains.Opening(b"z", "h", (B, A), 1, True), 0)
         for name in self.slots:
-            self.write(name, PutPreparation(ONE, Preparation(2, b"z", (B, A), True, True, (), None, 1)))
+            self.write(name, PutPreparation(ONE, Preparation(2, b"z", (B, A), True, True, NO_TABLE, None, 1)))
         self.judge.chain_written("a-0", chain, sealed, None)
 
 
@@ -384,12 +389,12 @@ def test_two_batches_in_one_place_are_found() -> None:
     disks.append("a-0")
     other = _batches(1, producer=b"q" * 16)[0]
     with pytest.raises(Violation, match="I5"):
-        disks.write("b-0", PutBatch(ONE, other, 0, ()))
+        disks.write("b-0", PutBatch(ONE, other, 0, b""))
 
 
 def test_an_attempt_that_a_member_did_not_prepare_is_found() -> None:
     disks = Disks()
-    disks.write("a-0", PutPreparation(ONE, Preparation(1, b"x", (A, B), True, False, (), None, 1)))
+    disks.write("a-0", PutPreparation(ONE, Preparation(1, b"x", (A, B), True, False, NO_TABLE, None, 1)))
     with pytest.raises(Violation, match="COPY"):
         disks.judge.chain_written("a-0", None, _chain(), None)
 

@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from seriatim_operator.plan.actions import Action, Apply, DeclareDead, DeleteClaim, DeletePod, MarkLost
 from seriatim_operator.plan.observed import ClassView, Ended
+from seriatim_operator.spec.broker import BrokerStatus
 
 from .world import World, new_world
 
@@ -84,15 +85,188 @@ def test_two_machines_gone_at_once_are_left_for_people() -> None:
     assert "annotate each Broker" in world.cluster.status.blocked_by
 
 
+def _kubelet_stops(world: World) -> str:
+    """The kubelet of node1 is silent, and the processes live. Returns the name of one of its Brokers."""
+    world.stop_kubelet("node1")
+    return next(p.name for p in world.pods.values() if p.node == "node1")
+
+
+def _passes(world: World, count: int = 40) -> None:
+    for _ in range(count):
+        world.a_pass()
+        world.settle()
+        assert not world.falsely_certified, "a run that lives was certified to have ended"
+        assert not world.deleted_under_process, "the claim went while its process lived"
+
+
+def _steps(world: World, name: str) -> list[str]:
+    """What was done about the disk of one Broker, in order."""
+    broker = name.removeprefix("orders-")[:4]
+    return [
+        type(step).__name__
+        for step in world.done
+        if (isinstance(step, DeletePod | DeleteClaim) and step.name == name)
+        or (isinstance(step, DeclareDead) and step.broker == broker)
+    ]
+
+
 def test_a_person_may_say_that_a_disk_is_lost() -> None:
     world = started(nodes=4)
-    name = sorted(world.brokers)[0]
-    broker = world.brokers[name]
-    metadata = broker.metadata.model_copy(update={"annotations": {"seriatim.dev/disk-lost": "true"}})
-    world.brokers[name] = broker.model_copy(update={"metadata": metadata})
+    name = sorted(world.pods)[0]
+    world.annotate(name)
+    _passes(world)
+    assert world.brokers[name].status.disk_lost is None, "it serves"
+    assert f"delete pod {name}" in world.cluster.status.blocked_by
+    world.delete_pod(name)
     world.run()
     assert [a.name for a in deleted(world, DeleteClaim)] == [name]  # type: ignore[attr-defined]
+    assert _steps(world, name) == ["DeclareDead", "DeleteClaim"]
+    assert [a.run for a in deleted(world, DeclareDead)] == [1]  # type: ignore[attr-defined]
+    lost = world.brokers[name].status.disk_lost
+    assert lost is not None
+    assert (lost.incarnation, lost.run) == (world.brokers[name].status.incarnation, 1)
+    assert "the brokers say of its copies: whole" in lost.proof
     assert world.cluster.status.is_true("Ready")
+
+
+def test_a_pod_that_was_deleted_for_its_disk_is_not_made_again_while_its_live_key_stands() -> None:
+    world = started(nodes=4)
+    name, broker = sorted(world.pods)[0], sorted(world.members)[0]
+    world.annotate(name)
+    world.delete_pod(name)
+    world.members[broker] = replace(world.members[broker], is_live=True)
+    _passes(world, 3)
+    assert name not in world.pods
+    world.unhear(broker)
+    world.run()
+    assert _steps(world, name) == ["DeclareDead", "DeleteClaim"]
+
+
+@pytest.mark.parametrize("said", ["true", "yes", "incarnation-of-another", "{0}/surely", "{0}x"])
+def test_a_word_that_does_not_name_the_disk_is_answered_with_what_to_write(said: str) -> None:
+    world = started(nodes=4)
+    name = sorted(world.pods)[0]
+    incarnation = world.brokers[name].status.incarnation
+    world.delete_pod(name)
+    world.annotate(name, said.format(incarnation))
+    _passes(world)
+    assert world.brokers[name].status.disk_lost is None
+    found = world.brokers[name].status.condition("DiskHealthy")
+    assert found is not None
+    assert f"seriatim.dev/disk-lost={incarnation}" in found.message
+    assert f"seriatim.dev/disk-lost={incarnation}" in world.cluster.status.blocked_by
+
+
+def test_a_disk_that_never_joined_is_named_by_the_uid_of_its_broker() -> None:
+    world = started(nodes=4)
+    name = sorted(world.pods)[0]
+    world.brokers[name] = world.brokers[name].model_copy(update={"status": BrokerStatus()})
+    world.members["g0-0"] = replace(world.members["g0-0"], incarnation="another", is_live=False)
+    world.pods[name] = replace(world.pods[name], is_ready=False)
+    world.annotate(name, world.brokers[name].spec.uid)
+    world.a_pass()
+    assert world.brokers[name].status.disk_lost is not None
+
+
+def test_with_a_stopped_kubelet_a_living_process_keeps_its_run_and_its_disk() -> None:
+    """The very moment at which somebody annotates: the node is not ready, the pod neither, and the process serves."""
+    world = started(nodes=4)
+    name = _kubelet_stops(world)
+    world.annotate(name)
+    _passes(world)
+    assert world.brokers[name].status.disk_lost is None
+    assert "the brokers still hear from its process" in world.cluster.status.blocked_by
+
+
+def test_a_marked_disk_waits_for_its_kubelet_and_is_certified_before_its_claim_goes() -> None:
+    world = started(nodes=4)
+    name = _kubelet_stops(world)
+    world.unhear(world.pods[name].broker)
+    world.annotate(name)
+    _passes(world)
+    assert world.brokers[name].status.disk_lost is not None
+    assert world.pods[name].is_deleting, "deleted with grace"
+    assert _steps(world, name) == ["DeletePod"]
+    assert not any(step.at_once for step in deleted(world, DeletePod))  # type: ignore[attr-defined]
+    assert "has not confirmed that its process ended" in world.cluster.status.blocked_by
+    world.nodes["node1"] = replace(world.nodes["node1"], is_ready=True)
+    _passes(world)
+    assert _steps(world, name) == ["DeletePod", "DeclareDead", "DeleteClaim"]
+
+
+def test_a_pod_that_was_deleted_by_force_under_a_silent_kubelet_proves_nothing() -> None:
+    world = started(nodes=4)
+    name = _kubelet_stops(world)
+    world.unhear(world.pods[name].broker)
+    world.annotate(name)
+    _passes(world, 3)
+    world.delete_pod(name, by_force=True)
+    _passes(world)
+    assert _steps(world, name) == ["DeletePod"]
+    assert "taint Node node1" in world.cluster.status.blocked_by
+    world.lose_node("node1")
+    world.nodes["node1"] = replace(world.nodes["node1"], is_out_of_service=True)
+    _passes(world)
+    assert _steps(world, name) == ["DeletePod", "DeclareDead", "DeleteClaim"]
+
+
+def test_a_pod_of_a_node_that_is_out_of_service_is_deleted_at_once_and_then_certified() -> None:
+    world = started(nodes=4)
+    name = _kubelet_stops(world)
+    world.lose_node("node1")
+    world.nodes["node1"] = replace(world.nodes["node1"], is_out_of_service=True)
+    _passes(world)
+    assert _steps(world, name) == ["DeletePod", "DeclareDead", "DeleteClaim"]
+    assert all(step.at_once for step in deleted(world, DeletePod))  # type: ignore[attr-defined]
+    assert world.brokers[name].status.phase == "Released"
+
+
+def test_a_disk_is_not_given_up_by_a_taint_while_the_brokers_hear_from_its_process() -> None:
+    world = started(nodes=4)
+    name = _kubelet_stops(world)
+    world.nodes["node1"] = replace(world.nodes["node1"], is_out_of_service=True)
+    _passes(world)
+    assert world.brokers[name].status.disk_lost is None
+
+
+def test_what_others_lack_is_given_up_only_in_so_many_words() -> None:
+    world = started(nodes=4)
+    name, pod = sorted(world.pods.items())[0]
+    world.unsafe[pod.broker] = "no other disk holds the whole of segment 3 of partition 7"
+    incarnation = world.brokers[name].status.incarnation
+    world.delete_pod(name)
+    world.annotate(name)
+    world.a_pass()
+    assert world.brokers[name].status.disk_lost is None
+    assert "segment 3 of partition 7" in world.cluster.status.blocked_by
+    assert f"seriatim.dev/disk-lost={incarnation}/last-copy" in world.cluster.status.blocked_by
+    world.annotate(name, f"{incarnation}/last-copy")
+    world.a_pass()
+    lost = world.brokers[name].status.disk_lost
+    assert lost is not None
+    assert "segment 3 of partition 7" in lost.proof
+
+
+def test_the_run_that_is_certified_is_the_last_one_that_the_pod_had() -> None:
+    world = started(nodes=4)
+    name = _kubelet_stops(world)
+    broker = world.pods[name].broker
+    world.unhear(broker)
+    world.annotate(name)
+    world.a_pass()
+    world.members[broker] = replace(world.members[broker], run=2)  # its container started again meanwhile
+    world.a_pass()
+    lost = world.brokers[name].status.disk_lost
+    assert lost is not None
+    assert lost.run == 2
+    del world.pods[name]
+    world.members[broker] = replace(world.members[broker], run=3)  # and this was another process
+    world.nodes["node1"] = replace(world.nodes["node1"], is_ready=True)
+    world.processes.clear()
+    _passes(world)
+    assert not deleted(world, DeclareDead)
+    assert not deleted(world, DeleteClaim)
+    assert "run 3 of" in world.cluster.status.blocked_by
 
 
 NEGATIVES = {
@@ -288,7 +462,7 @@ def test_brokers_that_have_a_disk_are_started_without_the_class_too() -> None:
     world = started()
     world.storage_class = None
     name, pod = next(iter(world.pods.items()))
-    world._stop(pod)
+    world.delete_pod(pod.name)
     world.run()
     assert world.pods[name].is_ready
 
@@ -326,7 +500,7 @@ def test_under_bad_settings_no_broker_is_started_and_its_disk_is_kept() -> None:
     world = with_bad_settings()
     name, pod = next(iter(world.pods.items()))
     ended = next(other for other in world.pods.values() if other.group != pod.group)
-    world._stop(pod)
+    world.delete_pod(pod.name)
     world.pods[ended.name] = replace(ended, is_over=True, is_ready=False)
     world.done.clear()
     world.run()
@@ -470,6 +644,10 @@ EVENTS = st.lists(
             "answer",
             "wait",
             "gate",
+            "kubelet",
+            "unhear",
+            "annotate",
+            "force",
         ]
     ),
     min_size=1,
@@ -515,7 +693,16 @@ def _live_through(events: list[str], data: st.DataObject) -> None:
         elif event == "settings":
             world.edit(settings={} if world.cluster.spec.settings else BAD)
         elif event == "pod" and world.pods:
-            world._stop(world.pods[data.draw(st.sampled_from(sorted(world.pods)))])
+            world.delete_pod(data.draw(st.sampled_from(sorted(world.pods))))
+        elif event == "kubelet":
+            world.stop_kubelet(node)
+        elif event == "unhear" and world.members:
+            world.unhear(data.draw(st.sampled_from(sorted(world.members))))
+        elif event == "annotate" and world.brokers:
+            name = data.draw(st.sampled_from(sorted(world.brokers)))
+            world.annotate(name, data.draw(st.sampled_from((None, "true"))))
+        elif event == "force" and world.pods:
+            world.delete_pod(data.draw(st.sampled_from(sorted(world.pods))), by_force=True)
         elif event == "silence":
             world.brokers_answer = False
         elif event == "answer":
@@ -529,6 +716,10 @@ def _live_through(events: list[str], data: st.DataObject) -> None:
             world.settle()
     world.brokers_answer, world.unsafe = True, {}
     world.edit(settings={})
+    for name in world.brokers:
+        if world.brokers[name].status.disk_lost is None:
+            world.annotate(name, "")
+    world.hear_all()
     for name, view in list(world.nodes.items()):
         world.nodes[name] = replace(view, is_ready=True, is_leaving=False)
     _until_stable(world)
@@ -543,6 +734,8 @@ def _judged_pass(world: World, data: st.DataObject | None) -> None:
     plan = world.a_pass(stop_after=stop)
     steps = world.done[count:]
     assert sum(step.is_disruptive for step in steps) <= 1
+    assert not world.falsely_certified, "a run that lives was certified to have ended"
+    assert not world.deleted_under_process, "a claim went while a process had its disk"
     for step in steps:
         if isinstance(step, DeleteClaim):
             group = step.name.split("-")[1]

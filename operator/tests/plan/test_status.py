@@ -34,7 +34,9 @@ def test_a_refused_disk_is_named_with_what_to_do_about_it_on_kubernetes(error: s
     assert (found.status, found.reason) == ("False", DISK_REASONS[error])
     assert found.reason in BROKER["DiskHealthy"]
     assert "the directory is not this one's." in found.message
-    assert f"annotate broker {name} seriatim.dev/disk-lost=true" in found.message
+    incarnation = world.brokers[name].status.incarnation
+    assert incarnation
+    assert f"annotate broker {name} seriatim.dev/disk-lost={incarnation}" in found.message
     assert "--replace-disk" not in found.message
 
 
@@ -120,3 +122,16 @@ def test_a_group_names_all_its_members_in_one_text() -> None:
     world.pods[members[0].name] = replace(members[0], node="")
     world.a_pass()
     assert world.groups["orders-g0"].status.nodes == f"-,{members[1].node}"
+
+
+def test_a_group_whose_members_are_live_and_not_linked_is_not_whole() -> None:
+    world = started()
+    whole = group_status(world.observed(), world.groups["orders-g0"]).condition("Whole")
+    assert whole is not None
+    assert (whole.status, whole.reason) == ("True", "AllThere")
+    world.members["g0-1"] = replace(world.members["g0-1"], unlinked=("g0-0",))
+    whole = group_status(world.observed(), world.groups["orders-g0"]).condition("Whole")
+    assert whole is not None
+    assert (whole.status, whole.reason) == ("False", "NotLinked")
+    assert whole.reason in GROUP["Whole"]
+    assert "g0-1 has no link to g0-0" in whole.message

@@ -68,6 +68,10 @@ class World:
     storage_class: ClassView | None = field(default_factory=lambda: ClassView("local-nvme", True, True))
     brokers_answer: bool = True
     done: list[Action] = field(default_factory=list)
+    processes: dict[tuple[str, str, int], str] = field(default_factory=dict)
+    """Broker, incarnation and run of each process that lives -> its node, whatever the API says of its pod."""
+    falsely_certified: list[DeclareDead] = field(default_factory=list)
+    deleted_under_process: list[str] = field(default_factory=list)
     numbers: int = 0
 
     def make(self) -> ClusterChildren:
@@ -169,15 +173,19 @@ class World:
         elif isinstance(action, DeletePod):
             pod = self.pods.get(action.name)
             if pod is not None and pod.uid == action.uid:
-                self._stop(pod)
+                self.delete_pod(pod.name, by_force=action.at_once)
         elif isinstance(action, DeleteClaim):
             claim = self.claims.pop(action.name, None)
             if claim is not None and claim.volume:
-                self.disks.pop(claim.volume, None)
+                disk = self.disks.pop(claim.volume, None)
+                if any(incarnation == disk for _, incarnation, _ in self.processes):
+                    self.deleted_under_process.append(action.name)
                 self.volumes.pop(claim.volume, None)
         elif isinstance(action, SetGroup):
             self.intents[action.group] = action.intent
         elif isinstance(action, DeclareDead):
+            if (action.broker, action.incarnation, action.run) in self.processes:
+                self.falsely_certified.append(action)
             member = self.members[action.broker]
             if (member.incarnation, member.run) == (action.incarnation, action.run):
                 self.members[action.broker] = replace(member, is_certified=True)
@@ -236,11 +244,27 @@ class World:
                 self.cluster.spec.members_per_group - manifest["spec"]["minAvailable"]
             )
 
-    def _stop(self, pod: PodView) -> None:
-        del self.pods[pod.name]
-        member = self.members.get(pod.broker)
-        if member is not None and pod.is_running:
-            self.members[pod.broker] = replace(member, is_live=False)
+    def delete_pod(self, name: str, *, by_force: bool = False) -> None:
+        """Delete a pod: its kubelet ends the process and lets go of it. By force the object goes at once.
+
+        A silent kubelet does neither: the pod stays on its way out, or is gone while its process lives.
+        """
+        pod = self.pods[name]
+        node = self.nodes.get(pod.node)
+        is_heard = not pod.is_scheduled or (node is not None and node.is_ready)
+        if is_heard:
+            self._end(pod.broker)
+        if is_heard or by_force:
+            del self.pods[name]
+        else:
+            self.pods[name] = replace(pod, is_deleting=True)
+
+    def _end(self, broker: str) -> None:
+        """The processes of a broker that a pod was made for end."""
+        self.processes = {process: node for process, node in self.processes.items() if process[0] != broker}
+        member = self.members.get(broker)
+        if member is not None:
+            self.members[broker] = replace(member, is_live=False)
 
     def _time(self) -> str:
         return datetime.fromtimestamp(self.now_s, UTC).isoformat()
@@ -253,8 +277,13 @@ class World:
         for name, pod in list(self.pods.items()):
             if not pod.is_scheduled:
                 self._schedule(name, pod)
-            elif not pod.is_ready and pod.node in self.nodes and self.nodes[pod.node].is_ready:
-                self._start(name, pod)
+            elif pod.node in self.nodes and self.nodes[pod.node].is_ready:
+                if pod.is_deleting:
+                    self.delete_pod(name)
+                elif not pod.is_ready and not any(process[0] == pod.broker for process in self.processes):
+                    self._start(name, pod)
+                elif not pod.is_ready:
+                    self.pods[name] = replace(pod, is_ready=True)
         whole = [g for g in self._groups_there() if self._is_whole(g)]
         active = [g for g in whole if self.intents.get(g, "ACTIVE") == "ACTIVE"]
         for group in self._groups_there():
@@ -307,6 +336,7 @@ class World:
             return  # refused: a foreign disk
         run = member.run + 1 if member is not None and member.incarnation == disk else 1
         self.members[pod.broker] = MemberView(pod.broker, disk, run, True, True, False)
+        self.processes[pod.broker, disk, run] = pod.node
         self.pods[name] = replace(pod, is_running=True, is_ready=True, ip="10.0.0.1")
         self.heads.setdefault(pod.group, 0)
 
@@ -318,8 +348,35 @@ class World:
         for pod in list(self.pods.values()):
             if pod.node == name:
                 self.pods[pod.name] = replace(pod, is_ready=False)
-                if pod.broker in self.members:
-                    self.members[pod.broker] = replace(self.members[pod.broker], is_live=False)
+                self._end(pod.broker)
+        for broker, _, _ in [process for process, node in self.processes.items() if node == name]:
+            self._end(broker)
+
+    def stop_kubelet(self, name: str) -> None:
+        """The kubelet is silent: its node and pods are not ready, and the processes live on."""
+        self.nodes[name] = replace(self.nodes[name], is_ready=False)
+        for pod in list(self.pods.values()):
+            if pod.node == name:
+                self.pods[pod.name] = replace(pod, is_ready=False)
+
+    def unhear(self, broker: str) -> None:
+        """The process of a broker cannot reach the coordinator: it lives, and is not live."""
+        self.members[broker] = replace(self.members[broker], is_live=False)
+
+    def hear_all(self) -> None:
+        """Every process reaches the coordinator; kubelets that are back end what the API has no pod for."""
+        for broker, incarnation, run in list(self.processes):
+            if not any(pod.broker == broker for pod in self.pods.values()):
+                self._end(broker)
+            elif broker in self.members and self.members[broker].incarnation == incarnation:
+                self.members[broker] = replace(self.members[broker], is_live=self.members[broker].run == run)
+
+    def annotate(self, name: str, value: str | None = None) -> None:
+        """A person says that the disk of a Broker is lost, by its identity or in these words."""
+        broker = self.brokers[name]
+        said = broker.status.incarnation if value is None else value
+        metadata = broker.metadata.model_copy(update={"annotations": {"seriatim.dev/disk-lost": said}})
+        self.brokers[name] = broker.model_copy(update={"metadata": metadata})
 
     def delete_node(self, name: str) -> None:
         """The Node object goes, and with it, later, the pods."""

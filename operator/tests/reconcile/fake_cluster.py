@@ -244,6 +244,10 @@ class FakeMachines:
         for pod in self.kube.of("Pod"):
             if pod["spec"].get("nodeName") == name:
                 del self.kube.objects["Pod", NAMESPACE, pod["metadata"]["name"]]
+                labels = pod["metadata"]["labels"]
+                member = self.brokers.members.get(f"{labels['seriatim.dev/group']}-{labels['seriatim.dev/slot']}")
+                if member is not None:
+                    member.live = False
 
     def step(self) -> None:
         """Every pod comes one step nearer to serving."""

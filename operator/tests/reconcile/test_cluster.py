@@ -122,6 +122,40 @@ async def test_no_disk_is_marked_lost_on_the_word_of_a_watch_that_went_blind() -
     assert not [what for what in place.kube.writes if what.startswith(("delete", "declare"))], place.kube.writes
 
 
+async def test_no_run_is_certified_on_the_word_of_a_watch_that_went_blind() -> None:
+    place = await started(nodes=4)
+    broker = place.kube.of("Broker")[0]
+    name, slot = broker["metadata"]["name"], f"{broker['spec']['group']}-{broker['spec']['slot']}"
+    lost = {"at": "2026-01-01T00:00:00Z", "proof": "a test", "incarnation": broker["status"]["incarnation"], "run": 1}
+    broker["status"]["diskLost"] = lost
+    place.brokers.members[slot].live = False
+    reconciler, cache = place.operator()
+    place.refresh(cache)
+    cache.drop("Pod", next(m for m in cache.of("Pod") if m["metadata"]["name"] == name))
+    writes = len(place.kube.writes)
+    await reconciler.reconcile(NAMESPACE, "orders")
+    assert ("Pod", NAMESPACE, name) in place.kube.objects
+    assert not [what for what in place.kube.writes[writes:] if what.startswith(("delete", "declare"))]
+    del place.kube.objects["Pod", NAMESPACE, name]
+    place.refresh(cache)
+    await reconciler.reconcile(NAMESPACE, "orders")
+    assert place.brokers.certified == [(slot, broker["status"]["incarnation"], 1)]
+
+
+async def test_a_word_about_a_disk_that_is_not_followed_is_told_once_at_the_broker() -> None:
+    place = await started(nodes=4)
+    broker = place.kube.of("Broker")[0]
+    broker["metadata"]["annotations"] = {"seriatim.dev/disk-lost": "true"}
+    reconciler, cache = place.operator()
+    for _ in range(4):
+        place.refresh(cache)
+        await reconciler.reconcile(NAMESPACE, "orders")
+    told = [note for reason, note in place.kube.events if reason == "DiskLossHeld"]
+    assert len(told) == 1
+    assert f"seriatim.dev/disk-lost={broker['status']['incarnation']}" in told[0]
+    assert not place.brokers.certified
+
+
 async def test_another_domain_takes_an_authority_that_may_name_it_and_nobody_is_distrusted_meanwhile() -> None:
     place = Place(tls={"enabled": True})
     held = lambda name: secret_files(place.kube.objects["Secret", NAMESPACE, name])  # noqa: E731

@@ -71,6 +71,9 @@ def test_a_broker_takes_file_and_environment(tmp_path: Path, monkeypatch: pytest
 
 EXAMPLES = dict.fromkeys(USER_SETTINGS, "0.5") | {
     "batch_size_bytes_max": "65536",
+    "disk_hang_ms": "2000",
+    "disk_reserve_percent": "5",
+    "disk_reserve_size_bytes_min": "1073741824",
     "head_cache_size_bytes_max": "0",
     "heartbeat_ms": "50",
     "in_flight_size_bytes_max": "8388608",

@@ -204,6 +204,7 @@ class AppendReply(_message.Message):
     ERROR_FIELD_NUMBER: _builtins.int
     ROUTE_FIELD_NUMBER: _builtins.int
     APPEND_TIME_MS_FIELD_NUMBER: _builtins.int
+    OFFSET_IS_FINAL_FIELD_NUMBER: _builtins.int
     partition_id: _builtins.int
     producer: _builtins.bytes
     producer_epoch: _builtins.int
@@ -212,6 +213,8 @@ class AppendReply(_message.Message):
     offset: _builtins.int
     """of the first message, if `error` is unset"""
     append_time_ms: _builtins.int
+    offset_is_final: _builtins.bool
+    """readers find the batch at `offset`, unless an earlier attempt stands in front of it"""
     @_builtins.property
     def error(self) -> _common_pb2.Error:
         """refused or truncated; `outcome_known` of the number says whether it proves "not stored" """
@@ -232,10 +235,11 @@ class AppendReply(_message.Message):
         error: _common_pb2.Error | None = ...,
         route: _common_pb2.Route | None = ...,
         append_time_ms: _builtins.int = ...,
+        offset_is_final: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "route", b"route"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["append_time_ms", b"append_time_ms", "base_sequence", b"base_sequence", "error", b"error", "offset", b"offset", "partition_id", b"partition_id", "producer", b"producer", "producer_epoch", b"producer_epoch", "route", b"route", "run", b"run"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["append_time_ms", b"append_time_ms", "base_sequence", b"base_sequence", "error", b"error", "offset", b"offset", "offset_is_final", b"offset_is_final", "partition_id", b"partition_id", "producer", b"producer", "producer_epoch", b"producer_epoch", "route", b"route", "run", b"run"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -252,6 +256,7 @@ class ConsumeRequest(_message.Message):
     NACK_FIELD_NUMBER: _builtins.int
     CREDIT_FIELD_NUMBER: _builtins.int
     EXTEND_FIELD_NUMBER: _builtins.int
+    PING_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> Global___ConsumerHello: ...
     @_builtins.property
@@ -266,6 +271,10 @@ class ConsumeRequest(_message.Message):
     def credit(self) -> Global___Credit: ...
     @_builtins.property
     def extend(self) -> Global___Extend: ...
+    @_builtins.property
+    def ping(self) -> Global___Ping:
+        """only to a broker whose Joined has `answers_pings`"""
+
     def __init__(
         self,
         *,
@@ -276,12 +285,13 @@ class ConsumeRequest(_message.Message):
         nack: Global___Nack | None = ...,
         credit: Global___Credit | None = ...,
         extend: Global___Extend | None = ...,
+        ping: Global___Ping | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "credit", b"credit", "extend", b"extend", "hello", b"hello", "join", b"join", "leave", b"leave", "nack", b"nack", "request", b"request"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "credit", b"credit", "extend", b"extend", "hello", b"hello", "join", b"join", "leave", b"leave", "nack", b"nack", "ping", b"ping", "request", b"request"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "credit", b"credit", "extend", b"extend", "hello", b"hello", "join", b"join", "leave", b"leave", "nack", b"nack", "request", b"request"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "credit", b"credit", "extend", b"extend", "hello", b"hello", "join", b"join", "leave", b"leave", "nack", b"nack", "ping", b"ping", "request", b"request"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_request: _TypeAlias = _typing.Literal["hello", "join", "leave", "ack", "nack", "credit", "extend"]  # noqa: Y015
+    _WhichOneofReturnType_request: _TypeAlias = _typing.Literal["hello", "join", "leave", "ack", "nack", "credit", "extend", "ping"]  # noqa: Y015
     _WhichOneofArgType_request: _TypeAlias = _typing.Literal["request", b"request"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_request) -> _WhichOneofReturnType_request | None: ...
 
@@ -487,6 +497,32 @@ class Credit(_message.Message):
 Global___Credit: _TypeAlias = Credit  # noqa: Y015
 
 @_typing.final
+class Ping(_message.Message):
+    """A heartbeat of the consumer, for all its subscriptions on the stream. Answered by a Pong behind all that was said before."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: _builtins.int
+    SESSION_MS_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    """chosen by the client"""
+    session_ms: _builtins.int
+    """how long the consumer holds on to a grant without an answer; a standby waits twice as long"""
+    def __init__(
+        self,
+        *,
+        number: _builtins.int = ...,
+        session_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["number", b"number", "session_ms", b"session_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Ping: _TypeAlias = Ping  # noqa: Y015
+
+@_typing.final
 class Delivery(_message.Message):
     """A frame of what happened for several subscriptions. Written and read by hand on the hot path: `bodies` is last."""
 
@@ -528,6 +564,7 @@ class DeliveryEvent(_message.Message):
     ACK_CONFIRMED_FIELD_NUMBER: _builtins.int
     REVOKED_FIELD_NUMBER: _builtins.int
     GAP_FIELD_NUMBER: _builtins.int
+    PONG_FIELD_NUMBER: _builtins.int
     subscription: _builtins.int
     @_builtins.property
     def joined(self) -> Global___Joined: ...
@@ -545,6 +582,10 @@ class DeliveryEvent(_message.Message):
     def revoked(self) -> Global___Revoked: ...
     @_builtins.property
     def gap(self) -> Global___Gap: ...
+    @_builtins.property
+    def pong(self) -> Global___Pong:
+        """subscription 0: of the stream"""
+
     def __init__(
         self,
         *,
@@ -557,16 +598,43 @@ class DeliveryEvent(_message.Message):
         ack_confirmed: Global___AckConfirmed | None = ...,
         revoked: Global___Revoked | None = ...,
         gap: Global___Gap | None = ...,
+        pong: Global___Pong | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["ack_confirmed", b"ack_confirmed", "batches", b"batches", "end_of_segment", b"end_of_segment", "event", b"event", "gap", b"gap", "joined", b"joined", "refused", b"refused", "revoked", b"revoked", "skip", b"skip"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ack_confirmed", b"ack_confirmed", "batches", b"batches", "end_of_segment", b"end_of_segment", "event", b"event", "gap", b"gap", "joined", b"joined", "pong", b"pong", "refused", b"refused", "revoked", b"revoked", "skip", b"skip"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack_confirmed", b"ack_confirmed", "batches", b"batches", "end_of_segment", b"end_of_segment", "event", b"event", "gap", b"gap", "joined", b"joined", "refused", b"refused", "revoked", b"revoked", "skip", b"skip", "subscription", b"subscription"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack_confirmed", b"ack_confirmed", "batches", b"batches", "end_of_segment", b"end_of_segment", "event", b"event", "gap", b"gap", "joined", b"joined", "pong", b"pong", "refused", b"refused", "revoked", b"revoked", "skip", b"skip", "subscription", b"subscription"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["joined", "batches", "skip", "end_of_segment", "refused", "ack_confirmed", "revoked", "gap"]  # noqa: Y015
+    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["joined", "batches", "skip", "end_of_segment", "refused", "ack_confirmed", "revoked", "gap", "pong"]  # noqa: Y015
     _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
 
 Global___DeliveryEvent: _TypeAlias = DeliveryEvent  # noqa: Y015
+
+@_typing.final
+class Pong(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: _builtins.int
+    UNSERVED_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    """of the Ping"""
+    @_builtins.property
+    def unserved(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """subscriptions for which this broker may not deliver now: ask another one who serves"""
+
+    def __init__(
+        self,
+        *,
+        number: _builtins.int = ...,
+        unserved: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["number", b"number", "unserved", b"unserved"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Pong: _TypeAlias = Pong  # noqa: Y015
 
 @_typing.final
 class Joined(_message.Message):
@@ -578,6 +646,7 @@ class Joined(_message.Message):
     TOKEN_FIELD_NUMBER: _builtins.int
     GROUP_EPOCH_FIELD_NUMBER: _builtins.int
     SERVER_EPOCH_FIELD_NUMBER: _builtins.int
+    ANSWERS_PINGS_FIELD_NUMBER: _builtins.int
     active: _builtins.bool
     """false: standing by; a second Joined with true follows when it takes over"""
     segment: _builtins.int
@@ -587,6 +656,7 @@ class Joined(_message.Message):
     """of the exclusive grant: serving epoch above, counter below"""
     group_epoch: _builtins.int
     server_epoch: _builtins.int
+    answers_pings: _builtins.bool
     def __init__(
         self,
         *,
@@ -596,10 +666,11 @@ class Joined(_message.Message):
         token: _builtins.int = ...,
         group_epoch: _builtins.int = ...,
         server_epoch: _builtins.int = ...,
+        answers_pings: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["active", b"active", "group_epoch", b"group_epoch", "index", b"index", "segment", b"segment", "server_epoch", b"server_epoch", "token", b"token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["active", b"active", "answers_pings", b"answers_pings", "group_epoch", b"group_epoch", "index", b"index", "segment", b"segment", "server_epoch", b"server_epoch", "token", b"token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1528,7 +1599,7 @@ class GroupPartition(_message.Message):
     def standby_consumers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
     def error(self) -> _common_pb2.Error:
-        """the server did not answer: the rest is what the coordinator knows"""
+        """nobody could say where the group is: the rest is what the coordinator knows, and the least"""
 
     def __init__(
         self,
@@ -1605,7 +1676,10 @@ class BrokerDescription(_message.Message):
 
     RECORD_FIELD_NUMBER: _builtins.int
     LIVE_FIELD_NUMBER: _builtins.int
+    DISK_STATE_FIELD_NUMBER: _builtins.int
     live: _builtins.bool
+    disk_state: _builtins.str
+    """"full", "hangs", or empty, as the broker that was asked knows it"""
     @_builtins.property
     def record(self) -> _records_pb2.MemberRecord: ...
     def __init__(
@@ -1613,10 +1687,11 @@ class BrokerDescription(_message.Message):
         *,
         record: _records_pb2.MemberRecord | None = ...,
         live: _builtins.bool = ...,
+        disk_state: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["record", b"record"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["live", b"live", "record", b"record"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["disk_state", b"disk_state", "live", b"live", "record", b"record"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1764,6 +1839,79 @@ class ScrubRequest(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ScrubRequest: _TypeAlias = ScrubRequest  # noqa: Y015
+
+@_typing.final
+class ReadQuarantinedRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BROKER_FIELD_NUMBER: _builtins.int
+    PARTITION_ID_FIELD_NUMBER: _builtins.int
+    SEGMENT_FIELD_NUMBER: _builtins.int
+    INDEX_FIELD_NUMBER: _builtins.int
+    broker: _builtins.str
+    partition_id: _builtins.int
+    """Where the last call ended; zeros: at the beginning."""
+    segment: _builtins.int
+    index: _builtins.int
+    def __init__(
+        self,
+        *,
+        broker: _builtins.str = ...,
+        partition_id: _builtins.int = ...,
+        segment: _builtins.int = ...,
+        index: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker", b"broker", "index", b"index", "partition_id", b"partition_id", "segment", b"segment"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadQuarantinedRequest: _TypeAlias = ReadQuarantinedRequest  # noqa: Y015
+
+@_typing.final
+class ReadQuarantinedResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DONE_FIELD_NUMBER: _builtins.int
+    PARTITION_ID_FIELD_NUMBER: _builtins.int
+    SEGMENT_FIELD_NUMBER: _builtins.int
+    SEALED_LEN_FIELD_NUMBER: _builtins.int
+    KEPT_LEN_FIELD_NUMBER: _builtins.int
+    HEADERS_FIELD_NUMBER: _builtins.int
+    BODIES_FIELD_NUMBER: _builtins.int
+    NEXT_INDEX_FIELD_NUMBER: _builtins.int
+    done: _builtins.bool
+    """there is nothing behind what the request named; all else is empty"""
+    partition_id: _builtins.int
+    segment: _builtins.int
+    sealed_len: _builtins.int
+    """as the chain decided"""
+    kept_len: _builtins.int
+    """as the broker has it"""
+    headers: _builtins.bytes
+    """of batches of [sealed_len, kept_len), as in a delivery"""
+    bodies: _builtins.bytes
+    next_index: _builtins.int
+    def __init__(
+        self,
+        *,
+        done: _builtins.bool = ...,
+        partition_id: _builtins.int = ...,
+        segment: _builtins.int = ...,
+        sealed_len: _builtins.int = ...,
+        kept_len: _builtins.int = ...,
+        headers: _builtins.bytes = ...,
+        bodies: _builtins.bytes = ...,
+        next_index: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bodies", b"bodies", "done", b"done", "headers", b"headers", "kept_len", b"kept_len", "next_index", b"next_index", "partition_id", b"partition_id", "sealed_len", b"sealed_len", "segment", b"segment"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadQuarantinedResponse: _TypeAlias = ReadQuarantinedResponse  # noqa: Y015
 
 @_typing.final
 class ScrubResponse(_message.Message):

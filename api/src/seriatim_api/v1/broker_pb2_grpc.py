@@ -445,6 +445,11 @@ class AdminStub:
                 request_serializer=seriatim_dot_v1_dot_broker__pb2.ScrubRequest.SerializeToString,
                 response_deserializer=seriatim_dot_v1_dot_broker__pb2.ScrubResponse.FromString,
                 _registered_method=True)
+        self.ReadQuarantined = channel.unary_unary(
+                '/seriatim.v1.Admin/ReadQuarantined',
+                request_serializer=seriatim_dot_v1_dot_broker__pb2.ReadQuarantinedRequest.SerializeToString,
+                response_deserializer=seriatim_dot_v1_dot_broker__pb2.ReadQuarantinedResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServicer:
@@ -555,6 +560,13 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReadQuarantined(self, request, context):
+        """Messages that a broker keeps above the length that the chain decided; a part with each call.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -637,6 +649,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.Scrub,
                     request_deserializer=seriatim_dot_v1_dot_broker__pb2.ScrubRequest.FromString,
                     response_serializer=seriatim_dot_v1_dot_broker__pb2.ScrubResponse.SerializeToString,
+            ),
+            'ReadQuarantined': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReadQuarantined,
+                    request_deserializer=seriatim_dot_v1_dot_broker__pb2.ReadQuarantinedRequest.FromString,
+                    response_serializer=seriatim_dot_v1_dot_broker__pb2.ReadQuarantinedResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -1073,6 +1090,33 @@ class Admin:
             '/seriatim.v1.Admin/Scrub',
             seriatim_dot_v1_dot_broker__pb2.ScrubRequest.SerializeToString,
             seriatim_dot_v1_dot_broker__pb2.ScrubResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReadQuarantined(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/seriatim.v1.Admin/ReadQuarantined',
+            seriatim_dot_v1_dot_broker__pb2.ReadQuarantinedRequest.SerializeToString,
+            seriatim_dot_v1_dot_broker__pb2.ReadQuarantinedResponse.FromString,
             options,
             channel_credentials,
             insecure,

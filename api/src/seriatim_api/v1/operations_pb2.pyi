@@ -58,6 +58,118 @@ RESTART_VERDICT_UNKNOWN: RestartVerdict.ValueType  # 5
 Global___RestartVerdict: _TypeAlias = RestartVerdict  # noqa: Y015
 
 @_typing.final
+class TellKnownRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AFTER_PARTITION_ID_FIELD_NUMBER: _builtins.int
+    after_partition_id: _builtins.int
+    def __init__(
+        self,
+        *,
+        after_partition_id: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_partition_id", b"after_partition_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TellKnownRequest: _TypeAlias = TellKnownRequest  # noqa: Y015
+
+@_typing.final
+class TellKnownResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLUSTER_FIELD_NUMBER: _builtins.int
+    CLUSTER_ID_FIELD_NUMBER: _builtins.int
+    MEMBER_FIELD_NUMBER: _builtins.int
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    IS_LAST_FIELD_NUMBER: _builtins.int
+    BEHIND_FIELD_NUMBER: _builtins.int
+    cluster: _builtins.str
+    cluster_id: _builtins.str
+    is_last: _builtins.bool
+    behind: _builtins.str
+    """why this broker says that the coordinator lost decisions; empty if it does not"""
+    @_builtins.property
+    def member(self) -> _records_pb2.MemberRecord: ...
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___KnownPartition]:
+        """ascending"""
+
+    def __init__(
+        self,
+        *,
+        cluster: _builtins.str = ...,
+        cluster_id: _builtins.str = ...,
+        member: _records_pb2.MemberRecord | None = ...,
+        partitions: _abc.Iterable[Global___KnownPartition] | None = ...,
+        is_last: _builtins.bool = ...,
+        behind: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["member", b"member"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["behind", b"behind", "cluster", b"cluster", "cluster_id", b"cluster_id", "is_last", b"is_last", "member", b"member", "partitions", b"partitions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TellKnownResponse: _TypeAlias = TellKnownResponse  # noqa: Y015
+
+@_typing.final
+class KnownPartition(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHAIN_FIELD_NUMBER: _builtins.int
+    CURSORS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def chain(self) -> _records_pb2.ChainRecord:
+        """whole: no pages"""
+
+    @_builtins.property
+    def cursors(self) -> _containers.RepeatedCompositeFieldContainer[Global___KnownCursor]: ...
+    def __init__(
+        self,
+        *,
+        chain: _records_pb2.ChainRecord | None = ...,
+        cursors: _abc.Iterable[Global___KnownCursor] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["chain", b"chain"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chain", b"chain", "cursors", b"cursors"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___KnownPartition: _TypeAlias = KnownPartition  # noqa: Y015
+
+@_typing.final
+class KnownCursor(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: _builtins.int
+    SEGMENT_FIELD_NUMBER: _builtins.int
+    GROUP_EPOCH_FIELD_NUMBER: _builtins.int
+    ACKED_FIELD_NUMBER: _builtins.int
+    group: _builtins.str
+    segment: _builtins.int
+    group_epoch: _builtins.int
+    acked: _builtins.int
+    def __init__(
+        self,
+        *,
+        group: _builtins.str = ...,
+        segment: _builtins.int = ...,
+        group_epoch: _builtins.int = ...,
+        acked: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acked", b"acked", "group", b"group", "group_epoch", b"group_epoch", "segment", b"segment"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___KnownCursor: _TypeAlias = KnownCursor  # noqa: Y015
+
+@_typing.final
 class ListBrokerGroupsRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -149,21 +261,31 @@ class GroupMember(_message.Message):
     RECORD_FIELD_NUMBER: _builtins.int
     LIVE_FIELD_NUMBER: _builtins.int
     CERTIFIED_FIELD_NUMBER: _builtins.int
+    DISK_STATE_FIELD_NUMBER: _builtins.int
+    UNLINKED_FIELD_NUMBER: _builtins.int
     live: _builtins.bool
     certified: _builtins.bool
     """its last run has a death certificate"""
+    disk_state: _builtins.str
+    """"full", "hangs", or empty, as the broker that was asked knows it"""
     @_builtins.property
     def record(self) -> _records_pb2.MemberRecord: ...
+    @_builtins.property
+    def unlinked(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """other live members of its group that it says it has no link to"""
+
     def __init__(
         self,
         *,
         record: _records_pb2.MemberRecord | None = ...,
         live: _builtins.bool = ...,
         certified: _builtins.bool = ...,
+        disk_state: _builtins.str = ...,
+        unlinked: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["record", b"record"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["certified", b"certified", "live", b"live", "record", b"record"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["certified", b"certified", "disk_state", b"disk_state", "live", b"live", "record", b"record", "unlinked", b"unlinked"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -59,6 +59,11 @@ class OperationsStub:
                 request_serializer=seriatim_dot_v1_dot_operations__pb2.CheckRestartRequest.SerializeToString,
                 response_deserializer=seriatim_dot_v1_dot_operations__pb2.CheckRestartResponse.FromString,
                 _registered_method=True)
+        self.TellKnown = channel.unary_unary(
+                '/seriatim.v1.Operations/TellKnown',
+                request_serializer=seriatim_dot_v1_dot_operations__pb2.TellKnownRequest.SerializeToString,
+                response_deserializer=seriatim_dot_v1_dot_operations__pb2.TellKnownResponse.FromString,
+                _registered_method=True)
 
 
 class OperationsServicer:
@@ -99,6 +104,14 @@ class OperationsServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def TellKnown(self, request, context):
+        """What this broker knows of the cluster from its own disk and memory, a page at a time: to rebuild a coordinator that
+        lost decisions. Answered without the coordinator.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_OperationsServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -126,6 +139,11 @@ def add_OperationsServicer_to_server(servicer, server):
                     servicer.CheckRestart,
                     request_deserializer=seriatim_dot_v1_dot_operations__pb2.CheckRestartRequest.FromString,
                     response_serializer=seriatim_dot_v1_dot_operations__pb2.CheckRestartResponse.SerializeToString,
+            ),
+            'TellKnown': grpc.unary_unary_rpc_method_handler(
+                    servicer.TellKnown,
+                    request_deserializer=seriatim_dot_v1_dot_operations__pb2.TellKnownRequest.FromString,
+                    response_serializer=seriatim_dot_v1_dot_operations__pb2.TellKnownResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -263,6 +281,33 @@ class Operations:
             '/seriatim.v1.Operations/CheckRestart',
             seriatim_dot_v1_dot_operations__pb2.CheckRestartRequest.SerializeToString,
             seriatim_dot_v1_dot_operations__pb2.CheckRestartResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def TellKnown(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/seriatim.v1.Operations/TellKnown',
+            seriatim_dot_v1_dot_operations__pb2.TellKnownRequest.SerializeToString,
+            seriatim_dot_v1_dot_operations__pb2.TellKnownResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -68,6 +68,7 @@ class PeerHello(_message.Message):
     INCARNATION_FIELD_NUMBER: _builtins.int
     RUN_FIELD_NUMBER: _builtins.int
     SESSION_FIELD_NUMBER: _builtins.int
+    FORMS_FIELD_NUMBER: _builtins.int
     protocol: _builtins.int
     cluster_id: _builtins.str
     broker: _builtins.str
@@ -75,6 +76,8 @@ class PeerHello(_message.Message):
     run: _builtins.int
     session: _builtins.bytes
     """16 random bytes of the caller: pairs the two streams of one link"""
+    forms: _builtins.int
+    """what the sender reads beyond 0.2.0, as a sum: 1 packed producer tables, 2 ChainChanges,"""
     def __init__(
         self,
         *,
@@ -84,10 +87,11 @@ class PeerHello(_message.Message):
         incarnation: _builtins.str = ...,
         run: _builtins.int = ...,
         session: _builtins.bytes = ...,
+        forms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker", b"broker", "cluster_id", b"cluster_id", "incarnation", b"incarnation", "protocol", b"protocol", "run", b"run", "session", b"session"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker", b"broker", "cluster_id", b"cluster_id", "forms", b"forms", "incarnation", b"incarnation", "protocol", b"protocol", "run", b"run", "session", b"session"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -194,6 +198,10 @@ class PeerMessage(_message.Message):
     RELEASE_REQUEST_FIELD_NUMBER: _builtins.int
     COPIES_QUESTION_FIELD_NUMBER: _builtins.int
     COPIES_ANSWER_FIELD_NUMBER: _builtins.int
+    CHAIN_CHANGES_FIELD_NUMBER: _builtins.int
+    BLOCK_OFFER_FIELD_NUMBER: _builtins.int
+    BLOCK_REQUEST_FIELD_NUMBER: _builtins.int
+    BLOCK_ANSWER_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def heartbeat(self) -> Global___Heartbeat: ...
     @_builtins.property
@@ -252,6 +260,14 @@ class PeerMessage(_message.Message):
     def copies_question(self) -> Global___CopiesQuestion: ...
     @_builtins.property
     def copies_answer(self) -> Global___CopiesAnswer: ...
+    @_builtins.property
+    def chain_changes(self) -> Global___ChainChanges: ...
+    @_builtins.property
+    def block_offer(self) -> Global___BlockOffer: ...
+    @_builtins.property
+    def block_request(self) -> Global___BlockRequest: ...
+    @_builtins.property
+    def block_answer(self) -> Global___BlockAnswer: ...
     def __init__(
         self,
         *,
@@ -284,12 +300,16 @@ class PeerMessage(_message.Message):
         release_request: Global___ReleaseRequest | None = ...,
         copies_question: Global___CopiesQuestion | None = ...,
         copies_answer: Global___CopiesAnswer | None = ...,
+        chain_changes: Global___ChainChanges | None = ...,
+        block_offer: Global___BlockOffer | None = ...,
+        block_request: Global___BlockRequest | None = ...,
+        block_answer: Global___BlockAnswer | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["chain_update", b"chain_update", "copies_answer", b"copies_answer", "copies_question", b"copies_question", "copy_answer", b"copy_answer", "copy_request", b"copy_request", "cursor_sync", b"cursor_sync", "cursor_synced", b"cursor_synced", "eligible_request", b"eligible_request", "fence_answer", b"fence_answer", "fence_request", b"fence_request", "heal_request", b"heal_request", "heartbeat", b"heartbeat", "heartbeat_answer", b"heartbeat_answer", "kind", b"kind", "move_request", b"move_request", "prepare_answer", b"prepare_answer", "prepare_request", b"prepare_request", "quiesce_answer", b"quiesce_answer", "quiesce_request", b"quiesce_request", "release_request", b"release_request", "replica_tail", b"replica_tail", "replicate_ack", b"replicate_ack", "replicate_refused", b"replicate_refused", "resume_replica", b"resume_replica", "store_tail", b"store_tail", "suspect_tail", b"suspect_tail", "table_answer", b"table_answer", "table_request", b"table_request", "tail_stored", b"tail_stored", "take_over", b"take_over"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["block_answer", b"block_answer", "block_offer", b"block_offer", "block_request", b"block_request", "chain_changes", b"chain_changes", "chain_update", b"chain_update", "copies_answer", b"copies_answer", "copies_question", b"copies_question", "copy_answer", b"copy_answer", "copy_request", b"copy_request", "cursor_sync", b"cursor_sync", "cursor_synced", b"cursor_synced", "eligible_request", b"eligible_request", "fence_answer", b"fence_answer", "fence_request", b"fence_request", "heal_request", b"heal_request", "heartbeat", b"heartbeat", "heartbeat_answer", b"heartbeat_answer", "kind", b"kind", "move_request", b"move_request", "prepare_answer", b"prepare_answer", "prepare_request", b"prepare_request", "quiesce_answer", b"quiesce_answer", "quiesce_request", b"quiesce_request", "release_request", b"release_request", "replica_tail", b"replica_tail", "replicate_ack", b"replicate_ack", "replicate_refused", b"replicate_refused", "resume_replica", b"resume_replica", "store_tail", b"store_tail", "suspect_tail", b"suspect_tail", "table_answer", b"table_answer", "table_request", b"table_request", "tail_stored", b"tail_stored", "take_over", b"take_over"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chain_update", b"chain_update", "copies_answer", b"copies_answer", "copies_question", b"copies_question", "copy_answer", b"copy_answer", "copy_request", b"copy_request", "cursor_sync", b"cursor_sync", "cursor_synced", b"cursor_synced", "eligible_request", b"eligible_request", "fence_answer", b"fence_answer", "fence_request", b"fence_request", "heal_request", b"heal_request", "heartbeat", b"heartbeat", "heartbeat_answer", b"heartbeat_answer", "kind", b"kind", "move_request", b"move_request", "prepare_answer", b"prepare_answer", "prepare_request", b"prepare_request", "quiesce_answer", b"quiesce_answer", "quiesce_request", b"quiesce_request", "release_request", b"release_request", "replica_tail", b"replica_tail", "replicate_ack", b"replicate_ack", "replicate_refused", b"replicate_refused", "resume_replica", b"resume_replica", "store_tail", b"store_tail", "suspect_tail", b"suspect_tail", "table_answer", b"table_answer", "table_request", b"table_request", "tail_stored", b"tail_stored", "take_over", b"take_over"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_answer", b"block_answer", "block_offer", b"block_offer", "block_request", b"block_request", "chain_changes", b"chain_changes", "chain_update", b"chain_update", "copies_answer", b"copies_answer", "copies_question", b"copies_question", "copy_answer", b"copy_answer", "copy_request", b"copy_request", "cursor_sync", b"cursor_sync", "cursor_synced", b"cursor_synced", "eligible_request", b"eligible_request", "fence_answer", b"fence_answer", "fence_request", b"fence_request", "heal_request", b"heal_request", "heartbeat", b"heartbeat", "heartbeat_answer", b"heartbeat_answer", "kind", b"kind", "move_request", b"move_request", "prepare_answer", b"prepare_answer", "prepare_request", b"prepare_request", "quiesce_answer", b"quiesce_answer", "quiesce_request", b"quiesce_request", "release_request", b"release_request", "replica_tail", b"replica_tail", "replicate_ack", b"replicate_ack", "replicate_refused", b"replicate_refused", "resume_replica", b"resume_replica", "store_tail", b"store_tail", "suspect_tail", b"suspect_tail", "table_answer", b"table_answer", "table_request", b"table_request", "tail_stored", b"tail_stored", "take_over", b"take_over"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["heartbeat", "heartbeat_answer", "fence_request", "fence_answer", "prepare_request", "prepare_answer", "chain_update", "quiesce_request", "quiesce_answer", "replicate_ack", "replicate_refused", "resume_replica", "replica_tail", "copy_request", "copy_answer", "store_tail", "tail_stored", "table_request", "table_answer", "cursor_sync", "cursor_synced", "eligible_request", "take_over", "heal_request", "suspect_tail", "move_request", "release_request", "copies_question", "copies_answer"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["heartbeat", "heartbeat_answer", "fence_request", "fence_answer", "prepare_request", "prepare_answer", "chain_update", "quiesce_request", "quiesce_answer", "replicate_ack", "replicate_refused", "resume_replica", "replica_tail", "copy_request", "copy_answer", "store_tail", "tail_stored", "table_request", "table_answer", "cursor_sync", "cursor_synced", "eligible_request", "take_over", "heal_request", "suspect_tail", "move_request", "release_request", "copies_question", "copies_answer", "chain_changes", "block_offer", "block_request", "block_answer"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -358,23 +378,114 @@ Global___ProducerWindow: _TypeAlias = ProducerWindow  # noqa: Y015
 
 @_typing.final
 class ProducerTable(_message.Message):
+    """A producer table. Only one of the fields is set: `windows` for a reader that did not say in its hello that it reads
+    packed tables, since an unknown field would make it an empty table.
+
+    Packed, little-endian: count n (u32), n producer ids of 16 bytes, n entry counts (u8, 1 to 32), n windows. A window is
+    its entries of 24 bytes, oldest first (epoch u32, base sequence u64, messages u32, offset u64), and the append time of
+    the newest batch (i64, ms; 0: not known).
+    """
+
     DESCRIPTOR: _descriptor.Descriptor
 
     WINDOWS_FIELD_NUMBER: _builtins.int
+    PACKED_FIELD_NUMBER: _builtins.int
+    BLOCKS_FIELD_NUMBER: _builtins.int
+    packed: _builtins.bytes
+    blocks: _builtins.bytes
+    """names of idle blocks, for a reader that said in its hello that it understands them"""
     @_builtins.property
     def windows(self) -> _containers.RepeatedCompositeFieldContainer[Global___ProducerWindow]: ...
     def __init__(
         self,
         *,
         windows: _abc.Iterable[Global___ProducerWindow] | None = ...,
+        packed: _builtins.bytes = ...,
+        blocks: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["windows", b"windows"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocks", b"blocks", "packed", b"packed", "windows", b"windows"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ProducerTable: _TypeAlias = ProducerTable  # noqa: Y015
+
+@_typing.final
+class BlockOffer(_message.Message):
+    """What the master's table of the open segment names: for the members of the next group, ahead of a switch."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITION_ID_FIELD_NUMBER: _builtins.int
+    SEGMENT_FIELD_NUMBER: _builtins.int
+    BLOCKS_FIELD_NUMBER: _builtins.int
+    partition_id: _builtins.int
+    segment: _builtins.int
+    @_builtins.property
+    def blocks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
+    def __init__(
+        self,
+        *,
+        partition_id: _builtins.int = ...,
+        segment: _builtins.int = ...,
+        blocks: _abc.Iterable[_builtins.bytes] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocks", b"blocks", "partition_id", b"partition_id", "segment", b"segment"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BlockOffer: _TypeAlias = BlockOffer  # noqa: Y015
+
+@_typing.final
+class BlockRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITION_ID_FIELD_NUMBER: _builtins.int
+    BLOCKS_FIELD_NUMBER: _builtins.int
+    partition_id: _builtins.int
+    @_builtins.property
+    def blocks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
+    def __init__(
+        self,
+        *,
+        partition_id: _builtins.int = ...,
+        blocks: _abc.Iterable[_builtins.bytes] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocks", b"blocks", "partition_id", b"partition_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BlockRequest: _TypeAlias = BlockRequest  # noqa: Y015
+
+@_typing.final
+class BlockAnswer(_message.Message):
+    """n producer ids of 16 bytes, sorted; n rows of 32 bytes: an entry and its append time. The id is its BLAKE2b of 16 bytes."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITION_ID_FIELD_NUMBER: _builtins.int
+    CONTENTS_FIELD_NUMBER: _builtins.int
+    partition_id: _builtins.int
+    @_builtins.property
+    def contents(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
+    def __init__(
+        self,
+        *,
+        partition_id: _builtins.int = ...,
+        contents: _abc.Iterable[_builtins.bytes] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["contents", b"contents", "partition_id", b"partition_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BlockAnswer: _TypeAlias = BlockAnswer  # noqa: Y015
 
 @_typing.final
 class TailCopy(_message.Message):
@@ -433,7 +544,13 @@ class HeartbeatAnswer(_message.Message):
     SENT_US_FIELD_NUMBER: _builtins.int
     REFUSED_PARTITION_FIELD_NUMBER: _builtins.int
     REFUSED_SEGMENT_FIELD_NUMBER: _builtins.int
+    DISK_STALL_US_FIELD_NUMBER: _builtins.int
+    DISK_IS_FULL_FIELD_NUMBER: _builtins.int
     sent_us: _builtins.int
+    disk_stall_us: _builtins.int
+    """For how long the disk has completed nothing although a write waits; 0 also from versions that do not say it."""
+    disk_is_full: _builtins.bool
+    """its reserve is reached"""
     @_builtins.property
     def refused_partition(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
@@ -444,10 +561,12 @@ class HeartbeatAnswer(_message.Message):
         sent_us: _builtins.int = ...,
         refused_partition: _abc.Iterable[_builtins.int] | None = ...,
         refused_segment: _abc.Iterable[_builtins.int] | None = ...,
+        disk_stall_us: _builtins.int = ...,
+        disk_is_full: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["refused_partition", b"refused_partition", "refused_segment", b"refused_segment", "sent_us", b"sent_us"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["disk_is_full", b"disk_is_full", "disk_stall_us", b"disk_stall_us", "refused_partition", b"refused_partition", "refused_segment", b"refused_segment", "sent_us", b"sent_us"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -497,6 +616,7 @@ class FenceAnswer(_message.Message):
     INCOMPLETE_TABLE_FIELD_NUMBER: _builtins.int
     TAIL_FIELD_NUMBER: _builtins.int
     LAST_APPEND_MS_FIELD_NUMBER: _builtins.int
+    FROM_DISK_FIELD_NUMBER: _builtins.int
     partition_id: _builtins.int
     segment: _builtins.int
     switch: _builtins.bytes
@@ -507,6 +627,8 @@ class FenceAnswer(_message.Message):
     commit: _builtins.int
     incomplete_table: _builtins.bool
     last_append_ms: _builtins.int
+    from_disk: _builtins.bool
+    """a restart found the log: it may be an older copy"""
     @_builtins.property
     def table(self) -> Global___ProducerTable: ...
     @_builtins.property
@@ -526,10 +648,11 @@ class FenceAnswer(_message.Message):
         incomplete_table: _builtins.bool = ...,
         tail: Global___BatchColumns | None = ...,
         last_append_ms: _builtins.int = ...,
+        from_disk: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_length", b"_length", "length", b"length", "table", b"table", "tail", b"tail"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_length", b"_length", "checksum", b"checksum", "commit", b"commit", "fenced", b"fenced", "incomplete_table", b"incomplete_table", "last_append_ms", b"last_append_ms", "length", b"length", "partition_id", b"partition_id", "segment", b"segment", "switch", b"switch", "table", b"table", "tail", b"tail", "unbroken", b"unbroken"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_length", b"_length", "checksum", b"checksum", "commit", b"commit", "fenced", b"fenced", "from_disk", b"from_disk", "incomplete_table", b"incomplete_table", "last_append_ms", b"last_append_ms", "length", b"length", "partition_id", b"partition_id", "segment", b"segment", "switch", b"switch", "table", b"table", "tail", b"tail", "unbroken", b"unbroken"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__length: _TypeAlias = _typing.Literal["length"]  # noqa: Y015
     _WhichOneofArgType__length: _TypeAlias = _typing.Literal["_length", b"_length"]  # noqa: Y015
@@ -549,6 +672,8 @@ class PrepareRequest(_message.Message):
     INCOMPLETE_TABLE_FIELD_NUMBER: _builtins.int
     TABLE_FIELD_NUMBER: _builtins.int
     TAIL_FIELD_NUMBER: _builtins.int
+    REPLACES_FIELD_NUMBER: _builtins.int
+    SOURCE_FIELD_NUMBER: _builtins.int
     partition_id: _builtins.int
     segment: _builtins.int
     attempt: _builtins.bytes
@@ -560,6 +685,14 @@ class PrepareRequest(_message.Message):
     def table(self) -> Global___ProducerTable: ...
     @_builtins.property
     def tail(self) -> Global___TailCopy: ...
+    @_builtins.property
+    def replaces(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """attempts of the sender for that segment that can never be chosen"""
+
+    @_builtins.property
+    def source(self) -> _common_pb2.Member:
+        """who answered the fence: ask it for idle blocks that are missing"""
+
     def __init__(
         self,
         *,
@@ -571,10 +704,12 @@ class PrepareRequest(_message.Message):
         incomplete_table: _builtins.bool = ...,
         table: Global___ProducerTable | None = ...,
         tail: Global___TailCopy | None = ...,
+        replaces: _abc.Iterable[_builtins.bytes] | None = ...,
+        source: _common_pb2.Member | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["table", b"table", "tail", b"tail"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["source", b"source", "table", b"table", "tail", b"tail"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "flush", b"flush", "incomplete_table", b"incomplete_table", "members", b"members", "partition_id", b"partition_id", "segment", b"segment", "table", b"table", "tail", b"tail"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "flush", b"flush", "incomplete_table", b"incomplete_table", "members", b"members", "partition_id", b"partition_id", "replaces", b"replaces", "segment", b"segment", "source", b"source", "table", b"table", "tail", b"tail"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -589,11 +724,14 @@ class PrepareAnswer(_message.Message):
     ATTEMPT_FIELD_NUMBER: _builtins.int
     RUN_FIELD_NUMBER: _builtins.int
     REFUSAL_FIELD_NUMBER: _builtins.int
+    MISSING_BYTES_FIELD_NUMBER: _builtins.int
     partition_id: _builtins.int
     segment: _builtins.int
     attempt: _builtins.bytes
     run: _builtins.int
     refusal: _builtins.str
+    missing_bytes: _builtins.int
+    """not written yet: so much of idle blocks is on its way"""
     def __init__(
         self,
         *,
@@ -602,10 +740,11 @@ class PrepareAnswer(_message.Message):
         attempt: _builtins.bytes = ...,
         run: _builtins.int = ...,
         refusal: _builtins.str = ...,
+        missing_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "partition_id", b"partition_id", "refusal", b"refusal", "run", b"run", "segment", b"segment"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "missing_bytes", b"missing_bytes", "partition_id", b"partition_id", "refusal", b"refusal", "run", b"run", "segment", b"segment"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -634,6 +773,48 @@ class ChainUpdate(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ChainUpdate: _TypeAlias = ChainUpdate  # noqa: Y015
+
+@_typing.final
+class ChainChanges(_message.Message):
+    """What changed in a long chain record, to a peer that said in its hello that it reads this."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHAIN_FIELD_NUMBER: _builtins.int
+    REVISION_FIELD_NUMBER: _builtins.int
+    SINCE_FIELD_NUMBER: _builtins.int
+    GONE_FIELD_NUMBER: _builtins.int
+    DIGEST_FIELD_NUMBER: _builtins.int
+    revision: _builtins.int
+    """of the key at the coordinator"""
+    since: _builtins.int
+    """epoch: whoever knows the record of it, or a later one, has the new one with these changes"""
+    digest: _builtins.int
+    """of all segments of the new record"""
+    @_builtins.property
+    def chain(self) -> _records_pb2.ChainRecord:
+        """with the segments only that are new or changed since, and a few more"""
+
+    @_builtins.property
+    def gone(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """segments that left the record since"""
+
+    def __init__(
+        self,
+        *,
+        chain: _records_pb2.ChainRecord | None = ...,
+        revision: _builtins.int = ...,
+        since: _builtins.int = ...,
+        gone: _abc.Iterable[_builtins.int] | None = ...,
+        digest: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["chain", b"chain"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chain", b"chain", "digest", b"digest", "gone", b"gone", "revision", b"revision", "since", b"since"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ChainChanges: _TypeAlias = ChainChanges  # noqa: Y015
 
 @_typing.final
 class QuiesceRequest(_message.Message):
@@ -932,19 +1113,27 @@ class SuspectTail(_message.Message):
     PARTITION_ID_FIELD_NUMBER: _builtins.int
     SEGMENT_FIELD_NUMBER: _builtins.int
     LENGTH_FIELD_NUMBER: _builtins.int
+    COMPARES_FIELD_NUMBER: _builtins.int
+    COMMIT_FIELD_NUMBER: _builtins.int
     partition_id: _builtins.int
     segment: _builtins.int
     length: _builtins.int
+    compares: _builtins.bool
+    """the topic flushes before it commits: the member is no suspect, and says what it knew"""
+    commit: _builtins.int
+    """to be committed"""
     def __init__(
         self,
         *,
         partition_id: _builtins.int = ...,
         segment: _builtins.int = ...,
         length: _builtins.int = ...,
+        compares: _builtins.bool = ...,
+        commit: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["length", b"length", "partition_id", b"partition_id", "segment", b"segment"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["commit", b"commit", "compares", b"compares", "length", b"length", "partition_id", b"partition_id", "segment", b"segment"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

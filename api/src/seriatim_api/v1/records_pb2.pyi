@@ -171,6 +171,7 @@ class MemberRecord(_message.Message):
     PROTOCOL_MIN_FIELD_NUMBER: _builtins.int
     PROTOCOL_MAX_FIELD_NUMBER: _builtins.int
     PEER_ADDRESSES_FIELD_NUMBER: _builtins.int
+    JOIN_NONCE_FIELD_NUMBER: _builtins.int
     group: _builtins.str
     slot: _builtins.int
     run: _builtins.int
@@ -184,6 +185,8 @@ class MemberRecord(_message.Message):
     clean_shutdown: _builtins.bool
     protocol_min: _builtins.int
     protocol_max: _builtins.int
+    join_nonce: _builtins.bytes
+    """random, of the start that wrote `run`: two starts with copies of one directory differ in it"""
     @_builtins.property
     def member(self) -> _common_pb2.Member: ...
     @_builtins.property
@@ -204,10 +207,11 @@ class MemberRecord(_message.Message):
         protocol_min: _builtins.int = ...,
         protocol_max: _builtins.int = ...,
         peer_addresses: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        join_nonce: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["member", b"member"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "admitted", b"admitted", "boot_id", b"boot_id", "clean_shutdown", b"clean_shutdown", "group", b"group", "member", b"member", "peer_addresses", b"peer_addresses", "protocol_max", b"protocol_max", "protocol_min", b"protocol_min", "run", b"run", "slot", b"slot"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "admitted", b"admitted", "boot_id", b"boot_id", "clean_shutdown", b"clean_shutdown", "group", b"group", "join_nonce", b"join_nonce", "member", b"member", "peer_addresses", b"peer_addresses", "protocol_max", b"protocol_max", "protocol_min", b"protocol_min", "run", b"run", "slot", b"slot"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -221,18 +225,24 @@ class LiveRecord(_message.Message):
 
     MEMBER_FIELD_NUMBER: _builtins.int
     RUN_FIELD_NUMBER: _builtins.int
+    UNLINKED_FIELD_NUMBER: _builtins.int
     run: _builtins.int
     @_builtins.property
     def member(self) -> _common_pb2.Member: ...
+    @_builtins.property
+    def unlinked(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """other live members of its group that it has had no link to for some seconds"""
+
     def __init__(
         self,
         *,
         member: _common_pb2.Member | None = ...,
         run: _builtins.int = ...,
+        unlinked: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["member", b"member"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["member", b"member", "run", b"run"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["member", b"member", "run", b"run", "unlinked", b"unlinked"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -397,6 +407,7 @@ class SegmentRecord(_message.Message):
     OPENED_AT_MS_FIELD_NUMBER: _builtins.int
     SEALED_AT_MS_FIELD_NUMBER: _builtins.int
     RECORDS_LOST_FIELD_NUMBER: _builtins.int
+    APPEND_FLOOR_MS_FIELD_NUMBER: _builtins.int
     no: _builtins.int
     attempt: _builtins.bytes
     group: _builtins.str
@@ -412,6 +423,8 @@ class SegmentRecord(_message.Message):
     sealed_at_ms: _builtins.int
     records_lost: _builtins.bool
     """at some time nobody had the groups' control records of this segment"""
+    append_floor_ms: _builtins.int
+    """the newest append time before the segment; without it: opened_at_ms"""
     @_builtins.property
     def members(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Member]:
         """the first is the master"""
@@ -443,11 +456,14 @@ class SegmentRecord(_message.Message):
         opened_at_ms: _builtins.int = ...,
         sealed_at_ms: _builtins.int = ...,
         records_lost: _builtins.bool = ...,
+        append_floor_ms: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_base", b"_base", "_sealed_checksum", b"_sealed_checksum", "_sealed_len", b"_sealed_len", "_tail_from", b"_tail_from", "base", b"base", "sealed_checksum", b"sealed_checksum", "sealed_len", b"sealed_len", "server", b"server", "tail_from", b"tail_from"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_append_floor_ms", b"_append_floor_ms", "_base", b"_base", "_sealed_checksum", b"_sealed_checksum", "_sealed_len", b"_sealed_len", "_tail_from", b"_tail_from", "append_floor_ms", b"append_floor_ms", "base", b"base", "sealed_checksum", b"sealed_checksum", "sealed_len", b"sealed_len", "server", b"server", "tail_from", b"tail_from"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_base", b"_base", "_sealed_checksum", b"_sealed_checksum", "_sealed_len", b"_sealed_len", "_tail_from", b"_tail_from", "attempt", b"attempt", "base", b"base", "eligible", b"eligible", "group", b"group", "incomplete_table", b"incomplete_table", "master_run", b"master_run", "members", b"members", "no", b"no", "opened_at_ms", b"opened_at_ms", "records_lost", b"records_lost", "sealed_at_ms", b"sealed_at_ms", "sealed_checksum", b"sealed_checksum", "sealed_len", b"sealed_len", "server", b"server", "server_epoch", b"server_epoch", "state", b"state", "tail_copies", b"tail_copies", "tail_from", b"tail_from"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_append_floor_ms", b"_append_floor_ms", "_base", b"_base", "_sealed_checksum", b"_sealed_checksum", "_sealed_len", b"_sealed_len", "_tail_from", b"_tail_from", "append_floor_ms", b"append_floor_ms", "attempt", b"attempt", "base", b"base", "eligible", b"eligible", "group", b"group", "incomplete_table", b"incomplete_table", "master_run", b"master_run", "members", b"members", "no", b"no", "opened_at_ms", b"opened_at_ms", "records_lost", b"records_lost", "sealed_at_ms", b"sealed_at_ms", "sealed_checksum", b"sealed_checksum", "sealed_len", b"sealed_len", "server", b"server", "server_epoch", b"server_epoch", "state", b"state", "tail_copies", b"tail_copies", "tail_from", b"tail_from"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__append_floor_ms: _TypeAlias = _typing.Literal["append_floor_ms"]  # noqa: Y015
+    _WhichOneofArgType__append_floor_ms: _TypeAlias = _typing.Literal["_append_floor_ms", b"_append_floor_ms"]  # noqa: Y015
     _WhichOneofReturnType__base: _TypeAlias = _typing.Literal["base"]  # noqa: Y015
     _WhichOneofArgType__base: _TypeAlias = _typing.Literal["_base", b"_base"]  # noqa: Y015
     _WhichOneofReturnType__sealed_checksum: _TypeAlias = _typing.Literal["sealed_checksum"]  # noqa: Y015
@@ -456,6 +472,8 @@ class SegmentRecord(_message.Message):
     _WhichOneofArgType__sealed_len: _TypeAlias = _typing.Literal["_sealed_len", b"_sealed_len"]  # noqa: Y015
     _WhichOneofReturnType__tail_from: _TypeAlias = _typing.Literal["tail_from"]  # noqa: Y015
     _WhichOneofArgType__tail_from: _TypeAlias = _typing.Literal["_tail_from", b"_tail_from"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__append_floor_ms) -> _WhichOneofReturnType__append_floor_ms | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__base) -> _WhichOneofReturnType__base | None: ...
     @_typing.overload
@@ -482,6 +500,8 @@ class ChainRecord(_message.Message):
     FLUSH_FIELD_NUMBER: _builtins.int
     PAGE_COUNT_FIELD_NUMBER: _builtins.int
     CHAIN_WIDTH_FIELD_NUMBER: _builtins.int
+    PAGE_DIGESTS_FIELD_NUMBER: _builtins.int
+    PAGE_DIGESTS_AT_FIELD_NUMBER: _builtins.int
     partition_id: _builtins.int
     epoch: _builtins.int
     topic: _builtins.str
@@ -492,10 +512,16 @@ class ChainRecord(_message.Message):
     """pages of older segments, /seriatim/<cluster>/pages/<partition id>/<page no>"""
     chain_width: _builtins.int
     """groups that the send chain names at most; 0: 5"""
+    page_digests_at: _builtins.int
+    """epoch for which they hold; a version that does not know them changes pages without"""
     @_builtins.property
     def send_chain(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
     def segments(self) -> _containers.RepeatedCompositeFieldContainer[Global___SegmentRecord]: ...
+    @_builtins.property
+    def page_digests(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """of the segments of each page: who holds a page with that digest need not read it"""
+
     def __init__(
         self,
         *,
@@ -508,10 +534,12 @@ class ChainRecord(_message.Message):
         flush: _builtins.bool = ...,
         page_count: _builtins.int = ...,
         chain_width: _builtins.int = ...,
+        page_digests: _abc.Iterable[_builtins.int] | None = ...,
+        page_digests_at: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chain_width", b"chain_width", "epoch", b"epoch", "flush", b"flush", "page_count", b"page_count", "partition", b"partition", "partition_id", b"partition_id", "segments", b"segments", "send_chain", b"send_chain", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chain_width", b"chain_width", "epoch", b"epoch", "flush", b"flush", "page_count", b"page_count", "page_digests", b"page_digests", "page_digests_at", b"page_digests_at", "partition", b"partition", "partition_id", b"partition_id", "segments", b"segments", "send_chain", b"send_chain", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

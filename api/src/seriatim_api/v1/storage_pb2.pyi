@@ -10,6 +10,7 @@ from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 from seriatim_api.v1 import common_pb2 as _common_pb2
+from seriatim_api.v1 import records_pb2 as _records_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -36,6 +37,7 @@ class StoredSegment(_message.Message):
     SEALED_LEN_FIELD_NUMBER: _builtins.int
     SEALED_CHECKSUM_FIELD_NUMBER: _builtins.int
     LOST_FIELD_NUMBER: _builtins.int
+    QUARANTINED_FIELD_NUMBER: _builtins.int
     attempt: _builtins.bytes
     flush: _builtins.bool
     incomplete_table: _builtins.bool
@@ -44,6 +46,8 @@ class StoredSegment(_message.Message):
     sealed_len: _builtins.int
     sealed_checksum: _builtins.int
     lost: _builtins.bool
+    quarantined: _builtins.bool
+    """the chain contradicts what is here: kept as it is, served to nobody"""
     @_builtins.property
     def members(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Member]: ...
     def __init__(
@@ -58,10 +62,11 @@ class StoredSegment(_message.Message):
         sealed_len: _builtins.int | None = ...,
         sealed_checksum: _builtins.int | None = ...,
         lost: _builtins.bool = ...,
+        quarantined: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_sealed_checksum", b"_sealed_checksum", "_sealed_len", b"_sealed_len", "sealed_checksum", b"sealed_checksum", "sealed_len", b"sealed_len"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_sealed_checksum", b"_sealed_checksum", "_sealed_len", b"_sealed_len", "attempt", b"attempt", "fenced", b"fenced", "flush", b"flush", "incomplete_table", b"incomplete_table", "lost", b"lost", "members", b"members", "opened_run", b"opened_run", "sealed_checksum", b"sealed_checksum", "sealed_len", b"sealed_len"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_sealed_checksum", b"_sealed_checksum", "_sealed_len", b"_sealed_len", "attempt", b"attempt", "fenced", b"fenced", "flush", b"flush", "incomplete_table", b"incomplete_table", "lost", b"lost", "members", b"members", "opened_run", b"opened_run", "quarantined", b"quarantined", "sealed_checksum", b"sealed_checksum", "sealed_len", b"sealed_len"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__sealed_checksum: _TypeAlias = _typing.Literal["sealed_checksum"]  # noqa: Y015
     _WhichOneofArgType__sealed_checksum: _TypeAlias = _typing.Literal["_sealed_checksum", b"_sealed_checksum"]  # noqa: Y015
@@ -131,7 +136,9 @@ Global___StoredTail: _TypeAlias = StoredTail  # noqa: Y015
 
 @_typing.final
 class StoredWindow(_message.Message):
-    """A producer's window: 24 bytes an entry (epoch u32, base sequence u64, messages u32, offset u64), little-endian."""
+    """A producer's window as versions before 0.3.0 wrote it: 24 bytes an entry (epoch u32, base sequence u64, messages u32,
+    offset u64), little-endian.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -166,14 +173,22 @@ class StoredPreparation(_message.Message):
     TAIL_FIELD_NUMBER: _builtins.int
     RUN_FIELD_NUMBER: _builtins.int
     VOIDED_FIELD_NUMBER: _builtins.int
+    PACKED_TABLE_FIELD_NUMBER: _builtins.int
+    BLOCKS_FIELD_NUMBER: _builtins.int
     flush: _builtins.bool
     incomplete_table: _builtins.bool
     run: _builtins.int
     voided: _builtins.bool
+    packed_table: _builtins.bytes
+    """the producer table, packed as `ProducerTable` of peer.proto says"""
+    blocks: _builtins.bytes
+    """names of its idle blocks"""
     @_builtins.property
     def members(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Member]: ...
     @_builtins.property
-    def table(self) -> _containers.RepeatedCompositeFieldContainer[Global___StoredWindow]: ...
+    def table(self) -> _containers.RepeatedCompositeFieldContainer[Global___StoredWindow]:
+        """before 0.3.0"""
+
     @_builtins.property
     def tail(self) -> Global___StoredTail: ...
     def __init__(
@@ -186,14 +201,46 @@ class StoredPreparation(_message.Message):
         tail: Global___StoredTail | None = ...,
         run: _builtins.int = ...,
         voided: _builtins.bool = ...,
+        packed_table: _builtins.bytes = ...,
+        blocks: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["tail", b"tail"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["flush", b"flush", "incomplete_table", b"incomplete_table", "members", b"members", "run", b"run", "table", b"table", "tail", b"tail", "voided", b"voided"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocks", b"blocks", "flush", b"flush", "incomplete_table", b"incomplete_table", "members", b"members", "packed_table", b"packed_table", "run", b"run", "table", b"table", "tail", b"tail", "voided", b"voided"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___StoredPreparation: _TypeAlias = StoredPreparation  # noqa: Y015
+
+@_typing.final
+class StoredChain(_message.Message):
+    """The head of a chain record as the broker last learned it; its segments have keys of their own, and are SegmentRecords."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HEAD_FIELD_NUMBER: _builtins.int
+    FIRST_SEGMENT_FIELD_NUMBER: _builtins.int
+    OPEN_SEGMENT_FIELD_NUMBER: _builtins.int
+    first_segment: _builtins.int
+    open_segment: _builtins.int
+    @_builtins.property
+    def head(self) -> _records_pb2.ChainRecord:
+        """without segments"""
+
+    def __init__(
+        self,
+        *,
+        head: _records_pb2.ChainRecord | None = ...,
+        first_segment: _builtins.int = ...,
+        open_segment: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["head", b"head"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_segment", b"first_segment", "head", b"head", "open_segment", b"open_segment"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StoredChain: _TypeAlias = StoredChain  # noqa: Y015
 
 @_typing.final
 class StoredCursor(_message.Message):
@@ -257,6 +304,7 @@ class StoredPassport(_message.Message):
     BOOT_ID_FIELD_NUMBER: _builtins.int
     CLEAN_SHUTDOWN_FIELD_NUMBER: _builtins.int
     SUSPECT_BEFORE_RUN_FIELD_NUMBER: _builtins.int
+    STORAGE_MADE_FIELD_NUMBER: _builtins.int
     format_version: _builtins.int
     cluster_id: _builtins.str
     broker: _builtins.str
@@ -267,6 +315,8 @@ class StoredPassport(_message.Message):
     clean_shutdown: _builtins.bool
     suspect_before_run: _builtins.int
     """the run that followed the last time the machine went down with the process"""
+    storage_made: _builtins.bool
+    """a start got so far as to make the database and its watermark: both must be there"""
     def __init__(
         self,
         *,
@@ -278,10 +328,11 @@ class StoredPassport(_message.Message):
         boot_id: _builtins.str = ...,
         clean_shutdown: _builtins.bool = ...,
         suspect_before_run: _builtins.int = ...,
+        storage_made: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["boot_id", b"boot_id", "broker", b"broker", "clean_shutdown", b"clean_shutdown", "cluster_id", b"cluster_id", "format_version", b"format_version", "incarnation", b"incarnation", "run", b"run", "suspect_before_run", b"suspect_before_run"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["boot_id", b"boot_id", "broker", b"broker", "clean_shutdown", b"clean_shutdown", "cluster_id", b"cluster_id", "format_version", b"format_version", "incarnation", b"incarnation", "run", b"run", "storage_made", b"storage_made", "suspect_before_run", b"suspect_before_run"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -14,6 +14,7 @@ from aetcd.rpc import kv_pb2, rpc_pb2
 from seriatim_api.errors import (
     BadRequestError,
     CompactedError,
+    CoordinatorRefusedError,
     CoordinatorUnavailableError,
     LeaseNotFoundError,
     MessageTooLargeError,
@@ -54,6 +55,15 @@ TRANSIENT_CODES: Final = frozenset(
     }
 )
 """Nobody there, not in time, or an end in the middle: another attempt, or another endpoint, may do better."""
+
+_REFUSING_CODES: Final = frozenset(
+    {
+        grpc.StatusCode.RESOURCE_EXHAUSTED,  # "database space exceeded": the quota is used up
+        grpc.StatusCode.PERMISSION_DENIED,
+        grpc.StatusCode.UNAUTHENTICATED,
+    }
+)
+"""The coordinator is there, and will refuse the next write too, until a person acts."""
 
 _COMPARATORS: Final = {
     Comparator.EQUAL: rpc_pb2.Compare.EQUAL,
@@ -175,6 +185,8 @@ def make_error(error: grpc.aio.AioRpcError, doing: str) -> SeriatimError:
         return MessageTooLargeError(text)
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED and "space exceeded" not in details:
         return CoordinatorUnavailableError(text, retry_after_ms=100)  # too many requests at once
+    if code in _REFUSING_CODES:
+        return CoordinatorRefusedError(text)
     if code in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.OUT_OF_RANGE):
         return BadRequestError(text)
     return PreconditionError(text)

@@ -52,7 +52,9 @@ class Passport:
     `run` counts the starts. `boot_id` is the machine's at the last start, `clean_shutdown` whether the last run ended
     in good order. `suspect_before_run` is the run that followed the last one that did not (0: all did): what earlier
     runs took without a flush may be gone. A process that is killed loses it as a machine does that goes down: until
-    the flush it waits in the process's own memory (`rocks.writer`), not in the kernel's.
+    the flush it waits in the process's own memory (`rocks.writer`), not in the kernel's. `storage_made`: a start made
+    the database and its watermark, so a later start refuses a directory without them. (Versions that did not note it
+    left it false.)
     """
 
     cluster_id: str
@@ -62,6 +64,7 @@ class Passport:
     boot_id: str
     clean_shutdown: bool
     suspect_before_run: int = 0
+    storage_made: bool = False
     format_version: int = FORMAT_VERSION
 
     @property
@@ -81,8 +84,9 @@ class KnownMember:
 class DataDirectory:
     """A data directory that this process holds the lock of.
 
-    `passport` is None in an empty directory. `ended_badly` speaks of the run before this one: its process or its
-    machine went down, and what it had not flushed with it.
+    `passport` is None in an empty directory. `has_storage`: an earlier start made the storage, so it must be there.
+    `ended_badly` speaks of the run before this one: its process or its machine went down, and what it had not flushed
+    with it.
     """
 
     def __init__(self, path: Path, lock: int, passport: Passport | None, checksum: Checksum) -> None:
@@ -92,11 +96,41 @@ class DataDirectory:
         self._lock = lock
         self._checksum = checksum
         self.ended_badly = passport is not None and not passport.clean_shutdown
+        # A run that ended in good order had closed its storage, whether or not its version noted that it made one.
+        ended_well = passport is not None and passport.run > 0 and passport.clean_shutdown
+        self.has_storage = passport is not None and (passport.storage_made or ended_well)
 
     @property
     def has_data(self) -> bool:
         """Whether a broker ever opened its storage here."""
         return bool(_strays(self.path))
+
+    def problem(self, run: int) -> str:
+        """Whether this is still the directory that was locked, in that run and with data; empty if it is. Blocks.
+
+        An error of the disk says nothing here: the next flush meets it, and ends the process.
+        """
+        try:
+            opened, found = os.fstat(self._lock), (self.path / _LOCK).stat()
+            passport = _read(self.path, self._checksum)
+            has_data = self.has_data
+        except (FileNotFoundError, NotADirectoryError):
+            return f"the data directory {self.path} is gone, or was emptied, while the broker runs"
+        except CorruptionError as error:
+            return f"the passport of the data directory {self.path} was damaged while the broker runs: {error}"
+        except (OSError, StorageError):
+            return ""
+        if (opened.st_dev, opened.st_ino) != (found.st_dev, found.st_ino):
+            return f"the data directory {self.path} was replaced by another one while the broker runs"
+        if passport is None or not has_data:
+            return f"the data in the directory {self.path} is gone while the broker runs"
+        assert self.passport is not None
+        if (passport.incarnation, passport.run) != (self.passport.incarnation, run):
+            return (
+                f"the data directory {self.path} has the passport of {passport.member}, run {passport.run}, by now; "
+                f"this process is run {run} of {self.passport.member}"
+            )
+        return ""
 
     def create(self, cluster_id: str, broker: str) -> Passport:
         """Make this empty directory a new incarnation, durably. Blocks."""
@@ -112,6 +146,13 @@ class DataDirectory:
         before = run if self.ended_badly else self.passport.suspect_before_run
         self._write(replace(self.passport, run=run, boot_id=boot_id(), clean_shutdown=False, suspect_before_run=before))
         return run
+
+    def note_storage(self) -> None:
+        """Note, durably, that the database and its watermark are made. Blocks; does nothing if it is noted already."""
+        assert self.passport is not None, "no passport yet"
+        if not self.passport.storage_made:
+            self._write(replace(self.passport, storage_made=True))
+        self.has_storage = True
 
     def mark_clean(self) -> None:
         """Note that this run ended in good order: everything was written and closed. Blocks."""
@@ -135,6 +176,7 @@ class DataDirectory:
             boot_id=passport.boot_id,
             clean_shutdown=passport.clean_shutdown,
             suspect_before_run=passport.suspect_before_run,
+            storage_made=passport.storage_made,
         ).SerializeToString()
         data = _HEAD.pack(_MAGIC, self._checksum(0, message)) + message
         try:
@@ -194,7 +236,8 @@ def check_cluster(passport: Passport, cluster_id: str) -> None:
     if passport.cluster_id != cluster_id:
         raise ForeignDiskError(
             f"this directory belongs to the cluster {passport.cluster_id}, not to {cluster_id}. Remedy: start the "
-            "broker with its own directory, or with the coordinator of that cluster; nothing was changed",
+            "broker with its own directory, or with the coordinator of that cluster. If that coordinator lost its "
+            "data, run seriatim coordinator-rebuild while the other brokers run, and start again; nothing was changed",
             found=passport.cluster_id,
             expected=cluster_id,
         )
@@ -317,6 +360,7 @@ def _parse(path: Path, data: bytes, checksum: Checksum) -> Passport:
         boot_id=stored.boot_id,
         clean_shutdown=stored.clean_shutdown,
         suspect_before_run=stored.suspect_before_run,
+        storage_made=stored.storage_made,
         format_version=stored.format_version,
     )
 

@@ -7,9 +7,12 @@ while the table is incomplete.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from seriatim_api import errors
 from seriatim_api.ids import make_offset, split_offset
 
+from . import candidates, disks
 from .effects import AppendAccepted, AppendRefused, RouteInfo
 from .events import AckLevel, Append
 from .log import Batch
@@ -18,7 +21,10 @@ from .outbox import Outbox
 from .partition import Partition
 from .producers import WINDOW_BATCHES
 from .replica import SegmentLog, Waiting
-from .state import put
+from .state import add, put
+
+ROOM = "room"
+"""The timer that moves a head away from a full disk; see `leaving.leave_full_disk`."""
 
 
 def on_append(outbox: Outbox, partition: Partition, event: Append) -> None:
@@ -35,38 +41,57 @@ def on_append(outbox: Outbox, partition: Partition, event: Append) -> None:
     if partition.quiescence is not None:
         partition.quiescence.hold(outbox, event)
         return
-    batch = append(outbox, log, event, partition.route() if event.refuse else None)
+    event = _checked_for_room(outbox, partition, log, event)
+    batch = append(outbox, partition, log, event)
     if batch is None:
         return
     for follower in log.followers:
         if follower.in_step:
-            outbox.send(follower.member, Replicate(partition.id, log.no, log.record.attempt, log.commit, (batch,)))
-            log.told_commit = log.commit
+            outbox.send(follower.member, Replicate(partition.id, log.no, log.record.attempt, log.flushed, (batch,)))
+            log.told_flushed = log.flushed
 
 
-def append(outbox: Outbox, log: SegmentLog, event: Append, route: RouteInfo | None) -> Batch | None:
+def _checked_for_room(outbox: Outbox, partition: Partition, log: SegmentLog, event: Append) -> Append:
+    """If a member's disk is full: have the head moved, and refuse the batch unless that can be done soon."""
+    full = disks.full_member(outbox, log.record.members)
+    if full is None or event.refuse is not None:
+        return event
+    if (ROOM, partition.id, 0) not in outbox.polls:
+        outbox.poll(0, ROOM, partition.id)
+    assert partition.chain is not None
+    full_for_us = disks.full_for_us(outbox, full)
+    is_new = full_for_us is not None and full_for_us < outbox.config.disk_full_grace_us
+    if is_new and candidates.open_target(outbox, partition.chain):
+        return event
+    error = errors.DiskFullError(
+        f"the disk of {full.broker} has reached its reserve, and the partition cannot move to a group with room. The "
+        "batch is not stored. Remedy: add disks or broker groups, or delete topics that are not needed",
+        retry_after_ms=1000,
+    )
+    return replace(event, refuse=error)
+
+
+def append(outbox: Outbox, partition: Partition, log: SegmentLog, event: Append) -> Batch | None:
     """Take a batch into an active segment; returns it with its place if it is new here."""
     error = _run_refusal(log, event)
     if error is None:
-        error = event.refuse or _sequence_refusal(log, event)
-        log.runs = put(log.runs, event.header.producer, (event.run, error is not None))
+        error = event.refuse or _sequence_refusal(outbox, log, event) or _capacity_refusal(outbox, log, event)
+        if not isinstance(error, errors.TooManyProducersError):  # of one that is not taken up nothing is kept
+            log.runs = put(log.runs, event.header.producer, (event.run, error is not None))
     if error is not None:
-        outbox.emit(AppendRefused(event.request, error, route))
+        outbox.emit(AppendRefused(event.request, error, partition.route() if event.refuse else None))
         return None
-    last = log.table.last(event.header.producer)
-    if last is not None and (event.header.producer_epoch, event.header.base_sequence) <= (
-        last.epoch,
-        last.last_sequence,
-    ):
-        _answer_repeat(outbox, log, event)
+    if _is_repeat(log, event):
+        _answer_repeat(outbox, partition, log, event)
         return None
     batch = log.append(outbox, event.header, event.body)
     offset = make_offset(log.no, batch.header.base_index)
-    waiting = Waiting(log.tail, event.level, event.request, offset, batch.header.append_time_ms)
+    is_final = _is_final(partition, log, log.no)
+    waiting = Waiting(log.tail, event.level, event.request, offset, batch.header.append_time_ms, is_final)
     if event.level <= AckLevel.MASTER_RECEIVED:
         _accept(outbox, waiting)
     else:
-        log.waiting.append(waiting)
+        log.waiting = add(log.waiting, waiting)
     return batch
 
 
@@ -88,7 +113,7 @@ def release(outbox: Outbox, log: SegmentLog) -> None:
             _accept(outbox, waiting)
         else:
             still.append(waiting)
-    log.waiting = still
+    log.waiting = still or ()
 
 
 def settle_waiting(outbox: Outbox, log: SegmentLog, route: RouteInfo | None) -> None:
@@ -98,21 +123,26 @@ def settle_waiting(outbox: Outbox, log: SegmentLog, route: RouteInfo | None) -> 
     for waiting in log.waiting:
         if waiting.end <= sealed_len:
             effect: AppendAccepted | AppendRefused = AppendAccepted(
-                waiting.request, waiting.offset, waiting.append_time_ms
+                waiting.request, waiting.offset, waiting.append_time_ms, waiting.is_final
             )
         else:
             error = errors.SegmentTruncatedError(f"segment {log.no} was sealed below this attempt")
             effect = AppendRefused(waiting.request, error, route)
         outbox.when_durable(effect)  # not before the cut is on the disk
-    log.waiting = []
+    log.waiting = ()
 
 
 def abandon_waiting(outbox: Outbox, log: SegmentLog, route: RouteInfo | None) -> None:
     """The segment was opened over: nobody can say yet what became of these attempts."""
+    error = errors.OutcomeUnknownError(f"segment {log.no} was opened over; its length is not known yet")
+    refuse_waiting(outbox, log, error, route)
+
+
+def refuse_waiting(outbox: Outbox, log: SegmentLog, error: errors.SeriatimError, route: RouteInfo | None) -> None:
+    """Give every attempt that waits this answer."""
     for waiting in log.waiting:
-        error = errors.OutcomeUnknownError(f"segment {log.no} was opened over; its length is not known yet")
         outbox.emit(AppendRefused(waiting.request, error, route))
-    log.waiting = []
+    log.waiting = ()
 
 
 def _run_refusal(log: SegmentLog, event: Append) -> errors.SeriatimError | None:
@@ -130,15 +160,19 @@ def _run_refusal(log: SegmentLog, event: Append) -> errors.SeriatimError | None:
     return None if event.starts_run else errors.RunRefusedError(f"the first batch of run {event.run} is missing")
 
 
-def _sequence_refusal(log: SegmentLog, event: Append) -> errors.SeriatimError | None:
+def _sequence_refusal(outbox: Outbox, log: SegmentLog, event: Append) -> errors.SeriatimError | None:
     """Whether the batch is neither the producer's next one nor a repeat."""
     header = event.header
-    last = log.table.last(header.producer)
+    last = log.live_table.last(header.producer)
     if last is None or header.producer_epoch > last.epoch:
         may_set = event.starts_run and log.record.incomplete_table
         if header.base_sequence == 0 or may_set:
-            return None
-        return errors.SequenceGapError(f"sequence {header.base_sequence} of an epoch that must begin at 0", expected=0)
+            return None if last is not None else _room_refusal(outbox, log)
+        return errors.SequenceGapError(
+            f"sequence {header.base_sequence} of an epoch that must begin at 0: the producer is not known, or no more",
+            expected=0,
+            producer=header.producer.hex(),
+        )
     if header.producer_epoch < last.epoch:
         return errors.ProducerFencedError(f"epoch {header.producer_epoch} is over: {last.epoch} is the current one")
     expected = last.last_sequence + 1
@@ -147,9 +181,11 @@ def _sequence_refusal(log: SegmentLog, event: Append) -> errors.SeriatimError | 
             f"sequence {header.base_sequence} does not follow {last.last_sequence}", expected=expected
         )
     if header.base_sequence < expected:
-        if log.table.find(header) is None:
-            if header.base_sequence < log.table.windows[header.producer][0].base_sequence:
-                return errors.SequenceTooOldError(f"sequence {header.base_sequence} was stored long ago")
+        if log.live_table.find(header) is None:
+            if header.base_sequence < log.live_table.entries(header.producer)[0].base_sequence:
+                return errors.SequenceTooOldError(
+                    f"sequence {header.base_sequence} was stored long ago", producer=header.producer.hex()
+                )
             return errors.BatchMismatchError(f"sequence {header.base_sequence} was sent in another batch before")
         return None
     if _unacknowledged_batches(log, header.producer) >= WINDOW_BATCHES:
@@ -157,24 +193,64 @@ def _sequence_refusal(log: SegmentLog, event: Append) -> errors.SeriatimError | 
     return None
 
 
+def _room_refusal(outbox: Outbox, log: SegmentLog) -> errors.SeriatimError | None:
+    """Whether the table has no room for a producer that it does not know."""
+    config = outbox.config
+    if log.makes_room(outbox):
+        return None
+    return errors.TooManyProducersError(
+        f"{config.producer_count_max} producers sent to this partition within the last {config.producer_evict_ms} ms; "
+        "nothing of this batch was stored: send with fewer producers, or to more partitions",
+        retry_after_ms=config.tidy_ms,
+    )
+
+
+def _is_repeat(log: SegmentLog, event: Append) -> bool:
+    """Whether a batch that is not refused is here already."""
+    last = log.live_table.last(event.header.producer)
+    sent = (event.header.producer_epoch, event.header.base_sequence)
+    return last is not None and sent <= (last.epoch, last.last_sequence)
+
+
+def _capacity_refusal(outbox: Outbox, log: SegmentLog, event: Append) -> errors.SeriatimError | None:
+    """Whether the members' disks are so far behind that a switch would have to copy too much."""
+    limit = outbox.config.unflushed_bytes_max
+    if _is_repeat(log, event) or log.uncertain_bytes + len(event.header.raw) + len(event.body) <= limit:
+        return None
+    return errors.OverloadedError(f"{limit} bytes of this partition wait for the members' disks", retry_after_ms=20)
+
+
 def _unacknowledged_batches(log: SegmentLog, producer: bytes) -> int:
     commit = make_offset(log.no, log.commit)
-    return sum(1 for entry in log.table.windows[producer] if entry.offset >= commit)
+    return sum(1 for entry in log.live_table.entries(producer) if entry.offset >= commit)
 
 
-def _answer_repeat(outbox: Outbox, log: SegmentLog, event: Append) -> None:
+def _is_final(partition: Partition, log: SegmentLog, segment_no: int) -> bool:
+    """Whether readers find a batch at its place in that segment.
+
+    (1) Segment 1 holds a batch, and is opened over. (2) Segment 2 does not know the batch, and takes it again. (3) When
+    segment 1 is settled with the batch in it, readers find the batch there, and skip it in segment 2. So the place is
+    final only in a segment that was opened with the tables of all segments before it.
+    """
+    if segment_no == log.no:
+        return not log.record.incomplete_table
+    segment = partition.chain.segment(segment_no) if partition.chain is not None else None
+    return segment is not None and not segment.incomplete_table
+
+
+def _answer_repeat(outbox: Outbox, partition: Partition, log: SegmentLog, event: Append) -> None:
     """A batch that is here already: its first offset, once that is as safe as the level asks."""
-    entry = log.table.find(event.header)
+    entry = log.live_table.find(event.header)
     assert entry is not None
     segment_no, index = split_offset(entry.offset)
     end = index + entry.message_count if segment_no == log.no else 0
-    waiting = Waiting(end, event.level, event.request, entry.offset, 0)
+    waiting = Waiting(end, event.level, event.request, entry.offset, 0, _is_final(partition, log, segment_no))
     if event.level <= AckLevel.MASTER_RECEIVED:
         _accept(outbox, waiting)
     else:
-        log.waiting.append(waiting)
+        log.waiting = add(log.waiting, waiting)
         release(outbox, log)
 
 
 def _accept(outbox: Outbox, waiting: Waiting) -> None:
-    outbox.emit(AppendAccepted(waiting.request, waiting.offset, waiting.append_time_ms))
+    outbox.emit(AppendAccepted(waiting.request, waiting.offset, waiting.append_time_ms, waiting.is_final))

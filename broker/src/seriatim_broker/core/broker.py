@@ -11,16 +11,20 @@ from typing import Any
 
 from seriatim_api import errors
 from seriatim_api.batch import Checksum
-from seriatim_api.ids import MemberId, PartitionId
+from seriatim_api.ids import MemberId, PartitionId, RunId
 
 from . import (
     appending,
+    behind,
     copying,
+    disks,
     dispatch,
+    dropping,
     fencing,
     gaps,
     leaving,
     links,
+    quarantine,
     record,
     repair,
     replication,
@@ -31,7 +35,7 @@ from . import (
     switch,
 )  # fmt: skip
 from .config import BrokerConfig
-from .effects import AppendRefused, Effect, LogsListed, Send
+from .effects import AppendRefused, Deliver, Effect, EndRun, LogsListed, Pong, Send
 from .events import (
     Append,
     AskCopies,
@@ -39,17 +43,20 @@ from .events import (
     CertificateSeen,
     ChainRead,
     ChainWritten,
+    CompareChains,
     ConsumerAck,
     ConsumerCredit,
     ConsumerGone,
     ConsumerJoin,
     ConsumerLeave,
+    ConsumerPing,
     CreatePartition,
     CursorRead,
     CursorWritten,
     DeclareGap,
     DescribeGroup,
     DirectoryChanged,
+    DiskRoom,
     DropPartitionData,
     Event,
     FoundDamage,
@@ -60,6 +67,7 @@ from .events import (
     LogRead,
     Moment,
     MoveHead,
+    OwnRecordSeen,
     Persisted,
     PlanSwitch,
     Received,
@@ -69,11 +77,12 @@ from .events import (
     StartPosition,
     SwitchAwayFrom,
     Tick,
+    WritesRefused,
 )
 from .groups import crossing, cursors, delivery, progress, questions, serving, subscribing
-from .learning import learn
 from .log import DropPartition, RecoveredPartition
 from .messages import (
+    ChainChanges,
     ChainUpdate,
     CopiesAnswer,
     CopiesQuestion,
@@ -102,7 +111,7 @@ class BrokerCore(State):
         suspect_before_run: The run that followed the last one that did not end in order; or 0.
     """
 
-    __slots__ = ("early", "outbox", "partitions", "ready")
+    __slots__ = ("early", "is_behind", "outbox", "partitions", "ready")
 
     def __init__(
         self,
@@ -118,9 +127,14 @@ class BrokerCore(State):
         self.outbox.suspect_before_run = suspect_before_run
         self.partitions: Partitions = {}
         self.ready = False
+        self.is_behind = False  # and what is open here is fenced
         self.early: list[Event] = []  # what came before the start was durable
         for found in recovered:
-            self._partition(found.partition).recover(found, suspect_before_run)
+            partition = self._partition(found.partition)
+            partition.recover(found, suspect_before_run)
+            for log in partition.logs.values():
+                if log.record.quarantined:
+                    quarantine.note(self.outbox, log)
 
     def start(self, now: Moment) -> list[Effect]:
         """Fence and void what earlier runs left open; nothing is answered until that is durable."""
@@ -137,19 +151,52 @@ class BrokerCore(State):
         outbox.wake(outbox.now.mono_us, "heartbeat")
         for partition in self.partitions.values():
             partition.read_chain(outbox)
-            if any(log.record.sealed_len is None and not log.record.lost for log in partition.logs.values()):
+            if partition.unsealed_logs():
                 fencing.note_fenced(outbox, partition)
         early, self.early = self.early, []
         for event in early:
             self._handle(event)
 
+    @property
+    def quarantined(self) -> dict[tuple[PartitionId, int], int]:
+        """Segments that the chain contradicts, by partition and number, with how many messages are kept of each."""
+        return self.outbox.quarantined
+
+    def quarantined_logs(self) -> list[tuple[PartitionId, int, int, int]]:
+        """Partition, segment, the length that the chain decided, and the length here, in their order."""
+        found: list[tuple[PartitionId, int, int, int]] = []
+        for partition, no in sorted(self.outbox.quarantined):
+            known = self.partitions.get(partition)
+            segment = known.chain.segment(no) if known is not None and known.chain is not None else None
+            if known is not None and segment is not None and segment.sealed_len is not None:
+                found.append((partition, no, segment.sealed_len, known.logs[no].tail))
+        return found
+
+    @property
+    def is_disk_full(self) -> bool:
+        """Whether the reserve of this broker's disk is reached."""
+        return self.outbox.disk_full_since_us is not None
+
+    def disk_state(self, member: MemberId) -> str:
+        """What is wrong with a member's disk, as far as is known here: "hangs", "full", or empty."""
+        if disks.is_hung(self.outbox, member):
+            return "hangs"
+        return "full" if disks.full_for_us(self.outbox, member) is not None else ""
+
+    def disk_stall_us(self, mono_us: int) -> int:
+        """For how long, at that time, the disk has completed nothing although a write waits; 0 if nothing waits."""
+        since_us = self.outbox.write_waits_since_us
+        return max(0, mono_us - since_us) if since_us is not None else 0
+
     def next_wake_us(self) -> int | None:
         """When a `Tick` is due: monotonic microseconds, or None."""
-        return self.outbox.timers[0].at_us if self.outbox.timers else None
+        return self.outbox.timers[0].at_us if self.outbox.timers and self.outbox.ended_by is None else None
 
     def step(self, event: Event, now: Moment) -> list[Effect]:
         """Advance by one event and say what must be done, in this order. The only method that changes state."""
         assert now.mono_us >= self.outbox.now.mono_us, "the monotonic clock went back"
+        if self.outbox.ended_by is not None:
+            return []  # this run is over: the process ends
         self.outbox.now = now
         if self.ready or isinstance(event, Persisted):
             self._handle(event)
@@ -158,7 +205,10 @@ class BrokerCore(State):
         if self.ready:
             while (timer := self.outbox.due()) is not None:
                 self._on_timer(timer)
-        return self._finish()
+        effects = self._finish()
+        if self._look_behind():
+            effects += self._finish()
+        return effects if self.outbox.ended_by is None else [EndRun(self.outbox.ended_by)]
 
     def _finish(self) -> list[Effect]:
         """End the step: marks that are true already, messages to this broker itself, then out with the rest."""
@@ -195,6 +245,8 @@ class BrokerCore(State):
         """A partition that this broker only was asked about leaves nothing behind."""
         if partition.is_idle:
             self.partitions.pop(partition.id, None)
+            self.outbox.attempts.pop(partition.id, None)
+            self.outbox.refused.pop(partition.id, None)
 
     def _on_tick(self, event: Tick) -> None:
         pass  # the timers are looked at after every event
@@ -202,6 +254,11 @@ class BrokerCore(State):
     def _on_persisted(self, event: Persisted) -> None:
         for mark in self.outbox.persisted(event.token):
             self._on_mark(mark)
+
+    def _on_disk_room(self, event: DiskRoom) -> None:
+        outbox = self.outbox
+        outbox.disk_full_since_us = outbox.now.mono_us if event.is_full else None
+        outbox.note("disk_room", PartitionId(0), broker=outbox.member.broker, is_full=event.is_full)
 
     def _on_mark(self, mark: LogDurable | Stored) -> None:
         if isinstance(mark, Stored) and mark.kind == "start":
@@ -243,16 +300,17 @@ class BrokerCore(State):
             links.on_heartbeat(self.outbox, sender, message)
             return
         if isinstance(message, HeartbeatAnswer):
-            links.on_heartbeat_answer(self.outbox, sender, message)
+            links.on_heartbeat_answer(self.outbox, self.partitions, sender, message)
             return
-        if isinstance(message, ChainUpdate):
+        if isinstance(message, ChainUpdate | ChainChanges):
             known = self.partitions.get(message.chain.partition)
             if known is None and self.outbox.member not in message.chain.open_segment.members:
                 return
             partition = self._partition(message.chain.partition)
-            if partition.chain is not None and partition.chain.epoch > message.chain.epoch:
-                self.outbox.send(sender, ChainUpdate(partition.chain, partition.revision))  # older: told the newer
-            learn(self.outbox, partition, message.chain, message.revision)
+            if isinstance(message, ChainUpdate):
+                record.on_update(self.outbox, partition, sender, message)
+            else:
+                record.on_changes(self.outbox, partition, sender, message)
             return
         if isinstance(message, CopiesQuestion):
             outbox, reports = self.outbox, standing.reports(self.outbox, self.partitions, message)
@@ -269,7 +327,7 @@ class BrokerCore(State):
 
     def _on_chain_read(self, event: ChainRead) -> None:
         partition = self._partition(event.partition)
-        record.on_chain_read(self.outbox, partition, event.chain, event.revision, event.failed)
+        record.on_chain_read(self.outbox, partition, event.chain, event.revision, event.failed, event.deleted)
         self._forget_if_idle(partition)
 
     def _on_chain_written(self, event: ChainWritten) -> None:
@@ -281,16 +339,25 @@ class BrokerCore(State):
 
     def _on_certificate_read(self, event: CertificateRead) -> None:
         if event.exists:
-            self.outbox.ended[event.run.member] = max(self.outbox.ended.get(event.run.member, 0), event.run.run)
+            self._note_ended(event.run)
         partition = self.partitions.get(event.partition)
         if partition is not None and partition.switch is not None:
-            partition.switch.on_certificate(self.outbox, partition, event.exists)
+            partition.switch.on_certificate(self.outbox, partition, event.run, event.exists)
+
+    def _note_ended(self, run: RunId) -> None:
+        """A certificate says that this run has ended, so all earlier runs of its disk have."""
+        outbox = self.outbox
+        outbox.ended[run.member] = max(outbox.ended.get(run.member, 0), run.run)
+        if run.member == outbox.member and run.run >= outbox.run:
+            outbox.end_run(
+                f"a death certificate says that run {run.run} of {run.member} has ended, and this is run {outbox.run}"
+            )
+        links.dismiss(outbox, self.partitions)
 
     def _on_certificate_seen(self, event: CertificateSeen) -> None:
         outbox = self.outbox
         member = event.run.member
-        outbox.ended[member] = max(outbox.ended.get(member, 0), event.run.run)
-        links.on_certificate(outbox, self.partitions, event)
+        self._note_ended(event.run)
         for partition in list(self.partitions.values()):
             right.on_certificate(outbox, partition, member)
             if partition.switch is not None:
@@ -308,11 +375,57 @@ class BrokerCore(State):
             crossing.on_cursor_written(self.outbox, partition, event.group, event.serial, event.outcome)
             self._forget_if_idle(partition)
 
+    def _on_writes_refused(self, event: WritesRefused) -> None:
+        outbox = self.outbox
+        outbox.coordinator_refuses = event.refused
+        if event.refused:
+            return
+        for partition in list(self.partitions.values()):
+            record.on_writes_taken(outbox, partition)
+
+    def _on_compare_chains(self, event: CompareChains) -> None:
+        for partition in self.partitions.values():
+            if partition.decided is not None:
+                partition.read_chain(self.outbox)
+
+    def _on_own_record(self, event: OwnRecordSeen) -> None:
+        if event.problem:
+            behind.begin(self.outbox, behind.OWN_RECORD, event.problem)
+        else:
+            behind.end(self.outbox, behind.OWN_RECORD)
+
+    def _look_behind(self) -> bool:
+        """The coordinator has lost decisions: accept nothing any more. It has them again: go on, by a switch each.
+
+        Returns:
+            Whether that has changed just now.
+        """
+        outbox = self.outbox
+        if bool(outbox.behind) == self.is_behind:
+            return False
+        self.is_behind = bool(outbox.behind)
+        for partition in list(self.partitions.values()):
+            if not self.is_behind:
+                record.on_writes_taken(outbox, partition)
+            elif any(log.active for log in partition.logs.values()):
+                fencing.fence_unsealed(outbox, partition)
+                fencing.note_fenced(outbox, partition)
+        return True
+
     def _on_directory(self, event: DirectoryChanged) -> None:
         outbox = self.outbox
         outbox.groups = dict(event.groups)
         outbox.runs = dict(event.runs)
+        registered = (*(member for _, members in event.groups for member in members), *outbox.runs)
+        outbox.learn_holders({member.broker: member for member in registered})
         outbox.specs = dict(event.specs)
+        newest = outbox.runs.get(outbox.member, 0)
+        if newest > outbox.run:
+            outbox.end_run(
+                f"run {newest} of {outbox.member} has registered, and this is run {outbox.run}: another process has "
+                "started with this directory or a copy of it"
+            )
+        links.dismiss(outbox, self.partitions)
         for partition in list(self.partitions.values()):
             if partition.chain is not None:
                 outbox.watch_peers(partition.id, partition.chain)
@@ -357,8 +470,10 @@ class BrokerCore(State):
     def _on_drop(self, event: DropPartitionData) -> None:
         partition = self.partitions.pop(event.partition, None)
         if partition is not None:
-            serving.on_no_partition(self.outbox, partition)
+            dropping.answer_all(self.outbox, partition)
             self.outbox.forget_peers(event.partition)
+            self.outbox.attempts.pop(event.partition, None)
+            self.outbox.refused.pop(event.partition, None)
             self.outbox.write(DropPartition(event.partition))
 
     def _on_plan_switch(self, event: PlanSwitch) -> None:
@@ -445,6 +560,22 @@ class BrokerCore(State):
                 if known is not None:
                     delivery.pump_all(outbox, known)
 
+    def _on_consumer_ping(self, event: ConsumerPing) -> None:
+        """Nothing is read for it: the member that has the right to deliver knows that no other has it."""
+        if event.session_ms:
+            session_ms = min(max(event.session_ms, 1), self.outbox.config.session_ms_max)
+            self.outbox.consumers_heard[event.stream] = (self.outbox.now.mono_us, 2 * 1000 * session_ms)
+        unserved = []
+        subscriptions = self.outbox.streams.get(event.stream, {})
+        for subscription, partition in list(subscriptions.items()):
+            known = self.partitions.get(partition)
+            head = None if known is None else subscribing.head_with(known, event.stream, subscription)
+            if known is None or head is None:
+                del subscriptions[subscription]  # its segment has ended, or it was revoked: the consumer was told
+            elif not subscribing.is_served(self.outbox, known, head):
+                unserved.append(subscription)
+        self.outbox.emit(Deliver(event.stream, 0, Pong(event.number, tuple(unserved))))
+
     def _on_consumer_gone(self, event: ConsumerGone) -> None:
         for partition in dict.fromkeys(self.outbox.streams.pop(event.stream, {}).values()):
             known = self.partitions.get(partition)
@@ -452,6 +583,7 @@ class BrokerCore(State):
                 subscribing.leave(self.outbox, known, event.stream, None)
                 self._forget_if_idle(known)
         self.outbox.credits.pop(event.stream, None)
+        self.outbox.consumers_heard.pop(event.stream, None)
 
     def _on_log_read(self, event: LogRead) -> None:
         kind, partition_id, no, who, from_index = self.outbox.reads.pop(event.serial)
@@ -500,6 +632,10 @@ _HANDLERS: dict[type, Callable[[BrokerCore, Any], None]] = {
     CursorRead: BrokerCore._on_cursor_read,
     CursorWritten: BrokerCore._on_cursor_written,
     DirectoryChanged: BrokerCore._on_directory,
+    DiskRoom: BrokerCore._on_disk_room,
+    CompareChains: BrokerCore._on_compare_chains,
+    OwnRecordSeen: BrokerCore._on_own_record,
+    WritesRefused: BrokerCore._on_writes_refused,
     Append: BrokerCore._on_append,
     ResolveProducer: BrokerCore._on_resolve_producer,
     ResolveConsumer: BrokerCore._on_resolve_consumer,
@@ -519,5 +655,6 @@ _HANDLERS: dict[type, Callable[[BrokerCore, Any], None]] = {
     ConsumerLeave: BrokerCore._on_leave,
     ConsumerAck: BrokerCore._on_consumer_ack,
     ConsumerCredit: BrokerCore._on_consumer_credit,
+    ConsumerPing: BrokerCore._on_consumer_ping,
     ConsumerGone: BrokerCore._on_consumer_gone,
 }

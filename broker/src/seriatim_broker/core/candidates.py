@@ -1,8 +1,8 @@
 """Candidates: the groups that a switch could open the next segment on, best first.
 
 Whole groups come before those that lost a member, and a group that failed is passed over for a while, longer each time,
-while another will do. A group that is cordoned or drained is passed over as long as any other whole one is there, the
-old segment's own included; it is still better than a group that is not whole.
+while another will do. A group that is cordoned or drained, or that has a full disk, is passed over as long as any other
+whole one is there, the old segment's own included; it is still better than a group that is not whole.
 
 Groups outside the send chain come after those in it: a chain can always leave a cordoned group, and one that was made
 before a group was added comes to know it at its next switch (`send_chain`).
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from seriatim_api.ids import MemberId
 
+from . import disks
 from .chain import Chain
 from .outbox import Outbox
 from .placement import DEFAULT_SPEC, Intent, order, placeable, weights_of
@@ -23,13 +24,13 @@ def in_order(outbox: Outbox, chain: Chain) -> list[str]:
     outside = [group for group in _wanting(outbox, chain) if group not in chain.send_chain]
     ranked = [*rest, *outside, head]
     linked = [group for group in ranked if is_whole(outbox, group)]
-    open_ones = [group for group in linked if group != head and not is_closed(outbox, group)]
+    open_ones = [group for group in linked if group != head and not _is_left(outbox, group)]
     steady = [group for group in open_ones if not _is_flapping(outbox, group)]
     flapping = [group for group in open_ones if group not in steady]
-    closed = [group for group in linked if group != head and is_closed(outbox, group)]
+    closed = [group for group in linked if group != head and _is_left(outbox, group)]
     possible = [group for group in ranked if group not in linked and usable_members(outbox, group)]
     own = [head] if head in linked else []
-    before_closed = own if closed and not is_closed(outbox, head) else []
+    before_closed = own if closed and not _is_left(outbox, head) else []
     others = [group for group in possible if group in rest]
     own_members = [group for group in possible if group == head]
     found = [*steady, *flapping, *before_closed, *closed, *others, *own, *own_members, *possible]
@@ -43,7 +44,7 @@ def open_target(outbox: Outbox, chain: Chain) -> str:
     """
     own = chain.open_segment.group
     for group in in_order(outbox, chain):
-        if group != own and is_whole(outbox, group) and not is_closed(outbox, group):
+        if group != own and is_whole(outbox, group) and not _is_left(outbox, group):
             return group
     for group in _wanting(outbox, chain)[: chain.width]:
         for member in outbox.groups.get(group, ()):
@@ -72,7 +73,7 @@ def has_place(outbox: Outbox, chain: Chain, without: MemberId) -> bool:
     """Whether the head has somewhere to go when a member is stopped: never on fewer members than `min_copies`."""
     for group in in_order(outbox, chain):
         members = outbox.groups.get(group, ())
-        left = [member for member in members if member != without and outbox.is_linked(member)]
+        left = [member for member in members if member != without and is_there(outbox, member)]
         whole = without in members or len(left) == len(members)
         if whole and len(left) >= outbox.config.min_copies:
             return True
@@ -82,6 +83,11 @@ def has_place(outbox: Outbox, chain: Chain, without: MemberId) -> bool:
 def is_closed(outbox: Outbox, group: str) -> bool:
     """Whether heads should not stand on the group: it is cordoned or drained."""
     return outbox.specs.get(group, DEFAULT_SPEC).intent is not Intent.ACTIVE
+
+
+def _is_left(outbox: Outbox, group: str) -> bool:
+    """Whether heads should leave the group while another one will do: it is closed, or a disk of it is full."""
+    return is_closed(outbox, group) or disks.full_member(outbox, outbox.groups.get(group, ())) is not None
 
 
 def _stays(outbox: Outbox, group: str) -> bool:
@@ -96,7 +102,11 @@ def _wanting(outbox: Outbox, chain: Chain) -> list[str]:
 
 def usable_members(outbox: Outbox, group: str) -> tuple[MemberId, ...]:
     """The members of a group that a segment could be opened on; empty if they are too few."""
-    members = [member for member in outbox.groups.get(group, ()) if not outbox.is_gone(member)]
+    members = [
+        member
+        for member in outbox.groups.get(group, ())
+        if not outbox.is_gone(member) and not disks.is_hung(outbox, member)
+    ]
     if len(members) < outbox.config.min_copies:
         return ()
     linked = [member for member in members if outbox.is_linked(member)]
@@ -106,7 +116,12 @@ def usable_members(outbox: Outbox, group: str) -> tuple[MemberId, ...]:
 def is_whole(outbox: Outbox, group: str) -> bool:
     """Whether all members of a group are there."""
     members = outbox.groups.get(group, ())
-    return len(members) >= outbox.config.min_copies and all(outbox.is_linked(member) for member in members)
+    return len(members) >= outbox.config.min_copies and all(is_there(outbox, member) for member in members)
+
+
+def is_there(outbox: Outbox, member: MemberId) -> bool:
+    """Whether the member can be reached, and its disk completes writes, as far as is known here."""
+    return outbox.is_linked(member) and not disks.is_hung(outbox, member)
 
 
 def _is_flapping(outbox: Outbox, group: str) -> bool:

@@ -12,12 +12,13 @@ of every record; each transition asserts it of its result.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from seriatim_api.ids import MemberId, PartitionId, RunId
 
 from .placement import CHAIN_WIDTH_DEFAULT
+from .segments import Changes, Segments
 
 
 class SegmentState(enum.Enum):
@@ -48,7 +49,9 @@ class Segment:
     `members` are fixed while OPEN; the first is the master, in its run `master_run`. `base` is the number of messages
     in all segments before (None behind an unsettled one). `tail_from`/`tail_copies`: what lies in
     [tail_from, sealed_len) is also on those members of the next segment. `records_lost`: at some time nobody was left
-    who had the groups' control records of this segment, so whatever its servers deliver may be a repeat.
+    who had the groups' control records of this segment, so whatever its servers deliver may be a repeat. `opened_at_ms`
+    is the switcher's clock, for people and for ages; `append_floor_ms` is the newest append time before the segment, as
+    far as the switcher knew, and no clock of its own is in it.
     """
 
     no: int
@@ -69,6 +72,7 @@ class Segment:
     incomplete_table: bool = False
     sealed_at_ms: int = 0
     records_lost: bool = False
+    append_floor_ms: int = 0
 
     @property
     def master(self) -> MemberId:
@@ -79,6 +83,16 @@ class Segment:
     def master_run_id(self) -> RunId:
         """The run whose death certificate proves that nobody acknowledges here any more."""
         return RunId(self.members[0], self.master_run)
+
+    @property
+    def parties(self) -> tuple[MemberId, ...]:
+        """Who must hear each other often: the members of an open segment, else the sharers of its serving right."""
+        return self.members if self.state is SegmentState.OPEN else self.eligible
+
+    @property
+    def has_two_copies(self) -> bool:
+        """Whether two members surely hold the whole of it: who is eligible does."""
+        return self.state is SegmentState.LOST or (self.state is SegmentState.SEALED and len(self.eligible) >= 2)
 
     @property
     def is_settled(self) -> bool:
@@ -102,8 +116,18 @@ class Chain:
     number: int
     flush: bool
     send_chain: tuple[str, ...]
-    segments: tuple[Segment, ...]
+    segments: Sequence[Segment]
     width: int = CHAIN_WIDTH_DEFAULT
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.segments, Segments):
+            object.__setattr__(self, "segments", Segments.of(self.segments))
+
+    @property
+    def parts(self) -> Segments:
+        """The segments, as what they are."""
+        assert isinstance(self.segments, Segments)
+        return self.segments
 
     @property
     def open_segment(self) -> Segment:
@@ -112,12 +136,38 @@ class Chain:
 
     def segment(self, no: int) -> Segment | None:
         """The segment of that number, or None if it is not (or no longer) in the record."""
-        position = no - self.segments[0].no
-        return self.segments[position] if 0 <= position < len(self.segments) else None
+        return self.parts.at(no)
+
+    def before(self, no: int) -> Segment | None:
+        """The segment before that one in the record, or None if it is the oldest or not in the record."""
+        position = self.parts.position(no)
+        return self.segments[position - 1] if position else None
+
+    def after(self, no: int) -> Segment | None:
+        """The segment behind that one in the record, or None if it is the open one or not in the record."""
+        following = self.following(no, 1)
+        return following[0] if following else None
+
+    def following(self, no: int, count: int) -> tuple[Segment, ...]:
+        """Up to `count` segments behind that one, in their order."""
+        position = self.parts.position(no)
+        return self.parts[position + 1 : position + 1 + count] if position is not None else ()
 
     def settled_before(self, no: int) -> bool:
-        """Whether every segment before `no` is settled."""
+        """Whether every segment before `no` is settled: that one has a base then (`check`)."""
+        segment = self.segment(no)
+        if segment is not None:
+            return segment.base is not None
         return all(segment.is_settled for segment in self.segments if segment.no < no)
+
+    def sharing(self, known: Chain | None) -> Chain:
+        """This record, made of the objects of an earlier one as far as they are equal."""
+        return self if known is None else replace(self, segments=self.parts.sharing(known.parts))
+
+    def changes_since(self, known: Chain | None) -> Changes:
+        """Which segments are not what they were in an earlier record, all of them if none is known, and which are
+        gone."""
+        return Changes(tuple(self.segments), ()) if known is None else self.parts.changes_since(known.parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +211,7 @@ def create(
     return chain
 
 
-def seal_and_open(chain: Chain, seal: Seal, opening: Opening, now_ms: int) -> Chain:
+def seal_and_open(chain: Chain, seal: Seal, opening: Opening, now_ms: int, floor_ms: int = 0) -> Chain:
     """Seal the open segment and open the next one behind it: the switch's one transaction."""
     epoch = chain.epoch + 1
     old = chain.open_segment
@@ -179,15 +229,16 @@ def seal_and_open(chain: Chain, seal: Seal, opening: Opening, now_ms: int) -> Ch
         records_lost=_loses_records(old, seal.server),
     )
     base = None if old.base is None else old.base + seal.length
-    return _moved(chain, sealed, _open(opening, old.no + 1, base, epoch, now_ms), opening.send_chain)
+    return _moved(chain, sealed, _open(opening, old.no + 1, base, epoch, now_ms, floor_ms), opening.send_chain)
 
 
-def open_over(chain: Chain, opening: Opening, now_ms: int) -> Chain:
+def open_over(chain: Chain, opening: Opening, now_ms: int, floor_ms: int = 0) -> Chain:
     """Open the next segment though nobody could say how long the open one is: it becomes UNSETTLED."""
     assert opening.incomplete_table
     old = chain.open_segment
     unsettled = replace(old, state=old.to_state(SegmentState.UNSETTLED), sealed_at_ms=now_ms)
-    return _moved(chain, unsettled, _open(opening, old.no + 1, None, chain.epoch + 1, now_ms), opening.send_chain)
+    opened = _open(opening, old.no + 1, None, chain.epoch + 1, now_ms, floor_ms)
+    return _moved(chain, unsettled, opened, opening.send_chain)
 
 
 def settle(chain: Chain, no: int, seal: Seal) -> Chain:
@@ -206,14 +257,14 @@ def settle(chain: Chain, no: int, seal: Seal) -> Chain:
         eligible=seal.eligible,
         records_lost=_loses_records(old, seal.server),
     )
-    return _with_bases(_replace_segment(chain, settled, epoch))
+    return _settled(chain, settled, epoch)
 
 
 def declare_lost(chain: Chain, no: int) -> Chain:
     """Declare that no disk will ever give this segment back."""
     old = _require(chain, no)
     lost = replace(old, state=old.to_state(SegmentState.LOST), sealed_len=old.sealed_len or 0)
-    return _with_bases(_replace_segment(chain, lost, chain.epoch + 1))
+    return _settled(chain, lost, chain.epoch + 1)
 
 
 def change_server(chain: Chain, no: int, server: MemberId, silent: Iterable[MemberId]) -> Chain:
@@ -226,7 +277,7 @@ def change_server(chain: Chain, no: int, server: MemberId, silent: Iterable[Memb
     if server not in eligible:
         eligible = (*eligible, server)
     taken = replace(old, server=server, server_epoch=epoch, eligible=eligible, records_lost=_loses_records(old, server))
-    return _replace_segment(chain, taken, epoch)
+    return _changed(chain, epoch, taken)
 
 
 def _loses_records(old: Segment, server: MemberId) -> bool:
@@ -244,14 +295,14 @@ def remove_eligible(chain: Chain, no: int, silent: Iterable[MemberId]) -> Chain:
     gone = set(silent)
     assert old.server not in gone
     eligible = tuple(member for member in old.eligible if member not in gone)
-    return _replace_segment(chain, replace(old, eligible=eligible), chain.epoch + 1)
+    return _changed(chain, chain.epoch + 1, replace(old, eligible=eligible))
 
 
 def add_eligible(chain: Chain, no: int, member: MemberId) -> Chain:
     """The server lists a member that has the whole segment and its control records."""
     old = _require(chain, no)
     assert member not in old.eligible
-    return _replace_segment(chain, replace(old, eligible=(*old.eligible, member)), chain.epoch + 1)
+    return _changed(chain, chain.epoch + 1, replace(old, eligible=(*old.eligible, member)))
 
 
 def add_copy(chain: Chain, no: int, member: MemberId) -> Chain:
@@ -259,7 +310,7 @@ def add_copy(chain: Chain, no: int, member: MemberId) -> Chain:
     old = _require(chain, no)
     assert old.state is SegmentState.SEALED
     assert member not in old.members
-    return _replace_segment(chain, replace(old, members=(*old.members, member)), chain.epoch + 1)
+    return _changed(chain, chain.epoch + 1, replace(old, members=(*old.members, member)))
 
 
 def replace_copy(chain: Chain, no: int, member: MemberId, dead: MemberId) -> Chain:
@@ -271,9 +322,8 @@ def replace_copy(chain: Chain, no: int, member: MemberId, dead: MemberId) -> Cha
     members = (*(other for other in old.members if other != dead), member)
     eligible = tuple(other for other in old.eligible if other != dead)
     tail_copies = tuple(other for other in old.tail_copies if other != dead)
-    return _replace_segment(
-        chain, replace(old, members=members, eligible=eligible, tail_copies=tail_copies), chain.epoch + 1
-    )
+    changed = replace(old, members=members, eligible=eligible, tail_copies=tail_copies)
+    return _changed(chain, chain.epoch + 1, changed)
 
 
 def release_copies(chain: Chain, leaving: Iterable[MemberId], successors: Mapping[int, MemberId | None]) -> Chain:
@@ -287,10 +337,8 @@ def release_copies(chain: Chain, leaving: Iterable[MemberId], successors: Mappin
     epoch = chain.epoch + 1
     gone = set(leaving)
     segments: list[Segment] = []
-    for old in chain.segments:
-        if old.no not in successors:
-            segments.append(old)
-            continue
+    for no in sorted(successors):
+        old = _require(chain, no)
         assert old.state is SegmentState.SEALED
         successor = successors[old.no]
         if successor is not None:
@@ -302,19 +350,14 @@ def release_copies(chain: Chain, leaving: Iterable[MemberId], successors: Mappin
         eligible = tuple(member for member in old.eligible if member not in gone)
         tail_copies = tuple(member for member in old.tail_copies if member not in gone)
         segments.append(replace(old, members=members, eligible=eligible, tail_copies=tail_copies))
-    released = replace(chain, epoch=epoch, segments=tuple(segments))
-    check(released)
-    return released
+    return _changed(chain, epoch, *segments)
 
 
 def drop_oldest(chain: Chain, first_kept: int) -> Chain:
     """Let go of the segments before `first_kept`: retention. Only settled ones ever go."""
     assert chain.settled_before(first_kept)
-    kept = tuple(segment for segment in chain.segments if segment.no >= first_kept)
-    assert kept
-    dropped = replace(chain, epoch=chain.epoch + 1, segments=kept)
-    check(dropped)
-    return dropped
+    gone = tuple(segment.no for segment in chain.segments if segment.no < first_kept)
+    return _changed(chain, chain.epoch + 1, gone=gone)
 
 
 def check(chain: Chain) -> None:
@@ -323,22 +366,37 @@ def check(chain: Chain) -> None:
     assert chain.open_segment.state is SegmentState.OPEN, "the last segment is open"
     previous: Segment | None = None
     for segment in chain.segments:
-        assert segment is chain.open_segment or segment.state is not SegmentState.OPEN, "one open segment"
-        assert segment.members, "a segment has members"
-        assert len(set(segment.members)) == len(segment.members)
-        assert segment.server_epoch <= chain.epoch
-        assert segment.state is not SegmentState.SEALED or segment.sealed_len is not None
-        assert segment.state is not SegmentState.OPEN or segment.sealed_len is None
-        if previous is not None:
-            assert segment.no == previous.no + 1, "segment numbers have no gap"
-            if previous.base is not None and previous.sealed_len is not None and previous.is_settled:
-                assert segment.base == previous.base + previous.sealed_len, "positions are continuous"
-            else:
-                assert segment.base is None, "nothing behind an unsettled segment has a position"
+        _check_segment(chain, previous, segment)
         previous = segment
 
 
-def _open(opening: Opening, no: int, base: int | None, epoch: int, now_ms: int) -> Segment:
+def _check_around(chain: Chain, changed: Iterable[Segment]) -> None:
+    """`check` of segments that changed in a record that was right before, and of those behind them."""
+    assert chain.open_segment.state is SegmentState.OPEN, "the last segment is open"
+    for segment in changed:
+        _check_segment(chain, chain.before(segment.no), segment)
+        following = chain.after(segment.no)
+        if following is not None:
+            _check_segment(chain, segment, following)
+
+
+def _check_segment(chain: Chain, previous: Segment | None, segment: Segment) -> None:
+    assert segment is chain.open_segment or segment.state is not SegmentState.OPEN, "one open segment"
+    assert segment.members, "a segment has members"
+    assert len(set(segment.members)) == len(segment.members)
+    assert segment.server_epoch <= chain.epoch
+    assert segment.state is not SegmentState.SEALED or segment.sealed_len is not None
+    assert segment.state is not SegmentState.OPEN or segment.sealed_len is None
+    if previous is None:
+        return
+    assert segment.no == previous.no + 1, "segment numbers have no gap"
+    if previous.base is not None and previous.sealed_len is not None and previous.is_settled:
+        assert segment.base == previous.base + previous.sealed_len, "positions are continuous"
+    else:
+        assert segment.base is None, "nothing behind an unsettled segment has a position"
+
+
+def _open(opening: Opening, no: int, base: int | None, epoch: int, now_ms: int, floor_ms: int = 0) -> Segment:
     return Segment(
         no=no,
         attempt=opening.attempt,
@@ -351,6 +409,7 @@ def _open(opening: Opening, no: int, base: int | None, epoch: int, now_ms: int) 
         server_epoch=epoch,
         eligible=opening.members,
         opened_at_ms=now_ms,
+        append_floor_ms=floor_ms,
         incomplete_table=opening.incomplete_table,
     )
 
@@ -362,14 +421,7 @@ def _moved(chain: Chain, old: Segment, new: Segment, send_chain: tuple[str, ...]
     send_chain = send_chain or (new.group, *others, *rest)
     assert send_chain[0] == new.group, "the head of the send chain owns the open segment"
     assert len(set(send_chain)) == len(send_chain)
-    moved = replace(
-        chain,
-        epoch=chain.epoch + 1,
-        send_chain=send_chain,
-        segments=(*chain.segments[:-1], old, new),
-    )
-    check(moved)
-    return moved
+    return _changed(replace(chain, send_chain=send_chain), chain.epoch + 1, old, new)
 
 
 def _require(chain: Chain, no: int) -> Segment:
@@ -378,23 +430,29 @@ def _require(chain: Chain, no: int) -> Segment:
     return segment
 
 
-def _replace_segment(chain: Chain, changed: Segment, epoch: int) -> Chain:
-    segments = tuple(changed if segment.no == changed.no else segment for segment in chain.segments)
-    replaced = replace(chain, epoch=epoch, segments=segments)
-    if changed.is_settled:
-        return replaced  # bases may follow; `_with_bases` checks
-    check(replaced)
-    return replaced
+def _changed(chain: Chain, epoch: int, *changed: Segment, gone: tuple[int, ...] = ()) -> Chain:
+    """The next record: these segments are new or not what they were, and those are gone."""
+    segments = chain.parts.with_changes(Changes(changed, gone))
+    assert segments, "a chain has at least one segment"
+    following = replace(chain, epoch=epoch, segments=segments)
+    _check_around(following, changed)
+    return following
 
 
-def _with_bases(chain: Chain) -> Chain:
-    """Fill in the bases that are known now: up to the first segment that is not settled, and the one behind."""
-    segments: list[Segment] = []
-    base: int | None = chain.segments[0].base
-    for segment in chain.segments:
-        segments.append(segment if segment.base == base else replace(segment, base=base))
-        known = base is not None and segment.is_settled and segment.sealed_len is not None
-        base = base + segment.sealed_len if known and base is not None and segment.sealed_len is not None else None
-    filled = replace(chain, segments=tuple(segments))
-    check(filled)
-    return filled
+def _settled(chain: Chain, settled: Segment, epoch: int) -> Chain:
+    """The next record, in which a segment has its length.
+
+    Those behind it have their bases, up to the first one that is not settled and the one behind that.
+    """
+    changed = [settled]
+    base, known = settled.base, settled
+    position = chain.parts.position(settled.no)
+    assert position is not None
+    for segment in chain.parts[position + 1 :]:
+        length = known.sealed_len if known.is_settled else None
+        base = base + length if base is not None and length is not None else None
+        if segment.base == base:
+            break
+        known = replace(segment, base=base)
+        changed.append(known)
+    return _changed(chain, epoch, *changed)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from seriatim_api.ids import MemberId
 
+from . import tables
 from .chain import Chain, Segment, SegmentState, add_copy, replace_copy
 from .effects import ReadLog
 from .events import WriteOutcome
@@ -16,8 +17,9 @@ from .log import Batch, LocalSegment, Preparation, PutPreparation, PutSegment
 from .messages import CopyAnswer, CopyRequest, EligibleRequest
 from .outbox import Outbox
 from .partition import Partition
-from .producers import Table
+from .producers import NO_TABLE, SPELLED_OUT_BYTES_MAX, ProducerTable, Table
 from .replica import SegmentLog
+from .segments import Changes
 from .state import State, drop, put
 
 
@@ -35,11 +37,11 @@ class Copying(State):
         self.replaces = replaces
 
 
-def on_learned(outbox: Outbox, partition: Partition, chain: Chain) -> None:
+def on_learned(outbox: Outbox, partition: Partition, chain: Chain, changes: Changes) -> None:
     """Look which sealed segments this member should complete, or be listed for."""
-    for no in [no for no in partition.copies if chain.segment(no) is None]:
+    for no in changes.gone:
         partition.copies = drop(partition.copies, no)
-    for segment in chain.segments:
+    for segment in changes.changed:
         if segment.state is not SegmentState.SEALED:
             partition.copies = drop(partition.copies, segment.no)
             continue
@@ -50,7 +52,7 @@ def on_learned(outbox: Outbox, partition: Partition, chain: Chain) -> None:
             _go_on(outbox, partition, segment.no)
         elif outbox.member in segment.members:
             log = partition.logs.get(segment.no)
-            if log is None or not log.is_whole or partition.chosen_preparation(segment) is None:
+            if log is None or not log.is_whole or _lacks_table(partition, chain, segment):
                 partition.copies = put(partition.copies, segment.no, Copying())
                 _go_on(outbox, partition, segment.no)
 
@@ -81,12 +83,15 @@ def _go_on(outbox: Outbox, partition: Partition, no: int) -> None:
         partition.copies = drop(partition.copies, no)
         return
     log = partition.logs.get(no)
+    if log is not None and log.record.quarantined:
+        partition.copies = drop(partition.copies, no)  # what is here must not be written over
+        return
     if log is None or log.record.sealed_len is None:
         log = _begin_log(outbox, partition, segment)
     if log.tail == segment.sealed_len and not log.is_whole:
         outbox.note("copy differs", partition.id, segment=no)
-        log.start_over(outbox, _table_at_open(partition, segment))
-    if log.is_whole and partition.chosen_preparation(segment) is not None:
+        log.start_over(outbox, _table_at_open(partition, segment), partition.blocks)
+    if log.is_whole and not _lacks_table(partition, chain, segment):
         if log.durable < log.tail:  # appended before the seal was known, and not on the disk yet
             copying.wake_us = outbox.now.mono_us + outbox.config.retry_us
             outbox.wake(copying.wake_us, "copy", partition.id, no)
@@ -109,27 +114,36 @@ def _begin_log(outbox: Outbox, partition: Partition, segment: Segment) -> Segmen
         sealed_checksum=segment.sealed_checksum,
     )
     chosen = partition.chosen_preparation(segment)
-    log = SegmentLog(partition.id, record, chosen.table if chosen is not None else ())
+    log = SegmentLog(partition.id, record, chosen.table if chosen is not None else NO_TABLE, partition.blocks)
     log.opened_with = chosen
-    partition.logs[segment.no] = log
+    if not tables.is_kept(partition.chain, segment.no):
+        log.let_table_go(outbox)
+    partition.add_log(log)
     outbox.write(PutSegment(partition.id, record))
     return log
 
 
+def _lacks_table(partition: Partition, chain: Chain, segment: Segment) -> bool:
+    """Whether this copy is not whole because it lacks a producer table that may be asked for."""
+    return tables.is_kept(chain, segment.no) and partition.chosen_preparation(segment) is None
+
+
 def _table_at_open(partition: Partition, segment: Segment) -> Table:
     chosen = partition.chosen_preparation(segment)
-    return chosen.table if chosen is not None else ()
+    return chosen.table if chosen is not None else NO_TABLE
 
 
 # ---- getting the batches --------------------------------------------------------------------------------
 
 
 def _ask(outbox: Outbox, partition: Partition, segment: Segment, log: SegmentLog, copying: Copying) -> None:
-    """Ask the next source for what comes after the tail."""
+    """Ask the next source for what comes after the tail, unless the disk is full: then later."""
     if copying.asked is not None and outbox.now.mono_us < copying.wake_us:
         return  # under way
     sources = _sources(outbox, segment, log.tail)
     linked = [member for member in sources if outbox.is_linked(member)]
+    if outbox.disk_full_since_us is not None:
+        linked = []
     for member in sources:
         outbox.connect(member.broker)
     copying.asked = linked[copying.failures % len(linked)] if linked else None
@@ -138,7 +152,8 @@ def _ask(outbox: Outbox, partition: Partition, segment: Segment, log: SegmentLog
     copying.wake_us = outbox.now.mono_us + (config.retry_us_max if copying.asked is not None else copying.pause_us)
     outbox.wake(copying.wake_us, "copy", partition.id, segment.no)
     if copying.asked is not None:
-        want_table = partition.chosen_preparation(segment) is None
+        assert partition.chain is not None
+        want_table = _lacks_table(partition, partition.chain, segment)
         outbox.send(copying.asked, CopyRequest(partition.id, segment.no, log.tail, config.copy_bytes, want_table))
 
 
@@ -166,16 +181,25 @@ def on_copy_request(outbox: Outbox, partition: Partition, sender: MemberId, mess
 
 
 def table_at_open(partition: Partition, no: int) -> Table | None:
-    """The producer table that a segment was opened with, if this member has it."""
-    segment = partition.chain.segment(no) if partition.chain is not None else None
+    """The producer table that a segment was opened with, if this member has it; empty if nothing needs it any more.
+
+    Members of an older version ask for it all the same, and are content with an empty one.
+    """
+    chain = partition.chain
+    segment = chain.segment(no) if chain is not None else None
+    if chain is not None and segment is not None and not tables.is_kept(chain, no):
+        return NO_TABLE
     chosen = partition.chosen_preparation(segment) if segment is not None else None
-    return chosen.table if chosen is not None else None
+    if chosen is None or not chosen.table.blocks:
+        return chosen.table if chosen is not None else None
+    table = ProducerTable(chosen.table, (), partition.blocks).spelled_out()
+    return table if table.size_bytes <= SPELLED_OUT_BYTES_MAX else None
 
 
 def tail_copy_batches(partition: Partition, no: int, from_index: int) -> tuple[Batch, ...]:
     """What the tail copies here hold from an index on; empty if they do not reach back so far."""
-    held = [partition.tail_copies[no]] if no in partition.tail_copies else []
-    following = partition.chain.segment(no + 1) if partition.chain is not None else None
+    held = [*partition.tail_copies.get(no, ())]
+    following = partition.chain.after(no) if partition.chain is not None else None
     if following is not None:
         chosen = partition.chosen_preparation(following)
         if chosen is not None and chosen.tail is not None:
@@ -211,7 +235,7 @@ def _take_table(outbox: Outbox, partition: Partition, log: SegmentLog, table: Ta
     )
     log.opened_with = preparation
     outbox.write(PutPreparation(partition.id, preparation))
-    log.table.take_up(table)
+    log.live_table.take_up(table)
 
 
 def on_copy_answer(outbox: Outbox, partition: Partition, sender: MemberId, message: CopyAnswer) -> None:
@@ -224,7 +248,8 @@ def on_copy_answer(outbox: Outbox, partition: Partition, sender: MemberId, messa
     sealed_len = log.record.sealed_len
     good = message.available
     segment = partition.chain.segment(log.no) if partition.chain is not None else None
-    if good and segment is not None and partition.chosen_preparation(segment) is None:
+    chain = partition.chain
+    if good and chain is not None and segment is not None and _lacks_table(partition, chain, segment):
         good = message.table is not None
         if message.table is not None:
             _take_table(outbox, partition, log, message.table)
@@ -255,7 +280,11 @@ def on_stored(outbox: Outbox, partition: Partition, no: int) -> None:
 def _be_listed(outbox: Outbox, partition: Partition, chain: Chain, segment: Segment, copying: Copying) -> None:
     """Whole: into the record as a copy, then as eligible; then there is nothing left to do."""
     if outbox.member not in segment.members:
-        if not partition.is_writing("copy", segment.no):
+        wait_us = partition.write_wait_us(outbox)
+        if wait_us:
+            copying.wake_us = outbox.now.mono_us + min(wait_us, outbox.config.retry_us_max)
+            outbox.wake(copying.wake_us, "copy", partition.id, segment.no)
+        elif not partition.is_writing("copy", segment.no):
             dead = copying.replaces
             if dead is not None and dead in segment.members and dead != segment.server:
                 changed = replace_copy(chain, segment.no, outbox.member, dead)

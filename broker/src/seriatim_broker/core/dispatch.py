@@ -12,6 +12,7 @@ from typing import Any
 from seriatim_api.ids import MemberId
 
 from . import (
+    blocks,
     copying,
     eligibility,
     fencing,
@@ -25,8 +26,11 @@ from . import (
     settle,
     tables,
 )
-from .groups import cursors, progress, questions, serving
+from .groups import cursors, progress, questions, serving, sessions
 from .messages import (
+    BlockAnswer,
+    BlockOffer,
+    BlockRequest,
     CopyAnswer,
     CopyRequest,
     CursorSync,
@@ -95,6 +99,10 @@ def _copy_answer(outbox: Outbox, partition: Partition, sender: MemberId, message
     repair.on_copy_answer(outbox, partition, sender, message)
 
 
+def _block_answer(outbox: Outbox, partition: Partition, sender: MemberId, message: BlockAnswer) -> None:
+    blocks.on_answer(outbox, partition, sender, message, preparing.on_prepare)
+
+
 def _cursor_synced(outbox: Outbox, partition: Partition, sender: MemberId, message: CursorSynced) -> None:
     progress.on_synced(outbox, partition, sender, message.segment_no, message.server_epoch, message.serial)
     eligibility.on_cursor_synced(outbox, partition, sender, message)
@@ -111,6 +119,9 @@ MESSAGES: dict[type, Callable[[Outbox, Partition, MemberId, Any], None]] = {
     FenceAnswer: _fence_answer,
     PrepareRequest: preparing.on_prepare,
     PrepareAnswer: _prepare_answer,
+    BlockOffer: blocks.on_offer,
+    BlockRequest: blocks.on_request,
+    BlockAnswer: _block_answer,
     QuiesceRequest: quiescence.on_quiesce,
     QuiesceAnswer: _quiesce_answer,
     Replicate: replication.on_replicate,
@@ -151,13 +162,16 @@ TIMERS: dict[str, Callable[[Outbox, Partition, Any], None]] = {
     "quiesce": lambda outbox, partition, _: quiescence.on_deadline(outbox, partition),
     "read": lambda outbox, partition, _: partition.read_chain(outbox),
     "probe": routes.on_probe_due,
+    "room": lambda outbox, partition, _: leaving.leave_full_disk(outbox, partition),
     "waiters": lambda outbox, partition, _: routes.answer_waiters(outbox, partition),
+    "blocks": lambda outbox, partition, _: blocks.on_timer(outbox, partition),
     "settle": settle.on_timer,
     "copy": copying.on_timer,
     "repair": repair.on_timer,
     "pump": progress.retry,
     "sync": cursors.on_sync_due,
     "cursor": serving.on_cursor_timer,
+    "session": sessions.on_due,
     "questions": lambda outbox, partition, _: questions.on_due(outbox, partition),
 }
 """By the kind of timer: (outbox, partition, the timer's detail)."""

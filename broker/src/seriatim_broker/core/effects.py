@@ -41,7 +41,7 @@ class Connect:
 
 @dataclass(frozen=True, slots=True)
 class Disconnect:
-    """The link to this broker is of no more use for now: it is silent. Break it and connect anew."""
+    """The link to this broker is of no more use: it is silent, or its run was dismissed. Break it and connect anew."""
 
     broker: str
     session: int
@@ -64,9 +64,10 @@ class ReadLog:
 
 @dataclass(frozen=True, slots=True)
 class ReadChain:
-    """Read the partition's chain, linearizably; answered by `ChainRead`."""
+    """Read the partition's chain, linearizably; answered by `ChainRead`. `known`: a record was there once."""
 
     partition: PartitionId
+    known: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,11 +124,16 @@ class RouteInfo:
 
 @dataclass(frozen=True, slots=True)
 class AppendAccepted:
-    """The batch stands at `offset` (segment and index of its first message) by the promise of its ack level."""
+    """The batch stands at `offset` (segment and index of its first message) by the promise of its ack level.
+
+    `is_final`: readers find it there, because no earlier attempt of it stands in front. False: not known. Behind
+    an unsettled segment it cannot be known: if the batch is in that one too, readers find it there, and skip it here.
+    """
 
     request: int
     offset: int
     append_time_ms: int
+    is_final: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,7 +264,15 @@ class AckConfirmed:
     index: int
 
 
-DeliveryEvent = Joined | Batches | Skip | EndOfSegment | Gap | SubscriptionRefused | Revoked | AckConfirmed
+@dataclass(frozen=True, slots=True)
+class Pong:
+    """The answer to a heartbeat of the stream; `unserved` are subscriptions for which nothing may be delivered now."""
+
+    number: int
+    unserved: tuple[int, ...]
+
+
+DeliveryEvent = Joined | Batches | Skip | EndOfSegment | Gap | SubscriptionRefused | Revoked | AckConfirmed | Pong
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,6 +298,16 @@ class Deliver:
     stream: int
     subscription: int
     event: DeliveryEvent
+
+
+@dataclass(frozen=True, slots=True)
+class EndRun:
+    """This run must end now, without a hand-over: it is certified to be over, or its slot has another disk.
+
+    The only effect of its step; no later step has any.
+    """
+
+    error: SeriatimError
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,5 +338,6 @@ Effect = (
     | LogsListed
     | CopiesTold
     | Deliver
+    | EndRun
     | Note
 )

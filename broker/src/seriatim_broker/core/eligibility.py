@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from seriatim_api.ids import MemberId
 
-from . import right
+from . import disks, right, updates
 from .chain import SegmentState, add_eligible
 from .events import WriteOutcome
 from .groups import progress
-from .messages import ChainUpdate, CursorSync, CursorSynced, EligibleRequest
+from .messages import CursorSync, CursorSynced, EligibleRequest
 from .outbox import Outbox
 from .partition import Partition
 from .state import drop, put
@@ -25,8 +25,10 @@ def on_eligible_request(outbox: Outbox, partition: Partition, sender: MemberId, 
     segment = partition.chain.segment(no) if partition.chain is not None else None
     if held is None or segment is None or segment.state is not SegmentState.SEALED or sender in segment.eligible:
         if partition.chain is not None:
-            outbox.send(sender, ChainUpdate(partition.chain, partition.revision))
+            updates.tell_member(outbox, partition, sender)
         return
+    if disks.is_hung(outbox, sender):
+        return  # control records would wait for its disk; it asks again
     if not held.confirmed:
         right.seek(outbox, partition, no)
         return
@@ -48,14 +50,15 @@ def on_cursor_synced(outbox: Outbox, partition: Partition, sender: MemberId, mes
         return
     if segment is None or sender in segment.eligible:
         held.joining = drop(held.joining, sender)
-    elif not partition.is_writing("right", no):
+    elif not partition.is_writing("right", no) and not partition.write_wait_us(outbox):
+        held.listing = (*held.listing, sender)
         partition.write_chain(outbox, "right", add_eligible(chain, no, sender), no)
 
 
 def on_link_lost(outbox: Outbox, partition: Partition, member: MemberId) -> None:
     """A member that was about to become eligible must ask again, unless it may be listed already."""
     for no, held in partition.rights.items():
-        if member in held.joining and not partition.is_writing("right", no):
+        if member in held.joining and member not in held.listing and not partition.is_writing("right", no):
             held.joining = drop(held.joining, member)
             progress.expect_no_more(outbox, partition, no, member)
 
@@ -65,6 +68,7 @@ def on_written(outbox: Outbox, partition: Partition, no: int, outcome: WriteOutc
     held = partition.rights.get(no)
     if held is None or outcome is WriteOutcome.DONE:
         return
-    for member in [member for member in held.joining if not outbox.is_linked(member)]:
+    gone = [member for member in held.joining if not outbox.is_linked(member) and member not in held.listing]
+    for member in gone:
         held.joining = drop(held.joining, member)
         progress.expect_no_more(outbox, partition, no, member)

@@ -12,7 +12,7 @@ from seriatim_api.ids import MemberId, PartitionId, RunId
 
 from .chain import Chain
 from .log import Batch
-from .messages import Message
+from .messages import FORMS, Message
 from .placement import CHAIN_WIDTH_DEFAULT, GroupSpec
 
 
@@ -24,11 +24,18 @@ class Moment(NamedTuple):
 
 
 class WriteOutcome(enum.Enum):
-    """How a transaction at the coordinator ended."""
+    """How a transaction at the coordinator ended.
+
+    CONFLICT: what was compared did not hold, nothing was written. UNKNOWN: there was no answer, and the write may still
+    come. REFUSED: the coordinator answered that it does not take this write (no space, no right, too large), and will
+    refuse the next one too. Like an unknown one it may have been written: etcd refuses the write that fills its quota
+    and keeps it.
+    """
 
     DONE = "done"
     CONFLICT = "conflict"
     UNKNOWN = "unknown"
+    REFUSED = "refused"
 
 
 class AckLevel(enum.IntEnum):
@@ -73,12 +80,16 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class LinkUp:
-    """Both streams to a broker stand; `session` is new and larger than any before."""
+    """Both streams to a broker stand; `session` is new and larger than any before.
+
+    `forms`: which forms of messages it reads beyond those of 0.2.0, a sum of `messages.FORM_*`.
+    """
 
     broker: str
     member: MemberId
     run: int
     session: int
+    forms: int = FORMS
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +121,13 @@ class Persisted:
 
 
 @dataclass(frozen=True, slots=True)
+class DiskRoom:
+    """Whether the reserve of this broker's disk is reached: looked at again and again, told when it changes."""
+
+    is_full: bool
+
+
+@dataclass(frozen=True, slots=True)
 class LogRead:
     """The answer to `ReadLog`; `batches` is empty if there is nothing (any more), None if the read failed."""
 
@@ -125,13 +143,15 @@ class LogRead:
 class ChainRead:
     """The answer to `ReadChain`: linearizable, with the key's mod revision. chain None: no such partition.
 
-    `failed`: the coordinator did not answer.
+    `failed`: the coordinator did not answer. `deleted`: there is no record because the partition was deleted; only
+    looked for where a record was known.
     """
 
     partition: PartitionId
     chain: Chain | None
     revision: int
     failed: bool = False
+    deleted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,8 +203,30 @@ class CursorWritten:
 
 
 @dataclass(frozen=True, slots=True)
+class WritesRefused:
+    """The coordinator refuses all writes from now on (`refused`), or takes writes again."""
+
+    refused: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CompareChains:
+    """The coordinator was away, or its revision fell: whether it still has what this broker knows must be looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnRecordSeen:
+    """What is wrong with this broker's member record at the coordinator; empty if it is as this broker wrote it."""
+
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
 class DirectoryChanged:
-    """The admitted members of each group, by slot; the runs that members last registered; what is wanted of groups."""
+    """The admitted members of each group, by slot; the runs that members last registered; what is wanted of groups.
+
+    `runs` names every registered disk, admitted or not, one for each broker name.
+    """
 
     groups: tuple[tuple[str, tuple[MemberId, ...]], ...]
     runs: tuple[tuple[MemberId, int], ...] = ()
@@ -390,6 +432,18 @@ class ConsumerCredit:
 
 
 @dataclass(frozen=True, slots=True)
+class ConsumerPing:
+    """A heartbeat of the consumer: is its stream alive, and are its subscriptions served here?
+
+    `session_ms`: how long the consumer holds on to a grant without an answer; 0: it does not say.
+    """
+
+    stream: int
+    number: int
+    session_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class ConsumerGone:
     """The stream ended: all its subscriptions with it."""
 
@@ -411,6 +465,7 @@ Event = (
     | LinkDown
     | Received
     | Persisted
+    | DiskRoom
     | LogRead
     | ChainRead
     | ChainWritten
@@ -419,6 +474,9 @@ Event = (
     | CursorRead
     | CursorWritten
     | DirectoryChanged
+    | WritesRefused
+    | CompareChains
+    | OwnRecordSeen
     | Append
     | ResolveProducer
     | ResolveConsumer
@@ -437,6 +495,7 @@ Event = (
     | ConsumerLeave
     | ConsumerAck
     | ConsumerCredit
+    | ConsumerPing
     | ConsumerGone
     | DescribeGroup
 )

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from seriatim_api.ids import MemberId, PartitionId
 
-from . import preparing, right, switch
+from . import blocks, preparing, right, switch, updates
 from .chain import SegmentState
 from .effects import Send
 from .log import LocalSegment, Preparation, PutSegment
 from .messages import ChainUpdate, FenceAnswer, FenceRequest
 from .outbox import Outbox
 from .partition import Partition
+from .producers import NO_TABLE, ProducerTable, Table
 from .replica import SegmentLog
 
 # ---- at start -------------------------------------------------------------------------------------------
@@ -23,13 +24,16 @@ from .replica import SegmentLog
 def fence_at_start(outbox: Outbox, partition: Partition) -> None:
     """A run never goes on with what an earlier one opened, nor opens what that one prepared to be master of."""
     fence_unsealed(outbox, partition)
+    for log in partition.logs.values():
+        if log.record.sealed_len is None and log.table is not None:
+            log.fold(outbox.config)
     preparing.void_attempts(outbox, partition)
 
 
 def fence_unsealed(outbox: Outbox, partition: Partition) -> None:
     """Fence every segment that is not known to be sealed."""
-    for log in partition.logs.values():
-        if log.record.sealed_len is None and not log.record.fenced:
+    for log in partition.unsealed_logs():
+        if not log.record.fenced:
             log.fence(outbox)
 
 
@@ -54,9 +58,10 @@ def on_fence(outbox: Outbox, partition: Partition, sender: MemberId, message: Fe
             preparation.incomplete_table,
             fenced=True,
         )
-        log = SegmentLog(partition.id, record, preparation.table)
+        log = SegmentLog(partition.id, record, preparation.table, partition.blocks)
         log.suspect = is_suspect(outbox, preparation, record)
-        partition.logs[log.no] = log
+        log.is_from_disk = preparation.run != outbox.run
+        partition.add_log(log)
         outbox.write(PutSegment(partition.id, record))
     answer = fence_and_answer(outbox, partition, log, message)
     outbox.when_durable(Send(sender.broker, answer))
@@ -88,30 +93,44 @@ def fence_answer(outbox: Outbox, log: SegmentLog, message: FenceRequest) -> Fenc
         length=length,
         checksum=log.checksum_at(length) if length is not None else 0,
         unbroken=log.unbroken,
-        commit=log.commit,
+        commit=log.flushed,
         last_append_ms=log.last_append_ms,
-        table=log.table.as_of(log.no, length) if length is not None else (),
+        table=_table_as_of(outbox, log, length) if length is not None else NO_TABLE,
         incomplete_table=log.record.incomplete_table,
         tail=log.tail_copy(length).batches if length is not None else (),
+        from_disk=log.is_from_disk,
     )
+
+
+def _table_as_of(outbox: Outbox, log: SegmentLog, length: int) -> Table:
+    """The table, its blocks by name unless some broker does not understand names, or the switcher has to merge."""
+    table = log.table_as_of(length)
+    if table.blocks and (log.record.incomplete_table or not blocks.all_read(outbox)):
+        known = {block.id: block for block in log.live_table.blocks}
+        return ProducerTable(table, (), known).spelled_out()
+    return table
 
 
 def _answer_decided(outbox: Outbox, partition: Partition, sender: MemberId, segment_no: int) -> bool:
     """Tell a late switcher that the chain has moved on."""
-    if partition.chain is None:
+    decided = partition.decided
+    if decided is None:
         return False
-    segment = partition.chain.segment(segment_no)
+    segment = decided.segment(segment_no)
     if segment is not None and segment.state is SegmentState.OPEN:
         return False
-    if segment is None and segment_no > partition.chain.open_segment.no:
+    if segment is None and segment_no > decided.open_segment.no:
         return False
-    outbox.send(sender, ChainUpdate(partition.chain, partition.revision))
+    if partition.chain is not None:
+        updates.tell_member(outbox, partition, sender)
+    else:
+        outbox.send(sender, ChainUpdate(decided, 0))
     return True
 
 
 def _ignorant(partition: PartitionId, message: FenceRequest) -> FenceAnswer:
     """Unknown here: "I cannot say", never "not found"."""
-    return FenceAnswer(partition, message.segment_no, message.switch, False, None, 0, False, 0, 0, (), True, ())
+    return FenceAnswer(partition, message.segment_no, message.switch, False, None, 0, False, 0, 0, NO_TABLE, True, ())
 
 
 # ---- no switcher came to an end -------------------------------------------------------------------------
@@ -124,11 +143,19 @@ def note_fenced(outbox: Outbox, partition: Partition) -> None:
         outbox.poll(outbox.config.fenced_us, "fenced", partition.id)
 
 
+def _fenced_us(outbox: Outbox, partition: Partition) -> int:
+    """How long a switcher may take: the table goes to it, and from it to the next group."""
+    log = partition.open_log()
+    return outbox.config.fenced_us + (
+        2 * outbox.config.transfer_us(log.live_table.size_bytes) if log is not None else 0
+    )
+
+
 def on_fenced_too_long(outbox: Outbox, partition: Partition) -> None:
     """No newer chain came: run the switch here."""
     if partition.fenced_at_us is None:
         return
-    left_us = partition.fenced_at_us + outbox.config.fenced_us - outbox.now.mono_us
+    left_us = partition.fenced_at_us + _fenced_us(outbox, partition) - outbox.now.mono_us
     if left_us > 0:
         outbox.poll(left_us, "fenced", partition.id)
         return
@@ -136,7 +163,7 @@ def on_fenced_too_long(outbox: Outbox, partition: Partition) -> None:
         partition.fenced_at_us = None
         return
     log = partition.open_log()
-    if log is not None and log.record.fenced and log.no == max(partition.logs):
+    if log is not None and log.record.fenced and log.no == max(unsealed.no for unsealed in partition.unsealed_logs()):
         switch.begin_failover(outbox, partition, "fenced too long", log.no)
     else:
         partition.read_chain(outbox)

@@ -66,6 +66,11 @@ def on_written(outbox: Outbox, partition: Partition, no: int, outcome: WriteOutc
     if outcome is WriteOutcome.DONE:
         outbox.note("gap_declared", partition.id, segment=no)
         _answer(outbox, partition, no, None)
+    elif outcome is WriteOutcome.REFUSED:
+        text = (
+            "the coordinator refused to write, see the broker's log; the gap is not declared unless it took the write"
+        )
+        _answer(outbox, partition, no, errors.CoordinatorRefusedError(text))
     else:
         _answer(outbox, partition, no, errors.UnavailableError("the chain changed meanwhile; ask again"))
 

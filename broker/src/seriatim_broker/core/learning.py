@@ -5,13 +5,29 @@ Logs are opened, sealed, fenced or dropped first; then every part that follows t
 
 from __future__ import annotations
 
-from . import appending, copying, fencing, quiescence, replication, right, routes, settle, tables
+from . import (
+    appending,
+    attempts,
+    behind,
+    blocks,
+    copying,
+    fencing,
+    quarantine,
+    quiescence,
+    replication,
+    right,
+    routes,
+    settle,
+    tables,
+)
 from .chain import Chain, Segment, SegmentState
 from .groups import serving
-from .log import DropPreparation, DropSegment, LocalSegment, PutSegment
+from .log import DropPreparation, DropSegment, LocalSegment, PutChain, PutSegment
 from .outbox import Outbox
-from .partition import Partition
+from .partition import STEPS_KEPT, Partition, Step
+from .producers import NO_TABLE
 from .replica import SegmentLog
+from .segments import Changes
 from .state import drop
 
 
@@ -19,34 +35,71 @@ def learn(outbox: Outbox, partition: Partition, chain: Chain, revision: int = 0)
     """Take up a record; an older one than the known one says nothing."""
     known = partition.chain
     if known is not None and chain.epoch <= known.epoch:
-        if chain.epoch == known.epoch:
-            partition.revision = max(partition.revision, revision)
+        if chain.epoch == known.epoch and not partition.revision and chain.segments == known.segments:
+            partition.revision = revision
         return
+    decided = partition.decided
+    if decided is not None:
+        if chain.epoch < decided.epoch:
+            return  # another broker does not know yet, or does not remember, what this disk remembers
+        if why := behind.contradiction(decided, chain):
+            behind.begin(outbox, partition.id, why)
+            return
+    chain = chain.sharing(decided)
+    changes = chain.changes_since(known)
     partition.chain = chain
     partition.revision = revision
+    attempts.on_learned(outbox, partition)
+    _note_step(outbox, partition, known, chain, changes)
     outbox.watch_peers(partition.id, chain)
-    _drop_forgotten(outbox, partition, chain)
-    for segment in chain.segments:
+    _drop_forgotten(outbox, partition, chain, known is None, changes)
+    for segment in changes.changed:
         _agree(outbox, partition, chain, segment)
     _decide_preparations(outbox, partition, chain)
-    right.on_learned(outbox, partition, known, chain)
+    _keep(outbox, partition, chain)
+    tables.let_go_around(outbox, partition, chain, changes.changed)
+    right.on_learned(outbox, partition, known, chain, changes)
     serving.on_learned(outbox, partition, known, chain)
     tables.on_learned(outbox, partition, chain)
     if partition.switch is not None:
         partition.switch.on_learned(outbox, partition, chain)
-    settle.on_learned(outbox, partition, chain)
-    copying.on_learned(outbox, partition, chain)
+    settle.on_learned(outbox, partition, chain, changes)
+    copying.on_learned(outbox, partition, chain, changes)
     routes.answer_waiters(outbox, partition)
 
 
-def _drop_forgotten(outbox: Outbox, partition: Partition, chain: Chain) -> None:
+def _note_step(outbox: Outbox, partition: Partition, known: Chain | None, chain: Chain, changes: Changes) -> None:
+    """What changed last is told to others (`updates`); of a short record all is."""
+    if known is None or len(chain.segments) <= outbox.config.whole_chain_segments_max:
+        partition.steps = ()
+        return
+    step = Step(known.epoch, tuple(segment.no for segment in changes.changed), changes.gone)
+    partition.steps = (*partition.steps[1 - STEPS_KEPT :], step)
+
+
+def _keep(outbox: Outbox, partition: Partition, chain: Chain) -> None:
+    """Write the record to the disk, in the write of this step, if this broker has anything of the partition.
+
+    Only what changed is written: a chain of a thousand segments costs as much as one of two.
+    """
+    if partition.kept is None and not (partition.logs or partition.tail_copies):
+        return
+    if partition.kept is None or chain.epoch > partition.kept.epoch:
+        changed = tuple(segment.no for segment in chain.changes_since(partition.kept).changed)
+        partition.kept = chain
+        outbox.write(PutChain(partition.id, chain, changed))
+
+
+def _drop_forgotten(outbox: Outbox, partition: Partition, chain: Chain, is_first: bool, changes: Changes) -> None:
     """Retention: what the record no longer names is dropped here too."""
     first = chain.segments[0].no
+    if not is_first and not changes.gone:
+        return
     for no in [no for no in partition.logs if no < first]:
-        opened_with = partition.logs.pop(no).opened_with
+        log = partition.logs.pop(no)
         outbox.write(DropSegment(partition.id, no))
-        if opened_with is not None:
-            outbox.write(DropPreparation(partition.id, no, opened_with.attempt))
+        if log.opened_with is not None:
+            outbox.write(DropPreparation(partition.id, no, log.opened_with.attempt))
     for key in [key for key in partition.cursors if key[0] < first]:
         partition.cursors = drop(partition.cursors, key)
     for no in [no for no in partition.tail_copies if no < first]:
@@ -57,7 +110,7 @@ def _drop_forgotten(outbox: Outbox, partition: Partition, chain: Chain) -> None:
 def _agree(outbox: Outbox, partition: Partition, chain: Chain, segment: Segment) -> None:
     """Bring what is here in line with what the record says of one segment."""
     log = partition.logs.get(segment.no)
-    if log is not None and log.record.sealed_len is not None:
+    if log is not None and (log.record.sealed_len is not None or log.record.quarantined):
         return
     mine = outbox.member in segment.members
     if segment.state is SegmentState.OPEN:
@@ -72,6 +125,9 @@ def _agree(outbox: Outbox, partition: Partition, chain: Chain, segment: Segment)
         assert segment.sealed_len is not None
         assert segment.sealed_checksum is not None
         quiescence.end(outbox, partition)
+        if quarantine.contradicts(log, segment):
+            quarantine.begin(outbox, partition, log, segment)
+            return
         log.seal(outbox, segment.sealed_len, segment.sealed_checksum)
         appending.settle_waiting(outbox, log, partition.route())
     elif segment.state is SegmentState.UNSETTLED:
@@ -91,9 +147,10 @@ def _empty_log(outbox: Outbox, partition: Partition, chain: Chain, segment: Segm
     record = LocalSegment(
         segment.no, segment.attempt, segment.members, chain.flush, segment.incomplete_table, fenced=fenced
     )
-    log = SegmentLog(partition.id, record, chosen.table if chosen is not None else ())
+    log = SegmentLog(partition.id, record, chosen.table if chosen is not None else NO_TABLE, partition.blocks)
     log.suspect = fencing.is_suspect(outbox, chosen, record)
-    partition.logs[segment.no] = log
+    log.is_from_disk = chosen is None or chosen.run != outbox.run
+    partition.add_log(log)
     outbox.write(PutSegment(partition.id, record))
     return log
 
@@ -102,7 +159,7 @@ def _open(outbox: Outbox, partition: Partition, chain: Chain, segment: Segment) 
     """The record says that this member belongs to the open segment: begin, if it was prepared in this run."""
     chosen = partition.chosen_preparation(segment)
     master = segment.master == outbox.member
-    fit = chosen is not None and chosen.run == outbox.run and not chosen.voided
+    fit = chosen is not None and chosen.run == outbox.run and not chosen.voided and not outbox.behind
     if master:
         fit = fit and segment.master_run == outbox.run
     log = _empty_log(outbox, partition, chain, segment, fenced=not fit)
@@ -110,7 +167,8 @@ def _open(outbox: Outbox, partition: Partition, chain: Chain, segment: Segment) 
         fencing.note_fenced(outbox, partition)
         return
     log.active = True
-    log.last_append_ms = segment.opened_at_ms
+    log.last_append_ms = segment.append_floor_ms
+    log.live_table.date(segment.append_floor_ms)
     if master:
         log.unbroken = True
         log.update(outbox, opened_run=outbox.run)
@@ -119,6 +177,8 @@ def _open(outbox: Outbox, partition: Partition, chain: Chain, segment: Segment) 
 
 def _decide_preparations(outbox: Outbox, partition: Partition, chain: Chain) -> None:
     """What the record chose stays with the log, as table and tail copy; the rest is of no more use."""
+    if partition.blocks or partition.offer is not None:
+        blocks.look_soon(outbox, partition)
     for (no, attempt), preparation in list(partition.preparations.items()):
         if no > chain.open_segment.no:
             continue

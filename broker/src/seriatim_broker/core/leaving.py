@@ -13,7 +13,7 @@ from collections.abc import Collection
 
 from seriatim_api.ids import MemberId
 
-from . import candidates, right, switch
+from . import appending, candidates, disks, right, switch
 from .chain import Segment, SegmentState, release_copies
 from .outbox import Outbox
 from .partition import Partition
@@ -29,6 +29,19 @@ def move_head(outbox: Outbox, partition: Partition, no: int) -> None:
         switch.begin_move(outbox, partition)
 
 
+def leave_full_disk(outbox: Outbox, partition: Partition) -> None:
+    """Move the head to a group with room, if this is its master and a disk of its members is full; and look again."""
+    chain, log = partition.chain, partition.open_log()
+    if chain is None or log is None or not log.active or not log.unbroken:
+        return
+    if disks.full_member(outbox, log.record.members) is None:
+        return
+    target = candidates.open_target(outbox, chain)
+    if partition.switch is None and target:
+        switch.begin_move(outbox, partition, "disk full", target)
+    outbox.poll(outbox.config.retry_us_max, appending.ROOM, partition.id)
+
+
 def release(outbox: Outbox, partition: Partition, nos: Collection[int], leaving: Collection[MemberId]) -> None:
     """Have members leave the records of sealed segments; of those that nobody serves, take the right to do so.
 
@@ -38,7 +51,7 @@ def release(outbox: Outbox, partition: Partition, nos: Collection[int], leaving:
     if chain is None or any(chain.segment(no) is None for no in nos):
         partition.read_chain(outbox)  # the controller asks again
         return
-    if partition.is_writing("leave"):
+    if partition.is_writing("leave") or partition.write_wait_us(outbox):
         return
     successors: dict[int, MemberId | None] = {}
     for segment in chain.segments:

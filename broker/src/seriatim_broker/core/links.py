@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from seriatim_api.ids import MemberId
 
-from . import copying, eligibility, replication, right, settle, switch
+from . import copying, disks, eligibility, replication, right, settle, switch, updates
 from .effects import Disconnect, Send
-from .events import CertificateSeen, LinkDown, LinkUp
+from .events import LinkDown, LinkUp
 from .groups import cursors
-from .messages import ChainUpdate, Heartbeat, HeartbeatAnswer
+from .messages import Heartbeat, HeartbeatAnswer
 from .outbox import Outbox
 from .partition import Partition, Partitions
 
@@ -25,14 +25,20 @@ def on_up(outbox: Outbox, partitions: Partitions, event: LinkUp) -> None:
     link = outbox.links[event.broker]
     if link.up:
         _lose(outbox, partitions, event.broker, refused=False)
+    if outbox.is_dismissed(event.member, event.run):
+        outbox.emit(Disconnect(event.broker, event.session))  # it dialed again: it does not know, or cannot
+        return
     restarted = link.member is not None and (link.member, link.run) != (event.member, event.run)
     link.up = True
     link.refused = False
     link.member = event.member
     link.run = event.run
     link.session = event.session
+    link.forms = event.forms
     link.heard_us = outbox.now.mono_us
     link.refused_by = frozenset()
+    link.disk_stall_us = 0
+    link.disk_full_since_us = None
     for partition in list(partitions.values()):
         _tell_up(outbox, partition, event.member)
     if restarted:  # a member that restarted, or has another disk, always means a switch
@@ -43,10 +49,10 @@ def _tell_up(outbox: Outbox, partition: Partition, member: MemberId) -> None:
     replication.on_link_up(outbox, partition, member)
     chain = partition.chain
     if chain is not None and any(member in segment.members for segment in chain.segments[-2:]):
-        outbox.send(member, ChainUpdate(chain, partition.revision))
+        updates.tell_member(outbox, partition, member)
     if partition.switch is not None:
         partition.switch.on_link_up(outbox, partition, member)
-    if any(log.record.sealed_len is None and not log.active for log in partition.logs.values()):
+    if any(not log.active for log in partition.unsealed_logs()):
         partition.read_chain(outbox)  # what was decided while this member was away?
     right.on_link_up(outbox, partition, member)
     cursors.on_link_up(outbox, partition, member)
@@ -66,7 +72,7 @@ def _lose(outbox: Outbox, partitions: Partitions, broker: str, refused: bool) ->
     link = outbox.links[broker]
     was_up, link.up = link.up, False
     news = refused and not link.refused
-    link.refused = refused
+    link.refused = refused or outbox.is_link_dismissed(link)
     if was_up:
         link.wanted_us = outbox.now.mono_us
         outbox.wake(outbox.now.mono_us + outbox.config.resume_us + 1, "resume", detail=broker)
@@ -92,16 +98,25 @@ def on_resume_over(outbox: Outbox, partitions: Partitions, broker: str) -> None:
         _peer_dead(outbox, partitions, broker)
 
 
-def on_certificate(outbox: Outbox, partitions: Partitions, event: CertificateSeen) -> None:
-    """A run has certainly ended: a link that is down to it will not come back."""
-    member = event.run.member
-    link = outbox.links.get(member.broker)
-    if link is not None and not link.up and link.member == member and link.run <= event.run.run:
-        link.refused = True
-        _peer_dead(outbox, partitions, member.broker)
+def dismiss(outbox: Outbox, partitions: Partitions) -> None:
+    """Cut every link to a run that was certified to be over, or whose slot has another disk by now.
+
+    Rule `dismissed-run` (I12, I14): from the step in which this member learns of it, nothing that the run says counts.
+    1  a certificate is written for a run that lives (a person was wrong, or a proof was), and its disk is given up
+    2  its link stands, so a master goes on to count it as the second copy, or a slave goes on to follow it
+    3  without this rule messages are acknowledged that one disk has; that disk fails, and they are gone
+    """
+    for broker, link in list(outbox.links.items()):
+        if not outbox.is_link_dismissed(link):
+            continue
+        if link.up:
+            link.cut_us = outbox.now.mono_us
+            outbox.emit(Disconnect(broker, link.session))
+        if link.up or not link.refused:
+            _lose(outbox, partitions, broker, refused=True)
 
 
-def _peer_dead(outbox: Outbox, partitions: Partitions, broker: str) -> None:
+def _peer_dead(outbox: Outbox, partitions: Partitions, broker: str, reason: str = "peer dead") -> None:
     """Refused, silent, restarted, or not back in time: every open segment that this broker is a member of moves on."""
     for watching in list(outbox.watched.get(broker, ())):
         partition = partitions.get(watching)
@@ -110,7 +125,16 @@ def _peer_dead(outbox: Outbox, partitions: Partitions, broker: str) -> None:
             continue
         members = log.record.members
         if outbox.member in members and any(member.broker == broker for member in members):
-            switch.begin_failover(outbox, partition, "peer dead", log.no)
+            switch.begin_failover(outbox, partition, reason, log.no)
+
+
+def _peer_hangs(outbox: Outbox, partitions: Partitions, broker: str) -> None:
+    """The broker's disk hangs: its open segments move on, and control records do not wait for it."""
+    _peer_dead(outbox, partitions, broker, "disk hangs")
+    for watching in outbox.watched.get(broker, ()):
+        partition = partitions.get(watching)
+        for head in partition.groups.values() if partition is not None else ():
+            outbox.poll(0, "pump", watching, head.segment_no)
 
 
 # ---- heartbeats -----------------------------------------------------------------------------------------
@@ -122,6 +146,7 @@ def beat(outbox: Outbox, partitions: Partitions) -> None:
     now = outbox.now.mono_us
     due_us = outbox.beat_due_us
     asleep = bool(due_us) and now - due_us > config.silence_us // 2
+    disks.look_at_own(outbox, asleep)
     outbox.beat_due_us = now + config.heartbeat_us
     outbox.wake(outbox.beat_due_us, "heartbeat")
     for broker, link in list(outbox.links.items()):
@@ -142,12 +167,13 @@ def beat(outbox: Outbox, partitions: Partitions) -> None:
 def on_heartbeat(outbox: Outbox, sender: MemberId, message: Heartbeat) -> None:
     """Answer, and name the segments for which the sender is no longer answered."""
     refused = right.refused_to(outbox, sender.broker)
-    outbox.emit(Send(sender.broker, HeartbeatAnswer(message.sent_us, refused)))
+    outbox.emit(Send(sender.broker, disks.answer(outbox, message.sent_us, refused)))
 
 
-def on_heartbeat_answer(outbox: Outbox, sender: MemberId, message: HeartbeatAnswer) -> None:
+def on_heartbeat_answer(outbox: Outbox, partitions: Partitions, sender: MemberId, message: HeartbeatAnswer) -> None:
     """The other one is there, and this member's rights last a little longer."""
     link = outbox.links[sender.broker]
     link.answered_us = max(link.answered_us, message.sent_us)
     link.refused_by = frozenset(message.refused)
     right.forget_told(outbox, sender.broker, link.session, message.sent_us)
+    disks.on_answer(outbox, link, message, lambda: _peer_hangs(outbox, partitions, sender.broker))

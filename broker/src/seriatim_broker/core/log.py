@@ -11,7 +11,8 @@ from typing import NamedTuple
 from seriatim_api.batch import BatchHeader
 from seriatim_api.ids import MemberId, PartitionId
 
-from .producers import Table, Window
+from .chain import Chain
+from .producers import Rows, Table, Window
 
 
 class Batch(NamedTuple):
@@ -31,7 +32,8 @@ class LocalSegment:
     """A member's durable knowledge of a segment it belongs to (or holds a copy of).
 
     `opened_run` is the run in which this member opened it as master, 0 if never. `fenced` forbids appends for ever.
-    `sealed_len` is what the chain was seen to say.
+    `sealed_len` is what the chain was seen to say. `quarantined`: the chain says something else than what is here, see
+    `core.quarantine`.
     """
 
     no: int
@@ -44,6 +46,7 @@ class LocalSegment:
     sealed_len: int | None = None
     sealed_checksum: int | None = None
     lost: bool = False
+    quarantined: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +59,16 @@ class TailCopy:
     batches: tuple[Batch, ...]
 
 
-def merge_tails(one: TailCopy, other: TailCopy) -> TailCopy:
-    """Both tails in one. Two tails of a segment always touch: the commit that one begins at is below every tail."""
+def merge_tails(one: TailCopy, other: TailCopy) -> TailCopy | None:
+    """Both tails in one; None if they do not touch.
+
+    They touch as a rule, because every member has flushed what lies below the index at which a tail begins. The disk of
+    a member that lost what it had flushed, or an older copy of it, breaks that rule.
+    """
     assert one.segment_no == other.segment_no
     first, second = sorted((one, other), key=lambda tail: tail.from_index)
-    assert second.from_index <= first.length, "tails of one segment touch"
+    if second.from_index > first.length:
+        return None
     more = tuple(batch for batch in second.batches if batch.header.base_index >= first.length)
     length = max(first.length, second.length)
     return TailCopy(first.segment_no, first.from_index, length, (*first.batches, *more))
@@ -127,6 +135,23 @@ class PutPreparation:
 
 
 @dataclass(frozen=True, slots=True)
+class PutBlock:
+    """An idle block of producers. Written before whatever names it."""
+
+    partition: PartitionId
+    block: bytes
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class DropBlock:
+    """An idle block that nothing names any more."""
+
+    partition: PartitionId
+    block: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class DropPreparation:
     """A preparation that the chain did not choose."""
 
@@ -137,20 +162,25 @@ class DropPreparation:
 
 @dataclass(frozen=True, slots=True)
 class PutTailCopy:
-    """A tail copy that did not come with a preparation."""
+    """A tail copy that did not come with a preparation, in its place in the row of the segment's tail copies."""
 
     partition: PartitionId
     tail: TailCopy
+    place: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Truncate:
-    """Cut a segment's log to `length`; `table` replaces the segment's producer table."""
+    """Cut a segment's log to `length`.
+
+    `windows` are those of the producers that had batches above it, None for one whose window goes. None instead of all
+    that: the windows of all producers go.
+    """
 
     partition: PartitionId
     segment_no: int
     length: int
-    table: Table
+    windows: tuple[tuple[bytes, Window | None], ...] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +198,16 @@ class PutCursor:
 
     partition: PartitionId
     cursor: CursorState
+
+
+@dataclass(frozen=True, slots=True)
+class PutChain:
+    """The chain record as it was last learned: its head, and of its segments those that `changed` since the last such
+    write. Kept so that a coordinator which lost decisions is noticed, and can be rebuilt."""
+
+    partition: PartitionId
+    chain: Chain
+    changed: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,11 +229,14 @@ Write = (
     PutBatch
     | PutSegment
     | PutPreparation
+    | PutBlock
+    | DropBlock
     | DropPreparation
     | PutTailCopy
     | Truncate
     | Rewrite
     | PutCursor
+    | PutChain
     | DropSegment
     | DropPartition
 )
@@ -207,7 +250,7 @@ class RecoveredSegment:
     """A segment as found on disk.
 
     `windows` are the producer windows written with the segment's own batches (the table it was opened with is in its
-    preparation). `uncommitted` are the batches in [commit, tail).
+    preparation). `uncommitted` are the batches in [commit, tail). `last_append_ms` is the last batch's append time.
     """
 
     record: LocalSegment
@@ -215,7 +258,8 @@ class RecoveredSegment:
     tail_checksum: int
     commit: int
     uncommitted: tuple[Batch, ...]
-    windows: Table
+    windows: Rows
+    last_append_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,3 +271,5 @@ class RecoveredPartition:
     preparations: tuple[Preparation, ...] = ()
     tail_copies: tuple[TailCopy, ...] = ()
     cursors: tuple[CursorState, ...] = field(default=())
+    blocks: tuple[bytes, ...] = ()
+    chain: Chain | None = None

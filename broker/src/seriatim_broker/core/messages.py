@@ -16,6 +16,18 @@ from .chain import Chain
 from .log import Batch, CursorState, TailCopy
 from .producers import Table
 
+FORM_PACKED_TABLES = 1
+"""A peer that says so in its hello reads packed producer tables; another one would take them for empty tables."""
+
+FORM_CHAIN_CHANGES = 2
+"""A peer that says so in its hello reads `ChainChanges`; another one is sent whole records."""
+
+FORM_IDLE_BLOCKS = 4
+"""A peer that says so understands tables that name idle blocks, and the messages about them."""
+
+FORMS = FORM_PACKED_TABLES | FORM_CHAIN_CHANGES | FORM_IDLE_BLOCKS
+"""What this version reads beyond 0.2.0."""
+
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
@@ -26,10 +38,16 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatAnswer:
-    """The answer to a heartbeat, and the segments for which the answerer no longer answers that server."""
+    """The answer to a heartbeat, and the segments for which the answerer no longer answers that server.
+
+    `disk_stall_us`: for how long the answerer's disk has completed nothing although a write waits. A broker of an
+    older version does not say it: 0. `disk_is_full`: the reserve of the answerer's disk is reached.
+    """
 
     sent_us: int
     refused: tuple[tuple[PartitionId, int], ...]
+    disk_stall_us: int = 0
+    disk_is_full: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +65,10 @@ class FenceAnswer:
     """What a fenced member holds.
 
     `last_append_ms`: no later message may have an earlier append time. `length` is its commit if it is the unbroken
-    master, else its tail; None if it cannot give one (suspect, or the
-    segment is not known to it). `table` is as of `length`; `tail` holds the batches in [commit, length).
+    master, else its tail; None if it cannot give one (suspect, or the segment is not known to it). `commit` is the
+    least index that it knows every member to have flushed; if the topic flushes before it commits, that is the commit.
+    `table` is as of `length`; `tail` holds the batches in [commit, length). `from_disk`: a restart found the log, so it
+    may be an older copy; older versions do not say it.
     """
 
     partition: PartitionId
@@ -63,11 +83,15 @@ class FenceAnswer:
     table: Table
     incomplete_table: bool
     tail: tuple[Batch, ...]
+    from_disk: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class PrepareRequest:
-    """Write, durably, what a segment opened under this attempt will start from."""
+    """Write, durably, what a segment opened under this attempt will start from.
+
+    `replaces`: attempts of the same sender for that segment that can never be chosen; the receiver forgets them.
+    """
 
     partition: PartitionId
     segment_no: int
@@ -77,6 +101,8 @@ class PrepareRequest:
     incomplete_table: bool
     table: Table
     tail: TailCopy | None
+    replaces: tuple[bytes, ...] = ()
+    source: MemberId | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +114,32 @@ class PrepareAnswer:
     attempt: bytes
     run: int
     refusal: str
+    missing_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class BlockOffer:
+    """The idle blocks that the master's table of the open segment names: get them before a switch needs them."""
+
+    partition: PartitionId
+    segment_no: int
+    blocks: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BlockRequest:
+    """DATA. The content of these idle blocks, please."""
+
+    partition: PartitionId
+    blocks: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BlockAnswer:
+    """DATA. The contents of the first of the blocks that were asked for and are here."""
+
+    partition: PartitionId
+    contents: tuple[bytes, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +151,21 @@ class ChainUpdate:
 
     chain: Chain
     revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class ChainChanges:
+    """What changed in a long chain record. Older than what the receiver knows: ignored.
+
+    `chain` is the record with some of its segments only: all that are new or changed since the record of epoch `since`,
+    and a few more. `gone` are the numbers of those that left it since. `digest` is that of all its segments.
+    """
+
+    chain: Chain
+    revision: int
+    since: int
+    gone: tuple[int, ...]
+    digest: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +189,10 @@ class QuiesceAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Replicate:
-    """DATA. Batches of an open segment from its master, and the commit then known."""
+    """DATA. Batches of an open segment from its master, and how far every member had flushed then.
+
+    Where the topic flushes before it commits, `commit` is the commit. Where it does not, it may be lower.
+    """
 
     partition: PartitionId
     segment_no: int
@@ -216,11 +286,17 @@ class TailStored:
 
 @dataclass(frozen=True, slots=True)
 class SuspectTail:
-    """From one suspect member of an UNSETTLED segment to another: it is fenced, and its log ends here."""
+    """From one member of an UNSETTLED segment to another: it is fenced, and its log ends here.
+
+    `compares`: the topic flushes before it commits, and the member knew `commit` to be committed. Without it the member
+    is a suspect, as always in older versions.
+    """
 
     partition: PartitionId
     segment_no: int
     length: int
+    compares: bool = False
+    commit: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,7 +428,11 @@ Message = (
     | FenceAnswer
     | PrepareRequest
     | PrepareAnswer
+    | BlockOffer
+    | BlockRequest
+    | BlockAnswer
     | ChainUpdate
+    | ChainChanges
     | QuiesceRequest
     | QuiesceAnswer
     | Replicate
@@ -378,5 +458,15 @@ Message = (
     | CopiesAnswer
 )
 
-DATA = (Replicate, ReplicateAck, ReplicateRefused, ResumeReplica, ReplicaTail, CopyRequest, CopyAnswer)
+DATA = (
+    Replicate,
+    ReplicateAck,
+    ReplicateRefused,
+    ResumeReplica,
+    ReplicaTail,
+    CopyRequest,
+    CopyAnswer,
+    BlockRequest,
+    BlockAnswer,
+)
 """The kinds that travel on the replication stream."""

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from seriatim_api.batch import Checksum
+from seriatim_api.errors import RunOverError
 from seriatim_api.ids import MemberId, PartitionId
 
-from .chain import Chain, SegmentState
+from .chain import Chain
 from .config import BrokerConfig
 from .effects import Connect, Effect, Note, Persist, Send
 from .events import Moment
@@ -21,6 +22,9 @@ from .log import Write
 from .messages import Heartbeat, Message, ReplicateAck
 from .placement import GroupSpec
 from .state import State
+
+if TYPE_CHECKING:
+    from .attempts import Attempt
 
 _T = TypeVar("_T")
 
@@ -64,6 +68,10 @@ class Link(State):
         "answered_us",
         "beat_us",
         "broker",
+        "cut_us",
+        "disk_full_since_us",
+        "disk_stall_us",
+        "forms",
         "heard_us",
         "member",
         "refused",
@@ -81,36 +89,51 @@ class Link(State):
         self.member: MemberId | None = None
         self.run = 0
         self.session = 0
+        self.forms = 0  # what its broker reads beyond 0.2.0
         self.heard_us = 0
         self.answered_us = -(1 << 60)  # when the newest heartbeat that it answered was sent
         self.refused_by: frozenset[tuple[PartitionId, int]] = frozenset()
         self.wanted_us = 0
         self.beat_us = -(1 << 60)
+        self.cut_us = -(1 << 60)  # when it was cut because the run at its other end was dismissed
+        self.disk_stall_us = 0  # as its newest answer said: see `disks`
+        self.disk_full_since_us: int | None = None
 
 
 class Outbox(State):
     """Shared by all parts of one `BrokerCore`."""
 
     __slots__ = (
+        "attempts",
         "beat_due_us",
+        "behind",
         "checksum",
         "config",
+        "consumers_heard",
+        "coordinator_refuses",
         "copies_asked",
         "credits",
+        "disk_full_since_us",
+        "disk_hangs",
         "durable_token",
         "effects",
         "ended",
+        "ended_by",
         "flapping",
+        "former",
         "groups",
         "held",
+        "holders",
         "links",
         "marks",
         "member",
         "nonce",
         "now",
         "polls",
+        "quarantined",
         "reads",
         "refusals",
+        "refused",
         "run",
         "runs",
         "serial",
@@ -124,6 +147,7 @@ class Outbox(State):
         "tokens",
         "watched",
         "watched_by",
+        "write_waits_since_us",
         "writes",
     )
 
@@ -141,6 +165,10 @@ class Outbox(State):
         self.held: deque[tuple[int, Effect | LogDurable | Stored]] = deque()
         self.token = 0
         self.durable_token = 0
+        self.write_waits_since_us: int | None = None  # since when nothing became durable although a write waits
+        self.disk_hangs = False  # as the operator was told last
+        self.quarantined: dict[tuple[PartitionId, int], int] = {}  # (partition, segment) -> messages that are kept
+        self.disk_full_since_us: int | None = None  # since when the reserve of this member's disk is reached
         self.serial = 0
         self.timers: list[Timer] = []
         self.polls: dict[tuple[str, PartitionId, str | int], int] = {}  # what is polled -> when next
@@ -153,10 +181,21 @@ class Outbox(State):
         self.refusals: dict[str, dict[PartitionId, dict[int, tuple[int, int]]]] = {}
         self.shared: dict[tuple[Any, ...], tuple[Any, ...]] = {}  # names and members that many partitions have alike
         self.runs: dict[MemberId, int] = {}  # as last registered
+        self.holders: dict[str, MemberId] = {}  # broker -> the disk that its slot has, as last registered
+        self.former: dict[MemberId, None] = {}  # held a slot, and were seen to lose it to another disk in this run
         self.ended: dict[MemberId, int] = {}  # newest run whose death certificate was seen
+        self.ended_by: RunOverError | None = None  # why this run must end; nothing is done any more once it is set
+        # partition -> why its record shows that the coordinator lost decisions, and the segment that must be open
+        # again; 0 stands for this broker's own member record
+        self.behind: dict[PartitionId, tuple[str, int]] = {}
+        self.coordinator_refuses = False  # writes, until it takes them again
+        # Kept here and not in the partitions, of which most never need them:
+        self.refused: dict[PartitionId, tuple[int, int]] = {}  # -> (last pause after a refused write, until when)
+        self.attempts: dict[PartitionId, tuple[Attempt, ...]] = {}  # to open the next segment, oldest first
         self.started_us = 0
         self.suspect_before_run = 0  # what earlier runs wrote without a flush may be gone
         self.credits: dict[int, int] = {}  # consumers' stream -> bytes that may still be delivered
+        self.consumers_heard: dict[int, tuple[int, int]] = {}  # consumers' stream -> (last heartbeat, silent after it)
         self.streams: dict[int, dict[int, PartitionId]] = {}  # consumers' stream -> subscription -> partition
         self.tokens = 0  # given out in this run
         self.beat_due_us = 0
@@ -196,16 +235,12 @@ class Outbox(State):
 
     def watch_peers(self, partition: PartitionId, chain: Chain) -> None:
         """Whom this partition needs to hear often: members of its open segment, and sharers of a serving right."""
-        wanted: dict[str, None] = {}
-        for segment in chain.segments:
-            parties = segment.members if segment.state is SegmentState.OPEN else segment.eligible
-            if self.member in parties:
-                wanted.update((member.broker, None) for member in parties if member != self.member)
+        wanted = chain.parts.peers(self.member)
         for broker in self.watched_by.pop(partition, ()):
             if broker not in wanted:
                 self.watched[broker].pop(partition, None)
         if wanted:
-            self.watched_by[partition] = self.share(tuple(wanted))
+            self.watched_by[partition] = self.share(wanted)
         for broker in wanted:
             self.watched.setdefault(broker, {})[partition] = None
             self.connect(broker)
@@ -232,6 +267,15 @@ class Outbox(State):
         """Tell the operator."""
         self.effects.append(Note(name, partition, tuple(fields.items())))
 
+    def end_run(self, why: str) -> None:
+        """Have this run ended: `step` returns `EndRun` and nothing else from now on. The first reason counts."""
+        if self.ended_by is None:
+            text = (
+                f"{why}. What was acknowledged as replicated is on other members too. Remedy: if this disk still has "
+                "its slot, start the broker again: it goes on as a new run. If another disk has it, remove this one"
+            )
+            self.ended_by = RunOverError(text, member=str(self.member), run=self.run)
+
     # ---- writes ----
 
     def write(self, write: Write) -> None:
@@ -254,6 +298,8 @@ class Outbox(State):
         """End a step: its effects, with the write in front, and the marks that are true already."""
         if self.writes:
             self.token += 1
+            if self.write_waits_since_us is None:
+                self.write_waits_since_us = self.now.mono_us
             self.effects.insert(0, Persist(self.token, tuple(self.writes)))
             self.writes = []
         ready: list[LogDurable | Stored] = []
@@ -273,6 +319,7 @@ class Outbox(State):
         """Let go of what waited for this token; returns the marks, newest only for each log."""
         assert token <= self.token
         self.durable_token = max(self.durable_token, token)
+        self.write_waits_since_us = self.now.mono_us if self.durable_token < self.token else None
         logs: dict[tuple[PartitionId, int], LogDurable] = {}
         stored: list[LogDurable | Stored] = []
         acks: dict[tuple[str, PartitionId, int], Send] = {}
@@ -283,7 +330,9 @@ class Outbox(State):
             elif isinstance(what, Stored):
                 stored.append(what)
             elif isinstance(what, Send) and isinstance(what.message, ReplicateAck):
-                acks[what.broker, what.message.partition, what.message.segment_no] = what  # the newest says it all
+                link = self.links.get(what.broker)
+                if link is None or not self.is_link_dismissed(link):
+                    acks[what.broker, what.message.partition, what.message.segment_no] = what  # the newest says it all
             else:
                 self.effects.append(what)
         self.effects.extend(acks.values())
@@ -311,6 +360,11 @@ class Outbox(State):
         if self.polls.get(key, at_us + 1) > at_us:
             self.polls[key] = at_us
             self.wake(at_us, kind, partition, detail)
+
+    def is_consumer_silent(self, stream: int) -> bool:
+        """Whether a consumer sent no heartbeat on its stream for twice its session; one that sends none never is."""
+        heard_us, silent_after_us = self.consumers_heard.get(stream, (self.now.mono_us, 1))
+        return self.now.mono_us >= heard_us + silent_after_us
 
     def due(self) -> Timer | None:
         """The next timer whose time has come."""
@@ -347,7 +401,33 @@ class Outbox(State):
             return link.member != member
         return link.refused or self.now.mono_us - max(link.heard_us, link.wanted_us) > self.config.resume_us
 
+    def is_dismissed(self, member: MemberId, run: int) -> bool:
+        """Whether that run may not take part any more, although it may still be connected.
+
+        It is dismissed if a death certificate of it (or of a later run of its disk) was seen, or if its slot was seen
+        to go to another disk. A certificate can be false: the process lives on, its disk may be deleted already. A
+        message that this process acknowledges would be on one disk only (I12), so nothing that it says is believed.
+        """
+        return self.ended.get(member, 0) >= run or member in self.former
+
+    def learn_holders(self, found: dict[str, MemberId]) -> None:
+        """Note who has which slot now, and which disks have lost theirs.
+
+        A disk that was never seen in the slot is not taken for a former one: this broker may be the one whose view is
+        old, because it is cut off from the coordinator, and the disk the one that has just taken the slot.
+        """
+        for broker, before in self.holders.items():
+            if found.get(broker, before) != before:
+                self.former[before] = None
+        for member in found.values():
+            self.former.pop(member, None)
+        self.holders = {**self.holders, **found}
+
+    def is_link_dismissed(self, link: Link) -> bool:
+        """Whether the run that the link leads to, or led to last, is dismissed."""
+        return link.member is not None and self.is_dismissed(link.member, link.run)
+
     def is_replaced(self, member: MemberId) -> bool:
-        """Whether somebody gave the member's slot to another disk: it will never serve again, and is refused."""
+        """Whether the member's slot was given to another disk: the member will never serve again, and is refused."""
         holders = [other for members in self.groups.values() for other in members if other.broker == member.broker]
         return bool(holders) and member not in holders

@@ -6,20 +6,24 @@ The rules are in the modules around it, as functions of an outbox and a partitio
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
 
 from seriatim_api.ids import PartitionId, RunId
 
 from .chain import Chain, Segment
 from .effects import ReadChain, RouteInfo, WriteChain
+from .events import WriteOutcome
 from .log import CursorState, Preparation, RecoveredPartition, TailCopy
 from .outbox import Outbox
+from .producers import NO_TABLE, IdleBlock
 from .replica import SegmentLog
 from .state import NOTHING, State, drop, put
 
 if TYPE_CHECKING:  # the parts of the state stand beside their rules, which know the partition
+    from .blocks import Asked, Awaiting, Offer
     from .copying import Copying
-    from .groups.head import GroupHead
+    from .groups.head import Given, GroupHead
     from .quiescence import Quiescence
     from .repair import Repair
     from .right import Right
@@ -29,32 +33,54 @@ if TYPE_CHECKING:  # the parts of the state stand beside their rules, which know
     from .tables import KnownTables, TableWait
 
 
+class Step(NamedTuple):
+    """How the record went from one epoch to a later one: numbers of segments."""
+
+    before: int
+    changed: tuple[int, ...]
+    gone: tuple[int, ...]
+
+
+STEPS_KEPT = 16
+"""Epochs that an update may reach back: whoever has missed more of them reads the coordinator."""
+
+
 class Partition(State):
     """The state of one partition on one broker."""
 
     __slots__ = (
+        "asked",
+        "awaited_epoch",
+        "awaiting",
         "before_tables",
+        "blocks",
         "chain",
         "copies",
         "cursors",
         "fenced_at_us",
         "gaps",
+        "given",
         "groups",
         "id",
+        "kept",
         "logs",
+        "offer",
         "preparations",
         "probe_wanted",
         "probed_at_us",
         "quiescence",
+        "read_epoch",
+        "read_floor",
         "read_pause_us",
-        "reading",
         "repairs",
         "revision",
         "rights",
         "settling",
+        "steps",
         "switch",
         "table_waits",
         "tail_copies",
+        "unsealed",
         "waiters",
         "writes",
     )
@@ -63,11 +89,20 @@ class Partition(State):
         self.id = partition
         self.chain: Chain | None = None
         self.revision = 0
+        self.awaited_epoch = 0  # a record of this epoch exists, as another member says
+        self.steps: tuple[Step, ...] = ()  # the newest changes of a long record, oldest first
         self.logs: dict[int, SegmentLog] = {}
+        self.unsealed: tuple[int, ...] = ()  # numbers of logs, among them all that are not sealed
+        self.blocks: Mapping[bytes, IdleBlock] = NOTHING  # on the disk, or in a write of this step
+        self.offer: Offer | None = None
+        self.awaiting: tuple[Awaiting, ...] = ()
+        self.asked: Asked | None = None
         self.preparations: Mapping[tuple[int, bytes], Preparation] = NOTHING  # of attempts that are not decided
-        self.tail_copies: Mapping[int, TailCopy] = NOTHING
+        self.tail_copies: Mapping[int, tuple[TailCopy, ...]] = NOTHING  # a row a segment: those that touch are one
         self.cursors: Mapping[tuple[int, str], CursorState] = NOTHING
-        self.reading = False
+        self.kept: Chain | None = None  # the record as it is on the disk
+        self.read_floor: int | None = None  # while the chain is read: the epoch known when that began
+        self.read_epoch: int | None = None  # of the first record that this run had from the coordinator itself
         self.read_pause_us = 0
         self.probed_at_us: int | None = None
         self.probe_wanted: int | None = None  # once the chain is read
@@ -82,23 +117,28 @@ class Partition(State):
         self.before_tables: KnownTables = NOTHING
         self.table_waits: tuple[TableWait, ...] = ()
         self.groups: Mapping[str, GroupHead] = NOTHING
+        self.given: Mapping[str, Given] = NOTHING  # of groups that were served here, with or without a head
         self.rights: Mapping[int, Right] = NOTHING
         self.writes: Mapping[int, tuple[str, int, Chain]] = NOTHING
 
     def recover(self, found: RecoveredPartition, suspect_before_run: int) -> None:
         """Take up what the disk holds; of what runs before that one wrote without a flush, some may be missing."""
+        for block in map(IdleBlock, found.blocks):
+            self.blocks = put(self.blocks, block.id, block)
         for preparation in found.preparations:
             key = (preparation.segment_no, preparation.attempt)
             self.preparations = put(self.preparations, key, preparation)
         for segment in found.segments:
             chosen = self.preparations.get((segment.record.no, segment.record.attempt))
-            table = chosen.table if chosen is not None else ()
+            table = chosen.table if chosen is not None else NO_TABLE
             suspect = (chosen.run if chosen is not None else 0) < suspect_before_run
-            self.logs[segment.record.no] = SegmentLog.recovered(self.id, segment, table, suspect)
+            self.add_log(SegmentLog.recovered(self.id, segment, table, suspect, self.blocks))
         for tail in found.tail_copies:
-            self.tail_copies = put(self.tail_copies, tail.segment_no, tail)
+            row = self.tail_copies.get(tail.segment_no, ())
+            self.tail_copies = put(self.tail_copies, tail.segment_no, (*row, tail))
         for cursor in found.cursors:
-            self.cursors = put(self.cursors, (cursor.segment_no, cursor.group), cursor)
+            self.keep_cursor(cursor)
+        self.kept = found.chain
 
     # ---- what can be said of it ----
 
@@ -108,6 +148,9 @@ class Partition(State):
         return not (
             self.logs
             or self.preparations
+            or self.blocks
+            or self.offer
+            or self.awaiting
             or self.tail_copies
             or self.switch
             or self.waiters
@@ -118,6 +161,7 @@ class Partition(State):
             or self.probed_at_us is not None
             or self.probe_wanted is not None
             or self.reading
+            or self.kept is not None
             or self.writes
         )
 
@@ -130,17 +174,60 @@ class Partition(State):
             or self.settling
             or self.copies
             or self.has_unsealed
+            or self.awaits_newer(self.chain)
             or (self.chain is None and self.logs)
         )
+
+    def awaits_newer(self, chain: Chain | None) -> bool:
+        """Whether a newer record than this one is known to exist."""
+        return self.awaited_epoch > (chain.epoch if chain is not None else 0)
 
     @property
     def has_unsealed(self) -> bool:
         """Whether a segment here may still be open, as far as this member knows."""
         decided_below = self.chain.open_segment.no if self.chain is not None else 0
-        return any(
-            log.record.sealed_len is None and not log.record.lost and log.no >= decided_below
-            for log in self.logs.values()
-        )
+        return any(log.no >= decided_below for log in self.unsealed_logs())
+
+    def keep_cursor(self, cursor: CursorState) -> None:
+        """Take up a control record, and let go of those that it makes worthless.
+
+        Within an epoch of a group its cursor only moves forward (I11), and a new epoch begins from the coordinator's
+        record. So of each group only the newest place in its newest epoch is ever read again.
+        """
+        place = (cursor.segment_no, cursor.group)
+        newest = (cursor.group_epoch, cursor.segment_no)
+        if place not in self.cursors:  # else the group has not moved, and others were let go before
+            for key, known in [item for item in self.cursors.items() if item[0][1] == cursor.group]:
+                if (known.group_epoch, known.segment_no) > newest:
+                    return
+                self.cursors = drop(self.cursors, key)
+        self.cursors = put(self.cursors, place, cursor)
+
+    def add_log(self, log: SegmentLog) -> None:
+        """Take up the log of a segment."""
+        if log.record.sealed_len is None and not (log.record.lost or log.record.quarantined):
+            self.unsealed = _shared((*(known.no for known in self.unsealed_logs()), log.no))
+        self.logs[log.no] = log
+
+    def unsealed_logs(self) -> list[SegmentLog]:
+        """The logs here that are neither sealed nor lost, as far as this member knows: one or two of thousands."""
+        logs = [log for no in self.unsealed if (log := self.logs.get(no)) is not None]
+        unsealed = [
+            log for log in logs if log.record.sealed_len is None and not (log.record.lost or log.record.quarantined)
+        ]
+        if len(unsealed) < len(self.unsealed):
+            self.unsealed = tuple(log.no for log in unsealed)
+        return unsealed
+
+    @property
+    def reading(self) -> bool:
+        """Whether the record is being read."""
+        return self.read_floor is not None
+
+    @property
+    def decided(self) -> Chain | None:
+        """The newest record that this broker knows, from this run or from its disk."""
+        return self.chain if self.chain is not None else self.kept
 
     def open_log(self) -> SegmentLog | None:
         """The log of the last segment here."""
@@ -164,11 +251,33 @@ class Partition(State):
 
     # ---- asking the coordinator (`record` takes the answers) ----
 
+    def write_wait_us(self, outbox: Outbox) -> int:
+        """How long no write of this partition is tried, because the coordinator refused one; 0: a write may go.
+
+        While the coordinator refuses all writes, or has lost decisions, the time is not known: `WritesRefused` or the
+        end of `behind` ends the wait.
+        """
+        if outbox.coordinator_refuses or outbox.behind:
+            return outbox.config.refused_us_max
+        _, until_us = outbox.refused.get(self.id, (0, 0))
+        return max(until_us - outbox.now.mono_us, 0)
+
+    def note_write(self, outbox: Outbox, outcome: WriteOutcome) -> None:
+        """Count refusals in a row: each doubles the pause before the next write of this partition."""
+        if outcome is WriteOutcome.REFUSED:
+            config = outbox.config
+            pause_us, _ = outbox.refused.get(self.id, (0, 0))
+            pause_us = min(max(2 * pause_us, config.refused_us), config.refused_us_max)
+            outbox.refused[self.id] = (pause_us, outbox.now.mono_us + pause_us)
+        else:
+            outbox.refused.pop(self.id, None)
+
     def read_chain(self, outbox: Outbox) -> None:
         """Ask the coordinator, unless that is under way."""
-        if not self.reading:
-            self.reading = True
-            outbox.emit(ReadChain(self.id))
+        if self.read_floor is None:
+            known = self.decided
+            self.read_floor = known.epoch if known is not None else 0
+            outbox.emit(ReadChain(self.id, known is not None))
 
     def write_chain(
         self, outbox: Outbox, owner: str, chain: Chain, detail: int = 0, certificate: RunId | None = None
@@ -187,6 +296,12 @@ class Partition(State):
         write = self.writes[serial]
         self.writes = drop(self.writes, serial)
         return write
+
+
+@lru_cache(64)
+def _shared(numbers: tuple[int, ...]) -> tuple[int, ...]:
+    """One object for all equal ones: thousands of partitions have one segment that is not sealed."""
+    return numbers
 
 
 Partitions = dict[PartitionId, Partition]

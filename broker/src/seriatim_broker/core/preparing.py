@@ -10,16 +10,18 @@ from dataclasses import replace
 
 from seriatim_api.ids import MemberId
 
+from . import blocks
 from .effects import Send
-from .log import Preparation, PutPreparation
+from .log import DropPreparation, Preparation, PutPreparation
 from .messages import PrepareAnswer, PrepareRequest
 from .outbox import Outbox
 from .partition import Partition
-from .state import put
+from .state import drop, put
 
 
 def on_prepare(outbox: Outbox, partition: Partition, sender: MemberId, message: PrepareRequest) -> None:
     """Write what a segment would start from, under the attempt's own id, beside what others prepared."""
+    _forget_replaced(outbox, partition, message)
     refusal = _refusal(outbox, partition, message)
     answer = PrepareAnswer(partition.id, message.segment_no, message.attempt, outbox.run, refusal)
     if refusal:
@@ -27,6 +29,8 @@ def on_prepare(outbox: Outbox, partition: Partition, sender: MemberId, message: 
         return
     key = (message.segment_no, message.attempt)
     if key not in partition.preparations:
+        if blocks.wait_for(outbox, partition, sender, message):
+            return
         preparation = Preparation(
             message.segment_no,
             message.attempt,
@@ -43,6 +47,14 @@ def on_prepare(outbox: Outbox, partition: Partition, sender: MemberId, message: 
     outbox.when_durable(Send(sender.broker, answer))
 
 
+def _forget_replaced(outbox: Outbox, partition: Partition, message: PrepareRequest) -> None:
+    """Drop what its switcher knows that the record will never name, so that one preparation a switcher stays."""
+    for attempt in message.replaces:
+        if (message.segment_no, attempt) in partition.preparations:
+            partition.preparations = drop(partition.preparations, (message.segment_no, attempt))
+            outbox.write(DropPreparation(partition.id, message.segment_no, attempt))
+
+
 def _refusal(outbox: Outbox, partition: Partition, message: PrepareRequest) -> str:
     """Why a preparation is not taken; empty if it is."""
     if outbox.member not in message.members:
@@ -50,9 +62,12 @@ def _refusal(outbox: Outbox, partition: Partition, message: PrepareRequest) -> s
     known = partition.preparations.get((message.segment_no, message.attempt))
     if known is not None and (known.voided or known.run != outbox.run):
         return "voided"
+    if outbox.behind:
+        return "the coordinator has lost decisions"
     if message.segment_no in partition.logs:
         return "fenced or holds a batch"
-    if partition.chain is not None and message.segment_no <= partition.chain.open_segment.no:
+    decided = partition.decided
+    if decided is not None and message.segment_no <= decided.open_segment.no:
         return "decided"
     return ""
 

@@ -5,30 +5,47 @@ Whoever lost a transaction, or does not know how it ended, reads before it does 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from seriatim_api import errors
 from seriatim_api.ids import MemberId
 
-from . import copying, eligibility, gaps, routes, settle
+from . import behind, copying, eligibility, gaps, right, routes, settle, updates
 from .candidates import note_failure
 from .chain import Chain
 from .effects import Resolved
 from .events import WriteOutcome
 from .groups import serving
 from .learning import learn
-from .messages import ChainUpdate
+from .messages import ChainChanges, ChainUpdate
 from .outbox import Outbox
 from .partition import Partition
+from .segments import Changes
 from .state import NOTHING
 
 
-def on_chain_read(outbox: Outbox, partition: Partition, chain: Chain | None, revision: int, failed: bool) -> None:
-    """The coordinator answered, or did not."""
-    partition.reading = False
+def on_chain_read(
+    outbox: Outbox, partition: Partition, chain: Chain | None, revision: int, failed: bool, deleted: bool
+) -> None:
+    """The coordinator answered, or did not. What it has lost is not taken up: that counts as no answer."""
+    if not failed:
+        why = behind.problem(outbox, partition, chain, revision, deleted)
+        if why:
+            behind.begin(outbox, partition.id, why)
+            failed = True
+        else:
+            behind.end(outbox, partition.id)
+    partition.read_floor = None
     if failed:
         _read_later(outbox, partition)
     else:
-        partition.read_pause_us = 0
+        if partition.awaits_newer(chain):
+            _read_later(outbox, partition)  # the answer is older than what a member has told
+        else:
+            partition.read_pause_us = 0
         if chain is not None:
+            if partition.read_epoch is None:
+                partition.read_epoch = chain.epoch
             learn(outbox, partition, chain, revision)
         else:
             _on_no_partition(outbox, partition)
@@ -66,12 +83,15 @@ def _on_no_partition(outbox: Outbox, partition: Partition) -> None:
 def on_chain_written(outbox: Outbox, partition: Partition, serial: int, outcome: WriteOutcome, revision: int) -> None:
     """A transaction ended. Whoever lost, or does not know, reads before it does anything else."""
     owner, detail, chain = partition.end_write(serial)
+    partition.note_write(outbox, outcome)
     if outcome is WriteOutcome.DONE:
+        if partition.read_epoch is None:
+            partition.read_epoch = chain.epoch - 1  # the transaction compared with that one
         if owner == "switch":
             _note_switch(outbox, partition, chain)
         before = partition.chain
         learn(outbox, partition, chain, revision)
-        _announce(outbox, before, chain, revision)
+        _announce(outbox, partition, before)
     else:
         partition.read_chain(outbox)
     if owner == "switch" and partition.switch is not None:
@@ -84,6 +104,14 @@ def on_chain_written(outbox: Outbox, partition: Partition, serial: int, outcome:
         copying.on_written(outbox, partition, detail, outcome)
     elif owner == "gap":
         gaps.on_written(outbox, partition, detail, outcome)
+
+
+def on_writes_taken(outbox: Outbox, partition: Partition) -> None:
+    """The coordinator takes writes again: what waited for that goes on."""
+    outbox.refused.pop(partition.id, None)
+    if partition.switch is not None:
+        partition.switch.hurry(outbox, partition)
+    serving.on_writes_taken(outbox, partition)
 
 
 def _note_switch(outbox: Outbox, partition: Partition, chain: Chain) -> None:
@@ -106,13 +134,40 @@ def _note_switch(outbox: Outbox, partition: Partition, chain: Chain) -> None:
     )
 
 
-def _announce(outbox: Outbox, before: Chain | None, chain: Chain, revision: int) -> None:
+def _announce(outbox: Outbox, partition: Partition, before: Chain | None) -> None:
     """Tell the members concerned what the chain says now: of the last two segments, and of those that changed."""
+    chain = partition.chain
+    assert chain is not None
     told: dict[MemberId, None] = {}
-    for segment in chain.segments:
-        old = before.segment(segment.no) if before is not None else None
-        if segment.no >= chain.open_segment.no - 1 or segment != old:
-            told.update(dict.fromkeys((*segment.members, *segment.eligible)))
+    for segment in (*chain.segments[-2:], *chain.changes_since(before).changed):
+        told.update(dict.fromkeys((*segment.members, *segment.eligible)))
     for member in told:
         if member != outbox.member and outbox.is_linked(member):
-            outbox.send(member, ChainUpdate(chain, revision))
+            updates.tell_member(outbox, partition, member)
+
+
+# ---- what other members say ------------------------------------------------------------------------------
+
+
+def on_update(outbox: Outbox, partition: Partition, sender: MemberId, message: ChainUpdate) -> None:
+    """A whole record; one that is older than the known one is answered with the newer."""
+    if partition.chain is not None and partition.chain.epoch > message.chain.epoch:
+        updates.tell_member(outbox, partition, sender)
+    learn(outbox, partition, message.chain, message.revision)
+
+
+def on_changes(outbox: Outbox, partition: Partition, sender: MemberId, message: ChainChanges) -> None:
+    """What changed: taken up if the record of `since` or a later one is known here, else the coordinator is read."""
+    known, told = partition.chain, message.chain
+    if known is not None and known.epoch > told.epoch:
+        updates.tell_member(outbox, partition, sender)
+        return
+    if known is not None and known.epoch >= message.since:
+        segments = known.parts.with_changes(Changes(tuple(told.segments), message.gone))
+        if segments.digest == message.digest:
+            learn(outbox, partition, replace(told, segments=segments), message.revision)
+            return
+        outbox.note("chain_differs", partition.id, known_epoch=known.epoch, epoch=told.epoch)
+    right.give_up(partition, told)
+    partition.awaited_epoch = max(partition.awaited_epoch, told.epoch)
+    partition.read_chain(outbox)

@@ -1,22 +1,25 @@
 """A segment's log on one member: what it has, what is durable, what is committed, and whether it is fenced.
 
-Facts only; the rules are in `appending`, `replication` and `fencing`. The log keeps the batches at and above the commit
-in memory: they are what a switch may need (the uncertain tail), what a resumed connection sends again, and never many.
+Facts only; the rules are in `appending`, `replication` and `fencing`. The log keeps the uncertain tail in memory: the
+batches that not every member is known to have flushed. A switch copies them, a resumed connection sends them again, and
+their bytes have a limit (`unflushed_bytes_max`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 from seriatim_api.batch import BatchHeader, chain_is_intact, place
-from seriatim_api.ids import MemberId, PartitionId
+from seriatim_api.ids import MemberId, PartitionId, make_offset
 
+from .chain import Segment
+from .config import BrokerConfig
 from .log import Batch, LocalSegment, Preparation, PutBatch, PutSegment, RecoveredSegment, TailCopy, Truncate
 from .outbox import LogDurable, Outbox
-from .producers import ProducerTable, Table
-from .state import NOTHING, State
+from .producers import NO_TABLE, IdleBlock, ProducerTable, Rows, Table, Window
+from .state import NOTHING, State, add, drop
 
 
 class Waiting(NamedTuple):
@@ -27,6 +30,7 @@ class Waiting(NamedTuple):
     request: int
     offset: int
     append_time_ms: int
+    is_final: bool = False  # the offset is the place at which readers find it
 
 
 class Follower(State):
@@ -49,8 +53,10 @@ class SegmentLog(State):
         "active",
         "commit",
         "durable",
+        "flushed",
         "followers",
         "generation",
+        "is_from_disk",
         "last_append_ms",
         "opened_with",
         "partition",
@@ -60,44 +66,67 @@ class SegmentLog(State):
         "table",
         "tail",
         "tail_checksum",
-        "told_commit",
+        "tidied_ms",
+        "told_flushed",
         "unbroken",
-        "uncommitted",
+        "uncertain",
+        "uncertain_bytes",
         "waiting",
     )
 
-    def __init__(self, partition: PartitionId, record: LocalSegment, table: Table) -> None:
+    def __init__(
+        self,
+        partition: PartitionId,
+        record: LocalSegment,
+        table: Table = NO_TABLE,
+        blocks: Mapping[bytes, IdleBlock] = NOTHING,
+        newer: Rows = (),
+    ) -> None:
         self.partition = partition
         self.record = record
         self.tail = 0
         self.tail_checksum = 0
         self.durable = 0
         self.commit = 0
-        self.table = ProducerTable(table)
-        self.uncommitted: list[Batch] = []
+        self.flushed = 0  # every member is known to have flushed what lies below; never above the commit
+        self.table: ProducerTable | None = ProducerTable(table, newer, blocks)  # None: nothing needs it any more
+        self.uncertain: Sequence[Batch] = ()  # the batches at and above `flushed`
+        self.uncertain_bytes = 0
         self.active = False  # opened in this run and not fenced: takes batches
         self.unbroken = False  # the master, since it opened the segment in this run
         self.followers: tuple[Follower, ...] = ()
-        self.waiting: list[Waiting] = []
+        self.waiting: Sequence[Waiting] = ()
         self.runs: Mapping[bytes, tuple[int, bool]] = NOTHING  # producer -> (run, refused)
         self.opened_with: Preparation | None = None  # what the chain record chose of what was prepared here
-        self.told_commit = 0
+        self.told_flushed = 0
         self.last_append_ms = 0
+        self.tidied_ms = 0  # up to when the table was tidied although nothing was appended
         self.generation = 0
         self.suspect = False
+        self.is_from_disk = False  # this run did not open it: the disk may be an older copy
 
     @classmethod
-    def recovered(cls, partition: PartitionId, found: RecoveredSegment, table: Table, suspect: bool) -> SegmentLog:
+    def recovered(
+        cls,
+        partition: PartitionId,
+        found: RecoveredSegment,
+        table: Table,
+        suspect: bool,
+        blocks: Mapping[bytes, IdleBlock] = NOTHING,
+    ) -> SegmentLog:
         """The log as a start found it; `table` is the one that the segment was opened with.
 
         `suspect`: an earlier run ended badly, so what was not flushed before it was committed may be missing here.
         """
-        log = cls(partition, found.record, (*table, *found.windows))  # written with its batches: the newer windows
+        log = cls(partition, found.record, table, blocks, found.windows)
+        log.is_from_disk = True
         log.suspect = suspect and not found.record.flush and found.record.sealed_len is None
         log.tail = log.durable = found.tail
         log.tail_checksum = found.tail_checksum
-        log.commit = found.commit
-        log.uncommitted = list(found.uncommitted)
+        log.commit = log.flushed = found.commit
+        log.uncertain = list(found.uncommitted) or ()
+        log.last_append_ms = found.last_append_ms
+        log.uncertain_bytes = sum(batch.size_bytes for batch in log.uncertain)
         return log
 
     # ---- what it is ----
@@ -106,6 +135,12 @@ class SegmentLog(State):
     def no(self) -> int:
         """The segment's number."""
         return self.record.no
+
+    @property
+    def live_table(self) -> ProducerTable:
+        """The producer table of a log that still needs one: every log that is not sealed, and the kept ones."""
+        assert self.table is not None, f"segment {self.no} let go of its producer table"
+        return self.table
 
     @property
     def is_whole(self) -> bool:
@@ -121,6 +156,8 @@ class SegmentLog(State):
     def readable_below(self) -> int:
         """Consumers may see what lies below."""
         record = self.record
+        if record.quarantined:
+            return 0
         if record.sealed_len is None:
             return self.commit
         return min(self.tail, record.sealed_len)
@@ -133,18 +170,35 @@ class SegmentLog(State):
         return None
 
     def checksum_at(self, length: int) -> int:
-        """The chain's value at a batch boundary at or above the commit."""
+        """The chain's value at a batch boundary of the uncertain tail."""
         if length == self.tail:
             return self.tail_checksum
-        for batch in self.uncommitted:
+        for batch in self.uncertain:
             if batch.header.base_index == length:
                 return batch.header.previous_checksum
-        raise AssertionError(f"{length} is no boundary in [{self.commit}, {self.tail}] of segment {self.no}")
+        raise AssertionError(f"{length} is no boundary in [{self.flushed}, {self.tail}] of segment {self.no}")
 
     def tail_copy(self, length: int) -> TailCopy:
-        """The uncertain tail: the batches in [commit, length)."""
-        batches = tuple(batch for batch in self.uncommitted if batch.header.end_index <= length)
-        return TailCopy(self.no, self.commit, length, batches)
+        """The uncertain tail: the batches in [flushed, length).
+
+        It begins at `flushed` and not at the commit. Where the topic does not flush before it commits, it would go
+        like this otherwise (I12): (1) every member has a batch in memory, the commit passes it, only the master's disk
+        has it; (2) a switch seals above the batch and copies nothing; (3) the reply at `replicated_flushed`, or the
+        answer to a resend, says that two disks have it; (4) the master's disk is lost, and the batch with it.
+        """
+        batches = tuple(batch for batch in self.uncertain if batch.header.end_index <= length)
+        return TailCopy(self.no, self.flushed, length, batches)
+
+    def table_as_of(self, length: int) -> Table:
+        """The producer table without what stands in the log at or above `length`, which is not below the commit."""
+        return self.live_table.without(self._windows_as_of(length))
+
+    def _windows_as_of(self, length: int) -> dict[bytes, Window | None]:
+        """The windows that change if the log ends at `length`: those of producers with batches above it."""
+        assert length >= self.commit, (length, self.commit)
+        headers = (batch.header for batch in self.uncertain)
+        above = dict.fromkeys(header.producer for header in headers if header.end_index > length)
+        return self.live_table.cut(self.no, length, above)
 
     # ---- growing ----
 
@@ -152,18 +206,28 @@ class SegmentLog(State):
         """The master gives a batch its place and takes it."""
         assert self.active
         assert self.unbroken
-        self.last_append_ms = max(self.last_append_ms, outbox.now.wall_ms)
         placed = place(
             header,
             segment=self.no,
             base_index=self.tail,
-            append_time_ms=self.last_append_ms,
+            append_time_ms=self._append_time_ms(outbox),
             previous_checksum=self.tail_checksum,
             checksum=outbox.checksum,
         )
         batch = Batch(placed, body)
         self._take(outbox, batch)
         return batch
+
+    def _append_time_ms(self, outbox: Outbox) -> int:
+        """Now, and not before the message before; unless that one's time cannot be true."""
+        wall_ms = outbox.now.wall_ms
+        ahead_ms = self.last_append_ms - wall_ms
+        if ahead_ms > outbox.config.append_time_ahead_ms_max:
+            # Without it: (1) one clock is years ahead for a moment; (2) each later segment takes its time up from the
+            # one before; (3) append time stands still for years, and retention by time drops nothing.
+            outbox.note("append_time_set_back", self.partition, segment=self.no, ahead_ms=ahead_ms)
+            return wall_ms
+        return max(self.last_append_ms, wall_ms)
 
     def follow(self, outbox: Outbox, batch: Batch) -> bool:
         """Take a batch that another member has; False if it is not the next one, or its chain is broken."""
@@ -177,14 +241,46 @@ class SegmentLog(State):
 
     def _take(self, outbox: Outbox, batch: Batch) -> None:
         header = batch.header
-        window = self.table.record(header)
+        window = self.table.record(header) if self.table is not None else b""
+        if self.record.sealed_len is None:
+            self._tidy(outbox, header.append_time_ms)
         self.tail = header.end_index
         self.tail_checksum = header.checksum
         self.last_append_ms = header.append_time_ms
         if self.record.sealed_len is None:
-            self.uncommitted.append(batch)
-        outbox.write(PutBatch(self.partition, batch, self.commit, window))
+            self.uncertain = add(self.uncertain, batch)
+            self.uncertain_bytes += batch.size_bytes
+        outbox.write(PutBatch(self.partition, batch, self.flushed, window))
         outbox.when_durable(LogDurable(self.partition, self.no, self.tail, self.generation))
+
+    def _tidy(self, outbox: Outbox, now_ms: int) -> None:
+        """Forget what need not be known any more of producers that are idle.
+
+        Of a producer without a window the run is forgotten too: as after a switch, it begins another one.
+        """
+        before_ms = max(self.last_append_ms, min(self.tidied_ms, now_ms))
+        committed = make_offset(self.no, self.commit)
+        blocks = self.live_table.blocks
+        for producer in self.live_table.tidy(outbox.config, before_ms, now_ms, committed):
+            self.runs = drop(self.runs, producer)
+        if self.live_table.blocks is not blocks:
+            outbox.poll(outbox.config.block_pause_us, "blocks", self.partition)
+
+    def fold(self, config: BrokerConfig) -> None:
+        """Make blocks of the producers that were idle when this member was stopped: its disk has windows of them."""
+        self.live_table.fold(config, self.last_append_ms, make_offset(self.no, self.commit))
+
+    def makes_room(self, outbox: Outbox) -> bool:
+        """Whether the table may take up one more producer, after those that may be forgotten are.
+
+        Only here time goes on without a batch: else a table full of producers that have all gone would stay full.
+        """
+        table = self.live_table
+        if table.producer_count >= outbox.config.producer_count_max:
+            now_ms = self._append_time_ms(outbox)
+            self._tidy(outbox, now_ms)
+            self.tidied_ms = now_ms
+        return table.producer_count < outbox.config.producer_count_max
 
     def advance_commit(self, commit: int) -> bool:
         """Move the commit forward; a fence has frozen it for ever."""
@@ -192,13 +288,21 @@ class SegmentLog(State):
             return False
         assert commit <= self.tail
         self.commit = commit
-        gone = 0
-        for batch in self.uncommitted:
-            if batch.header.end_index > commit:
-                break
-            gone += 1
-        del self.uncommitted[:gone]
         return True
+
+    def advance_flushed(self, flushed: int) -> None:
+        """Every member has flushed what lies below; after a fence nothing moves any more."""
+        if self.record.fenced or flushed <= self.flushed:
+            return
+        assert flushed <= self.commit
+        self.flushed = flushed
+        gone = 0
+        for batch in self.uncertain:
+            if batch.header.end_index > flushed:
+                break
+            self.uncertain_bytes -= batch.size_bytes
+            gone += 1
+        self.uncertain = self.uncertain[gone:] or ()
 
     # ---- ending ----
 
@@ -219,20 +323,51 @@ class SegmentLog(State):
         self.active = False
         if self.tail > length:
             self.tail_checksum = self.checksum_at(length)
-            table = self.table.as_of(self.no, length)
-            self.table = ProducerTable(table)
-            outbox.write(Truncate(self.partition, self.no, length, table))
+            windows = self._windows_as_of(length)
+            self.live_table.change(windows)
+            outbox.write(Truncate(self.partition, self.no, length, tuple(windows.items())))
             self.tail = length
             self.durable = min(self.durable, length)
-        self.uncommitted = []
+        self.uncertain = ()
+        self.uncertain_bytes = 0
         self.followers = ()
         self.runs = NOTHING
-        self.commit = self.tail
+        self.commit = self.flushed = self.tail
         self.update(outbox, fenced=True, sealed_len=length, sealed_checksum=checksum)
 
-    def start_over(self, outbox: Outbox, table: Table) -> None:
+    def quarantine(self, outbox: Outbox) -> None:
+        """Keep everything as it is, durably: nothing is taken, cut or served any more."""
+        self.active = False
+        self.followers = ()
+        self.runs = NOTHING
+        self.update(outbox, fenced=True, quarantined=True)
+
+    def let_table_go(self, outbox: Outbox) -> None:
+        """Forget the producer table, here and on the disk: no reader and no switch asks for it any more."""
+        assert self.record.sealed_len is not None
+        if self.table is not None and self.table.windows:
+            outbox.write(Truncate(self.partition, self.no, self.tail, None))
+        self.table = None
+
+    def share(self, segment: Segment) -> None:
+        """Keep the chain's objects in place of equal ones: there may be ten thousand logs like this in a partition."""
+        record = self.record
+        length, checksum = segment.sealed_len, segment.sealed_checksum
+        if (record.attempt, record.sealed_len, record.sealed_checksum) != (segment.attempt, length, checksum):
+            return
+        if record.attempt is not segment.attempt:
+            self.record = replace(record, attempt=segment.attempt, sealed_len=length, sealed_checksum=checksum)
+        if self.is_whole and length is not None and checksum is not None:
+            self.tail_checksum = checksum
+            self.tail = length
+            self.durable, self.commit, self.flushed = (
+                length if place == length else place for place in (self.durable, self.commit, self.flushed)
+            )
+
+    def start_over(self, outbox: Outbox, table: Table, blocks: Mapping[bytes, IdleBlock] = NOTHING) -> None:
         """What is here is not what was sealed: forget it, to copy it anew from a whole member."""
-        outbox.write(Truncate(self.partition, self.no, 0, table))
-        self.table = ProducerTable(table)
-        self.tail = self.durable = self.commit = self.tail_checksum = 0
+        outbox.write(Truncate(self.partition, self.no, 0, None))
+        if self.table is not None:
+            self.table = ProducerTable(table, (), blocks)
+        self.tail = self.durable = self.commit = self.flushed = self.tail_checksum = 0
         self.generation += 1

@@ -10,10 +10,10 @@ from dataclasses import replace
 
 from seriatim_api.ids import MemberId
 
-from . import appending, quiescence, switch
+from . import appending, quiescence, switch, updates
 from .effects import Send
 from .groups import delivery
-from .messages import ChainUpdate, ReplicaTail, Replicate, ReplicateAck, ReplicateRefused, ResumeReplica
+from .messages import ReplicaTail, Replicate, ReplicateAck, ReplicateRefused, ResumeReplica
 from .outbox import LogDurable, Outbox
 from .partition import Partition
 from .replica import Follower, SegmentLog
@@ -33,30 +33,33 @@ def on_log_durable(outbox: Outbox, partition: Partition, mark: LogDurable) -> No
 
 def _move_commit(outbox: Outbox, partition: Partition, log: SegmentLog) -> None:
     """Commit is the least index over all members; replies, readers and followers hear of it."""
-    if log.record.flush:
-        safe = min([log.durable, *(follower.durable for follower in log.followers)])
-    else:
-        safe = min([log.tail, *(follower.received for follower in log.followers)])
+    flushed = min([log.durable, *(follower.durable for follower in log.followers)])
+    safe = flushed if log.record.flush else min([log.tail, *(follower.received for follower in log.followers)])
     moved = log.advance_commit(safe)
+    log.advance_flushed(min(flushed, log.commit))
     appending.release(outbox, log)
-    if not moved:
-        return
-    delivery.pump(outbox, partition, log.no)
-    if partition.quiescence is not None:
-        quiescence.report_quiet(outbox, partition, log)
-    if log.told_commit < log.commit:
+    if moved:
+        delivery.pump(outbox, partition, log.no)
+        if partition.quiescence is not None:
+            quiescence.report_quiet(outbox, partition, log)
+    if log.told_flushed < log.flushed:
         outbox.poll(outbox.config.commit_idle_us, "commit", partition.id)
 
 
 def tell_commit(outbox: Outbox, partition: Partition) -> None:
-    """No frame carried the commit to the followers for a while: it goes alone."""
+    """No frame carried the commit to the followers for a while: it goes alone.
+
+    What a follower is told is how far every member has flushed. Where the topic flushes before it commits, that is the
+    commit. Where it does not, the commit may be further; the follower needs the lower one, because it begins its
+    uncertain tail there if it is fenced.
+    """
     log = _led_log(partition)
-    if log is None or log.told_commit >= log.commit:
+    if log is None or log.told_flushed >= log.flushed:
         return
-    log.told_commit = log.commit
+    log.told_flushed = log.flushed
     for follower in log.followers:
         if follower.in_step:
-            outbox.send(follower.member, Replicate(partition.id, log.no, log.record.attempt, log.commit, ()))
+            outbox.send(follower.member, Replicate(partition.id, log.no, log.record.attempt, log.flushed, ()))
 
 
 def _led_log(partition: Partition) -> SegmentLog | None:
@@ -149,9 +152,9 @@ def on_replica_tail(outbox: Outbox, partition: Partition, sender: MemberId, mess
     follower.out_of_step_us = None
     follower.received = message.tail
     follower.durable = message.durable
-    rest = tuple(batch for batch in log.uncommitted if batch.header.base_index >= message.tail)
-    log.told_commit = log.commit
-    outbox.send(sender, Replicate(partition.id, log.no, log.record.attempt, log.commit, rest))
+    rest = tuple(batch for batch in log.uncertain if batch.header.base_index >= message.tail)
+    log.told_flushed = log.flushed
+    outbox.send(sender, Replicate(partition.id, log.no, log.record.attempt, log.flushed, rest))
     _move_commit(outbox, partition, log)
 
 
@@ -181,7 +184,7 @@ def on_replicate_refused(outbox: Outbox, partition: Partition, sender: MemberId,
             _resume_follower(outbox, partition, log, follower)
     elif message.reason == "not opened" and partition.chain is not None:
         _out_of_step(outbox, partition, follower)
-        outbox.send(sender, ChainUpdate(partition.chain, partition.revision))
+        updates.tell_member(outbox, partition, sender)
         partition.read_chain(outbox)  # perhaps it is this member that has not heard
         outbox.poll(outbox.config.commit_idle_us, "follow", partition.id)
     else:
@@ -212,7 +215,9 @@ def on_replicate(outbox: Outbox, partition: Partition, sender: MemberId, message
         if not log.follow(outbox, batch):
             outbox.send(sender, ReplicateRefused(partition.id, log.no, log.record.attempt, "gap"))
             return
-    if log.advance_commit(min(message.commit, log.tail)):
+    commit = min(message.commit, log.tail)
+    if log.advance_commit(commit):
+        log.advance_flushed(commit)
         delivery.pump(outbox, partition, log.no)
     if message.batches:
         ack = ReplicateAck(partition.id, log.no, log.record.attempt, log.tail, log.tail)

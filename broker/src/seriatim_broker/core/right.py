@@ -11,10 +11,12 @@ from collections.abc import Iterable, Mapping
 
 from seriatim_api.ids import MemberId, PartitionId
 
+from . import disks, updates
 from .chain import Chain, Segment, SegmentState, change_server, remove_eligible
-from .messages import ChainUpdate
+from .messages import TakeOver
 from .outbox import Outbox
 from .partition import Partition
+from .segments import Changes
 from .state import NOTHING, State, drop, put
 
 
@@ -24,10 +26,11 @@ class Right(State):
     `confirmed`: it was given in this run (an earlier run's tokens must not be used again). Nothing is delivered before
     `from_us`. `blind`: nobody who had the control records was left at some time, so whatever stands above this
     member's own cursor may be a repeat; `renewed` says which epoch each group must reach for it. `joining`: members
-    that hold the whole segment and are being given the control records.
+    that hold the whole segment and are being given the control records. `listing`: those that a transaction of this
+    member may have listed as eligible, without a record since that says so or not.
     """
 
-    __slots__ = ("blind", "confirmed", "from_us", "joining", "old_server", "renewed")
+    __slots__ = ("blind", "confirmed", "from_us", "joining", "listing", "old_server", "renewed")
 
     def __init__(self, confirmed: bool, from_us: int, old_server: MemberId | None, blind: bool = False) -> None:
         self.blind = blind
@@ -35,6 +38,7 @@ class Right(State):
         self.confirmed = confirmed
         self.from_us = from_us
         self.old_server = old_server
+        self.listing: tuple[MemberId, ...] = ()
         self.joining: Mapping[MemberId, int] = NOTHING  # -> serial of the cursor sync that it must confirm
 
 
@@ -42,6 +46,18 @@ def confirmed(partition: Partition, no: int) -> bool:
     """Whether the right to serve the segment was given in this run."""
     held = partition.rights.get(no)
     return held is not None and held.confirmed
+
+
+def joining(partition: Partition, no: int) -> tuple[MemberId, ...]:
+    """The members that are being given the control records of the segment."""
+    held = partition.rights.get(no)
+    return tuple(held.joining) if held is not None else ()
+
+
+def stop_joining(partition: Partition, no: int, member: MemberId) -> None:
+    """The member must ask again for the control records of the segment."""
+    held = partition.rights[no]
+    held.joining = drop(held.joining, member)
 
 
 def may_deliver(outbox: Outbox, partition: Partition, no: int) -> bool:
@@ -53,12 +69,19 @@ def may_deliver(outbox: Outbox, partition: Partition, no: int) -> bool:
 
 
 def silent_members(outbox: Outbox, partition: Partition, no: int, for_us: int) -> list[MemberId]:
-    """The other eligible members that did not answer a heartbeat sent within the last `for_us`, or refuse to."""
+    """The other eligible members that did not answer a heartbeat sent within the last `for_us`, or refuse to.
+
+    Whom this member's own transaction may have listed counts as eligible. Without it (SERVER): (1) the server lists a
+    member, and the answer to its transaction does not come; (2) it knows an older record, in which it is the only
+    eligible one, and delivers alone; (3) the listed member finds it silent, takes over, and delivers as well.
+    """
     assert partition.chain is not None
     segment = partition.chain.segment(no)
     assert segment is not None
     silent = []
-    for member in segment.eligible:
+    held = partition.rights.get(no)
+    listing = held.listing if held is not None else ()
+    for member in dict.fromkeys((*segment.eligible, *listing)):
         if member == outbox.member:
             continue
         link = outbox.links.get(member.broker)
@@ -66,6 +89,15 @@ def silent_members(outbox: Outbox, partition: Partition, no: int, for_us: int) -
         if link is None or not answered or (partition.id, no) in link.refused_by:
             silent.append(member)
     return silent
+
+
+def unfit_members(outbox: Outbox, partition: Partition, no: int) -> list[MemberId]:
+    """The other eligible members that control records must not wait for: silent for too long, or their disk hangs."""
+    unfit = silent_members(outbox, partition, no, outbox.config.silence_us)
+    segment = partition.chain.segment(no) if partition.chain is not None else None
+    assert segment is not None
+    others = [member for member in segment.eligible if member != outbox.member]
+    return unfit + [member for member in others if member not in unfit and disks.is_hung(outbox, member)]
 
 
 def seek(outbox: Outbox, partition: Partition, no: int) -> None:
@@ -76,7 +108,7 @@ def seek(outbox: Outbox, partition: Partition, no: int) -> None:
         return
     now = outbox.now.mono_us
     if not right.confirmed:
-        if not partition.is_writing("right", no):
+        if not partition.is_writing("right", no) and not partition.write_wait_us(outbox):
             partition.write_chain(outbox, "right", change_server(chain, no, outbox.member, ()), no)
         return
     if now < right.from_us:
@@ -84,8 +116,9 @@ def seek(outbox: Outbox, partition: Partition, no: int) -> None:
         return
     segment = chain.segment(no)
     assert segment is not None
-    silent = silent_members(outbox, partition, no, outbox.config.silence_us)
-    if silent and segment.state is SegmentState.SEALED and not partition.is_writing("right", no):
+    silent = unfit_members(outbox, partition, no)
+    may_write = not partition.is_writing("right", no) and not partition.write_wait_us(outbox)
+    if silent and segment.state is SegmentState.SEALED and may_write:
         partition.write_chain(outbox, "right", remove_eligible(chain, no, silent), no)
     outbox.poll(outbox.config.heartbeat_us // 10, "pump", partition.id, no)
 
@@ -99,7 +132,9 @@ def take_over(outbox: Outbox, partition: Partition, no: int, server_epoch: int) 
     log = partition.logs.get(no)
     if log is None or segment.state is not SegmentState.SEALED or partition.is_writing("right", no):
         return  # an unsettled segment keeps its server: whoever settles it decides
-    if not log.is_whole:
+    if partition.write_wait_us(outbox):
+        return  # the old server must not be refused for nothing: who complained asks again
+    if not log.is_whole or disks.is_hung(outbox, outbox.member):
         return
     if not _is_silent(outbox, segment.server):
         return
@@ -117,7 +152,17 @@ def _is_silent(outbox: Outbox, member: MemberId) -> bool:
     if link is None or link.member != member:
         outbox.connect(member.broker)
         return outbox.is_gone(member)
-    return not link.up or link.answered_us < outbox.now.mono_us - outbox.config.silence_us
+    is_unheard = not link.up or link.answered_us < outbox.now.mono_us - outbox.config.silence_us
+    return is_unheard or disks.is_hung(outbox, member)
+
+
+def offer(outbox: Outbox, partition: Partition, no: int) -> None:
+    """This member's disk hangs, so it cannot serve: ask the other eligible members to take the right."""
+    segment = partition.chain.segment(no) if partition.chain is not None else None
+    if segment is not None and segment.state is SegmentState.SEALED and segment.server == outbox.member:
+        for member in segment.eligible:
+            if member != outbox.member:
+                outbox.send(member, TakeOver(partition.id, no, segment.server_epoch))
 
 
 def _nobody_eligible_lives(outbox: Outbox, segment: Segment) -> bool:
@@ -132,6 +177,17 @@ def _has_ended(outbox: Outbox, member: MemberId) -> bool:
     linked_run = link.run if link is not None and link.member == member else 0
     run = max(linked_run, outbox.runs.get(member, 0))
     return run > 0 and outbox.ended.get(member, 0) >= run
+
+
+def _has_certainly_ended(outbox: Outbox, member: MemberId) -> bool:
+    """Whether the member's last run has ended, and did not answer this broker when its certificate came.
+
+    A run that was connected at that moment may live, and deliver until its last answered heartbeats have run out.
+    """
+    link = outbox.links.get(member.broker)
+    wait_us = outbox.config.serve_lease_us + outbox.config.serve_margin_us
+    was_cut = link is not None and outbox.now.mono_us < link.cut_us + wait_us
+    return _has_ended(outbox, member) and not was_cut
 
 
 # ---- refusing the old server ----------------------------------------------------------------------------
@@ -175,7 +231,7 @@ def _tell_refused(outbox: Outbox, partition: Partition, broker: str) -> None:
         segment = chain.segment(no)
         decided = segment is None or segment.state is not SegmentState.OPEN
         if decided and session != link.session:
-            outbox.send_broker(broker, ChainUpdate(chain, partition.revision))
+            updates.tell(outbox, partition, broker, no)
             refusals[no] = (link.session, outbox.now.mono_us)
 
 
@@ -199,17 +255,18 @@ def on_link_up(outbox: Outbox, partition: Partition, member: MemberId) -> None:
 # ---- the record changes ---------------------------------------------------------------------------------
 
 
-def on_learned(outbox: Outbox, partition: Partition, known: Chain | None, chain: Chain) -> None:
+def on_learned(outbox: Outbox, partition: Partition, known: Chain | None, chain: Chain, changes: Changes) -> None:
     """Take up rights that the record gives, let go of those that it took away."""
-    for segment in chain.segments:
+    for segment in changes.changed:
         no = segment.no
         if segment.server != outbox.member:
             partition.rights = drop(partition.rights, no)
         elif no not in partition.rights:
-            partition.rights = put(partition.rights, no, _new_right(outbox, partition, known, segment))
+            partition.rights = put(partition.rights, no, _new_right(outbox, partition, known, chain, segment))
         elif not partition.rights[no].confirmed and known is not None:
             old = known.segment(no)
-            if old is not None and old.server_epoch < segment.server_epoch:
+            renewed = old is not None and old.server_epoch < segment.server_epoch
+            if old is not None and renewed and _was_given_in_this_run(outbox, partition, segment):
                 # taken anew: what this member promised in its last run is forgotten, so it refuses all others first
                 held = partition.rights[no]
                 held.confirmed = True
@@ -221,34 +278,66 @@ def on_learned(outbox: Outbox, partition: Partition, known: Chain | None, chain:
         if right is not None and right.joining:
             for member in segment.eligible:
                 right.joining = drop(right.joining, member)
-    for no in [no for no in partition.rights if chain.segment(no) is None]:
+    for right in partition.rights.values():  # what was sent compares an older record: it is done, or never will be
+        for member in right.listing:
+            if not outbox.is_linked(member):
+                right.joining = drop(right.joining, member)
+        right.listing = ()
+    for no in changes.gone:
         partition.rights = drop(partition.rights, no)
     for broker in list(outbox.refusals):
         _tell_refused(outbox, partition, broker)
 
 
-def _new_right(outbox: Outbox, partition: Partition, known: Chain | None, segment: Segment) -> Right:
+def give_up(partition: Partition, told: Chain) -> None:
+    """Serve no more what newer segments of a record say that another member serves.
+
+    The record itself cannot be taken up, because older parts of it are not known here. Without this (I4): (1) the new
+    server sends what changed to the old one, and waits for a heartbeat that the old one answers after it; (2) the old
+    one answers, and has only asked the coordinator so far; (3) both deliver.
+    """
+    for segment in told.segments:
+        known = partition.chain.segment(segment.no) if partition.chain is not None else None
+        if known is not None and known.server_epoch < segment.server_epoch and known.server != segment.server:
+            partition.rights = drop(partition.rights, segment.no)
+
+
+def _new_right(outbox: Outbox, partition: Partition, known: Chain | None, chain: Chain, segment: Segment) -> Right:
     log = partition.logs.get(segment.no)
     if segment.state is SegmentState.OPEN and log is not None and log.unbroken:
         return Right(confirmed=True, from_us=0, old_server=None)
     blind = segment.records_lost
-    wait_us = outbox.config.serve_lease_us + outbox.config.serve_margin_us
-    if known is None:
+    if not _was_given_in_this_run(outbox, partition, segment):
         return Right(confirmed=False, from_us=0, old_server=None, blind=blind)
-    old = known.segment(segment.no)
-    old_server = old.server if old is not None else segment.master
-    if old_server == outbox.member:
-        return Right(confirmed=True, from_us=0, old_server=None, blind=blind)
+    old_server = None  # whose right it was before, if no record between was missed: its certified end saves the wait
+    if known is not None and chain.epoch == known.epoch + 1:
+        old = known.segment(segment.no)
+        old_server = old.server if old is not None else None
     refuse_others(outbox, partition, segment.no, segment.members)
-    from_us = outbox.now.mono_us + wait_us
-    if old_server is not None and _has_ended(outbox, old_server):
+    from_us = outbox.now.mono_us + outbox.config.serve_lease_us + outbox.config.serve_margin_us
+    if old_server is not None and _has_certainly_ended(outbox, old_server):
         from_us = 0
     return Right(confirmed=True, from_us=from_us, old_server=old_server, blind=blind)
+
+
+def _was_given_in_this_run(outbox: Outbox, partition: Partition, segment: Segment) -> bool:
+    """Whether the right is surely newer than this run; else it is taken anew, if anybody wants deliveries.
+
+    Without it (I4): (1) this member served the segment in its last run, and gave tokens under `server_epoch`; (2) it
+    starts again, and the first word of the chain is a peer's record from before that; (3) the newer record comes, and
+    looks as if it gave the right just now; (4) the counter of tokens begins anew, so a token of the last run is valid
+    again. Only a record that the coordinator itself gave to this run tells what is newer; or that this run prepared the
+    segment, because then nobody served it before.
+    """
+    chosen = partition.chosen_preparation(segment)
+    if chosen is not None and chosen.run == outbox.run:
+        return True
+    return partition.read_epoch is not None and segment.server_epoch > partition.read_epoch
 
 
 def on_certificate(outbox: Outbox, partition: Partition, member: MemberId) -> None:
     """A server that is certainly gone delivers nothing: its successor need not wait."""
     for no, right in partition.rights.items():
-        if right.old_server == member and _has_ended(outbox, member) and right.from_us > outbox.now.mono_us:
+        if right.old_server == member and _has_certainly_ended(outbox, member) and right.from_us > outbox.now.mono_us:
             right.from_us = outbox.now.mono_us
             outbox.poll(0, "pump", partition.id, no)

@@ -22,13 +22,17 @@ from .log import PutTailCopy, TailCopy, merge_tails
 from .messages import StoreTail, SuspectTail, TailStored
 from .outbox import Outbox
 from .partition import Partition
+from .segments import Changes
 from .state import State, drop, put
 
 
 class Settlement(State):
     """One segment that this member is settling."""
 
-    __slots__ = ("asked", "fenced", "id", "pause_us", "stored", "suspects", "wake_us", "writing")
+    __slots__ = (
+        "asked", "began_us", "fenced", "id", "is_behind", "pause_us", "stored", "suspects", "tails", "wake_us",
+        "writing",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.id = b""
@@ -36,24 +40,28 @@ class Settlement(State):
         self.asked: tuple[MemberId, ...] = ()
         self.stored: dict[MemberId, None] = {}
         self.suspects: dict[MemberId, int] = {}  # the tails of other members that are suspects as well
+        self.tails: dict[MemberId, int] = {}  # the tails of other members of a flushed segment
+        self.began_us = 0
+        self.is_behind = False  # another member has more than is here
         self.pause_us = 0
         self.wake_us = 0
         self.writing = False
 
 
-def on_learned(outbox: Outbox, partition: Partition, chain: Chain) -> None:
+def on_learned(outbox: Outbox, partition: Partition, chain: Chain, changes: Changes) -> None:
     """Begin with what this member can settle, end what is settled."""
-    for segment in chain.segments:
+    for segment in changes.changed:
         if segment.state is not SegmentState.UNSETTLED:
             partition.settling = drop(partition.settling, segment.no)
         elif segment.no not in partition.settling and segment.no in partition.logs and outbox.member in segment.members:
             settlement = Settlement()
             settlement.id = outbox.new_id()
+            settlement.began_us = outbox.now.mono_us
             partition.settling = put(partition.settling, segment.no, settlement)
             partition.logs[segment.no].fence(outbox)
             right.refuse_server(outbox, partition, segment.no)
             outbox.when_stored(partition.id, "settle", segment.no)
-    for no in [no for no in partition.settling if chain.segment(no) is None]:
+    for no in changes.gone:
         partition.settling = drop(partition.settling, no)
 
 
@@ -63,9 +71,9 @@ def on_fenced(outbox: Outbox, partition: Partition, no: int) -> None:
     if settlement is None:
         return
     settlement.fenced = True
-    if partition.logs[no].suspect:
+    if partition.logs[no].suspect or _may_be_older(partition, no):
         for member in _others(outbox, partition, no):
-            outbox.send(member, SuspectTail(partition.id, no, length_of(partition, no)))
+            outbox.send(member, _own_tail(partition, no))
     _go_on(outbox, partition, no, settlement)
 
 
@@ -82,16 +90,60 @@ def _others(outbox: Outbox, partition: Partition, no: int) -> list[MemberId]:
     return [member for member in members if member != outbox.member and not outbox.is_replaced(member)]
 
 
+def _may_be_older(partition: Partition, no: int) -> bool:
+    """Whether this log may be an older copy: a restart found it. (What does not flush is compared as suspects are.)"""
+    log = partition.logs[no]
+    return log.record.flush and log.is_from_disk
+
+
+def _own_tail(partition: Partition, no: int) -> SuspectTail:
+    log = partition.logs[no]
+    return SuspectTail(
+        partition.id, no, length_of(partition, no), log.record.flush, log.commit if log.record.flush else 0
+    )
+
+
+def _waits_for_second(outbox: Outbox, partition: Partition, no: int, settlement: Settlement) -> bool:
+    """Whether another member has more, or the others get some more time to say what they have.
+
+    Rules `second-member` and `longest-of-started`, as in a switch: see `Switch`.
+    """
+    if not _may_be_older(partition, no):
+        return False
+    others = _others(outbox, partition, no)  # without members whose disk was replaced: they have nothing any more
+    longest = max((settlement.tails[member] for member in others if member in settlement.tails), default=0)
+    if longest > length_of(partition, no):
+        settlement.is_behind = True
+        _pause(outbox, partition, no, settlement)  # the other one settles, and its word may not come: look again
+        return True
+    until_us = settlement.began_us + outbox.config.second_member_us
+    missing = [member for member in others if member not in settlement.tails]
+    if not missing or outbox.now.mono_us >= until_us:
+        return False
+    settlement.wake_us = until_us
+    outbox.wake(until_us, "settle", partition.id, no)
+    return True
+
+
 def on_suspect_tail(outbox: Outbox, partition: Partition, sender: MemberId, message: SuspectTail) -> None:
     """Another member is a suspect too, and says what it has."""
     no = message.segment_no
     settlement = partition.settling.get(no)
+    if settlement is not None and message.compares and sender in _others(outbox, partition, no):
+        is_news = sender not in settlement.tails
+        settlement.tails[sender] = message.length
+        if message.commit > length_of(partition, no):
+            outbox.note("older_disk", partition.id, segment=no, member=str(outbox.member), committed=message.commit)
+        if is_news and settlement.fenced and partition.logs[no].record.flush:
+            outbox.send(sender, _own_tail(partition, no))
+        _go_on(outbox, partition, no, settlement)
+        return
     if settlement is None or not partition.logs[no].suspect or sender not in _others(outbox, partition, no):
         return
     is_news = sender not in settlement.suspects
     settlement.suspects[sender] = message.length
     if is_news and settlement.fenced:  # it may not have been listening when this one told
-        outbox.send(sender, SuspectTail(partition.id, no, length_of(partition, no)))
+        outbox.send(sender, _own_tail(partition, no))
     _go_on(outbox, partition, no, settlement)
 
 
@@ -129,14 +181,19 @@ def _go_on(outbox: Outbox, partition: Partition, no: int, settlement: Settlement
         if settlement.suspects and settlement.wake_us <= outbox.now.mono_us:
             _pause(outbox, partition, no, settlement)  # another one settles, and its word may not come: look again
         return
+    if _waits_for_second(outbox, partition, no, settlement):
+        return
     tail = _tail(partition, no)
     if tail.batches and not settlement.stored:
-        following = chain.segment(no + 1)
+        following = chain.after(no)
         assert following is not None
         others = [member for member in (*following.members, *segment.members) if member != outbox.member]
         settlement.asked = tuple(dict.fromkeys(others))
         for member in settlement.asked:
             outbox.send(member, StoreTail(partition.id, settlement.id, tail))
+        _pause(outbox, partition, no, settlement)
+        return
+    if partition.write_wait_us(outbox):
         _pause(outbox, partition, no, settlement)
         return
     trusted = outbox.member in segment.eligible  # else others have acknowledgements that this member never saw
@@ -183,7 +240,7 @@ def on_timer(outbox: Outbox, partition: Partition, no: int) -> None:
     """Try again; who leaves it to another suspect asks whether that one has settled."""
     settlement = partition.settling.get(no)
     if settlement is not None and outbox.now.mono_us >= settlement.wake_us:
-        if not _may_speak(outbox, partition, no, settlement):
+        if settlement.is_behind or not _may_speak(outbox, partition, no, settlement):
             partition.read_chain(outbox)
         _go_on(outbox, partition, no, settlement)
 
@@ -191,8 +248,9 @@ def on_timer(outbox: Outbox, partition: Partition, no: int) -> None:
 def on_link_up(outbox: Outbox, partition: Partition, member: MemberId) -> None:
     """Somebody who could store the tail is there, or whose tail is to be compared with."""
     for no, settlement in list(partition.settling.items()):
-        if settlement.fenced and partition.logs[no].suspect and member in _others(outbox, partition, no):
-            outbox.send(member, SuspectTail(partition.id, no, length_of(partition, no)))
+        compares = partition.logs[no].suspect or _may_be_older(partition, no)
+        if settlement.fenced and compares and member in _others(outbox, partition, no):
+            outbox.send(member, _own_tail(partition, no))
         if member in settlement.asked and member not in settlement.stored:
             outbox.send(member, StoreTail(partition.id, settlement.id, _tail(partition, no)))
 
@@ -201,11 +259,21 @@ def on_link_up(outbox: Outbox, partition: Partition, member: MemberId) -> None:
 
 
 def on_store_tail(outbox: Outbox, partition: Partition, sender: MemberId, message: StoreTail) -> None:
-    """Keep a second copy of an uncertain tail for a settler."""
-    known = partition.tail_copies.get(message.tail.segment_no)
-    merged = message.tail if known is None else merge_tails(known, message.tail)
-    if merged != known:
-        partition.tail_copies = put(partition.tail_copies, merged.segment_no, merged)
-        outbox.write(PutTailCopy(partition.id, merged))
+    """Keep a second copy of an uncertain tail for a settler.
+
+    Each member of the segment has one tail, and any of them may settle. So a tail that does not touch the others is
+    kept beside them: a row has at most as many places as the segment has members.
+    """
+    no = message.tail.segment_no
+    row = partition.tail_copies.get(no, ())
+    place, merged = len(row), message.tail
+    for number, known in enumerate(row):
+        both = merge_tails(known, message.tail)
+        if both is not None:
+            place, merged = number, both
+            break
+    if row[place : place + 1] != (merged,):
+        partition.tail_copies = put(partition.tail_copies, no, (*row[:place], merged, *row[place + 1 :]))
+        outbox.write(PutTailCopy(partition.id, merged, place))
     stored = TailStored(partition.id, message.tail.segment_no, message.settle)
     outbox.when_durable(Send(sender.broker, stored))

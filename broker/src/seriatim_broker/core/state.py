@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections import deque
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from types import MappingProxyType
 from typing import Any, Self, TypeVar, cast
@@ -36,6 +36,17 @@ def drop(known: Mapping[_K, _V], key: _K) -> Mapping[_K, _V]:
     if key in known:
         del cast("dict[_K, _V]", known)[key]
     return known or NOTHING
+
+
+def add(known: Sequence[_V], item: _V) -> Sequence[_V]:
+    """The list with one item more, to be assigned back: the same object, or a new one if it was `()`.
+
+    The empty list is `()` for the same reason for which the empty map is `NOTHING`.
+    """
+    if not known:
+        return [item]
+    cast("list[_V]", known).append(item)
+    return known
 
 
 def copy_value(value: Any, twins: dict[int, Any] | None = None) -> Any:
@@ -72,6 +83,8 @@ def freeze_value(value: Any) -> Hashable:
         return ("l", tuple(freeze_value(item) for item in value))
     if isinstance(value, (set, frozenset)):
         return ("s", frozenset(freeze_value(item) for item in value))
+    if isinstance(value, Sequence):
+        return ("l", tuple(freeze_value(item) for item in value))
     if is_dataclass(value) and not isinstance(value, type):
         return (type(value).__name__, *(freeze_value(getattr(value, field.name)) for field in fields(value)))
     if callable(value):

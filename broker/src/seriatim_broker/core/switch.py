@@ -10,9 +10,9 @@ from __future__ import annotations
 import enum
 
 from seriatim_api import errors
-from seriatim_api.ids import MemberId
+from seriatim_api.ids import MemberId, RunId
 
-from . import candidates
+from . import attempts, behind, blocks, candidates
 from .chain import Chain, Opening, Seal, Segment, create, open_over, seal_and_open
 from .effects import ReadCertificate, Resolved
 from .events import CreatePartition, PlanSwitch, WriteOutcome
@@ -28,7 +28,7 @@ from .messages import (
 )
 from .outbox import Outbox
 from .partition import Partition
-from .producers import Table, merge
+from .producers import NO_TABLE, ProducerTable, Table, merge
 from .state import State
 
 
@@ -73,9 +73,12 @@ class Switch(State):
     __slots__ = (
         "answers",
         "attempt",
-        "certified",
+        "attempt_is_new",
+        "certificate",
         "chain",
+        "contradicted",
         "deadline_us",
+        "fenced",
         "first_answer_us",
         "genesis",
         "group",
@@ -96,6 +99,7 @@ class Switch(State):
         "table_complete",
         "target_group",
         "target_master",
+        "tries",
     )
 
     def __init__(self, kind: Kind, reason: str, segment_no: int, request: int | None) -> None:
@@ -110,17 +114,21 @@ class Switch(State):
         self.answers: dict[MemberId, FenceAnswer] = {}
         self.pending: dict[MemberId, bool] = {}  # asked and not answered -> whether the question was sent
         self.first_answer_us: int | None = None
+        self.fenced = False  # by this switch: it must come to an end now
         self.source: MemberId | None = None
-        self.certified = False
-        self.table: Table = ()
+        self.certificate: RunId | None = None  # that proves the end of the master's run
+        self.contradicted = False  # a member holds what should not be there yet, and the record was read again since
+        self.table = NO_TABLE
         self.table_complete = True
         self.groups_left: list[str] = []
         self.group = ""
         self.members: tuple[MemberId, ...] = ()
         self.attempt = b""
+        self.attempt_is_new = True
         self.prepared: dict[MemberId, int] = {}
         self.deadline_us = 0
         self.pause_us = 0
+        self.tries = 0  # that found no group: each gives the members twice the time of the one before
         self.started_us = 0
         self.target_group = ""  # of a planned switch: where it should go, if that was said
         self.target_master = ""
@@ -133,9 +141,12 @@ class Switch(State):
     # ---- begin and end ----------------------------------------------------------------------------------
 
     def begin(self, outbox: Outbox, partition: Partition) -> None:
-        """Step 1: read the chain."""
+        """Step 1: read the chain. Not while the coordinator refuses writes: the switch would fence, and not end."""
         if not self.started_us:
             self.started_us = outbox.now.mono_us
+        if partition.write_wait_us(outbox):
+            self._wait_for_writes(outbox, partition)
+            return
         self.phase = Phase.READING
         self._renew(outbox)
         partition.read_chain(outbox)
@@ -147,7 +158,7 @@ class Switch(State):
         self.pending = {}
         self.first_answer_us = None
         self.source = None
-        self.certified = False
+        self.certificate = None
         self.table_complete = True
 
     def hurry(self, outbox: Outbox, partition: Partition) -> None:
@@ -170,13 +181,33 @@ class Switch(State):
 
     def _pause(self, outbox: Outbox, partition: Partition) -> None:
         """Nothing more can be done now: try again after a while, or when something changes."""
+        if self.kind is Kind.PLANNED and self.fenced:
+            self._become_failover(outbox, partition, "the target died")
+            return
         if self.kind is not Kind.FAILOVER:
             self.give_up(outbox, partition, errors.UnavailableError("the members needed did not answer in time"))
             return
         config = outbox.config
         self.phase = Phase.PAUSED
+        self.tries = min(self.tries + 1, config.patience_doublings_max)
         self.pause_us = min(max(2 * self.pause_us, config.retry_us), config.retry_us_max)
         self._set_deadline(outbox, partition, self.pause_us)
+
+    def _wait_for_writes(self, outbox: Outbox, partition: Partition) -> None:
+        """The coordinator refused a write: a switch that nobody waits for goes on later, another one ends here."""
+        if self.kind is not Kind.FAILOVER:
+            error: errors.SeriatimError = errors.CoordinatorRefusedError(
+                "the coordinator refuses to write, so this cannot be done now. Messages are safe. Remedy: see the log "
+                "of the broker for the reason, e.g. etcd's quota is used up; then ask again"
+            )
+            if outbox.behind:
+                error = errors.CoordinatorBehindError(behind.reason(outbox))
+            self.give_up(outbox, partition, error)
+            return
+        if self.phase is Phase.PAUSED and self.deadline_us > outbox.now.mono_us:
+            return
+        self.phase = Phase.PAUSED
+        self._set_deadline(outbox, partition, partition.write_wait_us(outbox))
 
     def _set_deadline(self, outbox: Outbox, partition: Partition, after_us: int) -> None:
         self.deadline_us = outbox.now.mono_us + after_us
@@ -206,9 +237,11 @@ class Switch(State):
             self.segment_no = chain.open_segment.no  # planned: whatever is open now
         if chain.open_segment.no != self.segment_no:
             self._finish(outbox, partition)
+        elif self.kind is Kind.PLANNED and self.fenced:
+            self._become_failover(outbox, partition, "the record changed")
         elif self.kind is Kind.PLANNED:
             self.chain = chain
-            self._quiesce(outbox, partition, chain)
+            self._rehearse(outbox, partition, chain)
         else:
             self.chain = chain
             self._fence(outbox, partition, chain.open_segment.members)
@@ -255,15 +288,34 @@ class Switch(State):
             self._decide_or_wait(outbox, partition)
         elif self.phase is Phase.PREPARING and member in self.members and member not in self.prepared:
             self._prepare_next(outbox, partition)
+        elif self.phase is Phase.QUIESCING and member in self.members:
+            self.give_up(outbox, partition, errors.UnavailableError(f"{member.broker} of the target went away"))
 
-    # ---- planned: come to rest first --------------------------------------------------------------------
+    # ---- planned: see that the target can, then come to rest ---------------------------------------------
 
-    def _quiesce(self, outbox: Outbox, partition: Partition, chain: Chain) -> None:
-        old = chain.open_segment
+    def _rehearse(self, outbox: Outbox, partition: Partition, chain: Chain) -> None:
+        """Have the target prepare the segment, with an empty table, while the master goes on accepting.
+
+        Without it: (1) the master comes to rest and is fenced; (2) the target, which has died or whose disk takes
+        nothing, does not prepare; (3) producers wait for a failover that nobody needed.
+        """
         problem = self._problem(outbox, chain)
         if problem is not None:
             self.give_up(outbox, partition, problem)
             return
+        self.source = None
+        self.table = NO_TABLE
+        self.table_complete = False
+        self.groups_left = [self.target_group] if self.target_group else self._other_groups(outbox)
+        self._prepare_next(outbox, partition)
+
+    def _other_groups(self, outbox: Outbox) -> list[str]:
+        assert self.chain is not None
+        return [group for group in candidates.in_order(outbox, self.chain) if group != self.chain.open_segment.group]
+
+    def _quiesce(self, outbox: Outbox, partition: Partition) -> None:
+        assert self.chain is not None
+        old = self.chain.open_segment
         self.phase = Phase.QUIESCING
         self._set_deadline(outbox, partition, 2 * outbox.config.planned_switch_us)
         outbox.send(old.master, QuiesceRequest(partition.id, old.no, self.id))
@@ -300,7 +352,7 @@ class Switch(State):
     def _fence(self, outbox: Outbox, partition: Partition, members: tuple[MemberId, ...]) -> None:
         self.phase = Phase.FENCING
         self.pending = dict.fromkeys(members, False)
-        self._set_deadline(outbox, partition, outbox.config.fence_timeout_us)
+        self._set_deadline(outbox, partition, outbox.config.fence_timeout_us << self.tries)
         for member in members:
             self._ask_fence(outbox, partition, member)
         self._decide_or_wait(outbox, partition)
@@ -320,6 +372,7 @@ class Switch(State):
             return
         del self.pending[sender]
         if message.fenced:
+            self.fenced = True
             self.answers[sender] = message
             if self.first_answer_us is None:
                 self.first_answer_us = outbox.now.mono_us
@@ -327,7 +380,9 @@ class Switch(State):
 
     def _decide_or_wait(self, outbox: Outbox, partition: Partition, timed_out: bool = False) -> None:
         """Go on once the best answer is there, or nobody else can give one, or the time is up."""
-        with_length = [member for member, answer in self.answers.items() if answer.length is not None]
+        with_length = self._believed(outbox, partition)
+        if with_length and self._waits_for_second(outbox, with_length):
+            return
         hopeless = not any(sent or not outbox.is_gone(member) for member, sent in self.pending.items())
         if (
             any(self.answers[member].unbroken for member in with_length)
@@ -337,7 +392,7 @@ class Switch(State):
             self._decide(outbox, partition, with_length)
         elif timed_out or hopeless:
             if self.kind is Kind.PLANNED:
-                self._become_failover(outbox, partition)
+                self._become_failover(outbox, partition, "the master died")
             elif self.answers:
                 self._open_over(outbox, partition)  # only suspects answered: fenced, but no length to trust
             else:
@@ -345,13 +400,46 @@ class Switch(State):
         elif with_length:
             self._set_deadline(outbox, partition, outbox.config.fence_wait_us)
 
-    def _become_failover(self, outbox: Outbox, partition: Partition) -> None:
-        """The master came to rest and does not answer any more: the plan is over, and all members are asked."""
+    def _believed(self, outbox: Outbox, partition: Partition) -> list[MemberId]:
+        """The members whose answered length may decide: not below what another one knows to be committed.
+
+        Rule `known-elsewhere` (I1): a disk with less than that has forgotten something. It is an older copy.
+        """
+        answers = {member: answer for member, answer in self.answers.items() if answer.length is not None}
+        committed = max((answer.commit for answer in answers.values()), default=0)
+        believed = [member for member, answer in answers.items() if (answer.length or 0) >= committed]
+        for member in answers:
+            if member not in believed:
+                outbox.note(
+                    "older_disk", partition.id, segment=self.segment_no, member=str(member), committed=committed
+                )
+        return believed
+
+    def _waits_for_second(self, outbox: Outbox, with_length: list[MemberId]) -> bool:
+        """Whether the other members get some more time, because only disks that were just started have answered.
+
+        Rule `second-member` (I1): both members went down, and one is back. Its disk may be an older copy, made within
+        the last run, which nothing else tells. The other member knows better, and is probably on its way.
+        """
+        assert self.first_answer_us is not None
+        if not all(self.answers[member].from_disk for member in with_length):
+            return False
+        awaited = [member for member in self.pending if not outbox.is_replaced(member)]
+        until_us = self.first_answer_us + outbox.config.second_member_us
+        if not awaited or outbox.now.mono_us >= until_us:
+            return False
+        assert self.chain is not None
+        self.deadline_us = until_us
+        outbox.wake(until_us, "switch", self.chain.partition)
+        return True
+
+    def _become_failover(self, outbox: Outbox, partition: Partition, why: str) -> None:
+        """The master came to rest and the plan cannot be followed: it is over, and all members are asked."""
         if self.request is not None:
-            outbox.emit(Resolved(self.request, partition.route(), errors.UnavailableError("the master died meanwhile")))
+            outbox.emit(Resolved(self.request, partition.route(), errors.UnavailableError(f"{why} meanwhile")))
         self.request = None
         self.kind = Kind.FAILOVER
-        self.reason = "master died in a planned switch"
+        self.reason = f"{why} in a planned switch"
         self.begin(outbox, partition)
 
     # ---- step 3: decide ---------------------------------------------------------------------------------
@@ -363,7 +451,7 @@ class Switch(State):
         answer = self.answers[self.source]
         self.table = answer.table
         self.table_complete = not answer.incomplete_table
-        before = self.chain.segment(self.segment_no - 1)
+        before = self.chain.before(self.segment_no)
         if not self.table_complete and before is not None and self.chain.settled_before(self.segment_no):
             self.phase = Phase.TABLES
             self._set_deadline(outbox, partition, outbox.config.table_timeout_us)
@@ -372,18 +460,27 @@ class Switch(State):
             self._choose_groups(outbox, partition)
 
     def choose_source(self, with_length: list[MemberId]) -> MemberId:
-        """Whose answer becomes the sealed length."""
+        """Whose answer becomes the sealed length.
+
+        Of members that ran on the shortest tail, because it copies least. Of disks that were just started the longest:
+        rule `longest-of-started` (I1). One of them may be an older copy, and what is missing on that one was perhaps
+        acknowledged.
+        """
         unbroken = [member for member in with_length if self.answers[member].unbroken]
         if unbroken:
             return unbroken[0]
-        return min(with_length, key=lambda member: self.answers[member].length or 0)
+        ran_on = [member for member in with_length if not self.answers[member].from_disk]
+        if ran_on:
+            return min(ran_on, key=lambda member: self.answers[member].length or 0)
+        return max(with_length, key=lambda member: self.answers[member].length or 0)
 
     def on_table(self, outbox: Outbox, partition: Partition, segment_no: int, table: Table | None) -> None:
         """What lies in all segments before is known: the next segment opens with a complete table again."""
-        if self.phase is not Phase.TABLES or segment_no != self.segment_no - 1:
+        before = self.chain.before(self.segment_no) if self.chain is not None else None
+        if self.phase is not Phase.TABLES or before is None or segment_no != before.no:
             return
         if table is not None:
-            self.table = merge([table, self.table])
+            self.table = merge([ProducerTable(table), ProducerTable(self.table)]).at_rest()
             self.table_complete = True
         self._choose_groups(outbox, partition)
 
@@ -394,19 +491,25 @@ class Switch(State):
         self._set_deadline(outbox, partition, outbox.config.fence_timeout_us)
         outbox.emit(ReadCertificate(partition.id, self.chain.open_segment.master_run_id))
 
-    def on_certificate(self, outbox: Outbox, partition: Partition, exists: bool | None) -> None:
-        """Whether the master's run is certified to have ended."""
+    def on_certificate(self, outbox: Outbox, partition: Partition, run: RunId, exists: bool | None) -> None:
+        """Whether the master's run is certified to have ended: by its own certificate, or a later run's of its disk.
+
+        An earlier run's does not: (1) the master's run 0 ended yesterday; (2) run 1 opened this segment and is merely
+        unreachable; (3) with yesterday's certificate the next segment is opened while run 1 goes on acknowledging (I7).
+        """
         if self.phase is not Phase.CERTIFYING:
             return
-        if exists:
-            self.certified = True
+        assert self.chain is not None
+        wanted = self.chain.open_segment.master_run_id
+        if exists and run.member == wanted.member and run.run >= wanted.run:
+            self.certificate = run
             self._open_over(outbox, partition)
         else:
             self._pause(outbox, partition)
 
     def _open_over(self, outbox: Outbox, partition: Partition) -> None:
         self.source = None
-        self.table = ()
+        self.table = NO_TABLE
         self.table_complete = False
         self._choose_groups(outbox, partition)
 
@@ -415,10 +518,9 @@ class Switch(State):
     def _choose_groups(self, outbox: Outbox, partition: Partition) -> None:
         assert self.chain is not None
         self.groups_left = candidates.in_order(outbox, self.chain)
-        if self.kind is Kind.PLANNED:
-            own = self.chain.open_segment.group
-            target = [self.target_group] if self.target_group else []
-            self.groups_left = [*target, *(group for group in self.groups_left if group not in (own, *target))]
+        if self.kind is Kind.PLANNED:  # to the group that has rehearsed
+            others = [group for group in self._other_groups(outbox) if group != self.group]
+            self.groups_left = [self.group, *others]
         self._prepare_next(outbox, partition)
 
     def _prepare_next(self, outbox: Outbox, partition: Partition) -> None:
@@ -428,16 +530,30 @@ class Switch(State):
             usable = candidates.usable_members(outbox, self.group)
             if not usable:
                 continue
+            if self.table.blocks and not all(blocks.reads(outbox, member) for member in usable):
+                for member in usable:  # what a member reads it says when it is linked
+                    if not outbox.is_linked(member):
+                        outbox.connect(member.broker)
+                continue  # a member of an older version would take the blocks' names for nothing
             turn = self._turn(partition, usable)
             self.members = outbox.share((*usable[turn:], *usable[:turn]))
-            self.attempt = outbox.new_id()
+            self.attempt, self.attempt_is_new = attempts.begin(outbox, partition, self._content())
             self.prepared = {}
             self.phase = Phase.PREPARING
-            self._set_deadline(outbox, partition, outbox.config.prepare_timeout_us)
+            self._set_deadline(outbox, partition, self._prepare_timeout_us(outbox))
             for member in self.members:
                 self._ask_prepare(outbox, partition, member)
             return
         self._pause(outbox, partition)
+
+    def _prepare_timeout_us(self, outbox: Outbox) -> int:
+        """How long the members of a group may take: longer for more bytes, and longer with each try.
+
+        Else a table that takes a little longer than the timeout would end every try, and each one begins anew.
+        """
+        tail = self.tail()
+        size_bytes = self.table.size_bytes + sum(batch.size_bytes for batch in (tail.batches if tail else ()))
+        return (outbox.config.prepare_timeout_us << self.tries) + outbox.config.transfer_us(size_bytes)
 
     def _turn(self, partition: Partition, usable: tuple[MemberId, ...]) -> int:
         """Which member is to be the master: the one that was asked for, else they take turns."""
@@ -446,19 +562,28 @@ class Switch(State):
             return names.index(self.target_master)
         return (partition.id + self.segment_no) % len(usable)
 
-    def _ask_prepare(self, outbox: Outbox, partition: Partition, member: MemberId) -> None:
+    def _content(self) -> attempts.Content:
+        """What the members of the next group are asked to prepare."""
         flush = self.genesis.flush if self.genesis is not None else self.chain is not None and self.chain.flush
+        return attempts.Content(
+            self.segment_no + 1, self.group, self.members, flush, not self.table_complete, self.table, self.tail()
+        )
+
+    def _ask_prepare(self, outbox: Outbox, partition: Partition, member: MemberId) -> None:
+        content = self._content()
         outbox.send(
             member,
             PrepareRequest(
                 partition.id,
-                self.segment_no + 1,
+                content.segment_no,
                 self.attempt,
-                self.members,
-                flush,
-                not self.table_complete,
-                self.table,
-                self.tail(),
+                content.members,
+                content.flush,
+                content.incomplete_table,
+                content.table,
+                content.tail,
+                attempts.replaced_by(outbox, partition, self.attempt, content.segment_no),
+                self.source,
             ),
         )
 
@@ -477,14 +602,44 @@ class Switch(State):
         if self.phase is not Phase.PREPARING or message.attempt != self.attempt or sender not in self.members:
             return
         if message.refusal:
-            if message.refusal == "decided" and self.kind is not Kind.GENESIS:
-                self.begin(outbox, partition)
+            if message.refusal in ("decided", "fenced or holds a batch"):
+                self._contradict(outbox, partition, sender)
+            elif message.refusal == "the coordinator has lost decisions":
+                self._pause(outbox, partition)  # another group may not know what this member knows
+            elif message.refusal == "voided" and not self.attempt_is_new:  # the member has restarted since
+                attempts.void(outbox, partition, self.attempt)
+                self.groups_left.insert(0, self.group)
+                self._prepare_next(outbox, partition)
             else:
                 self._prepare_next(outbox, partition)
             return
+        if message.missing_bytes:  # it gets idle blocks: as long as it gets on, it has the time
+            more_us = outbox.config.transfer_us(message.missing_bytes)
+            self._set_deadline(outbox, partition, self._prepare_timeout_us(outbox) + more_us)
+            return
         self.prepared[sender] = message.run
-        if len(self.prepared) == len(self.members):
+        if len(self.prepared) < len(self.members):
+            return
+        if self.kind is Kind.PLANNED and not self.fenced:
+            self._quiesce(outbox, partition)
+        else:
             self._write(outbox, partition)
+
+    def _contradict(self, outbox: Outbox, partition: Partition, sender: MemberId) -> None:
+        """A member has the segment that is to be opened: then the record has moved on, or the coordinator went back.
+
+        Another group must not be tried: the number would be used twice. A read that begins now shows which it is.
+        """
+        no = self.segment_no + 1
+        if self.contradicted:
+            why = f"{sender.broker} holds segment {no} of partition {partition.id}, which its record does not have"
+            behind.begin(outbox, partition.id, why, no)
+            self._wait_for_writes(outbox, partition)
+        elif partition.reading:
+            self._pause(outbox, partition)  # that read began before
+        else:
+            self.contradicted = True
+            self.begin(outbox, partition)
 
     # ---- step 5: the transaction ------------------------------------------------------------------------
 
@@ -497,24 +652,31 @@ class Switch(State):
             not self.table_complete,
             candidates.send_chain(outbox, self.chain, self.group) if self.chain is not None else (),
         )
-        now_ms = max([outbox.now.wall_ms, *(answer.last_append_ms for answer in self.answers.values())])
+        # What was appended last goes on in the chain: a member that restarted, or a segment that is opened over, knows
+        # less than the one before. `opened_at` is not below it for the sake of masters of older versions.
+        floors_ms = [answer.last_append_ms for answer in self.answers.values()]
+        if partition.chain is not None:
+            floors_ms.append(partition.chain.open_segment.append_floor_ms)
+        floor_ms = max(floors_ms, default=0)
+        now_ms = max(outbox.now.wall_ms, floor_ms)
         self.phase = Phase.WRITING
         if self.genesis is not None:
             g = self.genesis
             chain = create(partition.id, g.topic, g.number, g.flush, g.send_chain, opening, now_ms, g.width)
             partition.revision = 0
+            attempts.sent(outbox, partition, self.attempt)
             partition.write_chain(outbox, "switch", chain)
             return
+        attempts.sent(outbox, partition, self.attempt)
         self.chain = partition.chain
         assert self.chain is not None
         old = self.chain.open_segment
         assert old.no == self.segment_no
         if self.source is None:
-            certificate = old.master_run_id if self.certified else None
-            chain = open_over(self.chain, opening, now_ms)
-            partition.write_chain(outbox, "switch", chain, certificate=certificate)
+            chain = open_over(self.chain, opening, now_ms, floor_ms)
+            partition.write_chain(outbox, "switch", chain, certificate=self.certificate)
             return
-        chain = seal_and_open(self.chain, self._seal(old), opening, now_ms)
+        chain = seal_and_open(self.chain, self._seal(old), opening, now_ms, floor_ms)
         partition.write_chain(outbox, "switch", chain)
 
     def _seal(self, old: Segment) -> Seal:
@@ -535,8 +697,16 @@ class Switch(State):
         )
 
     def on_written(self, outbox: Outbox, partition: Partition, outcome: WriteOutcome) -> None:
-        """Done: everybody concerned hears of it. Lost, or not known: read before anything else."""
-        if outcome is not WriteOutcome.DONE and self.phase is Phase.WRITING:
+        """Done: everybody concerned hears of it. Lost, or not known: read before anything else.
+
+        Refused: the read that is under way says whether the record has it all the same; if not, try again later.
+        """
+        if outcome is WriteOutcome.REFUSED and self.phase is Phase.WRITING:
+            if self.kind is Kind.PLANNED:  # the master is fenced already, so this must come to an end
+                self._become_failover(outbox, partition, "the coordinator refused to write")
+            else:
+                self._wait_for_writes(outbox, partition)
+        elif outcome is not WriteOutcome.DONE and self.phase is Phase.WRITING:
             if self.genesis is not None:
                 self.genesis.refused = outcome is WriteOutcome.CONFLICT  # somebody made, or deleted, it meanwhile
             self.phase = Phase.READING  # the read is under way
@@ -578,10 +748,11 @@ def begin_planned(outbox: Outbox, partition: Partition, event: PlanSwitch) -> No
     partition.switch.begin(outbox, partition)
 
 
-def begin_move(outbox: Outbox, partition: Partition) -> None:
+def begin_move(outbox: Outbox, partition: Partition, reason: str = "group cordoned", target_group: str = "") -> None:
     """Move the open segment away from its group, as planned; nobody waits for the answer."""
     assert partition.switch is None
-    partition.switch = Switch(Kind.PLANNED, "group cordoned", 0, None)
+    partition.switch = Switch(Kind.PLANNED, reason, 0, None)
+    partition.switch.target_group = target_group
     partition.switch.begin(outbox, partition)
 
 

@@ -2,23 +2,28 @@
 
 The table of a segment that was opened with a complete one says all of its own. Behind an unsettled segment it does not:
 there the tables of all segments before are merged in, asked for from server to server.
+
+So only the tables of segments that stand right before an incomplete one are ever asked for. A member forgets the table
+of every other sealed segment, in memory and on its disk (`is_kept`, `let_go`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 from seriatim_api.ids import MemberId
 
-from .chain import Chain, SegmentState
+from .chain import Chain, Segment, SegmentState
+from .log import DropPreparation, PutPreparation
 from .messages import TableAnswer, TableRequest
 from .outbox import Outbox
 from .partition import Partition
-from .producers import Table, merge
+from .producers import NO_TABLE, SPELLED_OUT_BYTES_MAX, ProducerTable, merge
 from .state import drop, put
 
-KnownTables = Mapping[int, Table]
+KnownTables = Mapping[int, ProducerTable]
 """Segment number -> the merged table of all segments before it; kept only for segments with an incomplete one, and for
 lost ones, which have none of their own."""
 
@@ -30,49 +35,101 @@ class TableWait(NamedTuple):
     member: MemberId
 
 
-def table_after(partition: Partition, no: int) -> Table | None:
+def is_kept(chain: Chain, no: int) -> bool:
+    """Whether the producer table of a sealed segment may still be asked for.
+
+    The switch and the readers of an incomplete segment ask for the table of the segment before it. If that one is
+    declared lost, they ask for the one before that. So a table is kept if one of the next two segments is incomplete,
+    and as long as there are no two next ones: they may be opened incomplete yet. Segments never change their mark, so
+    what is not kept is never needed again. (If two segments in a row are lost, they count as empty, and so does what
+    they were opened with.)
+    """
+    following = chain.following(no, 2)
+    return len(following) < 2 or any(segment.incomplete_table for segment in following)
+
+
+def let_go(outbox: Outbox, partition: Partition, chain: Chain, segment: Segment) -> None:
+    """Forget what a sealed segment was opened with, as far as nothing needs it any more.
+
+    The uncertain tail of the segment before, which came with it, is kept until two whole copies of that segment are
+    listed (protocol, switch, step 4).
+    """
+    log = partition.logs.get(segment.no)
+    if log is None or log.record.sealed_len is None or is_kept(chain, segment.no):
+        return
+    log.let_table_go(outbox)
+    log.share(segment)
+    chosen = log.opened_with
+    if chosen is None:
+        return
+    tail_of = chain.segment(chosen.tail.segment_no) if chosen.tail is not None else None
+    if tail_of is not None and not tail_of.has_two_copies:
+        log.opened_with = replace(chosen, table=NO_TABLE)
+        if chosen.table.blocks:  # on the disk too, or it would name blocks that nothing keeps there
+            outbox.write(PutPreparation(partition.id, log.opened_with))
+        return
+    log.opened_with = None
+    outbox.write(DropPreparation(partition.id, segment.no, segment.attempt))
+
+
+def let_go_around(outbox: Outbox, partition: Partition, chain: Chain, changed: Iterable[Segment]) -> None:
+    """`let_go` of all that may hang on these segments: two before them, which count on them, and one behind."""
+    numbers: set[int] = set()
+    for segment in changed:
+        nearest, following = chain.before(segment.no), chain.after(segment.no)
+        farther = chain.before(nearest.no) if nearest is not None else None
+        numbers.update(near.no for near in (farther, nearest, segment, following) if near is not None)
+    for no in sorted(numbers):
+        near = chain.segment(no)
+        assert near is not None
+        let_go(outbox, partition, chain, near)
+
+
+def table_after(partition: Partition, no: int) -> ProducerTable | None:
     """The table as of the end of settled segment `no`, merged with all before; None if not known here (yet)."""
     chain = partition.chain
     segment = chain.segment(no) if chain is not None else None
     log = partition.logs.get(no)
     if segment is None or chain is None:
         return None
+    if not is_kept(chain, no):
+        return ProducerTable()
     if segment.state is SegmentState.LOST:
-        return () if no == chain.segments[0].no else partition.before_tables.get(no)
+        return ProducerTable() if no == chain.segments[0].no else partition.before_tables.get(no)
     if segment.state is not SegmentState.SEALED or segment.sealed_len is None or log is None or not log.is_whole:
         return None
     if partition.chosen_preparation(segment) is None:
         return None  # a copy under way: what the segment was opened with is not known yet
-    own = log.table.as_of(no, segment.sealed_len)
+    own = log.live_table  # the log ends at the sealed length, and so does its table
     if not segment.incomplete_table or no == chain.segments[0].no:
         return own
     before = partition.before_tables.get(no)
     return merge([before, own]) if before is not None else None
 
 
-def want_before(outbox: Outbox, partition: Partition, no: int) -> Table | None:
+def want_before(outbox: Outbox, partition: Partition, no: int) -> ProducerTable | None:
     """The merged table of all segments before `no`, or None after having asked for it."""
     known = partition.before_tables.get(no)
     if known is not None:
         return known
     chain = partition.chain
-    before = chain.segment(no - 1) if chain is not None else None
+    before = chain.before(no) if chain is not None else None
     if chain is None or not chain.settled_before(no):
         return None
     if before is None:
-        return ()
-    here = table_after(partition, no - 1)
+        return ProducerTable()
+    here = table_after(partition, before.no)
     if here is not None:
         partition.before_tables = put(partition.before_tables, no, here)
         return here
     if before.server == outbox.member or before.state is SegmentState.LOST:
-        earlier = want_before(outbox, partition, no - 1)
+        earlier = want_before(outbox, partition, before.no)
         if earlier is not None:
-            here = table_after(partition, no - 1)
+            here = table_after(partition, before.no)
             if here is not None:
                 partition.before_tables = put(partition.before_tables, no, here)
         return here
-    outbox.send(before.server, TableRequest(partition.id, no - 1))
+    outbox.send(before.server, TableRequest(partition.id, before.no))
     return None
 
 
@@ -92,9 +149,9 @@ def on_request(outbox: Outbox, partition: Partition, sender: MemberId, message: 
 def on_answer(outbox: Outbox, partition: Partition, message: TableAnswer) -> None:
     """A server told the table as of the end of its segment."""
     if message.table is not None:
-        segment = partition.chain.segment(message.segment_no + 1) if partition.chain is not None else None
+        segment = partition.chain.after(message.segment_no) if partition.chain is not None else None
         if segment is not None and (segment.incomplete_table or segment.state is SegmentState.LOST):
-            partition.before_tables = put(partition.before_tables, segment.no, message.table)
+            partition.before_tables = put(partition.before_tables, segment.no, ProducerTable(message.table))
     if partition.switch is not None:
         partition.switch.on_table(outbox, partition, message.segment_no, message.table)
     _answer(outbox, partition, ask=False)
@@ -117,5 +174,7 @@ def _answer(outbox: Outbox, partition: Partition, ask: bool) -> None:
         if table is None:
             still.append(wait)
         else:
-            outbox.send(wait.member, TableAnswer(partition.id, wait.segment_no, table))
+            answer = table.spelled_out()
+            told = answer if answer.size_bytes <= SPELLED_OUT_BYTES_MAX else None
+            outbox.send(wait.member, TableAnswer(partition.id, wait.segment_no, told))
     partition.table_waits = tuple(still)

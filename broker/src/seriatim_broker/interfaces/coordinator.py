@@ -21,7 +21,11 @@ Failures:
     BadRequestError               a request that no coordinator would take (a key put twice in one
                                   transaction, more than `OPERATION_COUNT_MAX` operations); nothing was
                                   written
-    PreconditionError             refused until a person acts (rights, certificates, a full quota)
+    CoordinatorRefusedError       the coordinator reads and does not write (a full quota, no right), and will refuse
+                                  the next write too until a person acts. Whether *this* write was carried out is
+                                  not known: etcd answers so to the one that fills its quota, and keeps it. It will
+                                  not be carried out later. Read before doing anything else
+    PreconditionError             refused until a person acts (certificates, a wrong address)
 
 Cancelling a call leaves a write's outcome unknown as well.
 """

@@ -13,16 +13,20 @@ from typing import Protocol
 
 from seriatim_api.ids import MemberId
 
-from ..core.messages import Message
+from ..core.messages import FORMS, Message
 
 
 @dataclass(frozen=True, slots=True)
 class PeerIdentity:
-    """Who speaks at the other end: a run of a member, in a cluster."""
+    """Who speaks at the other end: a run of a member, in a cluster.
+
+    `forms`: which forms of messages it reads beyond those of 0.2.0, a sum of `core.messages.FORM_*`.
+    """
 
     cluster_id: str
     member: MemberId
     run: int
+    forms: int = FORMS
 
 
 class PeerRefusedError(Exception):

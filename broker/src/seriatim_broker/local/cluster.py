@@ -22,7 +22,7 @@ import structlog
 from seriatim_api.errors import DeadlineExceededError, PreconditionError, SeriatimError, UnavailableError
 
 from seriatim_broker.adapters.etcd import EtcdConfig, EtcdCoordinator, EtcdTls
-from seriatim_broker.local import broker_groups, health, names
+from seriatim_broker.local import broker_groups, chains, health, names
 from seriatim_broker.local.certificates import CertificateWriter
 from seriatim_broker.local.faults import FaultKind, FaultListener, FaultRecord, Phase
 from seriatim_broker.local.names import Path as LinkPath
@@ -165,6 +165,7 @@ class LocalCluster:
         self._certificates_task: asyncio.Task[None] | None = None
         self._processes: dict[str, ManagedProcess] = {}
         self._asked_to_end: set[ManagedProcess] = set()
+        self._frozen: set[ManagedProcess] = set()
         self._cuts: set[LinkPath] = set()
         self._control = ""
         self._stopping = asyncio.Lock()
@@ -477,11 +478,22 @@ class LocalCluster:
 
     async def freeze(self, *victims: str) -> tuple[FaultRecord, ...]:
         """Stop the victims where they are (SIGSTOP): connections stay open, nothing is answered."""
-        return self._signal_all(victims, signal.SIGSTOP, "inject")
+        records = []
+        for name, process in self._all_running(victims):
+            records.append(self._record("freeze", name, "inject"))
+            self._frozen.add(process)
+            process.send(signal.SIGSTOP)
+        return tuple(records)
 
     async def thaw(self, *victims: str) -> tuple[FaultRecord, ...]:
-        """Let frozen victims go on."""
-        return self._signal_all(victims, signal.SIGCONT, "heal")
+        """Let frozen victims go on. Victims that are not frozen are passed over."""
+        records = []
+        for name, process in self._all_running(victims):
+            if process in self._frozen or process.state == "frozen":  # the second: another program froze it
+                records.append(self._record("freeze", name, "heal"))
+            self._frozen.discard(process)
+            process.send(signal.SIGCONT)
+        return tuple(records)
 
     async def start_again(self, *victims: str) -> tuple[FaultRecord, ...]:
         """Start those victims that do not run, on the data that they left. Does not wait until they are ready."""
@@ -534,14 +546,9 @@ class LocalCluster:
             raise PreconditionError("this cluster runs without the proxy, so nothing can be cut: start it with --proxy")
         return self._proxy
 
-    def _signal_all(self, victims: tuple[str, ...], number: signal.Signals, phase: Phase) -> tuple[FaultRecord, ...]:
-        records = []
-        for name in names.victims(self.plan, victims):
-            process = self._running(name)
-            if process is not None:
-                records.append(self._record("freeze", name, phase))
-                process.send(number)
-        return tuple(records)
+    def _all_running(self, victims: tuple[str, ...]) -> list[tuple[str, ManagedProcess]]:
+        found = [(name, self._running(name)) for name in names.victims(self.plan, victims)]
+        return [(name, process) for name, process in found if process is not None]
 
     def _running(self, name: str) -> ManagedProcess | None:
         process = self._processes.get(name)
@@ -621,6 +628,22 @@ class LocalCluster:
         raise PreconditionError(f"no broker of another group than {group} runs")
 
     # ---- what others read ------------------------------------------------------------------------------------
+
+    async def open_members(self, topic: str, partition: int) -> tuple[str, tuple[str, ...]]:
+        """The broker group that accepts messages of a partition now, and its members, the master first.
+
+        Raises:
+            UnknownTopicError: There is no such topic.
+            PartitionOutOfRangeError: The topic has fewer partitions.
+            UnavailableError: No running broker answered.
+        """
+        running = [
+            str(broker.listen)  # not through the proxy: a cut does not hide who is in charge
+            for broker in self.plan.brokers
+            if (process := self._running(broker.name)) is not None and process.state == "running"
+        ]
+        tls = None if self.tls is None else self.tls.client
+        return await chains.open_members(running, tls, topic, partition)
 
     async def status(self) -> ClusterStatus:
         """How everything is now; takes at most about `READY_DEADLINE_S`."""

@@ -33,6 +33,21 @@ _directory = click.option(
     help="The cluster's directory: data, logs, state file.",
 )
 _victims = click.argument("victims", nargs=-1, required=True, metavar="VICTIM...")
+_hit = click.argument("victims", nargs=-1, metavar="[VICTIM]...")
+_masters_of = click.option(
+    "--master-of",
+    "masters_of",
+    multiple=True,
+    metavar="TOPIC/PARTITION",
+    help="Also the broker that is master of this partition now, for example orders/0.",
+)
+_groups_of = click.option(
+    "--group-of",
+    "groups_of",
+    multiple=True,
+    metavar="TOPIC/PARTITION",
+    help="Also all brokers of the group that accepts messages of this partition now, for example orders/0.",
+)
 _wait = click.option(
     "--wait", "wait_s", type=click.FloatRange(0), default=30.0, show_default=True, help="Seconds to wait until ready."
 )
@@ -120,6 +135,16 @@ def status(directory: Path) -> None:
     Console().print(render_status(found))
 
 
+@cluster.command()
+@_directory
+def bootstrap(directory: Path) -> None:
+    """Print the addresses at which clients begin, with commas between them, and nothing else: for programs."""
+    from seriatim_broker.local.control import find_running
+
+    found = find_running(directory.resolve()).bootstrap
+    click.echo(json.dumps(list(found)) if _wants_json() else ",".join(found))
+
+
 def render_status(found: dict[str, Any]) -> Group:
     """The status as a table; reads without colour as well."""
     from rich.console import Group
@@ -152,27 +177,33 @@ def render_status(found: dict[str, Any]) -> Group:
 
 @cluster.command()
 @_directory
-@_victims
+@_hit
+@_masters_of
+@_groups_of
 @click.option("--signal", "number", default="KILL", show_default=True, help="Another signal, by name.")
-def kill(directory: Path, victims: tuple[str, ...], number: str) -> None:
+def kill(directory: Path, number: str, **hit: tuple[str, ...]) -> None:
     """Kill processes, all at once."""
-    _print_faults(_ask(directory, "kill", victims=victims, signal=number.upper()))
+    _strike(directory, "kill", hit, signal=number.upper())
 
 
 @cluster.command()
 @_directory
-@_victims
-def stop(directory: Path, victims: tuple[str, ...]) -> None:
+@_hit
+@_masters_of
+@_groups_of
+def stop(directory: Path, **hit: tuple[str, ...]) -> None:
     """Ask processes to end: a broker hands over what it holds first."""
-    _print_faults(_ask(directory, "stop", victims=victims))
+    _strike(directory, "stop", hit)
 
 
 @cluster.command()
 @_directory
-@_victims
-def freeze(directory: Path, victims: tuple[str, ...]) -> None:
+@_hit
+@_masters_of
+@_groups_of
+def freeze(directory: Path, **hit: tuple[str, ...]) -> None:
     """Freeze processes where they are (SIGSTOP)."""
-    _print_faults(_ask(directory, "freeze", victims=victims))
+    _strike(directory, "freeze", hit)
 
 
 @cluster.command()
@@ -282,6 +313,14 @@ def _ask(directory: Path, command: str, *, deadline_s: float = CALL_DEADLINE_S, 
     from seriatim_broker.local.control import find_running, request
 
     return request(find_running(directory.resolve()), command, arguments, deadline_s=deadline_s)
+
+
+def _strike(directory: Path, command: str, hit: dict[str, tuple[str, ...]], **arguments: Any) -> None:
+    """Do something to the victims that are named, or that are in charge of a partition."""
+    if not any(hit.values()):
+        raise click.UsageError("name a VICTIM, or use --master-of or --group-of")
+    asked: dict[str, Any] = {**hit, **arguments}
+    _print_faults(_ask(directory, command, **asked))
 
 
 def _print_faults(records: Iterable[dict[str, Any]], *, nothing: str = "nothing to do: it is so already") -> None:

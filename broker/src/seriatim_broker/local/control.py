@@ -27,6 +27,7 @@ from seriatim_api.errors import (
 )
 
 from seriatim_broker.local import lines
+from seriatim_broker.local.chains import parse_partition
 from seriatim_broker.local.faults import FaultRecord
 from seriatim_broker.local.state import ClusterState, is_running, read_state
 
@@ -78,7 +79,7 @@ class ControlServer:
                 path.unlink(missing_ok=True)
 
     async def _handle(self, command: str, arguments: lines.Arguments) -> Any:
-        cluster, victims = self._cluster, tuple(arguments.get("victims", ()))
+        cluster, victims = self._cluster, await self._victims(arguments)
         match command:
             case "status":
                 return asdict(await cluster.status())
@@ -119,6 +120,17 @@ class ControlServer:
                 return None
             case _:
                 raise BadRequestError(f"the cluster does not know {command!r}")
+
+    async def _victims(self, arguments: lines.Arguments) -> tuple[str, ...]:
+        """The victims that are named, and those that are in charge of a partition at this moment."""
+        found = list(arguments.get("victims", ()))
+        for partition in arguments.get("masters_of", ()):
+            _, members = await self._cluster.open_members(*parse_partition(partition))
+            found.append(members[0])
+        for partition in arguments.get("groups_of", ()):
+            group, _ = await self._cluster.open_members(*parse_partition(partition))
+            found.append(group)
+        return tuple(found)
 
     async def _add_group(self, wait_s: float) -> str:
         group = await self._cluster.add_group()

@@ -18,6 +18,7 @@ from seriatim_api.errors import (
     NotServingError,
     PartitionOutOfRangeError,
     PreconditionError,
+    RunAliveError,
     SeriatimError,
     UnknownTopicError,
 )
@@ -30,13 +31,16 @@ from ..core.events import DeclareGap, FoundDamage, ListLogs, PlanSwitch
 from ..interfaces.coordinator import EventKind, Get, KeyValue
 from ..runtime.membership import certify_death, declare_lost_disks
 from ..runtime.pages import WholeChain, read_whole
-from ..runtime.records import join_pages
+from ..runtime.records import join_pages, member_from_record
 from .group_admin import GroupAdmin
 from .outbound import is_forwarded, operator_epoch
 from .services import abort, guard_of_call, remaining_s, typed_errors
 
 EVIDENCE_LENGTH_MAX = 1000
 """Characters of what somebody knows a death by."""
+
+ALIVE_S_MAX = 3.0
+"""Of a question whether a run answers; a process that is frozen loses its link before, by its silence."""
 
 SCRUB_READ_BYTES = 4 << 20
 SCRUB_BYTES_MAX = 256 << 20
@@ -156,7 +160,11 @@ class AdminServicer(GroupAdmin):
             cluster_id=self._services.identity.cluster_id,
             controller=controller,
             brokers=[
-                broker_pb2.BrokerDescription(record=record, live=directory.is_live(name))
+                broker_pb2.BrokerDescription(
+                    record=record,
+                    live=directory.is_live(name),
+                    disk_state=self._services.disk_state(member_from_record(record.member)),
+                )
                 for name, record in sorted(directory.members.items())
             ],
         )
@@ -165,7 +173,12 @@ class AdminServicer(GroupAdmin):
     async def DeclareDead(  # noqa: N802
         self, request: broker_pb2.DeclareDeadRequest, context: Any
     ) -> broker_pb2.DeclareDeadResponse:
-        """Write a death certificate, on somebody's word that the run has ended."""
+        """Write a death certificate, on the word of a caller who knows that the run has ended.
+
+        A run that answers this broker is not certified (`RunAliveError`): a switcher that reaches none of the segment's
+        members would open over it while it acknowledges. That no link stands proves nothing; the word of the caller
+        does.
+        """
         services = self._services
         known = services.directory.run_of(request.broker)
         if known is None:
@@ -181,14 +194,29 @@ class AdminServicer(GroupAdmin):
         elif not number:
             raise BadRequestError(f"which run of the earlier disk {meant.incarnation} has ended?", broker=meant.broker)
         run = RunId(meant, number)
-        if run == services.identity.run_id:
-            raise PreconditionError("this very run answers: it is not dead")
+        await self._check_not_alive(run, remaining_s(context))
         evidence = f"declared through {services.identity.member.broker} at {time.time_ns() // 1_000_000} ms"
         if request.evidence:
             evidence = f"{request.evidence[:EVIDENCE_LENGTH_MAX]}; {evidence}"
         guard = guard_of_call(services, context)
         await certify_death(services.coordinator, services.keys, run, request.issuer, evidence, guard=guard)
         return broker_pb2.DeclareDeadResponse()
+
+    async def _check_not_alive(self, run: RunId, left_s: float) -> None:
+        services = self._services
+        alive_s = min(ALIVE_S_MAX, left_s / 2)
+        is_own = run == services.identity.run_id
+        if not is_own and (services.is_alive is None or not await services.is_alive(run, alive_s)):
+            return
+        broker = run.member.broker
+        raise RunAliveError(
+            f"run {run.run} of {broker} answers {services.identity.member.broker}: it has not ended, and nothing was "
+            "written. No data is affected. Remedy: end its process first (stop it, or cut the power of its machine), "
+            f"then call again. If only its disk is lost: stop {broker}, and start it once with an empty directory and "
+            "--replace-disk; on Kubernetes, annotate its Broker object",
+            broker=broker,
+            run=run.run,
+        )
 
     @typed_errors
     async def Scrub(  # noqa: N802
@@ -218,6 +246,38 @@ class AdminServicer(GroupAdmin):
             answer.read_segments += 1
         answer.done = len(listed.logs) < SCRUB_LOGS_MAX
         return answer
+
+    @typed_errors
+    async def ReadQuarantined(  # noqa: N802
+        self, request: broker_pb2.ReadQuarantinedRequest, context: Any
+    ) -> broker_pb2.ReadQuarantinedResponse:
+        """Some of what a broker keeps above the length that the chain decided. Reads, and changes nothing."""
+        services = self._services
+        if request.broker != services.identity.member.broker:
+            if services.directory.run_of(request.broker) is None:
+                raise BadRequestError(f"there is no broker {request.broker!r}", broker=request.broker)
+            passed_on: broker_pb2.ReadQuarantinedResponse = await self._calls.admin(
+                request.broker, "ReadQuarantined", request, remaining_s(context) * 0.95
+            )
+            return passed_on
+        last = (request.partition_id, request.segment)
+        for partition, no, sealed_len, kept_len in services.quarantined_logs():
+            start = max(sealed_len, request.index) if (partition, no) == last else sealed_len
+            if (partition, no) < last or start >= kept_len:
+                continue
+            batches = await services.storage.read(partition, no, start, kept_len, SCRUB_READ_BYTES)
+            if not batches:
+                continue
+            return broker_pb2.ReadQuarantinedResponse(
+                partition_id=partition,
+                segment=no,
+                sealed_len=sealed_len,
+                kept_len=kept_len,
+                headers=b"".join(batch.header.raw for batch in batches),
+                bodies=b"".join(batch.body for batch in batches),
+                next_index=batches[-1].header.end_index,
+            )
+        return broker_pb2.ReadQuarantinedResponse(done=True)
 
     async def _scrub_log(
         self, partition: PartitionId, segment: int, length: int, answer: broker_pb2.ScrubResponse

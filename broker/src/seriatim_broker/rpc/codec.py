@@ -18,7 +18,19 @@ from seriatim_api.v1 import common_pb2, peer_pb2
 
 from ..core import messages as m
 from ..core.log import Batch, CursorState, TailCopy
-from ..core.producers import Entry, Table, Window
+from ..core.producers import (
+    KEPT_BATCHES,
+    PRODUCER_BYTES,
+    Entry,
+    IdleBlock,
+    Table,
+    Window,
+    entries_of,
+    pack_names,
+    pack_table,
+    pack_window,
+    read_names,
+)
 from ..runtime.records import (
     chain_from_record,
     chain_to_record,
@@ -31,13 +43,15 @@ Pb = Any
 """A generated message: the generated classes of the contract carry no common static type worth naming."""
 
 
-def encode(message: m.Message) -> bytes:
-    """One message as an encoded `PeerMessage`."""
+def encode(message: m.Message, forms: int = m.FORMS) -> bytes:
+    """One message as an encoded `PeerMessage`, in the forms that the reader knows."""
     name, write, _ = _TABLE[type(message)]
     packed = peer_pb2.PeerMessage()
     field = getattr(packed, name)
     field.SetInParent()
     write(message, field)
+    if not forms & m.FORM_PACKED_TABLES and isinstance(message, _WITH_TABLE):
+        _unpack_table(message.table, field)
     return packed.SerializeToString()
 
 
@@ -74,11 +88,25 @@ def _read_batches(field: Pb) -> tuple[Batch, ...]:
     return tuple(Batch(header, bytes(body)) for header, body in rows)
 
 
+_WITH_TABLE = (m.FenceAnswer, m.PrepareRequest, m.CopyAnswer, m.TableAnswer)
+
+
 def _write_table(table: Table, field: Pb) -> None:
+    field.packed = table.rows
+    if table.blocks:
+        field.blocks = pack_names(table.blocks)
+
+
+def _unpack_table(table: Table | None, field: Pb) -> None:
+    """Say the table as versions before 0.3.0 do: they do not know the packed field, and would read an empty table."""
+    if table is None:
+        return
+    assert not table.blocks, "blocks are named only to those who understand that"
+    field.table.packed = b""
     for producer, window in table:
-        row = field.windows.add()
+        row = field.table.windows.add()
         row.producer = producer
-        for entry in window:
+        for entry in entries_of(window):
             row.epoch.append(entry.epoch)
             row.base_sequence.append(entry.base_sequence)
             row.message_count.append(entry.message_count)
@@ -86,14 +114,20 @@ def _write_table(table: Table, field: Pb) -> None:
 
 
 def _read_table(field: Pb) -> Table:
-    return tuple((row.producer, _read_window(row)) for row in field.windows)
+    table = Table(field.packed, read_names(field.blocks))
+    if not table.is_sound:
+        raise BadRequestError(f"a packed producer table of {table.size_bytes} bytes is not as long as it says")
+    if field.windows:
+        table = pack_table(tuple((row.producer, _read_window(row)) for row in field.windows))
+    return table
 
 
 def _read_window(row: Pb) -> Window:
-    window = tuple(map(Entry._make, zip(row.epoch, row.base_sequence, row.message_count, row.offset, strict=True)))
-    if not window:
-        raise BadRequestError("a producer's window holds at least one batch")
-    return window
+    rows = zip(row.epoch, row.base_sequence, row.message_count, row.offset, strict=True)
+    entries = tuple(map(Entry._make, rows))
+    if not 0 < len(entries) <= KEPT_BATCHES or len(row.producer) != PRODUCER_BYTES:
+        raise BadRequestError(f"a producer's window holds 1 to {KEPT_BATCHES} batches, and not {len(entries)}")
+    return pack_window(entries)
 
 
 def _write_tail(tail: TailCopy, field: Pb) -> None:
@@ -136,11 +170,14 @@ def _write_heartbeat_answer(message: m.HeartbeatAnswer, field: Pb) -> None:
     field.sent_us = message.sent_us
     field.refused_partition.extend(partition for partition, _ in message.refused)
     field.refused_segment.extend(segment for _, segment in message.refused)
+    field.disk_stall_us = message.disk_stall_us
+    field.disk_is_full = message.disk_is_full
 
 
 def _read_heartbeat_answer(field: Pb) -> m.HeartbeatAnswer:
     refused = zip(field.refused_partition, field.refused_segment, strict=True)
-    return m.HeartbeatAnswer(field.sent_us, tuple((PartitionId(partition), segment) for partition, segment in refused))
+    segments = tuple((PartitionId(partition), segment) for partition, segment in refused)
+    return m.HeartbeatAnswer(field.sent_us, segments, field.disk_stall_us, field.disk_is_full)
 
 
 def _write_fence_request(message: m.FenceRequest, field: Pb) -> None:
@@ -171,6 +208,7 @@ def _write_fence_answer(message: m.FenceAnswer, field: Pb) -> None:
     _write_table(message.table, field.table)
     field.incomplete_table = message.incomplete_table
     _write_batches(message.tail, field.tail)
+    field.from_disk = message.from_disk
 
 
 def _read_fence_answer(field: Pb) -> m.FenceAnswer:
@@ -186,6 +224,7 @@ def _read_fence_answer(field: Pb) -> m.FenceAnswer:
         _read_table(field.table),
         field.incomplete_table,
         _read_batches(field.tail),
+        field.from_disk,
     )
 
 
@@ -195,10 +234,13 @@ def _write_prepare_request(message: m.PrepareRequest, field: Pb) -> None:
     field.members.extend(_members(message.members))
     field.flush = message.flush
     field.incomplete_table = message.incomplete_table
+    if message.source is not None:
+        field.source.CopyFrom(member_to_record(message.source))
     _write_table(message.table, field.table)
     if message.tail is not None:
         field.tail.SetInParent()
         _write_tail(message.tail, field.tail)
+    field.replaces.extend(message.replaces)
 
 
 def _read_prepare_request(field: Pb) -> m.PrepareRequest:
@@ -210,6 +252,8 @@ def _read_prepare_request(field: Pb) -> m.PrepareRequest:
         field.incomplete_table,
         _read_table(field.table),
         _read_tail(field.tail) if field.HasField("tail") else None,
+        tuple(field.replaces),
+        member_from_record(field.source) if field.HasField("source") else None,
     )
 
 
@@ -218,10 +262,32 @@ def _write_prepare_answer(message: m.PrepareAnswer, field: Pb) -> None:
     field.attempt = message.attempt
     field.run = message.run
     field.refusal = message.refusal
+    field.missing_bytes = message.missing_bytes
 
 
 def _read_prepare_answer(field: Pb) -> m.PrepareAnswer:
-    return m.PrepareAnswer(*_place(field), field.attempt, field.run, field.refusal)
+    return m.PrepareAnswer(*_place(field), field.attempt, field.run, field.refusal, field.missing_bytes)
+
+
+def _write_block_offer(message: m.BlockOffer, field: Pb) -> None:
+    _segment(message, field)
+    field.blocks.extend(message.blocks)
+
+
+def _write_block_request(message: m.BlockRequest, field: Pb) -> None:
+    field.partition_id = message.partition
+    field.blocks.extend(message.blocks)
+
+
+def _write_block_answer(message: m.BlockAnswer, field: Pb) -> None:
+    field.partition_id = message.partition
+    field.contents.extend(message.contents)
+
+
+def _read_block_answer(field: Pb) -> m.BlockAnswer:
+    if not all(map(IdleBlock.is_sound, field.contents)):
+        raise BadRequestError("a peer sent an idle block that does not consist of rows")
+    return m.BlockAnswer(PartitionId(field.partition_id), tuple(field.contents))
 
 
 def _write_chain_update(message: m.ChainUpdate, field: Pb) -> None:
@@ -231,6 +297,19 @@ def _write_chain_update(message: m.ChainUpdate, field: Pb) -> None:
 
 def _read_chain_update(field: Pb) -> m.ChainUpdate:
     return m.ChainUpdate(chain_from_record(field.chain), field.revision)
+
+
+def _write_chain_changes(message: m.ChainChanges, field: Pb) -> None:
+    field.chain.CopyFrom(chain_to_record(message.chain))
+    field.revision = message.revision
+    field.since = message.since
+    field.gone.extend(message.gone)
+    field.digest = message.digest
+
+
+def _read_chain_changes(field: Pb) -> m.ChainChanges:
+    chain = chain_from_record(field.chain)
+    return m.ChainChanges(chain, field.revision, field.since, tuple(field.gone), field.digest)
 
 
 def _write_quiesce_answer(message: m.QuiesceAnswer, field: Pb) -> None:
@@ -314,6 +393,12 @@ def _write_tail_stored(message: m.TailStored, field: Pb) -> None:
 def _write_suspect_tail(message: m.SuspectTail, field: Pb) -> None:
     _segment(message, field)
     field.length = message.length
+    field.compares = message.compares
+    field.commit = message.commit
+
+
+def _read_suspect_tail(field: Pb) -> m.SuspectTail:
+    return m.SuspectTail(*_place(field), field.length, field.compares, field.commit)
 
 
 def _write_table_answer(message: m.TableAnswer, field: Pb) -> None:
@@ -416,7 +501,19 @@ _TABLE: dict[type, tuple[str, Callable[[Any, Pb], None], Callable[[Pb], Any]]] =
     m.FenceAnswer: ("fence_answer", _write_fence_answer, _read_fence_answer),
     m.PrepareRequest: ("prepare_request", _write_prepare_request, _read_prepare_request),
     m.PrepareAnswer: ("prepare_answer", _write_prepare_answer, _read_prepare_answer),
+    m.BlockOffer: (
+        "block_offer",
+        _write_block_offer,
+        lambda f: m.BlockOffer(*_place(f), tuple(f.blocks)),
+    ),
+    m.BlockRequest: (
+        "block_request",
+        _write_block_request,
+        lambda f: m.BlockRequest(PartitionId(f.partition_id), tuple(f.blocks)),
+    ),
+    m.BlockAnswer: ("block_answer", _write_block_answer, _read_block_answer),
     m.ChainUpdate: ("chain_update", _write_chain_update, _read_chain_update),
+    m.ChainChanges: ("chain_changes", _write_chain_changes, _read_chain_changes),
     m.QuiesceRequest: (
         "quiesce_request",
         _write_quiesce_request,
@@ -447,7 +544,7 @@ _TABLE: dict[type, tuple[str, Callable[[Any, Pb], None], Callable[[Pb], Any]]] =
     m.CopyAnswer: ("copy_answer", _write_copy_answer, _read_copy_answer),
     m.StoreTail: ("store_tail", _write_store_tail, _read_store_tail),
     m.TailStored: ("tail_stored", _write_tail_stored, lambda f: m.TailStored(*_place(f), f.settle)),
-    m.SuspectTail: ("suspect_tail", _write_suspect_tail, lambda f: m.SuspectTail(*_place(f), f.length)),
+    m.SuspectTail: ("suspect_tail", _write_suspect_tail, _read_suspect_tail),
     m.TableRequest: ("table_request", _segment, lambda f: m.TableRequest(*_place(f))),
     m.TableAnswer: ("table_answer", _write_table_answer, _read_table_answer),
     m.CursorSync: ("cursor_sync", _write_cursor_sync, _read_cursor_sync),

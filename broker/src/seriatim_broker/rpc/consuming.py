@@ -26,7 +26,15 @@ from seriatim_api.status import error_to_proto
 from seriatim_api.v1 import broker_pb2, records_pb2
 
 from ..core import effects as fx
-from ..core.events import ConsumerAck, ConsumerCredit, ConsumerGone, ConsumerJoin, ConsumerLeave, StartPosition
+from ..core.events import (
+    ConsumerAck,
+    ConsumerCredit,
+    ConsumerGone,
+    ConsumerJoin,
+    ConsumerLeave,
+    ConsumerPing,
+    StartPosition,
+)
 from ..core.log import Batch
 from .limits import DELIVERY_FRAME_BYTES
 from .services import Services, abort, check_name, check_protocol
@@ -124,6 +132,8 @@ class _ConsumeStream:
                 feed(ConsumerAck(self._stream, ack.subscription, ack.token, ack.offset))
             case "credit":
                 self._give_credit(request.credit.bytes)
+            case "ping":
+                feed(ConsumerPing(self._stream, request.ping.number, request.ping.session_ms))
             case "nack" | "extend":
                 raise UnsupportedModeError("nack and extend belong to modes that this version does not serve")
             case _:
@@ -204,6 +214,7 @@ class _ConsumeStream:
                 out.joined.token = event.token
                 out.joined.group_epoch = event.group_epoch
                 out.joined.server_epoch = event.server_epoch
+                out.joined.answers_pings = True
             case fx.Skip():
                 out.skip.segment = event.segment_no
                 out.skip.from_index = event.from_index
@@ -224,6 +235,9 @@ class _ConsumeStream:
                 out.refused.server_address = self._address(event.server)
             case fx.Revoked():
                 out.revoked.error.CopyFrom(error_to_proto(event.error))
+            case fx.Pong():
+                out.pong.number = event.number
+                out.pong.unserved.extend(event.unserved)
             case _:
                 raise AssertionError(f"no such delivery: {event!r}")
         return out

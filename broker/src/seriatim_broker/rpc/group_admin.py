@@ -9,7 +9,14 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from seriatim_api.errors import NotServingError, PreconditionError, SeriatimError, UnavailableError, UnknownGroupError
+from seriatim_api.errors import (
+    NotServingError,
+    PositionUnknownError,
+    PreconditionError,
+    SeriatimError,
+    UnavailableError,
+    UnknownGroupError,
+)
 from seriatim_api.status import error_to_proto
 from seriatim_api.v1 import broker_pb2
 
@@ -24,6 +31,10 @@ from .topic_admin import TopicAdmin
 
 CREATE_ROUNDS_MAX = 10
 """A partition moves, or a consumer joins, while a group is made: each costs a round."""
+
+DESCRIBE_ROUNDS_MAX = 3
+DESCRIBE_PAUSE_S = 0.05
+"""A group that moves while it is described is asked for so often again."""
 
 
 class GroupAdmin(TopicAdmin):
@@ -96,7 +107,9 @@ class GroupAdmin(TopicAdmin):
         if not any(cursors.has(chain.partition) for chain in chains):
             raise _unknown(request.topic, request.group)
         for row in await self._describe(request.topic, request.group, chains, cursors, context):
-            if row.HasField("error"):
+            if not row.has_cursor:
+                continue  # nobody can be in it there
+            if row.HasField("error") and row.error.number != PositionUnknownError.number:
                 raise UnavailableError(
                     f"{row.server_broker} does not say whether somebody reads partition {row.partition}: "
                     f"{row.error.message}"
@@ -111,14 +124,19 @@ class GroupAdmin(TopicAdmin):
     async def DescribeGroup(  # noqa: N802
         self, request: broker_pb2.DescribeGroupRequest, context: Any
     ) -> broker_pb2.DescribeGroupResponse:
-        """Where a consumer group is, by the servers of its heads; what a silent server would know is left out."""
+        """Where a consumer group is, by the servers of its heads; a row that nobody filled has an error."""
         check_name(request.group, "consumer group")
         topic = await self._services.topic(request.topic)
-        chains = await self._services.chains(topic.partition_ids)
-        cursors = await self._cursors(chains, request.group)
-        if not is_forwarded(context) and not any(cursors.has(chain.partition) for chain in chains):
-            raise _unknown(request.topic, request.group)
-        rows = await self._describe(request.topic, request.group, chains, cursors, context)
+        for round_no in range(1, DESCRIBE_ROUNDS_MAX + 1):
+            chains = await self._services.chains(topic.partition_ids)
+            cursors = await self._cursors(chains, request.group)
+            if not is_forwarded(context) and not any(cursors.has(chain.partition) for chain in chains):
+                raise _unknown(request.topic, request.group)
+            rows = await self._describe(request.topic, request.group, chains, cursors, context)
+            moved = any(row.error.number == NotServingError.number for row in rows)
+            if is_forwarded(context) or not moved or round_no == DESCRIBE_ROUNDS_MAX:
+                break
+            await asyncio.sleep(DESCRIBE_PAUSE_S)
         return broker_pb2.DescribeGroupResponse(partitions=rows)
 
     async def _describe(
@@ -156,11 +174,14 @@ class GroupAdmin(TopicAdmin):
         except SeriatimError as exc:
             row.error.CopyFrom(error_to_proto(exc))
             return
+        row.ClearField("error")
         begun = (reply.segment_no, reply.group_epoch) != (row.segment, row.group_epoch) or reply.acked > row.acked_index
         row.segment = reply.segment_no
         if begun:  # else nobody has read since the cursor was written, and its server has nothing to add
             row.acked_index = reply.acked
             row.position = reply.position or 0
+        if reply.position is None:
+            row.error.CopyFrom(error_to_proto(_position_unknown(chain, reply.segment_no)))
         row.end_is_at_least = reply.end_position is None
         known_end = chain.open_segment.base if reply.end_position is None else reply.end_position
         row.end_position = max(row.position, known_end or 0)
@@ -185,7 +206,7 @@ class GroupAdmin(TopicAdmin):
         for found in response.partitions:
             mine = rows.get(found.partition)
             if mine is not None and mine.server_broker == server and found.server_broker == server:
-                rows[found.partition] = found
+                rows[found.partition] = found  # else the error stands with which it began
 
 
 def _row(chain: Chain, cursor: CursorRecord | None) -> broker_pb2.GroupPartition:
@@ -194,11 +215,25 @@ def _row(chain: Chain, cursor: CursorRecord | None) -> broker_pb2.GroupPartition
     segment = (chain.segment(cursor.segment_no) if cursor is not None else None) or chain.segments[0]
     row.segment = segment.no
     row.server_broker = segment.server.broker if cursor is not None else ""
+    error: SeriatimError
     if cursor is not None:
         row.acked_index = cursor.start_index
         row.group_epoch = cursor.group_epoch
         row.position = (segment.base or 0) + cursor.start_index
+        error = NotServingError(f"{row.server_broker} does not serve segment {segment.no} any more; ask again")
+    else:
+        error = UnknownGroupError("the group has no position on this partition until a consumer joins there")
+    row.error.CopyFrom(error_to_proto(error))  # until its server has filled it
     return row
+
+
+def _position_unknown(chain: Chain, segment_no: int) -> PositionUnknownError:
+    segment = chain.segment(segment_no)
+    if segment is not None and segment.base is None:
+        text = f"a segment before segment {segment_no} is not settled, so the messages before it cannot be counted"
+    else:
+        text = f"the new server of segment {segment_no} is still asking the other members what was acknowledged"
+    return PositionUnknownError(text, segment=segment_no)
 
 
 def _unknown(topic: str, group: str) -> UnknownGroupError:

@@ -5,6 +5,7 @@ Any broker answers; the controller follows what is written.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from seriatim_api.errors import BadRequestError
@@ -30,10 +31,24 @@ GATE_S_MAX = 5.0
 class OperationsServicer(operations_pb2_grpc.OperationsServicer):
     """Serves `seriatim.v1.Operations`."""
 
-    def __init__(self, services: Services, groups: BrokerGroups, gate: RestartGate) -> None:
+    def __init__(
+        self,
+        services: Services,
+        groups: BrokerGroups,
+        gate: RestartGate,
+        known: Callable[[int], operations_pb2.TellKnownResponse],
+    ) -> None:
+        self._known = known
         self._services = services
         self._groups = groups
         self._gate = gate
+
+    @typed_errors
+    async def TellKnown(  # noqa: N802
+        self, request: operations_pb2.TellKnownRequest, context: Any
+    ) -> operations_pb2.TellKnownResponse:
+        """What this broker knows; the coordinator is not asked."""
+        return self._known(request.after_partition_id)
 
     @typed_errors
     async def ListBrokerGroups(  # noqa: N802 - the contract's names
@@ -108,6 +123,8 @@ class OperationsServicer(operations_pb2_grpc.OperationsServicer):
                 record=record,
                 live=is_same and directory.is_live(broker),
                 certified=is_same and run in directory.certified,
+                disk_state=self._services.disk_state(member_from_record(record.member)),
+                unlinked=directory.unlinked(broker) if is_same else (),
             )
         if view.count is not None:
             described.heads = view.count.heads

@@ -11,6 +11,7 @@ import re
 import secrets
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, Final
 
 import grpc
@@ -30,7 +31,12 @@ from .peer_names import PeerNames
 from .transport import PLAIN, Transport
 
 QUEUE_SIZE_BYTES_MAX = 64 << 20
-"""Waiting for one peer; a peer that far behind is cut off and resumes from its tail."""
+"""Batches and copies that wait for one peer; a peer that far behind is cut off and resumes from its tail."""
+
+CONTROL_QUEUE_SIZE_BYTES_MAX = 256 << 20
+"""Control messages that wait for one peer. When a machine goes down, the producer tables of all its partitions are on
+their way at once: 1,000 partitions with 4,000 producers each make 200 MB. The queue holds the bytes that preparations
+and tables hold too, and no copies of them."""
 
 PAIRING_DEADLINE_S = 2.0
 """From the first stream of a link to the confirmation on both."""
@@ -54,7 +60,7 @@ _log = structlog.get_logger(__name__)
 class _Half:
     """One stream: `read` and `write` of whichever side of gRPC it is, and the queue of what waits to leave."""
 
-    __slots__ = ("decode", "encode", "queue", "read", "urgent", "wake", "write")
+    __slots__ = ("decode", "encode", "queue", "queued_bytes", "queued_bytes_max", "read", "urgent", "wake", "write")
 
     def __init__(
         self,
@@ -62,11 +68,14 @@ class _Half:
         write: Callable[[bytes], Awaitable[None]],
         encode: Callable[[Sequence[Message]], Iterable[bytes]],
         decode: Callable[[bytes], list[Message]],
+        queued_bytes_max: int,
     ) -> None:
         self.read = read
         self.write = write
         self.encode = encode
         self.decode = decode
+        self.queued_bytes = 0
+        self.queued_bytes_max = queued_bytes_max
         self.queue: deque[Message] = deque()
         self.urgent: deque[Message] = deque()
         self.wake = asyncio.Event()
@@ -75,8 +84,10 @@ class _Half:
         """What leaves next: heartbeats first, then as much as is encoded without looking up."""
         messages = list(self.urgent)
         self.urgent.clear()
-        while self.queue and len(messages) < MESSAGES_AT_ONCE:
+        size = 0
+        while self.queue and len(messages) < MESSAGES_AT_ONCE and size < peer_frames.FRAME_SIZE_BYTES:
             messages.append(self.queue.popleft())
+            size += peer_frames.size_of(messages[-1])
         return messages
 
 
@@ -88,7 +99,6 @@ class PeerConnection:
         self.dialed = dialed
         self._control = control
         self._data = data
-        self._queued_bytes = 0
         self._ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._release: list[Callable[[], Awaitable[Any]]] = []
         self._confirmation = b""
@@ -123,11 +133,11 @@ class PeerConnection:
         """Queue a message; what is queued in one turn of the loop leaves together."""
         if self._ended.done():
             return
-        self._queued_bytes += peer_frames.size_of(message)
-        if self._queued_bytes > QUEUE_SIZE_BYTES_MAX:
-            self.close(f"more than {QUEUE_SIZE_BYTES_MAX} bytes waited to be sent")
-            return
         half = self._data if isinstance(message, DATA) else self._control
+        half.queued_bytes += peer_frames.size_of(message)
+        if half.queued_bytes > half.queued_bytes_max:
+            self.close(f"more than {half.queued_bytes_max} bytes waited to be sent")
+            return
         (half.urgent if isinstance(message, URGENT) else half.queue).append(message)
         half.wake.set()
 
@@ -201,7 +211,7 @@ class PeerConnection:
                     except Exception as exc:  # as in `_read`
                         self.close(_describe(exc))
                         return
-                self._queued_bytes -= sum(map(peer_frames.size_of, messages))
+                half.queued_bytes -= sum(map(peer_frames.size_of, messages))
 
 
 def _describe(exc: BaseException) -> str:
@@ -210,12 +220,14 @@ def _describe(exc: BaseException) -> str:
     return f"{type(exc).__name__}: {exc}"
 
 
-def _control_half(read: Callable[[], Awaitable[Any]], write: Callable[[bytes], Awaitable[None]]) -> _Half:
-    return _Half(read, write, peer_frames.write_control_frames, peer_frames.read_control_frame)
+def _control_half(read: Callable[[], Awaitable[Any]], write: Callable[[bytes], Awaitable[None]], forms: int) -> _Half:
+    encode = partial(peer_frames.write_control_frames, forms=forms)
+    return _Half(read, write, encode, peer_frames.read_control_frame, CONTROL_QUEUE_SIZE_BYTES_MAX)
 
 
-def _data_half(read: Callable[[], Awaitable[Any]], write: Callable[[bytes], Awaitable[None]]) -> _Half:
-    return _Half(read, write, peer_frames.write_data_frames, peer_frames.read_data_frame)
+def _data_half(read: Callable[[], Awaitable[Any]], write: Callable[[bytes], Awaitable[None]], forms: int) -> _Half:
+    encode = partial(peer_frames.write_data_frames, forms=forms)
+    return _Half(read, write, encode, peer_frames.read_data_frame, QUEUE_SIZE_BYTES_MAX)
 
 
 # ---- hellos ---------------------------------------------------------------------------------------------
@@ -230,6 +242,7 @@ def write_hello(identity: PeerIdentity, session: bytes) -> bytes:
         incarnation=identity.member.incarnation,
         run=identity.run,
         session=session,
+        forms=identity.forms,
     )
     return b"".join(write_field(1, [hello.SerializeToString()]))
 
@@ -253,7 +266,7 @@ def read_hello(frame: bytes, cluster_id: str) -> tuple[PeerIdentity, bytes]:
     if len(hello.session) != 16 or not hello.broker or not hello.incarnation or not hello.run:
         raise BadRequestError("the hello of a link names broker, incarnation, run and session")
     member = MemberId(hello.broker, hello.incarnation)
-    return PeerIdentity(hello.cluster_id, member, hello.run), hello.session
+    return PeerIdentity(hello.cluster_id, member, hello.run, hello.forms), hello.session
 
 
 # ---- dialing --------------------------------------------------------------------------------------------
@@ -287,7 +300,10 @@ class _Streams:
     def connection(self, peer: PeerIdentity, *, confirmation: bytes) -> PeerConnection:
         """Use them as a connection, which gives them back when it ends."""
         control, data = self._calls
-        halves = _control_half(control.read, control.write), _data_half(data.read, data.write)
+        halves = (
+            _control_half(control.read, control.write, peer.forms),
+            _data_half(data.read, data.write, peer.forms),
+        )
         connection = PeerConnection(peer, *halves, dialed=True)
         connection.on_end(self.release, confirmation=confirmation)
         return connection
@@ -415,7 +431,7 @@ class PeerServicer:
         except asyncio.CancelledError:
             self._give_up(session)
             raise
-        control = _control_half(context.read, context.write)
+        control = _control_half(context.read, context.write, peer.forms)
         connection = PeerConnection(peer, control, data, dialed=False)
         self._connections.setdefault(session, asyncio.get_running_loop().create_future()).set_result(connection)
         try:
@@ -431,7 +447,7 @@ class PeerServicer:
         try:
             async with asyncio.timeout(PAIRING_DEADLINE_S):
                 await _expect_confirmation(context)
-                self._arrival(session).set_result((peer, _data_half(context.read, context.write)))
+                self._arrival(session).set_result((peer, _data_half(context.read, context.write, peer.forms)))
                 connection = await asyncio.shield(found)
             await connection.wait_ended()
         except (TimeoutError, SeriatimError) as exc:

@@ -31,21 +31,26 @@ _OVERHEAD_BYTES = 64
 
 def size_of(message: m.Message) -> int:
     """About how many bytes a message takes in a queue and on the wire."""
+    size = _OVERHEAD_BYTES
     if isinstance(message, m.Replicate | m.CopyAnswer):
-        return _OVERHEAD_BYTES + sum(batch.size_bytes for batch in message.batches)
+        size += sum(batch.size_bytes for batch in message.batches)
     if isinstance(message, m.FenceAnswer):
-        return _OVERHEAD_BYTES + sum(batch.size_bytes for batch in message.tail)
+        size += sum(batch.size_bytes for batch in message.tail)
     if isinstance(message, m.PrepareRequest | m.StoreTail) and message.tail is not None:
-        return _OVERHEAD_BYTES + sum(batch.size_bytes for batch in message.tail.batches)
-    return _OVERHEAD_BYTES
+        size += sum(batch.size_bytes for batch in message.tail.batches)
+    if isinstance(message, m.FenceAnswer | m.PrepareRequest | m.CopyAnswer | m.TableAnswer) and message.table:
+        size += message.table.size_bytes
+    if isinstance(message, m.BlockAnswer):
+        size += sum(map(len, message.contents))
+    return size
 
 
-def write_control_frames(messages: Sequence[m.Message]) -> Iterator[bytes]:
-    """The messages, in order, as as few control frames as the limit allows."""
+def write_control_frames(messages: Sequence[m.Message], forms: int = m.FORMS) -> Iterator[bytes]:
+    """The messages, in order, as as few control frames as the limit allows, in the forms that the peer reads."""
     encoded: list[bytes] = []
     size = 0
     for message in messages:
-        data = codec.encode(message)
+        data = codec.encode(message, forms)
         if encoded and size + len(data) > CONTROL_FRAME_SIZE_BYTES:
             yield peer_pb2.PeerFrame(messages=encoded).SerializeToString()
             encoded, size = [], 0
@@ -68,8 +73,8 @@ def read_control_frame(data: bytes) -> list[m.Message]:
     return [codec.decode(message) for message in frame.messages]
 
 
-def write_data_frames(messages: Sequence[m.Message]) -> Iterator[bytes]:
-    """The messages as data frames; those about one partition keep their order."""
+def write_data_frames(messages: Sequence[m.Message], forms: int = m.FORMS) -> Iterator[bytes]:
+    """The messages as data frames, in the forms that the peer reads; those about one partition keep their order."""
     encoded: list[bytes] = []
     runs: list[tuple[ReplicateRun, list[tuple[bytes, bytes | memoryview]]]] = []
     with_runs: set[PartitionId] = set()
@@ -87,7 +92,7 @@ def write_data_frames(messages: Sequence[m.Message]) -> Iterator[bytes]:
             runs.append((run, rows))
             with_runs.add(message.partition)
         else:
-            encoded.append(codec.encode(message))
+            encoded.append(codec.encode(message, forms))
         size += added
     if encoded or runs:
         yield write_replicate_frame(encoded, runs)

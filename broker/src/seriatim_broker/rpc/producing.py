@@ -20,7 +20,6 @@ from seriatim_api.errors import (
     BadRequestError,
     BatchMismatchError,
     ChecksumMismatchError,
-    DiskFullError,
     MessageTooLargeError,
     NotServingError,
     OverloadedError,
@@ -202,8 +201,6 @@ class _AppendStream:
 
     def _overload(self, partition: int, size: int) -> SeriatimError | None:
         services = self._services
-        if services.storage.is_disk_full():
-            return DiskFullError("the disk's reserve is reached", retry_after_ms=1000)
         if services.storage.is_saturated:
             return OverloadedError("the disk is behind", retry_after_ms=RETRY_AFTER_MS)
         if self._partition_bytes.get(partition, 0) + size > PARTITION_BYTES_MAX:
@@ -248,6 +245,7 @@ class _AppendStream:
             self._services.counters.committed_batches += 1
             reply.offset = effect.offset
             reply.append_time_ms = effect.append_time_ms
+            reply.offset_is_final = effect.is_final
         else:
             self._services.counters.add(self._services.counters.refused, str(effect.error.number))
             reply.error.CopyFrom(error_to_proto(effect.error))

@@ -20,7 +20,7 @@ from seriatim_api.errors import (
     UnknownTopicError,
     UnsupportedVersionError,
 )
-from seriatim_api.ids import PartitionId, is_legal_name
+from seriatim_api.ids import MemberId, PartitionId, RunId, is_legal_name
 from seriatim_api.status import to_status
 from seriatim_api.v1 import common_pb2, records_pb2
 
@@ -58,6 +58,9 @@ class Services:
         in_flight_bytes: Batches handed to the core and not answered, over all streams.
         stream_count: Append and consume streams that stand.
         is_stopping: A graceful stop has begun: no new streams.
+        quarantined_logs: See `BrokerCore.quarantined_logs`.
+        disk_state: What is wrong with a member's disk: "full", "hangs", or empty.
+        is_alive: Whether a run is linked to this broker and answers, within so many seconds (`Links.is_alive`).
     """
 
     identity: Identity
@@ -75,6 +78,9 @@ class Services:
     in_flight_bytes: int = 0
     stream_count: int = 0
     is_stopping: bool = field(default=False)
+    is_alive: Callable[[RunId, float], Awaitable[bool]] | None = None
+    disk_state: Callable[[MemberId], str] = lambda _member: ""
+    quarantined_logs: Callable[[], list[tuple[PartitionId, int, int, int]]] = list
 
     def route(self, info: RouteInfo) -> common_pb2.Route:
         """A route with addresses as clients reach them."""

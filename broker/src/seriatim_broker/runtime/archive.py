@@ -13,26 +13,33 @@ all behind it there, and the record could grow over the limit, the very thing th
 `ChainArchive` remembers from the last reading or writing of a partition what the core's chain does not tell: which
 segments lie in pages, and messages with fields of a newer version. For a short chain of this version that is nothing
 but the revision.
+
+The record also says a digest of each page. What was read or written here before, and has that digest, is not read
+again: so a read of a long chain is that of its record, and now and then of one page.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from itertools import groupby
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby, pairwise
 
+from seriatim_api.errors import CorruptionError
 from seriatim_api.ids import PartitionId
 from seriatim_api.v1 import records_pb2
 
 from ..core.chain import Chain, Segment
+from ..core.segments import Segments
 from .records import (
     PAGE_SEGMENTS,
     chain_from_record,
     chain_to_record,
     has_unknown_fields,
     join_pages,
+    page_numbers,
     parse_page,
     parse_record,
+    segments_from_record,
     segments_to_record,
 )
 
@@ -54,12 +61,14 @@ class Layout:
         record: The value of its key.
         pages: Values of the pages that changed, by number; None for one that goes.
         paged: The segments that lie in pages then.
+        digests: Of the segments in each page then.
     """
 
     partition: PartitionId
     record: bytes
     pages: tuple[tuple[int, bytes | None], ...]
     paged: tuple[Segment, ...]
+    digests: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def size_bytes(self) -> int:
@@ -72,12 +81,17 @@ class _Kept:
     """What the core's chain does not tell. Messages are kept for their unknown fields, those of segments by number."""
 
     paged: tuple[Segment, ...] = ()
+    digests: Mapping[int, int] = field(default_factory=dict)
     record: records_pb2.ChainRecord | None = None
     pages: dict[int, records_pb2.ChainPage] = field(default_factory=dict)
     segments: dict[int, records_pb2.SegmentRecord] = field(default_factory=dict)
 
 
 _NOTHING_KEPT = _Kept()
+
+
+class PagesNeededError(Exception):
+    """A page that was left out is not held here (any more): read all of them."""
 
 
 class ChainArchive:
@@ -91,24 +105,76 @@ class ChainArchive:
         self._kept: dict[PartitionId, _Kept] = {}
         self._revisions: dict[PartitionId, int] = {}
 
-    def parse(self, value: bytes, revision: int, pages: Sequence[bytes] = ()) -> Chain:
+    def unread(self, value: bytes) -> tuple[int, ...] | None:
+        """Which pages of a record are not held here; None: all must be read.
+
+        Raises:
+            CorruptionError: The value is no chain record.
+        """
+        record = parse_record(value)
+        kept = self._kept.get(PartitionId(record.partition_id), _NOTHING_KEPT)
+        digests = _digests_in(record)
+        if digests is None or kept.record is not None or kept.pages or kept.segments:
+            return None
+        return tuple(number for number, digest in digests.items() if kept.digests.get(number) != digest)
+
+    def parse(
+        self, value: bytes, revision: int, pages: Sequence[bytes] = (), numbers: Sequence[int] | None = None
+    ) -> Chain:
         """The chain in `value` and its `pages` at `revision`, remembering what `lay_out` must keep.
+
+        Args:
+            value: The record.
+            revision: Of its key.
+            pages: Values of pages.
+            numbers: Which pages these are: those that `unread` said; None: all.
 
         Raises:
             CorruptionError: The value is no chain record, or these are not its pages.
+            PagesNeededError: A page that was left out is not held here any more.
         """
+        if numbers is not None:
+            return self._parse_part(value, revision, dict(zip(numbers, map(parse_page, pages), strict=True)))
         joined = join_pages(value, pages)
         chain = chain_from_record(joined)
         has_unknown = has_unknown_fields(joined) or any(has_unknown_fields(parse_page(page)) for page in pages)
         if pages or has_unknown:
             kept = _Kept()
-            kept.paged = chain.segments[: -len(parse_record(value).segments)] if pages else ()
+            record = parse_record(value)
+            kept.paged = chain.parts[: -len(record.segments)] if pages else ()
+            kept.digests = _digests_in(record) or {}
             if has_unknown:
                 _keep_messages(kept, joined, pages)
             self._kept[chain.partition] = kept
         else:
             self._kept.pop(chain.partition, None)
         self._revisions[chain.partition] = revision
+        return chain
+
+    def _parse_part(self, value: bytes, revision: int, read: Mapping[int, records_pb2.ChainPage]) -> Chain:
+        """`parse` of a record with the pages that are not held here."""
+        record = parse_record(value)
+        partition = PartitionId(record.partition_id)
+        kept, digests = self._kept.get(partition, _NOTHING_KEPT), _digests_in(record)
+        if digests is None or has_unknown_fields(record) or any(map(has_unknown_fields, read.values())):
+            raise PagesNeededError
+        held = _by_page(kept.paged)
+        paged: list[Segment] = []
+        for number, digest in digests.items():
+            if number in read:
+                if (read[number].partition_id, read[number].page) != (partition, number):
+                    raise CorruptionError(f"the pages of partition {partition} are not those of its record")
+                paged.extend(segments_from_record(read[number].segments))
+            elif kept.digests.get(number) == digest and number in held:
+                paged.extend(held[number])
+            else:
+                raise PagesNeededError
+        newest = chain_from_record(record)
+        chain = replace(newest, segments=(*paged, *newest.segments))
+        if any(later.no != earlier.no + 1 for earlier, later in pairwise(chain.segments)):
+            raise CorruptionError(f"segments of partition {partition} are missing between its pages")
+        self._kept[partition] = _Kept(tuple(paged), digests)
+        self._revisions[partition] = revision
         return chain
 
     def has_seen(self, partition: PartitionId, revision: int) -> bool:
@@ -119,24 +185,32 @@ class ChainArchive:
         """What to write over the record last seen."""
         kept = self._kept.get(chain.partition, _NOTHING_KEPT)
         count = _paged_count(chain, kept.paged)
-        paged = chain.segments[:count]
+        paged = chain.parts[:count]
         before, after = _by_page(kept.paged), _by_page(paged)
         record = chain_to_record(chain, kept.record, kept.segments, paged_count=count)
         record.page_count = len(after)
+        digests = {
+            number: kept.digests[number]
+            if number in kept.digests and segments == before.get(number)
+            else Segments.of(segments).digest
+            for number, segments in after.items()
+        }
+        record.page_digests[:] = digests.values()
+        record.page_digests_at = chain.epoch if digests else 0
         changed: list[tuple[int, bytes | None]] = [(number, None) for number in before if number not in after]
         for number, segments in after.items():
             if segments != before.get(number):
                 changed.append((number, _page_value(chain.partition, number, segments, kept)))
-        return Layout(chain.partition, record.SerializeToString(), tuple(changed), paged)
+        return Layout(chain.partition, record.SerializeToString(), tuple(changed), paged, digests)
 
     def written(self, layout: Layout, revision: int) -> None:
         """What was laid out stands at `revision` now."""
         self._revisions[layout.partition] = revision
         kept = self._kept.get(layout.partition)
         if kept is not None:
-            kept.paged = layout.paged
+            kept.paged, kept.digests = layout.paged, layout.digests
         elif layout.paged:
-            self._kept[layout.partition] = _Kept(layout.paged)
+            self._kept[layout.partition] = _Kept(layout.paged, layout.digests)
 
     def forget(self, partition: PartitionId) -> None:
         """The partition is no more."""
@@ -152,6 +226,14 @@ def _paged_count(chain: Chain, paged: Sequence[Segment]) -> int:
     if in_record > RECORD_SEGMENTS_MAX:
         count += min(in_record - RECORD_SEGMENTS_MIN, MOVED_SEGMENTS_MAX)
     return count
+
+
+def _digests_in(record: records_pb2.ChainRecord) -> dict[int, int] | None:
+    """What a record says of its pages, by their numbers; None if its writer did not know these fields."""
+    numbers = page_numbers(record)
+    if record.page_digests_at != record.epoch or len(record.page_digests) != len(numbers):
+        return None
+    return dict(zip(numbers, record.page_digests, strict=True))
 
 
 def _by_page(segments: Iterable[Segment]) -> dict[int, tuple[Segment, ...]]:

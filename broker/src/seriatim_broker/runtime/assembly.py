@@ -16,6 +16,7 @@ import structlog
 from seriatim_api.errors import SeriatimError
 from seriatim_api.ids import RunId
 
+from ..core.events import DiskRoom, WritesRefused
 from ..interfaces.clock import Clock
 from ..interfaces.coordinator import Coordinator, Put
 from ..interfaces.link import Dialer
@@ -33,12 +34,26 @@ from .election import Election
 from .keys import Keys
 from .lease import LeaseKeeper
 from .links import Links
+from .looking_back import LookingBack
 from .membership import Identity, live_record
+from .refusals import Refusals
 from .restart_gate import RestartGate
+from .tidying import Tidying
 from .topics import Topics
 from .traffic import Measured, MeasureTraffic, Traffic
 
 LIVE_KEY_RETRY_S = 0.2
+ROOM_PERIOD_S = 0.5
+"""Between two looks at the room on the disk."""
+LIVE_KEY_RETRY_S_MAX = 5.0
+"""First and longest pause before the live key is written again; each is twice the one before."""
+
+GROUP_LOOK_S = 0.5
+"""Between two looks at the links to the own group."""
+
+UNLINKED_S = 5.0
+"""A link that is missing for so long is told. Longer than a live key outlives its process, so that the end of a member
+is not told as a missing link."""
 
 _log = structlog.get_logger(__name__)
 
@@ -87,12 +102,31 @@ class Runtime:
         self.identity = identity
         self._keys = keys
         self._coordinator = coordinator
+        self._storage = ground.storage
         self._known_runs: dict[str, tuple[RunId | None, bool]] = {}  # by broker, and whether it serves
+        self._clock = clock
+        self._has_met_group = False
+        self._unlinked: tuple[str, ...] = ()
+        self._live_key_changed = asyncio.Event()
         self.driver = Driver(core, ground.storage, clock, ground.counters, ground.die)
         feed, post = self.driver.feed, self.driver.post
         self.directory = Directory(broker, keys, peers, feed)
-        self.links = Links(broker, ground.dialer, self.directory.peer_address, feed, post, clock, ground.chance)
-        self.work = CoordinatorWork(coordinator, keys, post)
+        self.links = Links(
+            broker,
+            ground.dialer,
+            self.directory.peer_address,
+            feed,
+            post,
+            clock,
+            ground.chance,
+            self.directory.is_dismissed,
+            self.driver.fail,
+        )
+        self.refusals = Refusals(
+            coordinator, keys.probe(broker), lambda refused: post(WritesRefused(refused)), clock
+        )  # fmt: skip
+        counted = lambda outcome: ground.counters.add(ground.counters.coordinator_writes, outcome)  # noqa: E731
+        self.work = CoordinatorWork(coordinator, keys, post, self.refusals.refused, counted, self.driver.fail)
         self.lease = LeaseKeeper(coordinator, clock)
         election = Election(identity, coordinator, keys, self.directory, self.lease)
         topics = Topics(coordinator, keys, self.driver, self.directory, election, clock)
@@ -109,7 +143,8 @@ class Runtime:
             coordinator, keys, self.driver, self.directory, caretaker.is_there, self._measure, clock, balancing,
             ground.counters,
         )  # fmt: skip
-        self.controller = Controller(election, topics, caretaker, drainer, balancer)
+        tidying = Tidying(coordinator, keys, election, clock)
+        self.controller = Controller(election, topics, caretaker, drainer, balancer, tidying)
         self.groups = BrokerGroups(coordinator, keys, caretaker.is_there, settings.min_copies)
         self.gate = RestartGate(coordinator, keys, self.driver, self.directory)
 
@@ -128,15 +163,65 @@ class Runtime:
             ("directory", self.directory.run(self._coordinator)),
             ("lease", self.lease.run()),
             ("live key", self._keep_live_key()),
+            ("disk room", self._watch_room()),
+            ("links of the group", self._watch_group()),
+            ("refusals", self.refusals.run()),
+            ("looking back", LookingBack(self._coordinator, self._keys, self.identity, self.driver.post).run()),
             ("controller", self.controller.run()),
         ]
 
+    async def _watch_room(self) -> None:
+        """Tell the core when the reserve of the disk is reached, and when there is room again."""
+        is_full = False
+        while True:
+            if self._storage.is_disk_full() != is_full:
+                is_full = not is_full
+                self.driver.feed(DiskRoom(is_full))
+            await asyncio.sleep(ROOM_PERIOD_S)
+
+    def missing_link(self) -> str:
+        """A live member of the own group that this run was never linked to since it began; empty if there is none.
+
+        Once all of them were linked, or none was live, it stays empty: a link that breaks later says nothing of who is
+        at fault, and the partitions that need it move by themselves.
+        """
+        if not self._has_met_group:
+            missing = [run for run in self.directory.live_partners() if not self.links.is_linked_to(run)]
+            if missing:
+                return missing[0].member.broker
+            self._has_met_group = self.directory.loaded.is_set()
+        return ""
+
+    async def _watch_group(self) -> None:
+        """Keep links to the own group, and have the live key say which of them are missing for long.
+
+        Rule `unlinked-member` (I12): a member that nobody is linked to cannot take a copy of anything. Its group is not
+        whole, whatever its process says; and without segments that they share, nobody else would dial it.
+        """
+        since_us: dict[RunId, int] = {}
+        while True:
+            await asyncio.sleep(GROUP_LOOK_S)
+            now_us = self._clock.monotonic_us()
+            self.missing_link()
+            missing = []
+            for run in self.directory.live_partners():
+                self.links.connect(run.member.broker)
+                if not self.links.is_linked_to(run):
+                    missing.append(run)
+            since_us = {run: since_us.get(run, now_us) for run in missing}
+            unlinked = tuple(run.member.broker for run in missing if now_us - since_us[run] >= UNLINKED_S * 1e6)
+            if unlinked != self._unlinked:
+                _log.info("unlinked_members", members=list(unlinked))
+                self._unlinked = unlinked
+                self._live_key_changed.set()
+
     async def _keep_live_key(self) -> None:
-        """Put the live key under each new lease."""
-        changed = asyncio.Event()
+        """Put the live key under each new lease, and again when what it says has changed."""
+        changed = self._live_key_changed
         self.lease.on_change(lambda _lease: changed.set())
         self.directory.on_change(self._hasten_links)
         key = self._keys.live(self.identity.member.broker)
+        pause_s = LIVE_KEY_RETRY_S
         while True:
             await changed.wait()
             changed.clear()
@@ -144,11 +229,16 @@ class Runtime:
             if not lease:
                 continue
             try:
-                await self._coordinator.txn((), [Put(key, live_record(self.identity), lease)], deadline_s=1.0)
+                await self._coordinator.txn(
+                    (), [Put(key, live_record(self.identity, self._unlinked), lease)], deadline_s=1.0
+                )
             except SeriatimError as exc:
                 _log.warning("live_key_not_written", error=str(exc))
                 changed.set()
-                await asyncio.sleep(LIVE_KEY_RETRY_S)
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, LIVE_KEY_RETRY_S_MAX)
+            else:
+                pause_s = LIVE_KEY_RETRY_S
 
     def _hasten_links(self) -> None:
         """To those that have a new run, or have begun to serve in it."""

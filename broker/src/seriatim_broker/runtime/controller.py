@@ -1,8 +1,9 @@
 """The controller: one broker, elected, that looks after the cluster. Never needed for a switch.
 
 It admits incarnations, creates and deletes topics, notices groups of which nobody is left, has sealed segments copied
-that have too few copies, empties groups that are to be left, and spreads the heads over the others. Who it is decides
-`election`; what it does stands in `topics`, `caretaker`, `drainer` and `balancer`.
+that have too few copies, empties groups that are to be left, spreads the heads over the others, and removes what nobody
+needs any more. Who it is decides `election`; what it does stands in `topics`, `caretaker`, `drainer`, `balancer` and
+`tidying`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from .balancer import Balancer
 from .caretaker import Caretaker
 from .drainer import Drainer
 from .election import Election
+from .tidying import Tidying
 from .topics import Topics
 
 RETRY_S = 0.1
@@ -29,13 +31,20 @@ class Controller:
     """Runs in every broker; does something in the elected one."""
 
     def __init__(
-        self, election: Election, topics: Topics, caretaker: Caretaker, drainer: Drainer, balancer: Balancer
+        self,
+        election: Election,
+        topics: Topics,
+        caretaker: Caretaker,
+        drainer: Drainer,
+        balancer: Balancer,
+        tidying: Tidying,
     ) -> None:
         self.election = election
         self.topics = topics
         self.balancer = balancer
         self._caretaker = caretaker
         self._drainer = drainer
+        self._tidying = tidying
 
     async def run(self) -> None:
         """Stand for election, and lead while elected, until cancelled."""
@@ -50,6 +59,7 @@ class Controller:
                 group.create_task(self._persist(self._caretaker.heal), name="heal")
                 group.create_task(self._persist(self._drainer.run), name="groups that are left")
                 group.create_task(self._persist(self.balancer.run), name="balance")
+                group.create_task(self._persist(self._tidying.run), name="tidying")
         finally:
             self.topics.end()
 

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import structlog
-from seriatim_api.errors import CorruptionError, SeriatimError, UnavailableError
-from seriatim_api.ids import PartitionId
+from seriatim_api.errors import CoordinatorRefusedError, CorruptionError, SeriatimError, UnavailableError
+from seriatim_api.ids import PartitionId, RunId
 
 from ..core.effects import ReadCertificate, ReadChain, ReadCursor, WriteChain, WriteCursor
 from ..core.events import CertificateRead, ChainRead, ChainWritten, CursorRead, CursorWritten, Event, WriteOutcome
@@ -37,8 +37,8 @@ from ..interfaces.coordinator import (
     mod_revision_is,
     present,
 )
-from .archive import ChainArchive, Layout
-from .keys import Keys
+from .archive import ChainArchive, Layout, PagesNeededError
+from .keys import Keys, partition_of
 from .pages import WholeChain, has_pages, read_all_whole, read_whole
 from .records import cursor_from_value, cursor_to_value
 
@@ -66,6 +66,9 @@ WRITE_DEADLINE_S = 0.7
 lost as silently: the sooner a write counts as unknown, the sooner its record is read, where the others answer. Longer
 than a write takes that shares etcd with those of a thousand partitions."""
 
+SAME_REFUSAL_S = 60.0
+"""A write that the coordinator refuses for itself (too large) is logged once in this time, for each key."""
+
 _log = structlog.get_logger(__name__)
 
 _Answer = Callable[[KeyValue | None, bool], Event | None]
@@ -83,9 +86,27 @@ class _ChainWrite:
 
 
 class CoordinatorWork:
-    """Carries out the core's reads and writes; `emit` takes the answers."""
+    """Carries out the core's reads and writes; `emit` takes the answers.
 
-    def __init__(self, coordinator: Coordinator, keys: Keys, emit: Callable[[Event], None]) -> None:
+    Args:
+        refused: Told when the coordinator refuses a write as it would refuse any other.
+        counted: Told the outcome of each transaction.
+        failed: Told of a bug here, and ends the process: the core would wait for an answer that never comes.
+    """
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        keys: Keys,
+        emit: Callable[[Event], None],
+        refused: Callable[[CoordinatorRefusedError], None] = lambda _: None,
+        counted: Callable[[str], None] = lambda _: None,
+        failed: Callable[[BaseException], None] = lambda _: None,
+    ) -> None:
+        self._failed = failed
+        self._refused = refused
+        self._counted = counted
+        self._told_refusals: dict[str, float] = {}
         self._coordinator = coordinator
         self._keys = keys
         self._emit = emit
@@ -131,32 +152,72 @@ class CoordinatorWork:
         whole, failed = None, False
         async with self._read_slots:
             try:
-                whole = await read_whole(self._coordinator, self._keys, item, deadline_s=READ_DEADLINE_S)
+                whole = await read_whole(
+                    self._coordinator, self._keys, item, deadline_s=READ_DEADLINE_S, unread=self._archive.unread
+                )
             except SeriatimError as exc:
                 _log.warning("chain_pages_not_read", partition=effect.partition, error=str(exc))
                 failed = True
-        self._report(self._chain_read(effect, whole, failed))
+        event = self._chain_read(effect, whole, failed)
+        if event is not None:
+            self._report(event)
 
-    def _chain_read(self, effect: ReadChain, whole: WholeChain | None, failed: bool) -> Event:
-        if failed or whole is None:
-            if not failed:
-                self._archive.forget(effect.partition)
+    def _no_chain(self, effect: ReadChain) -> Event | None:
+        """There is no record: of a partition that had one, because it was deleted, or because that was lost."""
+        if not effect.known:
+            return ChainRead(effect.partition, None, 0)
+
+        def answer(tombstone: KeyValue | None, failed: bool) -> Event:
+            return ChainRead(effect.partition, None, 0, failed, deleted=tombstone is not None)
+
+        self._read(self._keys.tombstone(effect.partition), answer)
+        return None
+
+    def _chain_read(self, effect: ReadChain, whole: WholeChain | None, failed: bool) -> Event | None:
+        if failed:
             return ChainRead(effect.partition, None, 0, failed)
+        if whole is None:
+            self._archive.forget(effect.partition)
+            return self._no_chain(effect)
         revision = whole.item.mod_revision
         try:
-            chain = self._archive.parse(whole.item.value, revision, whole.pages)
+            chain = self._archive.parse(whole.item.value, revision, whole.pages, whole.numbers)
+        except PagesNeededError:
+            self._archive.forget(effect.partition)  # what it held changed meanwhile: the core reads again, all of it
+            return ChainRead(effect.partition, None, 0, failed=True)
         except CorruptionError as exc:
             _log.error("chain_unreadable", partition=effect.partition, error=str(exc))
             return ChainRead(effect.partition, None, 0, failed=True)
         return ChainRead(effect.partition, chain, revision)
 
     def read_certificate(self, effect: ReadCertificate) -> None:
-        """Answered by `CertificateRead`."""
+        """Answered by `CertificateRead`, of that run or of a later one of the same disk, which proves its end too.
 
-        def answer(item: KeyValue | None, failed: bool) -> Event:
-            return CertificateRead(effect.partition, effect.run, None if failed else item is not None)
+        The certificate of the run itself is gone if there is a later one (`tidying`).
+        """
+
+        def answer(item: KeyValue | None, failed: bool) -> Event | None:
+            if item is None and not failed:
+                self._start(self._read_later_certificate(effect))
+                return None
+            return CertificateRead(effect.partition, effect.run, None if failed else True)
 
         self._read(self._keys.certificate(effect.run), answer)
+
+    async def _read_later_certificate(self, effect: ReadCertificate) -> None:
+        found: bool | None = None
+        run = effect.run
+        async with self._read_slots:
+            try:
+                prefix = self._keys.certificates_of(run.member)
+                listing = await self._coordinator.list(prefix, deadline_s=READ_DEADLINE_S)
+                runs = [int(item.key.rpartition("/")[2]) for item in listing.items]
+                later = max(runs, default=0)
+                found = later >= run.run
+                run = RunId(run.member, later) if found else run
+            except SeriatimError as exc:
+                _log.warning("certificates_not_read", run=str(run), error=str(exc))
+        self._report(CertificateRead(effect.partition, run, found))
 
     def read_cursor(self, effect: ReadCursor) -> None:
         """Answered by `CursorRead`."""
@@ -182,9 +243,12 @@ class CoordinatorWork:
         self._reads.append((key, answer))
 
     def _send_reads(self) -> None:
-        reads, self._reads = self._reads, []
-        for start in range(0, len(reads), READS_PER_TXN):
-            self._start(self._carry_out_reads(reads[start : start + READS_PER_TXN]))
+        try:
+            reads, self._reads = self._reads, []
+            for start in range(0, len(reads), READS_PER_TXN):
+                self._start(self._carry_out_reads(reads[start : start + READS_PER_TXN]))
+        except Exception as exc:
+            self._failed(exc)
 
     async def _carry_out_reads(self, reads: Sequence[tuple[str, _Answer]]) -> None:
         items: list[KeyValue | None] = [None] * len(reads)
@@ -213,13 +277,16 @@ class CoordinatorWork:
 
     def _send_chain_writes(self) -> None:
         """Send what has gathered, as far as there are slots."""
-        self._is_gathering = False
-        while self._joint_count < JOINT_IN_FLIGHT_MAX and not self._closed:
-            effects = self._next_chain_writes()
-            if not effects:
-                return
-            self._joint_count += 1
-            self._start(self._carry_out_chain_writes(effects))
+        try:
+            self._is_gathering = False
+            while self._joint_count < JOINT_IN_FLIGHT_MAX and not self._closed:
+                effects = self._next_chain_writes()
+                if not effects:
+                    return
+                self._joint_count += 1
+                self._start(self._carry_out_chain_writes(effects))
+        except Exception as exc:
+            self._failed(exc)
 
     def _next_chain_writes(self) -> list[WriteChain]:
         """The oldest writes of partitions that have none under way: two of one partition never meet.
@@ -262,8 +329,10 @@ class CoordinatorWork:
             async with self._read_slots:
                 result = await self._coordinator.txn((), gets, deadline_s=READ_DEADLINE_S)
                 items = [response.item for response in result.responses if response.item is not None]
-                for whole in await read_all_whole(self._coordinator, self._keys, items, deadline_s=READ_DEADLINE_S):
-                    self._archive.parse(whole.item.value, whole.item.mod_revision, whole.pages)
+                for whole in await read_all_whole(
+                    self._coordinator, self._keys, items, deadline_s=READ_DEADLINE_S, unread=self._archive.unread
+                ):
+                    self._take_up(whole)
         except SeriatimError as exc:
             _log.warning("chains_not_read_again", count=len(unseen), error=str(exc))
             otherwise = WriteOutcome.UNKNOWN
@@ -274,6 +343,13 @@ class CoordinatorWork:
             else:
                 self._report(ChainWritten(effect.partition, effect.serial, otherwise, 0))
         return ready
+
+    def _take_up(self, whole: WholeChain) -> None:
+        """Remember how a chain lies in the coordinator."""
+        try:
+            self._archive.parse(whole.item.value, whole.item.mod_revision, whole.pages, whole.numbers)
+        except PagesNeededError:  # what was held changed meanwhile: the write does not hold either, and is made anew
+            self._archive.forget(partition_of(whole.item.key))
 
     def _prepare(self, effect: WriteChain) -> _ChainWrite:
         key = self._keys.chain(effect.partition)
@@ -295,7 +371,7 @@ class CoordinatorWork:
             compares = tuple(dict.fromkeys(compare for write in writes for compare in write.compares))
             operations = tuple(operation for write in writes for operation in write.operations)
             outcome, revision = await self._transact(compares, operations)
-            if outcome is not WriteOutcome.CONFLICT:
+            if outcome in (WriteOutcome.DONE, WriteOutcome.UNKNOWN):
                 for write in writes:
                     self._chain_written(write, outcome, revision)
                 return
@@ -327,16 +403,30 @@ class CoordinatorWork:
 
     async def _transact(self, compares: Sequence[Compare], operations: Sequence[Operation]) -> tuple[WriteOutcome, int]:
         """The outcome, and the revision if it is DONE (else 0)."""
+        outcome, revision = await self._try(compares, operations)
+        self._counted(outcome.value)
+        return outcome, revision
+
+    async def _try(self, compares: Sequence[Compare], operations: Sequence[Operation]) -> tuple[WriteOutcome, int]:
         try:
             result = await self._coordinator.txn(compares, operations, deadline_s=WRITE_DEADLINE_S)
         except UnavailableError as exc:
             _log.warning("coordinator_write_unknown", key=_key_of(operations[0]), count=len(operations), error=str(exc))
             return WriteOutcome.UNKNOWN, 0
+        except CoordinatorRefusedError as exc:
+            self._refused(exc)  # it says so in the log, once
+            return WriteOutcome.REFUSED, 0
         except SeriatimError as exc:
-            # Refused as a request: nothing was written. The core reads and decides anew.
-            _log.error("coordinator_write_refused", key=_key_of(operations[0]), count=len(operations), error=str(exc))
-            return WriteOutcome.CONFLICT, 0
+            self._log_refusal(_key_of(operations[0]), len(operations), exc)
+            return WriteOutcome.REFUSED, 0
         return (WriteOutcome.DONE, result.revision) if result.succeeded else (WriteOutcome.CONFLICT, 0)
+
+    def _log_refusal(self, key: str, count: int, error: SeriatimError) -> None:
+        now_s = self._loop.time()
+        self._told_refusals = {known: at_s for known, at_s in self._told_refusals.items() if at_s > now_s}
+        if key not in self._told_refusals:
+            self._told_refusals[key] = now_s + SAME_REFUSAL_S
+            _log.error("coordinator_write_refused", key=key, count=count, error=str(error))
 
     # ---- tasks ----
 
@@ -346,7 +436,12 @@ class CoordinatorWork:
             return
         task = self._loop.create_task(work, name="coordinator transaction")
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._task_ended)
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._failed(error)
 
     def _report(self, event: Event) -> None:
         if not self._closed:

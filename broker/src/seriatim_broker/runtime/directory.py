@@ -44,7 +44,10 @@ class Directory:
         self.specs: dict[str, GroupSpec] = {}
         self.members: dict[str, records_pb2.MemberRecord] = {}
         self.live_runs: dict[str, int] = {}
+        self._unlinked: dict[str, tuple[str, ...]] = {}  # what live brokers say of their links
         self.certified: set[RunId] = set()
+        self._ended: dict[MemberId, int] = {}  # the newest certified run of each disk
+        self._former: set[MemberId] = set()  # disks that were seen to lose their slot to another one
         self.loaded = asyncio.Event()
 
     def on_change(self, changed: Callable[[], None]) -> None:
@@ -85,10 +88,32 @@ class Directory:
         record = self.members.get(broker)
         return record is not None and self.live_runs.get(broker) == record.run
 
+    def unlinked(self, broker: str) -> tuple[str, ...]:
+        """Live members of its own group that a live broker says it has no link to."""
+        return self._unlinked.get(broker, ()) if self.is_live(broker) else ()
+
+    def live_partners(self) -> list[RunId]:
+        """The last runs of the other admitted members of the own group that are live and not certified to be over."""
+        own = self.members.get(self._broker)
+        found = []
+        for broker, record in sorted(self.members.items()):
+            run = RunId(member_from_record(record.member), record.run)
+            is_partner = own is not None and record.group == own.group and broker != self._broker and record.admitted
+            if is_partner and self.is_live(broker) and not self.is_dismissed(run):
+                found.append(run)
+        return found
+
     def run_of(self, broker: str) -> RunId | None:
         """The run that the broker last registered."""
         record = self.members.get(broker)
         return RunId(member_from_record(record.member), record.run) if record is not None else None
+
+    def is_dismissed(self, run: RunId) -> bool:
+        """Whether the run may not take part any more: it is certified to be over, or its disk has lost its slot.
+
+        The same rule as the core's (`Outbox.is_dismissed`): here it keeps connections to such a run from being made.
+        """
+        return self._ended.get(run.member, 0) >= run.run or run.member in self._former
 
     def groups(self) -> dict[str, tuple[MemberId, ...]]:
         """The admitted members of each group, by slot."""
@@ -118,7 +143,8 @@ class Directory:
 
     def _members_changed(self, values: Mapping[str, bytes], _keys: Sequence[str]) -> None:
         records = (records_pb2.MemberRecord.FromString(value) for value in values.values())
-        self.members = {record.member.broker: record for record in records}
+        before, self.members = self.members, {record.member.broker: record for record in records}
+        self._note_former(before)
         groups: dict[str, list[records_pb2.MemberRecord]] = {}
         for record in self.members.values():
             if record.admitted:
@@ -135,6 +161,15 @@ class Directory:
         self.loaded.set()
         self._tell()
 
+    def _note_former(self, before: Mapping[str, records_pb2.MemberRecord]) -> None:
+        """Which disks have lost their slot. One that was only removed may come back: its record tells nothing."""
+        for broker, record in self.members.items():
+            holder = member_from_record(record.member)
+            old = before.get(broker)
+            if old is not None and member_from_record(old.member) != holder:
+                self._former.add(member_from_record(old.member))
+            self._former.discard(holder)
+
     def _specs_changed(self, values: Mapping[str, bytes], _keys: Sequence[str]) -> None:
         found = {key.rpartition("/")[2]: spec_from_value(value) for key, value in values.items()}
         if found != self.specs:
@@ -148,20 +183,25 @@ class Directory:
         self._emit(DirectoryChanged(self._groups, self._runs, tuple(sorted(self.specs.items(), key=_name_of))))
 
     def _lives_changed(self, values: Mapping[str, bytes], _keys: Sequence[str]) -> None:
-        records = (records_pb2.LiveRecord.FromString(value) for value in values.values())
+        records = [records_pb2.LiveRecord.FromString(value) for value in values.values()]
+        self._unlinked = {record.member.broker: tuple(record.unlinked) for record in records}
         self.live_runs = {record.member.broker: record.run for record in records}
         self._tell()
 
     def _certificates_changed(self, values: Mapping[str, bytes], keys: Sequence[str]) -> None:
+        news: dict[MemberId, RunId] = {}
         for key in keys:
             value = values.get(key)
             if value is None:
                 continue
             record = records_pb2.DeathCertificate.FromString(value)
             run = RunId(member_from_record(record.member), record.run)
-            if run not in self.certified:
-                self.certified.add(run)
-                self._emit(CertificateSeen(run))
+            self.certified.add(run)
+            if run.run > self._ended.get(run.member, 0):
+                self._ended[run.member] = run.run
+                news[run.member] = run
+        for run in news.values():  # the newest says it of all runs before, so a start hears one word of each disk
+            self._emit(CertificateSeen(run))
         self._tell()
 
     def _tombstones_changed(self, values: Mapping[str, bytes], keys: Sequence[str]) -> None:

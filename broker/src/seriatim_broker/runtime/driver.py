@@ -2,14 +2,17 @@
 
 `feed` is synchronous and may be called from anywhere in the event loop: a servicer that hands in a batch gets it into
 the next write and onto the slave's stream within the same turn. Writes of one turn go to the storage as one submit.
-Nothing here decides anything; a step that fails is a bug of ours, and ends the process.
+Nothing here decides anything; a step that fails is a bug of ours, and ends the process. So does whatever else fails
+here in a callback of the event loop (a submit, a timer, a word that something is durable): the loop would log it and go
+on, with writes that are never reported and a core that waits for them.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol, get_args
 
 import structlog
@@ -157,12 +160,13 @@ class Driver:
             self._loop.call_soon(self._next_slice)
 
     def _next_slice(self) -> None:
-        self._slice_us = 0
-        while self._lane and self._slice_us <= SLICE_US:
-            self._feed_counted(self._lane.popleft())
-        self._slice_is_counted = bool(self._lane)
-        if self._lane:
-            self._loop.call_soon(self._next_slice)
+        with self._ending():
+            self._slice_us = 0
+            while self._lane and self._slice_us <= SLICE_US:
+                self._feed_counted(self._lane.popleft())
+            self._slice_is_counted = bool(self._lane)
+            if self._lane:
+                self._loop.call_soon(self._next_slice)
 
     def _feed_counted(self, event: Event) -> None:
         began_us = self._clock.monotonic_us()
@@ -179,7 +183,10 @@ class Driver:
             event = self._queue.popleft()
             self._story.append(event)
             self._step(event)
-        self._set_timer()
+        try:
+            self._set_timer()
+        except Exception as exc:
+            self.fail(exc)
 
     def _step(self, event: Event | None) -> None:
         """One step (the start, if there is no event) and its effects. What comes up meanwhile waits in the queue."""
@@ -190,7 +197,7 @@ class Driver:
             for effect in self._core.start(now) if event is None else self._core.step(event, now):
                 self._perform[type(effect)](effect)
         except Exception as exc:
-            self._fail(exc)
+            self.fail(exc)
         finally:
             self._stepping = False
         took_us = self._clock.monotonic_us() - began_us
@@ -200,11 +207,34 @@ class Driver:
             kind = "start" if event is None else type(event).__name__
             _log.warning("slow_step", event_kind=kind, took_ms=took_us // 1000)
 
-    def _fail(self, exc: Exception) -> None:
+    @contextmanager
+    def _ending(self) -> Iterator[None]:
+        """End the process if anything fails in a callback of the loop."""
+        try:
+            yield
+        except Exception as exc:
+            if self._dead:
+                raise  # by what ends the process
+            self.fail(exc)
+
+    def fail(self, exc: BaseException) -> None:
+        """End the process, because something that the core stands on failed in a way that nothing expects."""
+        was_dead, self._dead = self._dead, True
+        if was_dead:
+            return  # it ends, or was stopped, already
+        try:
+            story = [repr(event)[:500] for event in self._story]
+            _log.critical("step_failed", error=repr(exc), story=story, exc_info=exc)
+        except Exception as untold:
+            _log.critical("step_failed", error=repr(exc), story=f"cannot be told: {untold!r}")
+        finally:
+            self._die(exc)
+
+    def _end_run(self, effect: fx.EndRun) -> None:
+        """The core says that this run is over: nothing more is written, sent or answered."""
         self._dead = True
-        story = [repr(event)[:500] for event in self._story]
-        _log.critical("step_failed", error=repr(exc), story=story, exc_info=exc)
-        self._die(exc)
+        _log.critical("run_over", error=str(effect.error))
+        self._die(effect.error)
 
     def _set_timer(self) -> None:
         if self._dead:
@@ -270,6 +300,7 @@ class Driver:
             fx.Connect: lambda effect: links.connect(effect.broker),
             fx.Disconnect: lambda effect: links.disconnect(effect.broker, effect.session),
             fx.Note: self._note,
+            fx.EndRun: self._end_run,
             **dict.fromkeys(get_args(Reply), self._reply),
         }
 
@@ -298,18 +329,20 @@ class Driver:
         """All writes of this turn as one: durable together, in order."""
         if not self._writes:
             return
-        writes, self._writes = self._writes, []
-        ticket = self._storage.submit(writes)
-        self._tickets.append((ticket, self._token, self._clock.monotonic_us()))
+        with self._ending():
+            writes, self._writes = self._writes, []
+            ticket = self._storage.submit(writes)
+            self._tickets.append((ticket, self._token, self._clock.monotonic_us()))
 
     def _durable(self, ticket: int) -> None:
-        token = 0
-        now_us = self._clock.monotonic_us()
-        while self._tickets and self._tickets[0][0] <= ticket:
-            _, token, began_us = self._tickets.popleft()
-            self._counters.flush_s.observe((now_us - began_us) / 1e6)
-        if token and not self._dead:
-            self.feed(Persisted(token))
+        with self._ending():
+            token = 0
+            now_us = self._clock.monotonic_us()
+            while self._tickets and self._tickets[0][0] <= ticket:
+                _, token, began_us = self._tickets.popleft()
+                self._counters.flush_s.observe((now_us - began_us) / 1e6)
+            if token and not self._dead:
+                self.feed(Persisted(token))
 
     @property
     def unflushed_count(self) -> int:
@@ -342,7 +375,7 @@ class Driver:
             is_damaged = isinstance(exc, CorruptionError)
             _log.error("log_read_failed", partition=effect.partition, segment=effect.segment_no, error=str(exc))
         except Exception as exc:
-            self._fail(exc)
+            self.fail(exc)
         if not self._dead:
             self.feed(LogRead(effect.serial, batches, is_damaged))
 

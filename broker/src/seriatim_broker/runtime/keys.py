@@ -78,6 +78,10 @@ class Keys:
         """A hint that the broker runs, under a lease."""
         return f"{self.lives}{broker}"
 
+    def probe(self, broker: str) -> str:
+        """What a broker writes to see whether the coordinator takes writes."""
+        return f"{self.prefix}probe/{broker}"
+
     @property
     def certificates(self) -> str:
         """Prefix of the death certificates."""

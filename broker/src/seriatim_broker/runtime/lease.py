@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable
 
 import structlog
-from seriatim_api.errors import SeriatimError
+from seriatim_api.errors import CoordinatorRefusedError, SeriatimError
 
 from ..interfaces.clock import Clock
 from ..interfaces.coordinator import Coordinator
@@ -19,6 +19,10 @@ TTL_S = 3
 
 RENEWALS = 3
 """Keep-alives within a lifetime."""
+
+GRANT_RETRY_S = 0.2
+GRANT_RETRY_S_MAX = 5.0
+"""First and longest pause before a lease is asked for again; it doubles while the coordinator refuses to write."""
 
 _log = structlog.get_logger(__name__)
 
@@ -48,14 +52,18 @@ class LeaseKeeper:
 
     async def run(self) -> None:
         """Grant, renew and grant anew until cancelled."""
+        pause_s = GRANT_RETRY_S
         while True:
             try:
                 await self._renew() if self.id else await self._grant()
+                pause_s = GRANT_RETRY_S
             except SeriatimError as exc:
+                if isinstance(exc, CoordinatorRefusedError):
+                    pause_s = min(2 * pause_s, GRANT_RETRY_S_MAX)
                 _log.warning("lease_not_renewed", error=str(exc))
                 if self.id and self._clock.monotonic_us() >= self._until_us:
                     self._set(0)
-            await asyncio.sleep(TTL_S / RENEWALS if self.id else 0.2)
+            await asyncio.sleep(TTL_S / RENEWALS if self.id else pause_s)
 
     async def revoke(self) -> None:
         """Give it back on the way out."""

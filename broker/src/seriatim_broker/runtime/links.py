@@ -8,7 +8,9 @@ complete: at the dialer when the other's hello is here (it then confirms), at th
                its link was dialed by itself:  kept if its own name is lower and the link is young (the two dials
                crossed: the peer will take ours by the same rule), else replaced (the peer lost it and dialed anew)
 
-A connection of another run of the peer always replaces: the old process is gone. What the core sees is `LinkUp` with
+A connection of another run of the peer always replaces: the old process is gone. A run that was dismissed (its death is
+certified, or its slot has another disk) is refused by both sides: it would take the place of the process that has the
+slot now. What the core sees is `LinkUp` with
 a session number that grows, messages of that session only, and one `LinkDown`.
 """
 
@@ -20,11 +22,12 @@ from collections.abc import Callable
 from random import Random
 
 import structlog
+from seriatim_api.ids import RunId
 
 from ..core.events import Event, LinkDown, LinkUp, Received
 from ..core.messages import DATA, Heartbeat, HeartbeatAnswer, Message
 from ..interfaces.clock import Clock
-from ..interfaces.link import Connection, Dialer, PeerRefusedError, PeerSilentError
+from ..interfaces.link import Connection, Dialer, PeerIdentity, PeerRefusedError, PeerSilentError
 
 BACKOFF_S_MIN = 0.02
 BACKOFF_S_MAX = 0.2
@@ -54,7 +57,18 @@ _log = structlog.get_logger(__name__)
 class _Peer:
     """What is known of one other broker. `ended` is set while no connection is used."""
 
-    __slots__ = ("broker", "connection", "dial", "ended", "maintainer", "session", "since_us", "wake")
+    __slots__ = (
+        "answered",
+        "answered_us",
+        "broker",
+        "connection",
+        "dial",
+        "ended",
+        "maintainer",
+        "session",
+        "since_us",
+        "wake",
+    )
 
     def __init__(self, broker: str) -> None:
         self.broker = broker
@@ -66,6 +80,8 @@ class _Peer:
         self.ended = asyncio.Event()
         self.ended.set()
         self.wake = asyncio.Event()
+        self.answered = asyncio.Event()  # set at each answered heartbeat, for those who wait for one
+        self.answered_us = -1  # when the newest heartbeat that it answered was sent
 
 
 class Links:
@@ -80,6 +96,8 @@ class Links:
             thousands of messages, and must not make this broker look silent.
         clock: This process's clocks.
         chance: Spreads the pauses between attempts.
+        is_dismissed: Whether a run may not take part any more; no link to it is made or kept.
+        failed: Told of a bug here, and ends the process: a link that is not looked after any more is never made anew.
     """
 
     def __init__(
@@ -91,8 +109,12 @@ class Links:
         post: Callable[[Event], None],
         clock: Clock,
         chance: Random,
+        is_dismissed: Callable[[RunId], bool] = lambda _: False,
+        failed: Callable[[BaseException], None] = lambda _: None,
     ) -> None:
+        self._failed = failed
         self._broker = broker
+        self._is_dismissed = is_dismissed
         self._clock = clock
         self._chance = chance
         self._dialer = dialer
@@ -115,6 +137,11 @@ class Links:
         peer = self._peer(broker)
         if peer.maintainer is None:
             peer.maintainer = self._loop.create_task(self._maintain(peer), name=f"link to {broker}")
+            peer.maintainer.add_done_callback(self._maintainer_ended)
+
+    def _maintainer_ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._failed(error)
 
     def send(self, broker: str, message: Message) -> None:
         """Send on the current link; dropped if there is none, which is then wanted."""
@@ -142,6 +169,32 @@ class Links:
         """Whether a link stands."""
         peer = self._peers.get(broker)
         return peer is not None and peer.connection is not None
+
+    def is_linked_to(self, run: RunId) -> bool:
+        """Whether a link to that very run stands."""
+        peer = self._peers.get(run.member.broker)
+        connection = peer.connection if peer is not None else None
+        return connection is not None and RunId(connection.peer.member, connection.peer.run) == run
+
+    async def is_alive(self, run: RunId, deadline_s: float) -> bool:
+        """Whether that very run is linked, and answers a heartbeat that is sent now or keeps its link to the deadline.
+
+        A link that stands does not prove that its process lives: what a process sent before its end may not be read
+        yet. An answer to a heartbeat that was sent after this call does. False at once if no link to that run stands,
+        or as soon as it ends; a process that is silent for `silence_us` loses its link.
+        """
+        peer = self._peers.get(run.member.broker)
+        connection = peer.connection if peer is not None else None
+        if peer is None or connection is None or not self.is_linked_to(run):
+            return False
+        sent_us = self._clock.monotonic_us()
+        connection.send(Heartbeat(sent_us))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(deadline_s):
+                while peer.connection is connection and peer.answered_us < sent_us:
+                    peer.answered.clear()
+                    await peer.answered.wait()
+        return peer.connection is connection
 
     @property
     def up_count(self) -> int:
@@ -180,7 +233,21 @@ class Links:
             peer = self._peers[broker] = _Peer(broker)
         return peer
 
+    def _may_take_part(self, peer: PeerIdentity) -> bool:
+        if not self._is_dismissed(RunId(peer.member, peer.run)):
+            return True
+        _log.warning(
+            "dismissed_run_refused",
+            peer=peer.member.broker,
+            incarnation=peer.member.incarnation,
+            run=peer.run,
+            note="its end is certified, or its slot has another disk, and its process lives: end that process",
+        )
+        return False
+
     def _accepts(self, peer: _Peer, connection: Connection) -> bool:
+        if not self._may_take_part(connection.peer):
+            return False
         current = peer.connection
         if current is None or not current.dialed or current.peer != connection.peer:
             return True
@@ -196,13 +263,15 @@ class Links:
         peer.since_us = self._clock.monotonic_us()
         peer.ended.clear()
         _log.info("link_up", peer=peer.broker, run=connection.peer.run, session=peer.session, dialed=connection.dialed)
-        self._emit(LinkUp(peer.broker, connection.peer.member, connection.peer.run, peer.session))
+        who = connection.peer
+        self._emit(LinkUp(peer.broker, who.member, who.run, peer.session, who.forms))
 
     def _drop(self, peer: _Peer, reason: str) -> None:
         """The connection in use is used no more; the core is told at once."""
         assert peer.connection is not None
         connection, peer.connection = peer.connection, None
         peer.ended.set()
+        peer.answered.set()
         connection.close(reason)
         _log.info("link_down", peer=peer.broker, session=peer.session, reason=reason)
         self._emit(LinkDown(peer.broker, peer.session, refused=False))
@@ -212,12 +281,18 @@ class Links:
 
         def receive(message: Message) -> None:
             if peer.connection is connection:
+                if isinstance(message, HeartbeatAnswer):
+                    peer.answered_us = max(peer.answered_us, message.sent_us)
+                    peer.answered.set()
                 take = self._emit if isinstance(message, AT_ONCE) else self._post
                 take(Received(peer.broker, session, message))
 
         reason = "the call was cancelled"  # how gRPC tells an acceptor that its peer has gone
         try:
             reason = await connection.run(receive)
+        except AssertionError as exc:
+            self._failed(exc)
+            raise
         finally:
             connection.close(reason)
             if peer.connection is connection and self._closing:
@@ -281,6 +356,9 @@ class Links:
             _log.error("wrong_broker", peer=peer.broker, address=address, answered=connection.peer.member.broker)
             await connection.abandon("another broker was meant")
             return False
+        if not self._may_take_part(connection.peer):
+            await connection.abandon("its run was dismissed")
+            raise PeerSilentError("its run was dismissed")
         accepted = peer.connection
         if accepted is not None and accepted.peer == connection.peer and peer.broker < self._broker:
             await connection.abandon("the other connection is used")

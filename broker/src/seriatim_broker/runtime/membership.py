@@ -2,10 +2,11 @@
 
     1  the cluster's record is read, or written by the first broker
     2  the disk is opened and judged against the slot's record: another's, an older copy, or an emptied one is refused
-    3  the run number is raised in the directory, then in the coordinator
-    4  earlier runs of this disk get their death certificates: this run knows that they have ended
+    3  the address in the record is asked: a process that answers as the newest run of this disk has the directory too
+    4  the run number is raised in the directory, then in the coordinator, with a nonce of this start
+    5  earlier runs of this disk get their death certificates: this run knows that they have ended
 
-Nothing is answered to anybody before all four are done. Admission is the controller's, afterwards.
+Nothing is answered to anybody before all five are done. Admission is the controller's, afterwards.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Protocol, TypeVar
 import structlog
 from seriatim_api.errors import (
     CoordinatorUnavailableError,
+    DirectoryInUseError,
     ForeignDiskError,
     LostDiskError,
     NewerFormatError,
@@ -131,12 +133,28 @@ An empty directory becomes a new disk if nothing is known of the slot, or if the
 """
 
 
+IsRunning = Callable[[str, str, RunId], Awaitable[bool]]
+"""`is_running(cluster_id, address, run)`: whether a process answers at the address, and says that it is that run."""
+
+
+async def _nothing_runs(_cluster_id: str, _address: str, _run: RunId) -> bool:
+    return False
+
+
 async def join(
-    coordinator: Coordinator, keys: Keys, place: Place, open_disk: OpenDisk, boot_id: str, *, deadline_s: float
+    coordinator: Coordinator,
+    keys: Keys,
+    place: Place,
+    open_disk: OpenDisk,
+    boot_id: str,
+    *,
+    deadline_s: float,
+    is_running: IsRunning = _nothing_runs,
 ) -> Identity:
     """Join the cluster.
 
     Raises:
+        DirectoryInUseError: Another process runs, or starts, with a copy of this directory.
         StorageError: The disk cannot be used; subclass and text say why, and what to do.
         PreconditionError: Somebody else is registered in this slot right now; start again.
         TimeoutError: No answer within the deadline.
@@ -151,7 +169,8 @@ async def join(
         if record is None and disk.has_data:
             raise ForeignDiskError(
                 f"the cluster does not know {place.broker}, but the directory has had {disk.run} runs. Remedy: if the "
-                "coordinator lost its data, restore it; else start with the coordinator that the directory belongs to"
+                "coordinator lost its data, restore it, or run seriatim coordinator-rebuild while the other brokers "
+                "run; else start with the coordinator that the directory belongs to"
             )
         lost = await _insist(lambda: coordinator.get(keys.lost_disk(disk.member)))
         if lost is not None:
@@ -160,6 +179,8 @@ async def join(
                 "start once with a new, empty directory and --replace-disk",
                 member=str(disk.member),
             )
+        if record is not None:
+            await _refuse_a_copy(coordinator, keys, cluster_id, record, disk.member, is_running)
         run = disk.raise_run()
         mine = _make_record(record, disk.member, place, run, boot_id)
         await _insist(lambda: _register(coordinator, key, item, mine))
@@ -174,6 +195,38 @@ async def join(
         "joined", cluster=place.cluster, member=str(identity.member), run=run, suspect_before=disk.suspect_before_run
     )
     return identity
+
+
+async def _refuse_a_copy(
+    coordinator: Coordinator,
+    keys: Keys,
+    cluster_id: str,
+    record: records_pb2.MemberRecord,
+    member: MemberId,
+    is_running: IsRunning,
+) -> None:
+    """Refuse to start with a copy of a directory whose process lives.
+
+    Rule `ask-the-address`: the lock of a directory does not keep out a copy of it, and a copy made within a run has the
+    run's number. Without the question:
+      1. g0-0 runs, in run 7; its directory is copied, and a second process starts with the copy;
+      2. it raises the copy's number to 8, registers, and certifies that run 7 has ended, which still acknowledges;
+      3. a switcher that reaches no member opens over run 7's segment: what it acknowledges from then on is lost (I1).
+    A process that is frozen or cut off does not answer. It ends when it reads the later run in its own record.
+    """
+    run = RunId(member_from_record(record.member), record.run)
+    if run.member != member or record.clean_shutdown:
+        return
+    if await _insist(lambda: coordinator.get(keys.certificate(run))) is not None:
+        return
+    if await is_running(cluster_id, record.address, run):
+        raise DirectoryInUseError(
+            f"run {run.run} of {run.member} answers at {record.address}: this directory is a copy of the one that it "
+            "uses. Nothing was changed. Remedy: leave that process running and give this one its own, empty "
+            "directory; or end that process first, and start with its directory",
+            member=str(run.member),
+            run=run.run,
+        )
 
 
 def _open_as(place: Place, cluster_id: str, known: KnownDisk | None, open_disk: OpenDisk) -> Disk:
@@ -291,6 +344,7 @@ def _make_record(
     written.admitted = is_same and record is not None and record.admitted
     written.boot_id = boot_id
     written.clean_shutdown = False
+    written.join_nonce = uuid.uuid4().bytes
     written.protocol_min = PROTOCOL_MIN
     written.protocol_max = PROTOCOL_MAX
     return written
@@ -306,7 +360,14 @@ async def _register(
     current = await coordinator.get(key)
     theirs = records_pb2.MemberRecord.FromString(current.value) if current else records_pb2.MemberRecord()
     if (theirs.member.incarnation, theirs.run) == (record.member.incarnation, record.run):
-        return  # our own write, whose answer was lost
+        # Rule `join-nonce`: two starts with copies of one directory raise it to the same run. Only one may be it.
+        if theirs.join_nonce == record.join_nonce:
+            return  # our own write, whose answer was lost
+        raise DirectoryInUseError(
+            f"another process has just registered as run {record.run} of {record.member.broker}, with a copy of this "
+            "directory. Remedy: find out which of the two directories is the original; start no process with the other",
+            run=record.run,
+        )
     if theirs.member.incarnation == record.member.incarnation and theirs.run < record.run:
         assert current is not None  # only the admission came in between: on top of it
         record.admitted = theirs.admitted
@@ -316,15 +377,17 @@ async def _register(
 
 
 async def _certify_earlier_runs(coordinator: Coordinator, keys: Keys, run: RunId) -> None:
-    """Only the last one can lack a certificate, unless starts failed in between."""
-    known = {item.key for item in (await coordinator.list(keys.certificates_of(run.member))).items}
-    for earlier in range(max(1, run.run - CERTIFIED_RUNS_MAX), run.run):
-        ended = RunId(run.member, earlier)
-        if keys.certificate(ended) not in known:
-            await certify_death(coordinator, keys, ended, ISSUER_LATER_RUN, f"run {run.run} has begun")
+    """Only the last one can lack a certificate, unless starts failed in between.
+
+    What is older than the newest certificate needs none: that one says that all runs before have ended.
+    """
+    listing = await coordinator.list(keys.certificates_of(run.member))
+    newest = max((int(item.key.rpartition("/")[2]) for item in listing.items), default=0)
+    for earlier in range(max(1, newest + 1, run.run - CERTIFIED_RUNS_MAX), run.run):
+        await certify_death(coordinator, keys, RunId(run.member, earlier), ISSUER_LATER_RUN, f"run {run.run} has begun")
 
 
-def live_record(identity: Identity) -> bytes:
-    """The value of a broker's live key."""
-    record = records_pb2.LiveRecord(member=member_to_record(identity.member), run=identity.run)
+def live_record(identity: Identity, unlinked: Sequence[str] = ()) -> bytes:
+    """The value of a broker's live key; `unlinked` members of its group are live, and it has no link to them."""
+    record = records_pb2.LiveRecord(member=member_to_record(identity.member), run=identity.run, unlinked=unlinked)
     return record.SerializeToString()

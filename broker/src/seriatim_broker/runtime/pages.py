@@ -7,7 +7,7 @@ it still has the revision it had, all of it belongs together; else everything is
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from seriatim_api.errors import CoordinatorUnavailableError, CorruptionError
@@ -26,10 +26,17 @@ READ_ATTEMPTS_MAX = 20
 
 @dataclass(frozen=True, slots=True)
 class WholeChain:
-    """A chain's record and the values of all its pages, oldest first, as of the record's revision."""
+    """A chain's record and the values of its pages, oldest first, as of the record's revision.
+
+    Attributes:
+        item: The record.
+        pages: The values that were read.
+        numbers: Which pages these are; None: all of them.
+    """
 
     item: KeyValue
     pages: tuple[bytes, ...] = ()
+    numbers: tuple[int, ...] | None = None
 
 
 def has_pages(item: KeyValue) -> bool:
@@ -41,17 +48,23 @@ def has_pages(item: KeyValue) -> bool:
 
 
 async def read_whole(
-    coordinator: Coordinator, keys: Keys, item: KeyValue, *, deadline_s: float | None = None
+    coordinator: Coordinator,
+    keys: Keys,
+    item: KeyValue,
+    *,
+    deadline_s: float | None = None,
+    unread: Callable[[bytes], Sequence[int] | None] = lambda _value: None,
 ) -> WholeChain | None:
     """The chain whose record is, or was, `item`: that version or a later one; None if it was deleted meanwhile.
 
-    The deadline is for each transaction.
+    The deadline is for each transaction. `unread` says of a record which of its pages the caller does not hold; None:
+    it needs all of them.
 
     Raises:
         CorruptionError: A page is missing. CoordinatorUnavailableError: No answer, or it changes all the time.
     """
     for _ in range(READ_ATTEMPTS_MAX):
-        whole, later = await _read_pages(coordinator, keys, item, deadline_s)
+        whole, later = await _read_pages(coordinator, keys, item, deadline_s, unread(item.value))
         if whole is not None or later is None:
             return whole
         item = later
@@ -59,14 +72,19 @@ async def read_whole(
 
 
 async def read_all_whole(
-    coordinator: Coordinator, keys: Keys, items: Iterable[KeyValue], *, deadline_s: float | None = None
+    coordinator: Coordinator,
+    keys: Keys,
+    items: Iterable[KeyValue],
+    *,
+    deadline_s: float | None = None,
+    unread: Callable[[bytes], Sequence[int] | None] = lambda _value: None,
 ) -> list[WholeChain]:
     """Several of them, in their order; those that were deleted meanwhile are left out. Errors as of `read_whole`."""
     found: list[WholeChain] = []
     for item in items:
         whole = WholeChain(item)
         if has_pages(item):
-            read = await read_whole(coordinator, keys, item, deadline_s=deadline_s)
+            read = await read_whole(coordinator, keys, item, deadline_s=deadline_s, unread=unread)
             if read is None:
                 continue
             whole = read
@@ -77,12 +95,12 @@ async def read_all_whole(
 
 
 async def _read_pages(
-    coordinator: Coordinator, keys: Keys, item: KeyValue, deadline_s: float | None
+    coordinator: Coordinator, keys: Keys, item: KeyValue, deadline_s: float | None, unread: Sequence[int] | None
 ) -> tuple[WholeChain | None, KeyValue | None]:
     """The whole of `item`, or None and the record as it is by now."""
     record = parse_record(item.value)
     partition = PartitionId(record.partition_id)
-    numbers = page_numbers(record)
+    numbers = page_numbers(record) if unread is None else unread
     pages: list[bytes] = []
     for start in range(0, len(numbers), PAGES_PER_READ):
         gets = [Get(keys.page(partition, number)) for number in numbers[start : start + PAGES_PER_READ]]
@@ -94,4 +112,4 @@ async def _read_pages(
             if response.item is None:
                 raise CorruptionError(f"{get.key} is missing")
             pages.append(response.item.value)
-    return WholeChain(item, tuple(pages)), item
+    return WholeChain(item, tuple(pages), tuple(unread) if unread is not None else None), item

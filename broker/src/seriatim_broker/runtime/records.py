@@ -17,12 +17,16 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 from seriatim_api.errors import CorruptionError
-from seriatim_api.ids import MemberId, PartitionId
+from seriatim_api.ids import PartitionId
 from seriatim_api.v1 import common_pb2, records_pb2
 
-from ..core.chain import Chain, Segment, SegmentState
+from ..core.chain import Chain, Segment
 from ..core.events import CursorRecord
 from ..core.placement import CHAIN_WIDTH_DEFAULT, GroupSpec, Intent
+from ..interfaces.segment_records import SHARED_COUNT_MAX, read_segment, write_segment
+from ..interfaces.segment_records import member_from_record as member_from_record
+from ..interfaces.segment_records import member_to_record as member_to_record
+from ..interfaces.segment_records import members_from_record as members_from_record
 
 if TYPE_CHECKING:
     from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
@@ -33,18 +37,7 @@ if TYPE_CHECKING:
 PAGE_SEGMENTS = 256
 """A segment that left its chain's record lies in page `no // PAGE_SEGMENTS`, for ever. A full page has about 80 KB."""
 
-SHARED_COUNT_MAX = 4096
-"""Members, and tuples of them, that are shared between the chains read here; a cluster has some hundred."""
-
 _Record = TypeVar("_Record", bound=Message)
-
-_STATE_TO_RECORD = {
-    SegmentState.OPEN: records_pb2.SEGMENT_STATE_OPEN,
-    SegmentState.SEALED: records_pb2.SEGMENT_STATE_SEALED,
-    SegmentState.UNSETTLED: records_pb2.SEGMENT_STATE_UNSETTLED,
-    SegmentState.LOST: records_pb2.SEGMENT_STATE_LOST,
-}
-_STATE_FROM_RECORD = {number: state for state, number in _STATE_TO_RECORD.items()}
 
 _INTENT_FROM_RECORD = {
     records_pb2.BROKER_GROUP_INTENT_UNSPECIFIED: Intent.ACTIVE,
@@ -54,34 +47,9 @@ _INTENT_FROM_RECORD = {
 }
 
 
-def member_to_record(member: MemberId) -> common_pb2.Member:
-    """A member as a message."""
-    return common_pb2.Member(broker=member.broker, incarnation=member.incarnation)
-
-
-@lru_cache(SHARED_COUNT_MAX)
-def _shared_member(broker: str, incarnation: str) -> MemberId:
-    return MemberId(broker, incarnation)
-
-
-@lru_cache(SHARED_COUNT_MAX)
-def _shared_members(members: tuple[MemberId, ...]) -> tuple[MemberId, ...]:
-    return members
-
-
 @lru_cache(SHARED_COUNT_MAX)
 def _shared_names(names: tuple[str, ...]) -> tuple[str, ...]:
     return names
-
-
-def member_from_record(record: common_pb2.Member) -> MemberId:
-    """The member that `member_to_record` was given."""
-    return _shared_member(record.broker, record.incarnation)
-
-
-def members_from_record(records: Iterable[common_pb2.Member]) -> tuple[MemberId, ...]:
-    """Several of them, in their order."""
-    return _shared_members(tuple(map(member_from_record, records)))
 
 
 def has_unknown_fields(message: Message) -> bool:
@@ -127,7 +95,7 @@ def segments_to_record(
         written = field.add()
         if segment.no in over:
             written.CopyFrom(over[segment.no])
-        _write_segment(written, segment)
+        write_segment(written, segment)
 
 
 def page_numbers(record: records_pb2.ChainRecord) -> range:
@@ -183,9 +151,18 @@ def chain_from_record(record: records_pb2.ChainRecord) -> Chain:
         number=record.partition,
         flush=record.flush,
         send_chain=_shared_names(tuple(map(sys.intern, record.send_chain))),
-        segments=tuple(_read_segment(segment) for segment in record.segments),
+        segments=segments_from_record(record.segments),
         width=record.chain_width or CHAIN_WIDTH_DEFAULT,
     )
+
+
+def segments_from_record(records: Iterable[records_pb2.SegmentRecord]) -> tuple[Segment, ...]:
+    """The segments of a record or a page.
+
+    Raises:
+        CorruptionError: A segment state that this build does not know.
+    """
+    return tuple(map(read_segment, records))
 
 
 def parse_record(value: bytes) -> records_pb2.ChainRecord:
@@ -243,63 +220,6 @@ def spec_from_value(value: bytes) -> GroupSpec:
     """What is wanted of a group, from a coordinator's value. What a newer version wants is taken for a cordon."""
     record = _parse(records_pb2.BrokerGroupRecord, value)
     return GroupSpec(_INTENT_FROM_RECORD.get(record.intent, Intent.CORDONED), record.weight or 1.0)
-
-
-def _write_segment(record: records_pb2.SegmentRecord, segment: Segment) -> None:
-    record.no = segment.no
-    record.attempt = segment.attempt
-    record.group = segment.group
-    _write_members(record.members, segment.members)
-    record.master_run = segment.master_run
-    record.state = _STATE_TO_RECORD[segment.state]
-    for name in ("base", "sealed_len", "sealed_checksum", "tail_from"):
-        value = getattr(segment, name)
-        if value is None:
-            record.ClearField(name)
-        else:
-            setattr(record, name, value)
-    _write_members(record.tail_copies, segment.tail_copies)
-    record.incomplete_table = segment.incomplete_table
-    record.server.broker = segment.server.broker
-    record.server.incarnation = segment.server.incarnation
-    record.server_epoch = segment.server_epoch
-    _write_members(record.eligible, segment.eligible)
-    record.opened_at_ms = segment.opened_at_ms
-    record.sealed_at_ms = segment.sealed_at_ms
-    record.records_lost = segment.records_lost
-
-
-def _write_members(field: RepeatedMembers, members: tuple[MemberId, ...]) -> None:
-    if members_from_record(field) == members:
-        return  # what a newer version says of a member stays
-    del field[:]
-    field.extend(member_to_record(member) for member in members)
-
-
-def _read_segment(record: records_pb2.SegmentRecord) -> Segment:
-    state = _STATE_FROM_RECORD.get(record.state)
-    if state is None:
-        raise CorruptionError(f"segment {record.no} is in state {record.state}, which this version does not know")
-    return Segment(
-        no=record.no,
-        attempt=record.attempt,
-        group=sys.intern(record.group),
-        members=members_from_record(record.members),
-        master_run=record.master_run,
-        state=state,
-        base=record.base if record.HasField("base") else None,
-        server=member_from_record(record.server),
-        server_epoch=record.server_epoch,
-        eligible=members_from_record(record.eligible),
-        opened_at_ms=record.opened_at_ms,
-        sealed_len=record.sealed_len if record.HasField("sealed_len") else None,
-        sealed_checksum=record.sealed_checksum if record.HasField("sealed_checksum") else None,
-        tail_from=record.tail_from if record.HasField("tail_from") else None,
-        tail_copies=members_from_record(record.tail_copies),
-        incomplete_table=record.incomplete_table,
-        sealed_at_ms=record.sealed_at_ms,
-        records_lost=record.records_lost,
-    )
 
 
 def _parse(kind: type[_Record], value: bytes) -> _Record:

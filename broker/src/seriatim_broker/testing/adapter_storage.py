@@ -92,7 +92,7 @@ class AdapterStorage:
         ended: Called when the adapter ends the process.
 
     Attributes:
-        is_full: What `is_disk_full` says.
+        look_full: What `is_disk_full` says.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class AdapterStorage:
         sync_us: Callable[[], int],
         ended: Callable[[], object],
     ) -> None:
-        self.is_full = False
+        self.look_full: Callable[[], bool] = lambda: False
         self._disk = disk
         self._timers = timers
         self._checksum = checksum
@@ -125,7 +125,7 @@ class AdapterStorage:
             self._engine,
             MemoryMark(database),
             _Flusher(self._written, self._after_a_flush),
-            lambda: self.is_full,
+            lambda: self.look_full(),
             self._now_ms,
             self._die,
         )

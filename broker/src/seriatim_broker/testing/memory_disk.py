@@ -12,15 +12,19 @@ from collections.abc import Sequence
 
 from seriatim_api.ids import PartitionId
 
+from seriatim_broker.core.chain import Chain
 from seriatim_broker.core.log import (
     Batch,
     CursorState,
+    DropBlock,
     DropPartition,
     DropPreparation,
     DropSegment,
     LocalSegment,
     Preparation,
     PutBatch,
+    PutBlock,
+    PutChain,
     PutCursor,
     PutPreparation,
     PutSegment,
@@ -74,13 +78,15 @@ class SegmentImage:
 class PartitionImage:
     """One partition on a disk."""
 
-    __slots__ = ("cursors", "preparations", "segments", "tails")
+    __slots__ = ("blocks", "chain", "cursors", "preparations", "segments", "tails")
 
     def __init__(self) -> None:
         self.segments: dict[int, SegmentImage] = {}
         self.preparations: dict[tuple[int, bytes], Preparation] = {}
-        self.tails: dict[int, TailCopy] = {}
+        self.tails: dict[tuple[int, int], TailCopy] = {}  # by segment and place
         self.cursors: dict[tuple[int, str], CursorState] = {}
+        self.blocks: dict[bytes, bytes] = {}
+        self.chain: Chain | None = None
 
     def twin(self) -> PartitionImage:
         """An independent copy."""
@@ -89,6 +95,8 @@ class PartitionImage:
         twin.preparations = dict(self.preparations)
         twin.tails = dict(self.tails)
         twin.cursors = dict(self.cursors)
+        twin.blocks = dict(self.blocks)
+        twin.chain = self.chain
         return twin
 
 
@@ -125,21 +133,35 @@ class DiskImage:
                 assert not image.record.fenced or write.segment.fenced, f"a fence was lifted: {write.segment}"
                 image.record = write.segment
         elif isinstance(write, PutPreparation):
+            named = {name.id for name in write.preparation.table.blocks}
+            assert named <= set(partition.blocks), "a preparation names blocks that are not on the disk"
             key = (write.preparation.segment_no, write.preparation.attempt)
             partition.preparations[key] = write.preparation
+        elif isinstance(write, PutBlock):
+            partition.blocks[write.block] = write.data
+        elif isinstance(write, DropBlock):
+            named = {name.id for kept in partition.preparations.values() for name in kept.table.blocks}
+            assert write.block not in named, "a block is dropped that a preparation names"
+            partition.blocks.pop(write.block, None)
         elif isinstance(write, DropPreparation):
             partition.preparations.pop((write.segment_no, write.attempt), None)
         elif isinstance(write, PutTailCopy):
-            partition.tails[write.tail.segment_no] = write.tail
+            partition.tails[write.tail.segment_no, write.place] = write.tail
         elif isinstance(write, Truncate):
             self._truncate(partition, write)
         elif isinstance(write, Rewrite):
             _rewrite(partition, write)
         elif isinstance(write, PutCursor):
             partition.cursors[write.cursor.segment_no, write.cursor.group] = write.cursor
+        elif isinstance(write, PutChain):
+            assert write.chain.changes_since(partition.chain).changed == tuple(
+                segment for segment in write.chain.segments if segment.no in write.changed
+            ), f"what changed is not what is written: {write.changed}"
+            partition.chain = write.chain
         elif isinstance(write, DropSegment):
             partition.segments.pop(write.segment_no, None)
-            partition.tails.pop(write.segment_no, None)
+            for tail in [key for key in partition.tails if key[0] == write.segment_no]:
+                del partition.tails[tail]
             for cursor in [key for key in partition.cursors if key[0] == write.segment_no]:
                 del partition.cursors[cursor]
         else:
@@ -165,7 +187,12 @@ class DiskImage:
         while image.batches and image.batches[-1].header.end_index > write.length:
             cut = image.batches.pop()
             assert cut.header.base_index >= write.length, "a truncation inside a batch"
-        image.windows = dict(write.table)
+        if write.windows is None:
+            image.windows.clear()
+        for producer, window in write.windows or ():
+            image.windows.pop(producer, None)
+            if window is not None:
+                image.windows[producer] = window
         image.commit = min(image.commit, write.length)
 
 
@@ -281,9 +308,9 @@ def _rewrite(partition: PartitionImage, write: Rewrite) -> None:
 
 def _tail_batches(image: PartitionImage, segment_no: int) -> list[Batch]:
     batches: list[Batch] = []
-    tail = image.tails.get(segment_no)
-    if tail is not None:
-        batches.extend(tail.batches)
+    for (no, _), tail in sorted(image.tails.items()):
+        if no == segment_no:
+            batches.extend(tail.batches)
     for preparation in image.preparations.values():
         if preparation.tail is not None and preparation.tail.segment_no == segment_no:
             batches.extend(preparation.tail.batches)
@@ -299,6 +326,7 @@ def _recovered(name: PartitionId, image: PartitionImage) -> RecoveredPartition:
             commit=segment.known_commit,
             uncommitted=tuple(batch for batch in segment.batches if batch.header.end_index > segment.known_commit),
             windows=tuple(sorted(segment.windows.items())),
+            last_append_ms=segment.batches[-1].header.append_time_ms if segment.batches else 0,
         )
         for _, segment in sorted(image.segments.items())
     )
@@ -307,5 +335,7 @@ def _recovered(name: PartitionId, image: PartitionImage) -> RecoveredPartition:
         segments=segments,
         preparations=tuple(preparation for _, preparation in sorted(image.preparations.items())),
         tail_copies=tuple(tail for _, tail in sorted(image.tails.items())),
+        chain=image.chain,
         cursors=tuple(cursor for _, cursor in sorted(image.cursors.items())),
+        blocks=tuple(data for _, data in sorted(image.blocks.items())),
     )

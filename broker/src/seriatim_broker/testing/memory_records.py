@@ -6,6 +6,8 @@ the certificate it names exists. Nothing here takes time, loses an answer or fai
 
 from __future__ import annotations
 
+from typing import Any
+
 from seriatim_api.ids import PartitionId, RunId
 
 from seriatim_broker.core.chain import Chain
@@ -37,13 +39,32 @@ class MemoryRecords:
         self.history.append((self.revision, chain))
         return self.revision
 
+    def snapshot(self) -> tuple[dict[Any, Any], ...]:
+        """A copy of all, for `restore`."""
+        return dict(self._chains), dict(self._cursors), dict(self._certificates)
+
+    def restore(self, snapshot: tuple[dict[Any, Any], ...] | None) -> None:
+        """Go back to a snapshot, or to nothing; revisions go on above the highest, as after a restore with a bump."""
+        self._chains, self._cursors, self._certificates = map(dict, snapshot or ({}, {}, {}))
+        self.revision += 1_000
+
+    def put_chain(self, chain: Chain) -> None:
+        """Write a record, whatever is there: a coordinator is rebuilt."""
+        self.revision += 1
+        self._chains[chain.partition] = (chain, self.revision)
+
+    def put_cursor(self, partition: PartitionId, group: str, record: CursorRecord) -> None:
+        """Write a cursor, whatever is there."""
+        self.revision += 1
+        self._cursors[partition, group] = (record, self.revision)
+
     def cursor(self, partition: PartitionId, group: str) -> tuple[CursorRecord | None, int]:
         """A group's cursor and the revision that wrote it; (None, 0) if there is none."""
         return self._cursors.get((partition, group), (None, 0))
 
     def write_cursor(self, partition: PartitionId, group: str, record: CursorRecord, revision: int) -> int | None:
-        """The new revision, or None if the key is at another one."""
-        if self.cursor(partition, group)[1] != revision:
+        """The new revision, or None if the key is at another one, or its partition has no chain."""
+        if self.cursor(partition, group)[1] != revision or partition not in self._chains:
             return None
         self.revision += 1
         self._cursors[partition, group] = (record, self.revision)
@@ -60,6 +81,22 @@ class MemoryRecords:
     def has_certificate(self, run: RunId) -> bool:
         """Whether the run is known to have ended."""
         return run in self._certificates
+
+    def proof_of(self, run: RunId) -> RunId | None:
+        """The run's own certificate, or a later one of the same disk; None if there is none."""
+        if run in self._certificates:
+            return run
+        later = [other for other in self._certificates if other.member == run.member and other.run > run.run]
+        return max(later, key=lambda other: other.run, default=None)
+
+    def remove_older_certificates(self, run: RunId) -> int:
+        """Remove those of earlier runs of the same disk, which the certificate of this run makes superfluous."""
+        assert run in self._certificates
+        older = [other for other in self._certificates if other.member == run.member and other.run < run.run]
+        for other in older:
+            self.revision += 1
+            del self._certificates[other]
+        return len(older)
 
     def write_certificate(self, run: RunId) -> bool:
         """Write it once; whether it is new."""

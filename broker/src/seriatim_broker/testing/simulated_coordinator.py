@@ -15,7 +15,12 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, TypeVar
 
-from seriatim_api.errors import CompactedError, CoordinatorUnavailableError, SeriatimError
+from seriatim_api.errors import (
+    CompactedError,
+    CoordinatorRefusedError,
+    CoordinatorUnavailableError,
+    SeriatimError,
+)
 
 from seriatim_broker.interfaces.coordinator import (
     PAGE_ITEM_COUNT,
@@ -71,6 +76,8 @@ class CoordinatorServer:
     Attributes:
         isolated: Clients (by name) that cannot reach it; a count, since several faults may say so.
         is_faulty: Whether `CoordinatorFaults` strike.
+        is_refusing: Whether it reads and refuses to write, as etcd does that has used up its quota.
+        keeps_next: And whether it keeps the next write that it refuses: the one that filled the quota.
         observe: Told every transaction that wrote: by whom, what was compared and done, and the result.
     """
 
@@ -78,6 +85,8 @@ class CoordinatorServer:
         self.store = MemoryStore()
         self.isolated: dict[str, int] = {}
         self.is_faulty = False
+        self.is_refusing = False
+        self.keeps_next = False
         self.observe: Observe = lambda *_: None
         self._timers = timers
         self._chance = chance
@@ -169,8 +178,15 @@ class CoordinatorServer:
     def _carry_out(self, call: _Call, silent: bool) -> None:
         if not self.is_reached_by(call.client.name) and not silent:
             return  # it came too late; the client's deadline tells it
+        answer: Any = None
+        error: SeriatimError | None = None
+        refuses = self.is_refusing and call.is_write
         try:
-            answer, error = call.carry_out(), None
+            if not refuses or self.keeps_next:
+                answer = call.carry_out()
+            if refuses:
+                self.keeps_next = False
+                raise CoordinatorRefusedError("mvcc: database space exceeded")
         except SeriatimError as exc:
             answer, error = None, exc
         if not silent:

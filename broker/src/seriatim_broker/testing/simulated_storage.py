@@ -29,7 +29,7 @@ class SimulatedStorage:
         read_us: Draws how long the next read takes.
 
     Attributes:
-        is_full: What `is_disk_full` says.
+        look_full: What `is_disk_full` says.
         queue_count_max: With more submits than this unflushed it is saturated.
     """
 
@@ -37,7 +37,7 @@ class SimulatedStorage:
         self, disk: MemoryDisk, timers: Timers, sync_us: Callable[[], int], read_us: Callable[[], int]
     ) -> None:
         self.disk = disk
-        self.is_full = False
+        self.look_full: Callable[[], bool] = lambda: False
         self.queue_count_max = 1_000
         self._timers = timers
         self._sync_us = sync_us
@@ -92,7 +92,7 @@ class SimulatedStorage:
 
     def is_disk_full(self) -> bool:
         """Whether new appends must be refused."""
-        return self.is_full
+        return self.look_full()
 
     async def read(
         self, partition: PartitionId, segment_no: int, from_index: int, until_index: int, max_bytes: int

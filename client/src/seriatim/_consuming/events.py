@@ -17,7 +17,14 @@ def core_event(event: broker_pb2.DeliveryEvent) -> ct.Event:
         case "joined":
             told = event.joined
             return ct.Joined(
-                sub, told.active, told.segment, told.index, told.token, told.group_epoch, told.server_epoch
+                sub,
+                told.active,
+                told.segment,
+                told.index,
+                told.token,
+                told.group_epoch,
+                told.server_epoch,
+                told.answers_pings,
             )
         case "skip":
             return ct.Skipped(sub, event.skip.segment, event.skip.from_index, event.skip.to_index)

@@ -10,12 +10,12 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, repeat
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import pyarrow as pa
 from seriatim_api.batch import HEADER_SIZE_BYTES, BatchHeader
-from seriatim_api.errors import PreconditionError, SeriatimError
-from seriatim_api.ids import make_offset
+from seriatim_api.errors import BadRequestError, PreconditionError, SeriatimError
+from seriatim_api.ids import format_offset, make_offset
 
 from seriatim import _batch
 from seriatim._records import Message
@@ -23,6 +23,8 @@ from seriatim._transport.consume import ConsumeLink
 
 if TYPE_CHECKING:
     from seriatim._consuming.subscription import Subscription
+
+T = TypeVar("T")
 
 _NO_HEADERS: Final[dict[str, bytes]] = {}
 
@@ -89,7 +91,7 @@ class Inbox:
         self._arrived.set()
 
     def fail(self, error: SeriatimError) -> None:
-        """Order cannot be kept, or the group cannot be read: the application learns it from its next call."""
+        """Order cannot be kept, or the group cannot be read: each later call of the application raises it."""
         if self._error is None:
             self._error = error
         self._arrived.set()
@@ -108,26 +110,33 @@ class Inbox:
             SeriatimError: A partition cannot be read any more (and why).
             PreconditionError: The consumer is closed.
         """
+        if self._opened is not None:
+            self._opened.subscription.is_current(self._opened.grant)  # a long pause may have ended the grant
         while True:
             self._check()
             message = self.take()
-            if message is not None or not await self._wait(deadline):
+            if message is not None:
                 return message
+            self._check()  # a batch that cannot be read
+            if not await self._wait(deadline):
+                return None
 
     async def next_table(self, deadline: float) -> FetchedTable | None:
         """The next batch as a table; None at the deadline. Raises as `next`."""
         while True:
             self._check()
-            while self.chunks:
+            while self.chunks and self._error is None:
                 chunk = self._pop()
-                if chunk is not None:
-                    return self._table(chunk)
+                table = self._read(chunk, self._table) if chunk is not None else None
+                if table is not None:
+                    return table
+            self._check()
             if not await self._wait(deadline):
                 return None
 
     def take(self) -> Message | None:
-        """The next message that is here, and still ours to deliver."""
-        while True:
+        """The next message that is here, and still ours to deliver; None also behind a batch that cannot be read."""
+        while self._error is None:
             if self._messages:
                 chunk = self._opened
                 assert chunk is not None
@@ -142,13 +151,34 @@ class Inbox:
                 return None
             self._opened = chunk = self._pop()
             if chunk is not None:
-                self._messages.extend(self._unpack(chunk, _decode(chunk)))
+                self._messages.extend(self._read(chunk, self._messages_of) or ())
+        return None
+
+    def _read(self, chunk: Chunk, unpack: Callable[[Chunk], T]) -> T | None:
+        """What is in a batch. If it cannot be read, nothing behind it is given out.
+
+        1. A batch cannot be unpacked, and its place in the queue is gone. 2. The application catches the error and asks
+        again. 3. It would get the messages behind the batch, and acknowledge them, and with them those that it never
+        saw. So the error stays.
+        """
+        try:
+            return unpack(chunk)
+        except SeriatimError as exc:
+            self.fail(exc)
+        except Exception as exc:
+            place = f"{self._topic}/{chunk.subscription.number} at {format_offset(_first_offset(chunk))}"
+            error = BadRequestError(
+                f"the batch in {place} cannot be read, so the consumer stops before it: {type(exc).__name__}: {exc}"
+            )
+            error.__cause__ = exc
+            self.fail(error)
+        return None
 
     def _pop(self) -> Chunk | None:
         """The next batch, or None if its grant has ended; either way it waits no more."""
         chunk = self.chunks.popleft()
         chunk.link.give_credit(HEADER_SIZE_BYTES + chunk.header.body_length)
-        return chunk if chunk.grant == chunk.subscription.core.grant else None
+        return chunk if chunk.subscription.is_current(chunk.grant) else None
 
     async def _wait(self, deadline: float | None) -> bool:
         self._arrived.clear()
@@ -167,27 +197,31 @@ class Inbox:
 
     # ---- unpacking -----------------------------------------------------------------------------------
 
+    def _messages_of(self, chunk: Chunk) -> list[Message]:
+        return self._unpack(chunk, _decode(chunk))
+
     def _table(self, chunk: Chunk) -> FetchedTable:
         batch = _decode(chunk)
-        chunk.subscription.taken = make_offset(chunk.segment, chunk.header.end_index - 1)
-        if self._record is not None:
-            self._record(self._unpack(chunk, batch))
-        return FetchedTable(
+        table = FetchedTable(
             self._topic,
             chunk.subscription.number,
-            make_offset(chunk.segment, chunk.from_index),
+            _first_offset(chunk),
             pa.Table.from_batches([batch.slice(chunk.from_index - chunk.header.base_index)]),
             chunk.attempt,
             chunk.from_index < chunk.maybe_repeated_below,
             chunk.grant,
         )
+        if self._record is not None:
+            self._record(self._unpack(chunk, batch))
+        chunk.subscription.taken = make_offset(chunk.segment, chunk.header.end_index - 1)
+        return table
 
     def _unpack(self, chunk: Chunk, batch: Any) -> list[Message]:
         first = chunk.from_index - chunk.header.base_index
         rows = batch.slice(first) if first else batch
         keys, values, timestamps, headers, tags = rows.columns
         count = rows.num_rows
-        offset = make_offset(chunk.segment, chunk.from_index)
+        offset = _first_offset(chunk)
         split = min(max(chunk.maybe_repeated_below - chunk.from_index, 0), count)
         return list(
             map(
@@ -205,6 +239,10 @@ class Inbox:
                 repeat(chunk.grant),
             )
         )
+
+
+def _first_offset(chunk: Chunk) -> int:
+    return make_offset(chunk.segment, chunk.from_index)
 
 
 def _decode(chunk: Chunk) -> Any:

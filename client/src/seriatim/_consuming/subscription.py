@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from seriatim_api.batch import BatchHeader
 from seriatim_api.errors import BadRequestError, SeriatimError, make_error
@@ -19,10 +21,15 @@ from seriatim._consuming.servers import STARTS, Servers
 from seriatim._consuming.streams import Streams
 from seriatim._core import consumer_types as ct
 from seriatim._core.consumer import PartitionConsumer, Phase
+from seriatim._failure import Failure, entry
 from seriatim._recording import Recorder
 from seriatim._records import Assignment, Gap
 from seriatim._settings import Start
 from seriatim._transport.consume import ConsumeLink
+
+_log = logging.getLogger("seriatim")
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +40,14 @@ class Shared:
     group: str
     name: str
     inbox: Inbox
+    end: Callable[[SeriatimError], None]
     streams: Streams
     servers: Servers
     alarms: Alarms[Subscription]
     recorder: Recorder | None
     on_gap: Callable[[Gap], None] | None
     on_assignment: Callable[[Assignment], None] | None
+    failure: Failure
 
 
 class Subscription:
@@ -48,6 +57,7 @@ class Subscription:
         self, shared: Shared, number: int, partition_id: int, start_at: Start, config: ct.ConsumerConfig
     ) -> None:
         self._shared = shared
+        self.failure = shared.failure
         self.start_at: Start = start_at  # where the group begins here, if it was never here
         self.number = number
         self.partition_id = partition_id
@@ -67,6 +77,7 @@ class Subscription:
 
     # ---- from the application ------------------------------------------------------------------------
 
+    @entry
     def start(self) -> None:
         """Find the server, and join."""
         self._step(ct.Timer())
@@ -76,7 +87,10 @@ class Subscription:
 
         Raises:
             BadRequestError: It was not taken.
+            ClientFailureError: The consumer has ended because its own code failed.
         """
+        if self.failure.error is not None:
+            raise self.failure.error
         core, shared = self.core, self._shared
         segment, index = split_offset(offset)
         if not self.is_active or grant != core.grant or segment != core.segment:
@@ -85,7 +99,10 @@ class Subscription:
             raise BadRequestError(f"offset {segment}:{index} was not delivered to this consumer")
         if shared.recorder is not None:
             shared.recorder.acked(shared.group, shared.topic, self.number, offset)
-        self._step(ct.Acknowledge(grant, segment, index + 1))
+        try:
+            self._step(ct.Acknowledge(grant, segment, index + 1))
+        except Exception as exc:
+            self.failure.raise_for(exc)
         return True
 
     def acknowledge_taken(self) -> None:
@@ -93,6 +110,7 @@ class Subscription:
         if self.taken is not None:
             self.acknowledge(self.core.grant, self.taken)
 
+    @entry
     def leave(self) -> None:
         """Send the last acknowledgement, and go."""
         self._is_leaving = True
@@ -100,14 +118,32 @@ class Subscription:
 
     # ---- from the streams ----------------------------------------------------------------------------
 
+    @entry
     def link_up(self, link: ConsumeLink) -> None:
         """A stream is up: join, if it is waited for."""
+        self._link_up(link)
+
+    def _link_up(self, link: ConsumeLink) -> None:
         self._step(ct.Connected(link.address, link.stream))
 
+    @entry
     def link_down(self, link: ConsumeLink) -> None:
         """A stream is over, or could not be opened."""
         self._step(ct.Disconnected(link.address, link.stream if link.is_up else None))
 
+    @entry
+    def answered(self, link: ConsumeLink, sent_at_us: int) -> None:
+        """The broker of a stream answered a heartbeat."""
+        if self.is_joined:
+            self._step(ct.Answered(link.stream, sent_at_us))
+
+    def is_current(self, grant: int) -> bool:
+        """Whether what was handed out under a grant may still be given to the application."""
+        if self.core.has_lapsed(time.monotonic_ns() // 1000):
+            self.timer_due()
+        return grant == self.core.grant
+
+    @entry
     def told(self, event: broker_pb2.DeliveryEvent) -> None:
         """The broker said something that is not a delivery."""
         self._step(core_event(event))
@@ -116,6 +152,17 @@ class Subscription:
         self, link: ConsumeLink, event: broker_pb2.DeliveryEvent, batches: Sequence[tuple[BatchHeader, memoryview]]
     ) -> bool:
         """Let the core judge a delivery; whether it is handed to the application."""
+        if self.failure.error is not None:
+            return False
+        try:
+            return self._delivered(link, event, batches)
+        except Exception as exc:
+            self.failure.happened(exc)
+            return False
+
+    def _delivered(
+        self, link: ConsumeLink, event: broker_pb2.DeliveryEvent, batches: Sequence[tuple[BatchHeader, memoryview]]
+    ) -> bool:
         told = event.batches
         deliver = self._step(
             ct.Delivered(
@@ -141,6 +188,7 @@ class Subscription:
 
     # ---- the core ------------------------------------------------------------------------------------
 
+    @entry
     def timer_due(self) -> None:
         """The time that the core asked for has come."""
         self._step(ct.Timer())
@@ -178,7 +226,7 @@ class Subscription:
             case ct.OpenStream():
                 link = shared.streams.open(effect.address)
                 if link is not None:
-                    self.link_up(link)
+                    self._link_up(link)
             case ct.Resolve():
                 shared.servers.resolve(self.partition_id, self.start_at, effect, self._resolved)
             case ct.Assigned():
@@ -192,8 +240,9 @@ class Subscription:
                     )
             case ct.Ended():
                 if effect.error is not None:
-                    shared.inbox.fail(make_error(effect.error.number, effect.error.message))
+                    shared.end(make_error(effect.error.number, effect.error.message))
 
+    @entry
     def _resolved(self, place: ct.Place | None) -> None:
         self._step(ct.Resolved(place))
 
@@ -212,7 +261,8 @@ class Subscription:
         self.taken = None
         if self._shared.on_assignment is not None and not self._is_leaving:
             offset = make_offset(effect.segment, effect.index)
-            self._shared.on_assignment(Assignment(self._shared.topic, self.number, effect.active, offset))
+            assignment = Assignment(self._shared.topic, self.number, effect.active, offset)
+            _call_back("on_assignment", self._shared.on_assignment, assignment)
 
     def _gap(self, effect: ct.GapFound) -> None:
         shared = self._shared
@@ -221,4 +271,13 @@ class Subscription:
                 shared.group, shared.topic, self.number, effect.segment, effect.from_index, effect.reason
             )
         if shared.on_gap is not None:
-            shared.on_gap(Gap(shared.topic, self.number, make_offset(effect.segment, effect.from_index), effect.reason))
+            gap = Gap(shared.topic, self.number, make_offset(effect.segment, effect.from_index), effect.reason)
+            _call_back("on_gap", shared.on_gap, gap)
+
+
+def _call_back(name: str, callback: Callable[[T], None], told: T) -> None:
+    """Tell the application. What it raises must not stop what the core asked for besides."""
+    try:
+        callback(told)
+    except Exception:
+        _log.exception("%s raised when it was told %s; the consumer goes on", name, told)

@@ -14,6 +14,9 @@ Events and effects are in `consumer_types`. What is checked:
   comes at its sealed length. Anything else is a broker's mistake or ours, and is an `OrderViolationError`.
 * A delivery of an older serving epoch than the grant's is dropped: that server has lost its right. One of a newer
   epoch without a new Joined is a violation.
+* What comes on a grant of which no heartbeat was answered for `session_ms` is dropped, and the server is looked for
+  anew: a cut, or a pause of this process, may have held it back while another consumer was given the same. A heartbeat
+  counts from its sending. Brokers of version 0.2 and older answer none; their grants are not limited.
 * Only what was delivered under the current grant can be acknowledged, under its token. What was handed out under an
   earlier grant comes again, flagged; acknowledging it changes nothing.
 
@@ -32,6 +35,7 @@ from .consumer_types import (
     AckConfirmed,
     AckedDurably,
     Acknowledge,
+    Answered,
     Assigned,
     Connected,
     ConsumerConfig,
@@ -82,6 +86,7 @@ class Phase(enum.Enum):
 
 
 _HEARD = (Phase.JOINING, Phase.STANDBY, Phase.ACTIVE)
+_JOINED = (Phase.STANDBY, Phase.ACTIVE)
 
 
 class PartitionConsumer(State):
@@ -91,9 +96,11 @@ class PartitionConsumer(State):
         "_ack_at_us",
         "_ack_sent",
         "_ack_wanted",
+        "_alive_us",
         "_complain",
         "_config",
         "_deadline_us",
+        "_expects_answers",
         "_failures",
         "_gap",
         "_group_epoch",
@@ -133,6 +140,8 @@ class PartitionConsumer(State):
         self._failures = 0
         self._retry_at_us = 0
         self._deadline_us = 0  # of the join
+        self._expects_answers = False  # of the server: it answers heartbeats
+        self._alive_us = 0  # when the newest heartbeat (or the join) was sent that the server has answered
 
     @property
     def place(self) -> Place | None:
@@ -151,9 +160,20 @@ class PartitionConsumer(State):
             return None if self._resolving else self._retry_at_us
         if self.phase is Phase.JOINING:
             return self._deadline_us
+        if self.phase not in _JOINED:
+            return None
+        times = [self._lapses_at_us] if self._expects_answers else []
         if self.phase is Phase.ACTIVE and self._ack_wanted > self._ack_sent:
-            return self._ack_at_us
-        return None
+            times.append(self._ack_at_us)
+        return min(times, default=None)
+
+    @property
+    def _lapses_at_us(self) -> int:
+        return self._alive_us + self._config.session_ms * _US_PER_MS
+
+    def has_lapsed(self, now_us: int) -> bool:
+        """Whether the grant counts no more, because no heartbeat was answered for the session time."""
+        return self._expects_answers and self.phase in _JOINED and now_us >= self._lapses_at_us
 
     def step(self, event: Event, now_us: int, jitter: float = 0.5) -> list[Effect]:
         """Advance by one event and say what must be done, in this order.
@@ -169,6 +189,11 @@ class PartitionConsumer(State):
         effects: list[Effect] = []
         if self.phase is Phase.ENDED:
             return effects
+        if self.has_lapsed(now_us) and not isinstance(event, (Acknowledge, Answered, Leave)):
+            # (1) A cut holds what the server sent under this grant; (2) another server and another consumer take over,
+            # and the group goes on; (3) the cut heals, and (without this) the application is given the old deliveries,
+            # not flagged, because they were the first when they were sent.
+            self._lapse(now_us, jitter, effects)
         match event:
             case Delivered():
                 self._delivered(event, effects)
@@ -181,6 +206,9 @@ class PartitionConsumer(State):
                 self._skipped(event, effects)
             case Joined():
                 self._joined(event, effects)
+            case Answered():
+                if event.stream == self._stream:
+                    self._alive_us = max(self._alive_us, event.sent_at_us)
             case Resolved():
                 self._resolved(event, now_us, jitter)
             case Connected():
@@ -224,6 +252,8 @@ class PartitionConsumer(State):
         self.subscription += 1
         self.phase = Phase.JOINING
         self._deadline_us = now_us + self._config.join_timeout_ms * _US_PER_MS
+        self._alive_us = now_us  # the answer to the join is the first sign of life
+        self._expects_answers = False
         effects.append(SendJoin(event.stream, self.subscription, self._was_active))
 
     def _disconnected(self, event: Disconnected, now_us: int, jitter: float, effects: list[Effect]) -> None:
@@ -244,6 +274,11 @@ class PartitionConsumer(State):
             self._retry_at_us = now_us
         self._stream = None
         self.phase = Phase.RESOLVING
+
+    def _lapse(self, now_us: int, jitter: float, effects: list[Effect]) -> None:
+        """Leave the server: if it is there after all, it gives its next consumer what was not acknowledged."""
+        self._send_last_words(effects)
+        self._lose(now_us, jitter, effects, complain=True)
 
     def _end_grant(self, effects: list[Effect]) -> None:
         if self.phase is Phase.ACTIVE:
@@ -282,6 +317,7 @@ class PartitionConsumer(State):
         was_active = self.phase is Phase.ACTIVE
         self._failures = 0
         self._group_epoch, self.segment, self._server_epoch = event.group_epoch, event.segment, event.server_epoch
+        self._expects_answers = event.answers_pings
         assert self._place is not None
         self._place = Place(event.segment, self._place.address, event.server_epoch)
         if not event.active and not was_active:
@@ -380,16 +416,19 @@ class PartitionConsumer(State):
 
     def _leave(self, effects: list[Effect]) -> None:
         if self.phase in _HEARD:
-            assert self._stream is not None
-            if self.phase is Phase.ACTIVE and self._ack_wanted > self._ack_sent:
-                offset = make_offset(self.segment, self._ack_wanted - 1)
-                effects.append(SendAck(self._stream, self.subscription, self._token, offset))
-            effects.append(SendLeave(self._stream, self.subscription))
+            self._send_last_words(effects)
         self._end_grant(effects)
         self.phase = Phase.ENDED
         effects.append(Ended(None))
 
     # ---- helpers -------------------------------------------------------------------------------------
+
+    def _send_last_words(self, effects: list[Effect]) -> None:
+        assert self._stream is not None
+        if self.phase is Phase.ACTIVE and self._ack_wanted > self._ack_sent:
+            offset = make_offset(self.segment, self._ack_wanted - 1)
+            effects.append(SendAck(self._stream, self.subscription, self._token, offset))
+        effects.append(SendLeave(self._stream, self.subscription))
 
     def _back_off(self, now_us: int, jitter: float) -> None:
         assert 0 <= jitter < 1

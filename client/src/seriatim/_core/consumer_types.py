@@ -15,6 +15,8 @@ class ConsumerConfig:
     """From a join until its answer; after that the server is complained of."""
     ack_interval_ms: int = 5
     """Acknowledgements that come within this time go as one."""
+    session_ms: int = 5000
+    """How old the newest answered heartbeat may be while a grant counts. Longer than any pause of a healthy network."""
     backoff_ms_min: int = 5
     backoff_ms_max: int = 200
 
@@ -65,6 +67,15 @@ class Joined:
     token: int
     group_epoch: int
     server_epoch: int
+    answers_pings: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """The server has answered the heartbeat of the stream that was sent at `sent_at_us`, behind all it had said."""
+
+    stream: int
+    sent_at_us: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +164,7 @@ Event = (
     | Connected
     | Disconnected
     | Joined
+    | Answered
     | Delivered
     | Skipped
     | GapDeclared

@@ -177,7 +177,8 @@ class PartitionProducer(State):
             case RouteKnown():
                 self._learn(event.route, now_us)
             case Abandon():
-                self._end(ReplyError(DeadlineExceededError.number, "closed before it was settled"), effects)
+                closed = ReplyError(DeadlineExceededError.number, "closed before it was settled")
+                self._end(event.error or closed, effects)
             case Timer():
                 pass
         give_up_overdue(self._queue, now_us, self._config.delivery_timeout_ms, effects)
@@ -270,7 +271,11 @@ class PartitionProducer(State):
             run.reply_due_us = self._reply_due_us(now_us)
         self._master.accepted()
         if not batch.acked:
-            effects.append(Settled(batch.batch_id, Outcome.OK, event.offset, event.append_time_ms))
+            # An attempt in an earlier run may stand in front of this one, where no broker can see it yet.
+            is_final = event.offset_is_final or event.run == batch.first_run
+            effects.append(
+                Settled(batch.batch_id, Outcome.OK, event.offset, event.append_time_ms, offset_is_final=is_final)
+            )
             self._queue.acknowledge(batch)
 
     def _refuse(

@@ -101,7 +101,10 @@ class Disconnected:
 
 @dataclass(frozen=True, slots=True)
 class Replied:
-    """The answer to one attempt; `error` is None for ok."""
+    """The answer to one attempt; `error` is None for ok.
+
+    `offset_is_final`: no earlier attempt stands in front of this place, as far as the broker knows.
+    """
 
     producer_epoch: int
     base_sequence: int
@@ -110,6 +113,7 @@ class Replied:
     append_time_ms: int = 0
     error: ReplyError | None = None
     route: Route | None = None
+    offset_is_final: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +137,9 @@ class Timer:
 
 @dataclass(frozen=True, slots=True)
 class Abandon:
-    """The application closes: settle everything now."""
+    """Settle everything now, and send nothing more: the application closes, or (with `error`) the topic is gone."""
+
+    error: ReplyError | None = None
 
 
 Event = Enqueue | Connected | Disconnected | Replied | Resolved | RouteKnown | Timer | Abandon
@@ -179,7 +185,8 @@ class Resolve:
 class Settled:
     """The application may be told what became of a batch; once for each.
 
-    `offset` and `append_time_ms` are of its first message, if it is ok.
+    `offset` and `append_time_ms` are of its first message, if it is ok. `offset_is_final` says that readers find it at
+    that place; if not, they may find it at an earlier one (as far as the batch's ack level keeps it at all).
     """
 
     batch_id: int
@@ -187,6 +194,7 @@ class Settled:
     offset: int = 0
     append_time_ms: int = 0
     error: ReplyError | None = None
+    offset_is_final: bool = False
 
 
 @dataclass(frozen=True, slots=True)

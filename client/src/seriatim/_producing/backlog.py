@@ -6,11 +6,11 @@ import asyncio
 from collections import deque
 from typing import Final, NamedTuple
 
-from seriatim_api.errors import PreconditionError
+from seriatim_api.errors import PreconditionError, SeriatimError
 
 from seriatim._core.producer import Outcome
 
-_CLOSED: Final = "the producer is closed"
+_CLOSED: Final = "the producer is closed: it takes nothing more"
 
 
 class FlushResult(NamedTuple):
@@ -37,30 +37,43 @@ class Backlog:
         self._flushing: list[asyncio.Future[None]] = []
         self._counts = dict.fromkeys(Outcome, 0)
         self._counts_told = dict(self._counts)
-        self.is_closed = False
+        self._refusal: SeriatimError | None = None  # why nothing more is taken
 
     # ---- room ----------------------------------------------------------------------------------------
 
     def has_room(self, size_bytes: int) -> bool:
-        """Whether so much may be taken now: it fits, and nobody came before.
+        """Whether so much may be taken now: it fits, and no other sender waits in line.
 
         Raises:
-            PreconditionError: The producer is closed.
+            SeriatimError: The producer is closed, or has ended, and why.
         """
-        if self.is_closed:
-            raise PreconditionError(_CLOSED)
-        if self._in_line:
-            return False
+        if self._refusal is not None:
+            self.refuse()
+        return not self._in_line and self._fits(size_bytes)
+
+    def _fits(self, size_bytes: int) -> bool:
         return self.size_bytes + size_bytes <= self._size_bytes_max or not self.size_bytes
 
-    async def wait_for_room(self, size_bytes: int) -> None:
-        """Wait in line until it fits.
+    def refuse(self) -> None:
+        """Say why nothing is taken.
 
         Raises:
-            PreconditionError: The producer was closed meanwhile.
+            SeriatimError: The producer is closed, or has ended, and why.
         """
+        if self._refusal is not None:
+            raise self._refusal.with_traceback(None)
+
+    async def wait_for_room(self, size_bytes: int) -> None:
+        """Wait in line until it fits, at least until the next turn of the event loop.
+
+        Raises:
+            SeriatimError: The producer was closed, or ended, meanwhile.
+        """
+        self.refuse()
         line = self._in_line
         waiter = self._loop.create_future()
+        if not line and self._fits(size_bytes):
+            self._loop.call_soon(self._offer_room)
         line.append(waiter)
         while True:
             try:
@@ -71,9 +84,8 @@ class Backlog:
             finally:
                 if waiter in line:
                     line.remove(waiter)
-            if self.is_closed:
-                raise PreconditionError(_CLOSED)
-            if self.size_bytes + size_bytes <= self._size_bytes_max or not self.size_bytes:
+            self.refuse()
+            if self._fits(size_bytes):
                 self._loop.call_soon(self._offer_room)  # there may be room for the next one as well
                 return
             waiter = self._loop.create_future()
@@ -101,10 +113,13 @@ class Backlog:
         if self._in_line:
             self._offer_room()
         if not self.message_count:
-            for waiter in self._flushing:
-                if not waiter.done():
-                    waiter.set_result(None)
-            self._flushing = []
+            self._release_flushing()
+
+    def _release_flushing(self) -> None:
+        for waiter in self._flushing:
+            if not waiter.done():
+                waiter.set_result(None)
+        self._flushing = []
 
     # ---- the end of it all ---------------------------------------------------------------------------
 
@@ -130,9 +145,25 @@ class Backlog:
         before, self._counts_told = self._counts_told, dict(self._counts)
         return FlushResult(*(self._counts[outcome] - before[outcome] for outcome in Outcome))
 
-    def close(self) -> None:
-        """Take nothing more, and send those away who wait for room."""
-        self.is_closed = True
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing more is taken."""
+        return self._refusal is not None
+
+    def close(self, refusal: SeriatimError | None = None) -> None:
+        """Take nothing more, and send those away who wait for room.
+
+        Args:
+            refusal: What later sends raise; None: that the producer is closed.
+        """
+        if refusal is not None or self._refusal is None:
+            self._refusal = refusal or PreconditionError(_CLOSED)
         for waiter in self._in_line:
             if not waiter.done():
                 waiter.set_result(None)
+
+    def break_off(self) -> None:
+        """Everything was settled as unknown: nothing is on its way any more."""
+        count, self.message_count, self.size_bytes = self.message_count, 0, 0
+        self._counts[Outcome.UNKNOWN] += count
+        self._release_flushing()

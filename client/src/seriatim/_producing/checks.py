@@ -1,94 +1,276 @@
-"""What cannot be sent is refused here, before it is taken and shares a batch with others."""
+"""Checks of messages at the call that sends them: what a body cannot hold is refused before anything is taken.
+
+Messages of many calls share a batch. A message that cannot be encoded would fail when the batch is built, long after
+its call has returned, and take the other messages of the batch with it. So each part of a message is checked here, and
+what the application could still change (a bytearray, a dict of headers, a list of values) is copied.
+
+Every refusal is an `IllegalMessageError` (or a `MessageTooLargeError`) that names the part and says what to pass.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import repeat
-from typing import Any, Final
+from operator import index
+from typing import Any, Final, NamedTuple, cast
 
-from seriatim_api.errors import BadRequestError, MessageTooLargeError
+import pyarrow as pa
+from seriatim_api.errors import BadRequestError, IllegalMessageError, MessageTooLargeError
 
-from seriatim._batch import Headers
-from seriatim._producing.pending import MESSAGE_OVERHEAD_BYTES
+from seriatim import _batch
+from seriatim._batch import BytesLike, Headers
+from seriatim._producing.pending import MESSAGE_OVERHEAD_BYTES, Messages, attached_bytes
+
+TIMESTAMP_MS_MIN: Final = -(1 << 63)
+TIMESTAMP_MS_MAX: Final = (1 << 63) - 1
+"""Timestamps are 64 bits, signed."""
 
 _BYTES: Final[set[type]] = {bytes}
 _BYTES_OR_NONE: Final[set[type]] = {bytes, type(None)}
+_INT: Final[set[type]] = {int}
 
 
-def message_size(value: bytes, key: bytes | None, size_bytes_max: int) -> int:
-    """What a message takes in a body.
+class Limits(NamedTuple):
+    """Sizes that a message must keep.
+
+    Attributes:
+        message_bytes: Of key and value together.
+        body_bytes: Of key, value, headers and tag together: the message must fit in one batch.
+    """
+
+    message_bytes: int
+    body_bytes: int
+
+
+Checked = tuple[int, bytes, bytes | None, int | None, Headers | None, str | None]
+"""What a message takes in a body, and its value, key, timestamp, headers and tag, as a body can hold them.
+
+A plain tuple: one with names takes twice as long to make, for each message that is sent.
+"""
+
+
+# ---- one message ----------------------------------------------------------------------------------------
+
+
+def check_message(
+    value: BytesLike,
+    key: BytesLike | None,
+    timestamp_ms: int | None,
+    headers: Headers | None,
+    tag: str | None,
+    limits: Limits,
+) -> Checked:
+    """A message as a body can hold it.
 
     Raises:
-        TypeError: Key or value is not bytes.
-        MessageTooLargeError: Together they are over `size_bytes_max`.
+        IllegalMessageError: A part has a type or a value that a body cannot hold.
+        MessageTooLargeError: It is over a limit.
     """
-    if not isinstance(value, bytes) or not (key is None or isinstance(key, bytes)):
-        raise TypeError(f"keys and values are bytes, not {type(key).__name__} and {type(value).__name__}")
+    if type(value) is not bytes:
+        value = _bytes("value", value)
+    if key is not None and type(key) is not bytes:
+        key = _bytes("key", key)
     size = len(value) if key is None else len(value) + len(key)
-    if size > size_bytes_max:
+    if timestamp_ms is not None:
+        timestamp_ms = _timestamp(timestamp_ms)
+    if headers is not None or tag is not None:
+        headers, tag = _headers(headers), _tag(tag)
+        _check_size(size, size + attached_bytes(headers, tag), limits)
+        size += attached_bytes(headers, tag)
+    elif size > limits.message_bytes:
+        _check_size(size, size, limits)
+    return size + MESSAGE_OVERHEAD_BYTES, value, key, timestamp_ms, headers, tag
+
+
+def check_partition(partition: int) -> int:
+    """A partition's number as an int.
+
+    Raises:
+        IllegalMessageError: It is not a whole number.
+    """
+    if type(partition) is int:
+        return partition
+    return _whole("partition", partition, "pass the number of a partition, counted from 0")
+
+
+def _bytes(name: str, item: object) -> bytes:
+    if isinstance(item, (bytes, bytearray, memoryview)):
+        return bytes(item)
+    if isinstance(item, str):
+        raise IllegalMessageError(f"a {name} is bytes, not str: encode text first, as in {name}.encode()")
+    raise IllegalMessageError(f"a {name} is bytes, bytearray or memoryview, not {type(item).__name__}")
+
+
+def _timestamp(item: object) -> int:
+    if type(item) is not int:
+        hint = "pass whole milliseconds since 1970, as in int(time.time() * 1000)"
+        item = _whole("timestamp_ms", item, hint)
+    if not TIMESTAMP_MS_MIN <= item <= TIMESTAMP_MS_MAX:
+        raise IllegalMessageError(f"timestamp_ms is milliseconds since 1970 in 64 bits; {item} is out of range")
+    return item
+
+
+def _whole(name: str, item: object, hint: str) -> int:
+    if not isinstance(item, bool):
+        try:
+            return index(cast("Any", item))  # numbers of numpy as well
+        except TypeError:
+            pass
+    raise IllegalMessageError(f"{name} is an int, not {type(item).__name__}: {hint}")
+
+
+def _headers(headers: object) -> Headers | None:
+    """A copy, for the application may use its own for the next message."""
+    if headers is None:
+        return None
+    if not isinstance(headers, Mapping):
+        raise IllegalMessageError(f"headers are a mapping of names to bytes, not {type(headers).__name__}")
+    copied: dict[str, bytes] = {}
+    for name, value in headers.items():
+        if not isinstance(name, str):
+            raise IllegalMessageError(f"a header's name is a str, not {type(name).__name__}")
+        _check_text("a header's name", name)
+        copied[name] = value if type(value) is bytes else _bytes("header's value", value)
+    return copied
+
+
+def _tag(tag: object) -> str | None:
+    if tag is not None:
+        if not isinstance(tag, str):
+            raise IllegalMessageError(f"a tag is a str, not {type(tag).__name__}")
+        _check_text("a tag", tag)
+    return tag
+
+
+def _check_text(name: str, text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as exc:
+        raise IllegalMessageError(f"{name} must be text that UTF-8 can hold: {exc.reason} in {text!r}") from exc
+
+
+def _check_size(payload_bytes: int, whole_bytes: int, limits: Limits) -> None:
+    """Refuse a message that is over a limit.
+
+    Args:
+        payload_bytes: Of key and value.
+        whole_bytes: With headers and tag.
+        limits: What is allowed.
+    """
+    if payload_bytes > limits.message_bytes:
         raise MessageTooLargeError(
-            f"a message of {size} bytes, at most {size_bytes_max}", size_bytes=size, size_bytes_max=size_bytes_max
+            f"a message of {payload_bytes} bytes, at most {limits.message_bytes}",
+            size_bytes=payload_bytes,
+            size_bytes_max=limits.message_bytes,
         )
-    return size + MESSAGE_OVERHEAD_BYTES
+    if whole_bytes > limits.body_bytes:
+        raise MessageTooLargeError(
+            f"a message of {whole_bytes} bytes with its headers and its tag, at most {limits.body_bytes}",
+            size_bytes=whole_bytes,
+            size_bytes_max=limits.body_bytes,
+        )
 
 
-def message_sizes(values: Sequence[bytes], keys: Sequence[bytes | None] | None, size_bytes_max: int) -> int:
-    """What messages, at least one, take in bodies together.
-
-    Raises:
-        TypeError: A key or value is not bytes.
-        MessageTooLargeError: A message is over `size_bytes_max`.
-    """
-    if not set(map(type, values)) <= _BYTES or not (keys is None or set(map(type, keys)) <= _BYTES_OR_NONE):
-        raise TypeError("keys and values are bytes")
-    largest = max(map(len, values))
-    if keys is not None:
-        largest += max((len(key) for key in keys if key is not None), default=0)
-    if largest > size_bytes_max:  # perhaps, if the largest value has not the largest key
-        for value, key in zip(values, keys or repeat(None), strict=False):
-            message_size(value, key, size_bytes_max)
-    return payload_bytes(values, keys)
+# ---- many messages --------------------------------------------------------------------------------------
 
 
-def payload_bytes(values: Sequence[bytes], keys: Sequence[bytes | None] | None) -> int:
-    """What messages take in bodies together."""
-    size = sum(map(len, values)) + MESSAGE_OVERHEAD_BYTES * len(values)
-    if keys is not None:
-        size += sum(len(key) for key in keys if key is not None)
-    return size
-
-
-def row_size(rows: Any, size_bytes_max: int) -> int:
-    """What a piece of a table takes in a body.
+def check_messages(
+    values: Sequence[BytesLike],
+    keys: Sequence[BytesLike | None] | None,
+    timestamps_ms: Sequence[int] | None,
+    headers: Sequence[Headers | None] | None,
+    tags: Sequence[str | None] | None,
+    limits: Limits,
+) -> tuple[Messages, int]:
+    """Messages of one call as bodies can hold them, and what they take there together. Timestamps may be missing.
 
     Raises:
-        MessageTooLargeError: It is one row, over `size_bytes_max`.
+        BadRequestError: The columns differ in length.
+        IllegalMessageError: A part of a message has a type or a value that a body cannot hold.
+        MessageTooLargeError: A message is over a limit.
     """
-    size: int = rows.nbytes + rows.num_rows
-    if size > size_bytes_max and rows.num_rows == 1:
-        raise MessageTooLargeError(f"a row of {size} bytes, at most {size_bytes_max}")
-    return size
-
-
-def check_lengths(count: int, *columns: Sequence[Any] | None) -> None:
-    """Refuse columns that are not as long as that of the values.
-
-    Raises:
-        BadRequestError: One is not.
-    """
+    given = _column("values", values)
+    count = len(given)
+    columns = [
+        None if column is None else _column(name, column)
+        for name, column in (
+            ("keys", keys), ("timestamps_ms", timestamps_ms), ("headers", headers), ("tags", tags),
+        )
+    ]  # fmt: skip
     for column in columns:
         if column is not None and len(column) != count:
             raise BadRequestError(f"{count} values, and a column of {len(column)} beside them")
+    key_column, time_column, header_column, tag_column = columns
+    if not set(map(type, given)) <= _BYTES:
+        given = tuple(_bytes("value", item) for item in given)
+    if key_column is not None and not set(map(type, key_column)) <= _BYTES_OR_NONE:
+        key_column = tuple(None if item is None else _bytes("key", item) for item in key_column)
+    if time_column is not None and not _are_timestamps(time_column):
+        time_column = tuple(_timestamp(item) for item in time_column)
+    if header_column is not None:
+        header_column = tuple(_headers(row) for row in header_column)
+    if tag_column is not None:
+        tag_column = tuple(_tag(tag) for tag in tag_column)
+    messages = Messages(given, key_column, time_column or (), header_column, tag_column)
+    size = messages.size_bytes()
+    if count:
+        _check_sizes(messages, limits)
+    return messages, size
 
 
-def check_headers(headers: Headers | None, tag: str | None) -> None:
-    """Refuse headers and tags that a body cannot hold.
+def _column(name: str, items: object) -> tuple[Any, ...]:
+    """A copy: the application may change its list while the call waits for room."""
+    if isinstance(items, (str, bytes, bytearray, memoryview)):
+        raise IllegalMessageError(f"{name} are a sequence with an item for each message, not {type(items).__name__}")
+    try:
+        return tuple(cast("Any", items))
+    except TypeError as exc:
+        raise IllegalMessageError(f"{name} are a sequence, not {type(items).__name__}") from exc
+
+
+def _are_timestamps(items: tuple[Any, ...]) -> bool:
+    if not items:
+        return True
+    return set(map(type, items)) <= _INT and min(items) >= TIMESTAMP_MS_MIN and max(items) <= TIMESTAMP_MS_MAX
+
+
+def _check_sizes(messages: Messages, limits: Limits) -> None:
+    values, keys, _, headers, tags = messages
+    largest = max(map(len, values))
+    if keys is not None:
+        largest += max((len(key) for key in keys if key is not None), default=0)
+    if largest <= limits.message_bytes and headers is None and tags is None:
+        return
+    # Perhaps: the largest value need not have the largest key.
+    for value, key, row, tag in zip(
+        values, keys or repeat(None), headers or repeat(None), tags or repeat(None), strict=False
+    ):
+        payload = len(value) if key is None else len(value) + len(key)
+        _check_size(payload, payload + attached_bytes(row, tag), limits)
+
+
+# ---- tables ---------------------------------------------------------------------------------------------
+
+
+def check_table(table: object, key_column: str, now_ms: int, limits: Limits) -> Any:
+    """A table with the columns of `_batch.SCHEMA`, each row of which a body can hold.
 
     Raises:
-        TypeError: A header's name or a tag is not a string, or a header's value is not bytes.
+        IllegalMessageError: It is not a table; a column is missing, unknown or of a wrong type; a value is null.
+        MessageTooLargeError: A row is over a limit.
     """
-    if tag is not None and not isinstance(tag, str):
-        raise TypeError("a tag is a string")
-    for name, value in (headers or {}).items():
-        if not isinstance(name, str) or not isinstance(value, bytes):
-            raise TypeError("headers are strings, their values bytes")
+    if isinstance(table, pa.RecordBatch):
+        table = pa.Table.from_batches([table])
+    if not isinstance(table, pa.Table):
+        raise IllegalMessageError(f"a table is a pyarrow.Table or a RecordBatch, not {type(table).__name__}")
+    if key_column != "key":
+        if key_column not in table.column_names:
+            raise IllegalMessageError(f"key_column {key_column!r} is none of the table's {table.column_names}")
+        table = table.rename_columns(["key" if name == key_column else name for name in table.column_names])
+    conformed = _batch.conform(table, now_ms)
+    for rows in conformed.to_batches():
+        if rows.num_rows:
+            payload, whole = _batch.row_sizes(rows)
+            for number in (payload.argmax(), whole.argmax()):
+                _check_size(int(payload[number]), int(whole[number]), limits)
+    return conformed

@@ -10,6 +10,8 @@ import asyncio
 from collections.abc import Generator, Sequence
 from typing import Any, NamedTuple
 
+from seriatim_api.errors import CATALOGUE, make_error
+
 from seriatim._core.producer import Outcome, ReplyError
 from seriatim._errors import SendError, SendFailedError, SendUnknownError
 from seriatim._records import Part, Receipt
@@ -23,13 +25,17 @@ class Settlement(NamedTuple):
     offset: int
     timestamp_ms: int
     error: ReplyError | None
+    is_final: bool = False
 
     def exception(self) -> SendError:
         """What is raised for a message that is not ok."""
         assert self.outcome is not Outcome.OK
         kind = SendFailedError if self.outcome is Outcome.FAILED else SendUnknownError
         error = self.error or ReplyError(0, "no reason is known")
-        return kind(error.message or "refused", cause_number=error.number, partition=self.partition)
+        raised = kind(error.message or "refused", cause_number=error.number, partition=self.partition)
+        if error.number in CATALOGUE:
+            raised.__cause__ = make_error(error.number, error.message)
+        return raised
 
 
 class Delivery:
@@ -84,13 +90,25 @@ class Delivery:
         """The batch that holds the message, at place `at` in it, is settled."""
         assert self._settled is None
         if settlement.outcome is Outcome.OK:
-            self._settled = Receipt(settlement.partition, settlement.offset + at, settlement.timestamp_ms)
+            self._settled = Receipt(
+                settlement.partition, settlement.offset + at, settlement.timestamp_ms, settlement.is_final
+            )
         else:
             self._settled = settlement.exception()
+        self._wake()
+
+    def _wake(self) -> None:
         for waiter in self._waiters or ():
             if not waiter.done():
                 waiter.set_result(None)
         self._waiters = None
+
+    def break_off(self, _start: int, _count: int, settlement: Settlement) -> None:
+        """Settle it, unless it is settled."""
+        if self._settled is None:
+            self.settle(0, 0, 1, settlement)
+        else:
+            self._wake()
 
 
 class Deliveries:
@@ -100,13 +118,13 @@ class Deliveries:
     never raises for an outcome.
     """
 
-    __slots__ = ("_count", "_left", "_parts", "_positions", "_waiters")
+    __slots__ = ("_count", "_left", "_parts", "_settled_positions", "_waiters")
 
     def __init__(self, count: int) -> None:
         self._count = count
         self._left = count
         self._parts: list[Part] = []
-        self._positions: dict[int, Sequence[int]] = {}
+        self._settled_positions: set[int] | None = None  # once a failure has to know them
         self._waiters: list[asyncio.Future[None]] = []
 
     def __len__(self) -> int:
@@ -144,7 +162,7 @@ class Deliveries:
 
     def settle_positions(self, positions: Sequence[int], at: int, settlement: Settlement) -> None:
         """Consecutive messages of one batch, the first at place `at` in it, are settled."""
-        is_ok = settlement.outcome is Outcome.OK
+        is_ok, count = settlement.outcome is Outcome.OK, len(positions)
         self._parts.append(
             Part(
                 settlement.partition,
@@ -153,15 +171,30 @@ class Deliveries:
                 settlement.offset + at if is_ok else 0,
                 settlement.timestamp_ms if is_ok else 0,
                 None if is_ok else settlement.exception(),
+                settlement.is_final,
             )
         )
-        self._left -= len(positions)
+        self._left -= count
         assert self._left >= 0
+        self._wake()
+
+    def _wake(self) -> None:
         if not self._left:
             for waiter in self._waiters:
                 if not waiter.done():
                     waiter.set_result(None)
             self._waiters = []
+
+    def break_off_positions(self, positions: Sequence[int], settlement: Settlement) -> None:
+        """Settle those of these messages that are not settled."""
+        if self._settled_positions is None:
+            self._settled_positions = {position for part in self._parts for position in part.positions}
+        left = [position for position in positions if position not in self._settled_positions]
+        if left:
+            self._settled_positions.update(left)
+            self.settle_positions(left, 0, settlement)
+        else:
+            self._wake()
 
 
 class DeliverySlice:
@@ -176,6 +209,10 @@ class DeliverySlice:
     def settle(self, start: int, at: int, count: int, settlement: Settlement) -> None:
         """Messages [start, start + count) of the slice stand at place `at` of a batch that is settled."""
         self._of.settle_positions(self._positions[start : start + count], at, settlement)
+
+    def break_off(self, start: int, count: int, settlement: Settlement) -> None:
+        """Settle those of messages [start, start + count) of the slice that are not settled."""
+        self._of.break_off_positions(self._positions[start : start + count], settlement)
 
 
 class SliceOfBatch(NamedTuple):

@@ -1,4 +1,10 @@
-"""One partition of a producer: its queue, its core, and what the core's effects mean here."""
+"""One partition of a producer: its queue, its core, and what the core's effects mean here.
+
+Its entries are marked with `@entry`: what the event loop and the transport call. An exception behind one of them ends
+the whole producer (see `failure`), and `break_off` settles what is left. So that it finds every message, whatever
+raised, a message is known in its next place before it leaves the one before: a batch is in `_batches` before its
+messages leave `pending`, and leaves `_batches` after its messages are settled.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +26,7 @@ from seriatim._core.producer import (
     Enqueue,
     Event,
     OpenStream,
+    Outcome,
     PartitionProducer,
     ProducerConfig,
     Replied,
@@ -32,6 +39,7 @@ from seriatim._core.producer import (
     Settled,
     Timer,
 )
+from seriatim._failure import Failure, attempt, entry
 from seriatim._producing.backlog import Backlog
 from seriatim._producing.batching import Batching
 from seriatim._producing.deliveries import Settlement, SliceOfBatch
@@ -39,6 +47,7 @@ from seriatim._producing.pending import Cut, Pending
 from seriatim._producing.routes import Routes, route_of
 from seriatim._producing.turns import Turns
 from seriatim._recording import Recorder
+from seriatim._records import AckLevel
 from seriatim._settings import ProducerSettings
 from seriatim._transport.append import AppendLink, AppendLinks
 
@@ -58,6 +67,7 @@ class Shared:
     backlog: Backlog
     batching: Batching
     recorder: Recorder | None
+    failure: Failure
 
 
 class _Batch:
@@ -65,11 +75,11 @@ class _Batch:
 
     __slots__ = ("body", "header", "ids", "number", "payload_bytes", "slices")
 
-    def __init__(self, cut: Cut, ids: Sequence[Any] | None) -> None:
+    def __init__(self, cut: Cut) -> None:
         self.body: Body = cut.body
         self.slices: list[SliceOfBatch] = cut.slices
         self.payload_bytes = cut.payload_bytes
-        self.ids = ids  # in the history
+        self.ids: Sequence[Any] | None = None  # in the history, until the outcome is there
         self.number = _NOT_SENT  # epoch, base sequence
         self.header = b""
 
@@ -79,6 +89,7 @@ class PartitionSender:
 
     def __init__(self, shared: Shared, number: int, partition_id: int, config: ProducerConfig, route: Route) -> None:
         self._shared = shared
+        self.failure = shared.failure
         self._turns = shared.turns
         self._ack_level = int(shared.settings.ack_level)
         self.number = number
@@ -99,6 +110,7 @@ class PartitionSender:
 
     # ---- from the application ------------------------------------------------------------------------
 
+    @entry
     def pump(self) -> None:
         """Cut and send what may go now."""
         batching = self._shared.batching
@@ -110,56 +122,90 @@ class PartitionSender:
 
     def _cut(self) -> None:
         shared = self._shared
-        cut = self.pending.cut(shared.settings.batch_size_bytes, shared.settings.compression)
-        self.batch_count += 1
-        batch_id, count = self.batch_count, cut.body.message_count
-        ids = None
+        cut = self.pending.peek(shared.settings.batch_size_bytes, shared.settings.compression)
+        batch = _Batch(cut)
+        batch_id, count = self.batch_count + 1, cut.body.message_count
+        self._batches[batch_id] = batch
+        self.batch_count = batch_id
+        self.pending.drop(cut)
         if shared.recorder is not None:
-            ids = shared.recorder.sends(cut, shared.topic, self.number, shared.producer_id.hex(), self._position)
-        self._batches[batch_id] = _Batch(cut, ids)
+            batch.ids = shared.recorder.sends(cut, shared.topic, self.number, shared.producer_id.hex(), self._position)
         self._position += count
-        self.step(Enqueue(batch_id, count, len(cut.body.data) + HEADER_SIZE_BYTES))
+        self._step(Enqueue(batch_id, count, len(cut.body.data) + HEADER_SIZE_BYTES))
 
-    def abandon(self) -> None:
-        """Settle everything now: what never left is failed, what may be stored is unknown."""
-        while self.pending:
-            self._cut()
-        self.step(Abandon())
+    @entry
+    def abandon(self, error: ReplyError | None = None) -> None:
+        """Settle everything now: what is stored nowhere is failed, what may be stored is unknown.
 
+        Args:
+            error: Why, if it is not that the application closes.
+        """
+        self._step(Abandon(error))
+        waiting, size_bytes = self.pending.all_slices(), self.pending.payload_bytes
+        if waiting:
+            settlement = Settlement(Outcome.FAILED, self.number, 0, 0, self.core.ended)
+            self._shared.backlog.settle(sum(piece.length for piece in waiting), size_bytes, Outcome.FAILED)
+            for sink, start, at, count in waiting:
+                sink.settle(start, at, count, settlement)
+            self.pending.clear()
+
+    def break_off(self, error: ReplyError) -> None:
+        """The producer failed: settle as unknown what is not settled. Trusts nothing but the lists of messages."""
+        settlement = Settlement(Outcome.UNKNOWN, self.number, 0, 0, error)
+        for batch in list(self._batches.values()):
+            if self._shared.recorder is not None and batch.ids is not None:
+                attempt(self._shared.recorder.outcomes, batch.ids, settlement)
+            for sink, start, _, count in batch.slices:
+                attempt(sink.break_off, start, count, settlement)
+        for sink, start, _, count in self.pending.all_slices():
+            attempt(sink.break_off, start, count, settlement)
+        self._batches.clear()
+        self._links.clear()
+        self.pending.clear()
+
+    @entry
     def timer_due(self) -> None:
         """The time that the core asked for has come."""
         wanted_us = self.core.wake_at_us
         if wanted_us is not None and wanted_us <= time.monotonic_ns() // 1000:
-            self.step(Timer())
+            self._step(Timer())
         else:
             self._turns.wake_core(self, wanted_us)
 
     # ---- from the transport --------------------------------------------------------------------------
 
+    @entry
     def link_up(self, link: AppendLink) -> None:
         """The link that was asked for is up."""
+        self._link_up(link)
+
+    def _link_up(self, link: AppendLink) -> None:
         assert link.credits is not None
         if link.stream not in self._links:
             self._links[link.stream] = link
         allowed = link.credits
-        self.step(Connected(link.address, link.stream, allowed.window_batches, allowed.partition_bytes))
+        self._step(Connected(link.address, link.stream, allowed.window_batches, allowed.partition_bytes))
 
+    @entry
     def link_down(self, address: str, stream: int | None) -> None:
         """The link is over, or would not open."""
-        self.step(Disconnected(address, stream))
+        self._step(Disconnected(address, stream))
         if stream is not None:
             self._links.pop(stream, None)
 
+    @entry
     def link_has_room(self) -> None:
         """Others were answered: it is this partition's turn."""
         self._turns.make_ready(self)
 
+    @entry
     def link_is_silent(self, link: AppendLink) -> None:
         """Answers are due on the link: ask where the partition is, unless it has left already."""
         route = self.core.route
         if route is not None and route.master_address == link.address and not self.core.is_idle:
             self._shared.routes.suspect(self, link)
 
+    @entry
     def replied(self, reply: broker_pb2.AppendReply) -> None:
         """An attempt was answered."""
         error = None
@@ -167,21 +213,26 @@ class PartitionSender:
             error = ReplyError(reply.error.number, reply.error.message, reply.error.retry_after_ms)
         route = route_of(reply.route) if reply.HasField("route") else None
         event = Replied(
-            reply.producer_epoch, reply.base_sequence, reply.run, reply.offset, reply.append_time_ms, error, route
-        )
+            reply.producer_epoch, reply.base_sequence, reply.run, reply.offset, reply.append_time_ms, error, route,
+            reply.offset_is_final,
+        )  # fmt: skip
         if route is None:
-            self.step(event)
+            self._step(event)
         else:
             self._step_with_route(event)
 
+    @entry
     def resolved(self, route: Route | None) -> None:
         """The core's question was answered, or not."""
         self._step_with_route(Resolved(route))
 
-    def route_known(self, route: Route) -> bool:
-        """A route that was asked for out of suspicion; whether the partition has left its master."""
-        before = self.core.route
+    @entry
+    def route_known(self, route: Route) -> None:
+        """A route that was asked for out of suspicion."""
         self._step_with_route(RouteKnown(route))
+
+    def has_left(self, before: Route | None) -> bool:
+        """Whether the partition is no longer at the master that the route names."""
         after = self.core.route
         return before is None or after is None or (before.segment, before.master_address) != (
             after.segment, after.master_address
@@ -189,7 +240,7 @@ class PartitionSender:
 
     # ---- the core ------------------------------------------------------------------------------------
 
-    def step(self, event: Event) -> None:
+    def _step(self, event: Event) -> None:
         """Feed the core and do what it says."""
         now_us = time.monotonic_ns() // 1000
         for effect in self.core.step(event, now_us, random.random()):  # noqa: S311 - spreads retries, hides nothing
@@ -209,7 +260,7 @@ class PartitionSender:
 
     def _step_with_route(self, event: Event) -> None:
         before = self.core.route
-        self.step(event)
+        self._step(event)
         route = self.core.route
         if route is not None and route is not before:
             self._shared.routes.learned(route)
@@ -217,7 +268,7 @@ class PartitionSender:
     def _open(self, address: str) -> None:
         link = self._shared.links.open(address, self)
         if link is not None:
-            self.link_up(link)
+            self._link_up(link)
 
     def _send(self, effect: Send) -> None:
         batch = self._batches[effect.batch_id]
@@ -243,17 +294,21 @@ class PartitionSender:
 
     def _settle(self, effect: Settled) -> None:
         batch = self._batches[effect.batch_id]
+        is_final = effect.offset_is_final and self._ack_level >= AckLevel.REPLICATED
+        settlement = Settlement(
+            effect.outcome, self.number, effect.offset, effect.append_time_ms, effect.error, is_final
+        )
+        shared = self._shared
+        if shared.recorder is not None and batch.ids is not None:
+            ids, batch.ids = batch.ids, None
+            shared.recorder.outcomes(ids, settlement)  # before the application can act on it
+        shared.backlog.settle(batch.body.message_count, batch.payload_bytes, effect.outcome)
+        for sink, start, at, count in batch.slices:
+            sink.settle(start, at, count, settlement)
         if self.core.has_batch(effect.batch_id):
             self._kept.append(effect.batch_id)  # acknowledged out of its turn: it may have to go out again
         else:
             del self._batches[effect.batch_id]
-        settlement = Settlement(effect.outcome, self.number, effect.offset, effect.append_time_ms, effect.error)
-        shared = self._shared
-        if shared.recorder is not None and batch.ids is not None:
-            shared.recorder.outcomes(batch.ids, settlement)  # before anybody can act on it
-        shared.backlog.settle(batch.body.message_count, batch.payload_bytes, effect.outcome)
-        for sink, start, at, count in batch.slices:
-            sink.settle(start, at, count, settlement)
 
     def _drop_kept(self) -> None:
         for batch_id in [kept for kept in self._kept if not self.core.has_batch(kept)]:

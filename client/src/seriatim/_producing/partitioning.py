@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from seriatim_api.errors import PartitionOutOfRangeError
 
 from seriatim._partitioner import Partitioner
+from seriatim._producing.checks import check_partition
 from seriatim._producing.partition import PartitionSender
 
 
@@ -78,6 +79,7 @@ class Partitioning:
         return current
 
     def _numbered(self, partition: int) -> PartitionSender:
+        partition = check_partition(partition)
         if not 0 <= partition < len(self._partitions):
             raise PartitionOutOfRangeError(
                 f"{self._topic} has partitions 0 to {len(self._partitions) - 1}, not {partition}",

@@ -1,6 +1,9 @@
 """Messages of one partition that are not in a batch yet: columns that grow, and tables that came as such.
 
-Cutting takes from the front; messages keep the order of their sends. Nothing is decided here about when to cut.
+A batch is cut off the front in two steps: `peek` builds it, and may raise, because it encodes; `drop` takes its
+messages away. So no part of a message can leave its column while another part stays behind, which would give the
+message the place, and the receipt, of the one after it. Messages keep the order of their sends. When a batch is cut
+is decided in `batching`.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from typing import Any, Final, NamedTuple
 
-from seriatim._batch import Body, Headers, encode, encode_record_batch
+from seriatim._batch import HEADER_OVERHEAD_BYTES, Body, Headers, encode, encode_record_batch
 from seriatim._producing.deliveries import Delivery, DeliverySlice, SliceOfBatch
 from seriatim._settings import Compression
 
@@ -18,6 +21,14 @@ MESSAGE_OVERHEAD_BYTES: Final = 32
 """What a message costs in a body beside its key and value: offsets, timestamp, validity, rounded up."""
 
 Sink = Delivery | DeliverySlice
+
+
+def attached_bytes(headers: Headers | None, tag: str | None) -> int:
+    """What headers and a tag take in a body, which can hold them."""
+    size = 0 if tag is None else len(tag.encode())
+    for name, value in (headers or {}).items():
+        size += len(name.encode()) + len(value) + HEADER_OVERHEAD_BYTES
+    return size
 
 
 class Messages(NamedTuple):
@@ -41,6 +52,18 @@ class Messages(NamedTuple):
             None if headers is None else [headers[n] for n in positions],
             None if tags is None else [tags[n] for n in positions],
         )
+
+    def size_bytes(self) -> int:
+        """What they take in bodies together."""
+        values, keys, _, headers, tags = self
+        size = sum(map(len, values)) + MESSAGE_OVERHEAD_BYTES * len(values)
+        if keys is not None:
+            size += sum(len(key) for key in keys if key is not None)
+        if headers is not None:
+            size += sum(attached_bytes(row, None) for row in headers if row)
+        if tags is not None:
+            size += sum(attached_bytes(None, tag) for tag in tags if tag)
+        return size
 
 
 class Cut(NamedTuple):
@@ -68,56 +91,67 @@ class _Columns:
         self.slices: deque[tuple[Sink, int, int]] = deque()  # sink, start in it, count
         self.payload_bytes = 0
 
-    def cut(self, size_bytes_max: int, compression: Compression | None) -> Cut:
+    def peek(self, size_bytes_max: int, compression: Compression | None) -> Cut:
+        """The batch that the messages at the front make. Changes nothing."""
         count = len(self.values)
         payload_bytes = self.payload_bytes
         if payload_bytes > size_bytes_max:
             count, payload_bytes = self._fitting(size_bytes_max)
-        values = _take(self.values, count)
+        values = self.values[:count]
         body = encode(
             values,
-            None if self.keys is None else _take(self.keys, count),
-            _take(self.timestamps, count),
-            None if self.headers is None else _take(self.headers, count),
-            None if self.tags is None else _take(self.tags, count),
+            None if self.keys is None else self.keys[:count],
+            self.timestamps[:count],
+            None if self.headers is None else self.headers[:count],
+            None if self.tags is None else self.tags[:count],
             compression,
         )
-        self.payload_bytes -= payload_bytes
-        return Cut(body, self._take_slices(count), values, None, payload_bytes)
+        return Cut(body, self._front_slices(count), values, None, payload_bytes)
+
+    def drop(self, cut: Cut) -> None:
+        """Forget what was cut off the front."""
+        count = cut.body.message_count
+        for column in (self.values, self.keys, self.timestamps, self.headers, self.tags):
+            if column is not None:
+                del column[:count]
+        for _ in cut.slices[1:]:
+            self.slices.popleft()
+        sink, start, length = self.slices[0]
+        taken = cut.slices[-1].length
+        if taken < length:
+            self.slices[0] = (sink, start + taken, length - taken)
+        else:
+            self.slices.popleft()
+        self.payload_bytes -= cut.payload_bytes
 
     def _fitting(self, size_bytes_max: int) -> tuple[int, int]:
         """How many messages fit, at least one, and their size."""
-        keys = self.keys
+        keys, headers, tags = self.keys, self.headers, self.tags
         total = 0
         for count, value in enumerate(self.values):
             key = keys[count] if keys is not None else None
             size = len(value) + MESSAGE_OVERHEAD_BYTES + (len(key) if key is not None else 0)
+            if headers is not None or tags is not None:
+                size += attached_bytes(headers[count] if headers else None, tags[count] if tags else None)
             if total + size > size_bytes_max and count:
                 return count, total
             total += size
         return len(self.values), total
 
-    def _take_slices(self, count: int) -> list[SliceOfBatch]:
-        taken: list[SliceOfBatch] = []
+    def _front_slices(self, count: int) -> list[SliceOfBatch]:
+        front: list[SliceOfBatch] = []
         at = 0
-        while at < count:
-            sink, start, length = self.slices.popleft()
+        for sink, start, length in self.slices:
             here = min(length, count - at)
-            taken.append(SliceOfBatch(sink, start, at, here))
-            if here < length:
-                self.slices.appendleft((sink, start + here, length - here))
+            front.append(SliceOfBatch(sink, start, at, here))
             at += here
-        return taken
+            if at == count:
+                break
+        return front
 
-
-def _take(column: list[Any], count: int) -> list[Any]:
-    if count == len(column):
-        taken = column[:]
-        column.clear()
-        return taken
-    taken = column[:count]
-    del column[:count]
-    return taken
+    def all_slices(self) -> list[SliceOfBatch]:
+        """Whose messages wait here. The places in a batch mean nothing."""
+        return [SliceOfBatch(sink, start, 0, length) for sink, start, length in self.slices]
 
 
 class _Table(NamedTuple):
@@ -129,6 +163,9 @@ class _Table(NamedTuple):
     start: int
     keyed: bool
     payload_bytes: int
+
+    def all_slices(self) -> list[SliceOfBatch]:
+        return [SliceOfBatch(self.sink, self.start, 0, self.batch.num_rows)]
 
 
 class Pending:
@@ -207,18 +244,30 @@ class Pending:
         self._parts.append(_Table(now, batch, sink, start, keyed, size_bytes))
         self.payload_bytes += size_bytes
 
-    def cut(self, size_bytes_max: int, compression: Compression | None) -> Cut:
-        """Take the next batch off the front."""
+    def peek(self, size_bytes_max: int, compression: Compression | None) -> Cut:
+        """The next batch at the front. Changes nothing, so if it raises, all messages are still here."""
         part = self._parts[0]
         if isinstance(part, _Table):
-            cut = _cut_table(part, compression)
+            return _cut_table(part, compression)
+        return part.peek(size_bytes_max, compression)
+
+    def drop(self, cut: Cut) -> None:
+        """Forget the batch that `peek` made."""
+        part = self._parts[0]
+        if isinstance(part, _Columns):
+            part.drop(cut)
+        if isinstance(part, _Table) or not part.values:
             self._parts.popleft()
-        else:
-            cut = part.cut(size_bytes_max, compression)
-            if not part.values:
-                self._parts.popleft()
         self.payload_bytes -= cut.payload_bytes
-        return cut
+
+    def all_slices(self) -> list[SliceOfBatch]:
+        """Whose messages wait here, in their order. The places in a batch mean nothing."""
+        return [piece for part in self._parts for piece in part.all_slices()]
+
+    def clear(self) -> None:
+        """Forget all messages."""
+        self._parts.clear()
+        self.payload_bytes = 0
 
 
 def _cut_table(part: _Table, compression: Compression | None) -> Cut:
@@ -226,7 +275,7 @@ def _cut_table(part: _Table, compression: Compression | None) -> Cut:
     count = part.batch.num_rows
     first, last = timestamps[0].as_py(), timestamps[count - 1].as_py()
     body = encode_record_batch(part.batch, first, last, part.keyed, compression)
-    return Cut(body, [SliceOfBatch(part.sink, part.start, 0, count)], None, part.batch, part.payload_bytes)
+    return Cut(body, part.all_slices(), None, part.batch, part.payload_bytes)
 
 
 def _append(column: list[Any] | None, before: int, item: Any) -> list[Any] | None:

@@ -7,13 +7,15 @@ question gets its task, its deadline and its answer.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+import logging
+from collections.abc import Callable, Coroutine
 from typing import Any, Final, Protocol
 
-from seriatim_api.errors import SeriatimError
+from seriatim_api.errors import SeriatimError, UnknownTopicError
 from seriatim_api.v1 import broker_pb2, common_pb2
 
 from seriatim._core.producer import Resolve, Route
+from seriatim._records import Topic
 from seriatim._transport.append import AppendLink
 from seriatim._transport.channels import Channels
 from seriatim._transport.unary import Caller
@@ -22,6 +24,8 @@ COMPLAINT_DEADLINE_S: Final = 2.0
 """A broker answers a complaint when the chain has moved, or then."""
 
 QUESTION_DEADLINE_S: Final = 1.0
+
+_log = logging.getLogger("seriatim")
 
 
 class Routed(Protocol):
@@ -37,15 +41,37 @@ class Routed(Protocol):
     def resolved(self, route: Route | None) -> None:
         """The core's question was answered, or not."""
 
-    def route_known(self, route: Route) -> bool:
-        """A route that was asked for out of suspicion; whether the partition has left its master."""
+    def route_known(self, route: Route) -> None:
+        """A route that was asked for out of suspicion."""
+
+    def has_left(self, before: Route | None) -> bool:
+        """Whether the partition is no longer at the master that the route names."""
 
 
 class Routes:
-    """Asks for the partitions of one producer; see `close`."""
+    """Asks for the partitions of one producer; see `close`.
 
-    def __init__(self, topic: str, caller: Caller, channels: Channels) -> None:
-        self._topic = topic
+    Args:
+        topic: The producer's.
+        caller: Asks any broker.
+        channels: Keeps connections warm.
+        gone: Told that the topic was deleted.
+        failed: Told of a question that failed in an unexpected way.
+    """
+
+    def __init__(
+        self,
+        topic: Topic,
+        caller: Caller,
+        channels: Channels,
+        gone: Callable[[UnknownTopicError], None],
+        failed: Callable[[BaseException], Any],
+    ) -> None:
+        self._of = topic
+        self._topic = topic.name
+        self._gone = gone
+        self._failed = failed
+        self._is_looking = False
         self._caller = caller
         self._channels = channels
         self._questions: set[asyncio.Task[None]] = set()
@@ -72,28 +98,44 @@ class Routes:
                 route = await self._ask(partition, question, silent_segment=known.segment)
             finally:
                 self._suspected.discard(partition)
-            if route is not None and partition.route_known(route):
+            if route is None:
+                return
+            before = partition.route
+            partition.route_known(route)
+            if partition.has_left(before):
                 for user in list(link.users):
                     user.link_is_silent(link)
 
         self._start(ask(), f"ask {self._topic}/{partition.number}")
 
     def learned(self, route: Route) -> None:
-        """Keep a connection warm to the group that would be next."""
+        """Keep a connection warm to the group that would be next. It only saves time later."""
         if route.next_addresses:
             self._caller.learn(route.next_addresses)
-            self._channels.warm(route.next_addresses[0])
+            try:
+                self._channels.warm(route.next_addresses[0])
+            except Exception:
+                _log.warning("no connection is kept warm to %s", route.next_addresses[0], exc_info=True)
 
-    async def close(self) -> None:
+    def stop(self) -> None:
         """End all questions; none is answered any more."""
         for task in self._questions:
             task.cancel()
+
+    async def close(self) -> None:
+        """End all questions, and wait until they have ended."""
+        self.stop()
         await asyncio.gather(*self._questions, return_exceptions=True)
 
     def _start(self, question: Coroutine[Any, Any, None], name: str) -> None:
         task = asyncio.create_task(question, name=name)
         self._questions.add(task)
-        task.add_done_callback(self._questions.discard)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._questions.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._failed(error)
 
     async def _ask(self, partition: Routed, effect: Resolve, silent_segment: int | None = None) -> Route | None:
         request = broker_pb2.ResolveProducerRequest(
@@ -114,9 +156,49 @@ class Routes:
                 avoid=effect.avoid_address,
                 is_complaint=is_complaint,
             )
+        except UnknownTopicError:
+            await self._look_whether_gone()
+            return None
         except SeriatimError:
             return None  # the core asks again, less and less often, until the delivery timeout
+        except Exception:
+            # A question changes nothing, so it can be asked again, whatever failed.
+            _log.warning("asking where partition %d is failed", partition.partition_id, exc_info=True)
+            return None
         return route_of(answer)
+
+    async def _look_whether_gone(self) -> None:
+        """A broker knows no such partition. Ask for the topic by its name before that is believed; once at a time."""
+        if self._is_looking:
+            return
+        self._is_looking = True
+        try:
+            request = broker_pb2.GetTopicRequest(topic=self._topic)
+            answer = await self._caller.routing("GetTopic", request, QUESTION_DEADLINE_S)
+        except UnknownTopicError:
+            self._gone(deleted(self._topic))
+        except SeriatimError:
+            pass  # the core asks again
+        else:
+            if answer.topic.incarnation != self._of.incarnation:
+                self._gone(deleted(self._topic, made_again=True))
+        finally:
+            self._is_looking = False
+
+
+def deleted(topic: str, *, made_again: bool = False) -> UnknownTopicError:
+    """What a producer of a deleted topic ends with. It does not go on in another topic that has the name now.
+
+    Messages were taken for the deleted topic, with its partitions and its order; what became of those sent before can
+    no longer be learned. Whether they belong into the new topic is for the application to say.
+    """
+    again = " and made again; this producer belongs to the deleted one" if made_again else ""
+    remedy = "make a new producer" if made_again else "create the topic, and make a new producer, to send to it"
+    return UnknownTopicError(
+        f"topic {topic!r} was deleted{again}: messages that were not settled are failed, or unknown if they may have "
+        f"been stored; {remedy}",
+        topic=topic,
+    )
 
 
 def route_of(route: common_pb2.Route) -> Route:

@@ -11,6 +11,7 @@ from collections import deque
 from typing import Protocol
 
 from seriatim._alarms import Alarms
+from seriatim._failure import Failure, entry
 
 
 class Served(Protocol):
@@ -26,14 +27,19 @@ class Served(Protocol):
 
 
 class Turns:
-    """The turns of one producer's partitions."""
+    """The turns of one producer's partitions.
 
-    def __init__(self) -> None:
+    Args:
+        failure: Told of what fails in a turn.
+    """
+
+    def __init__(self, failure: Failure) -> None:
+        self.failure = failure
         self._loop = asyncio.get_running_loop()
         self._ready: deque[Served] = deque()
         self._turn_is_due = False
-        self._lingering: Alarms[Served] = Alarms(self.make_ready)
-        self._core_timers: Alarms[Served] = Alarms(lambda partition: partition.timer_due())
+        self._lingering: Alarms[Served] = Alarms(self.make_ready, failure.happened)
+        self._core_timers: Alarms[Served] = Alarms(lambda partition: partition.timer_due(), failure.happened)
 
     def make_ready(self, partition: Served) -> None:
         """The partition may have something to cut: serve it at the end of this turn of the loop."""
@@ -58,7 +64,9 @@ class Turns:
         self._lingering.cancel()
         self._core_timers.cancel()
 
+    @entry
     def _turn(self) -> None:
+        """Serve those that are ready. None of them raises: `pump` is an entry."""
         self._turn_is_due = False
         for _ in range(len(self._ready)):
             partition = self._ready.popleft()

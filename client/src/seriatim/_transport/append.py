@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from functools import partial
 from itertools import islice
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -53,7 +54,7 @@ _FIELD_HELLO: Final = 1
 
 
 class AppendUser(Protocol):
-    """A producer's partition, as a link sees it."""
+    """A producer's partition, as a link sees it. None of these methods raises: a link has other users as well."""
 
     def link_up(self, link: AppendLink) -> None:
         """The link that was asked for is up."""
@@ -138,9 +139,10 @@ class AppendLink:
     async def run(self) -> None:
         """Open the stream and serve it until it ends; tells the users of both."""
         reason: SeriatimError = UnavailableError(f"the stream to {self.address} was given up")
-        channel = self._links.channels.get(self.address, "append")
-        call = channel.stream_stream(_PATH)()
+        channel = call = None
         try:
+            channel = self._links.channels.get(self.address, "append")
+            call = channel.stream_stream(_PATH)()
             await self._open(call)
             await self._serve(call)
             reason = UnavailableError(f"{self.address} ended the stream")
@@ -152,7 +154,9 @@ class AppendLink:
         except SeriatimError as exc:
             reason = exc
         finally:
-            call.cancel()
+            # Also if the link's own code failed: its users open another, and what was on its way is sent again.
+            if call is not None:
+                call.cancel()
             self._links.ended(self, reason)
 
     async def _open(self, call: Any) -> None:
@@ -291,9 +295,10 @@ class AppendLinks:
         link = self._links.get(address)
         if link is None:
             self._stream_count += 1
-            link = self._links[address] = AppendLink(self, address, self._stream_count)
-            task = self._tasks[link] = asyncio.create_task(link.run(), name=f"append link {address}")
-            task.add_done_callback(report_unexpected)
+            link = AppendLink(self, address, self._stream_count)
+            task = asyncio.create_task(link.run(), name=f"append link {address}")
+            self._links[address], self._tasks[link] = link, task
+            task.add_done_callback(partial(self._task_ended, link))
         link.users[user] = None
         return link if link.is_up else None
 
@@ -302,9 +307,14 @@ class AppendLinks:
         for user in list(link.users):
             user.link_up(link)
 
+    def _task_ended(self, link: AppendLink, task: asyncio.Task[None]) -> None:
+        """Whatever happened in the task: its users must not wait for a link that is no more."""
+        report_unexpected(task)
+        if link in self._tasks:
+            self.ended(link, UnavailableError(f"the stream to {link.address} was given up"))
+
     def ended(self, link: AppendLink, reason: SeriatimError) -> None:
         """A link is over."""
-        self._tasks.pop(link, None)
         if self._links.get(link.address) is link:
             del self._links[link.address]
         self.last_error = reason
@@ -313,6 +323,7 @@ class AppendLinks:
         if not self._closed:
             for user in list(link.users):
                 user.link_down(link.address, stream)
+        self._tasks.pop(link, None)
 
     def dispatch(self, reply: broker_pb2.AppendReply) -> None:
         """Hand a reply to the user that sent."""

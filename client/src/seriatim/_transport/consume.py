@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Sequence
 from typing import Any, Final, Protocol
@@ -55,6 +56,8 @@ class ConsumeLink:
         self.address = address
         self.stream = stream
         self.is_up = False
+        self.answers_pings = False  # until the broker has said so
+        self.told_alive_at_us = 0  # up to when the subscriptions know that the broker answers
         self._is_over = False
         self.heard_at = asyncio.get_running_loop().time()
         self._channels = channels
@@ -79,6 +82,12 @@ class ConsumeLink:
         if not self._is_over and (granted := self._credit.free(size_bytes)):
             self.write(broker_pb2.ConsumeRequest(credit=broker_pb2.Credit(bytes=granted)))
 
+    def ping(self, session_ms: int) -> None:
+        """Ask for a sign of life, unless requests wait to be written already: then the stream is stuck."""
+        if not self._requests:
+            number = time.monotonic_ns() // 1000  # comes back with the answer
+            self.write(broker_pb2.ConsumeRequest(ping=broker_pb2.Ping(number=number, session_ms=session_ms)))
+
     async def drain(self) -> None:
         """Wait until what was queued is written, or the stream is over."""
         if self._requests and not self._task.done():
@@ -88,9 +97,13 @@ class ConsumeLink:
             finally:
                 written.cancel()
 
-    async def close(self) -> None:
+    def stop(self) -> None:
         """End the stream."""
         self._task.cancel()
+
+    async def close(self) -> None:
+        """End the stream, and wait until it has ended."""
+        self.stop()
         await asyncio.gather(self._task, return_exceptions=True)
 
     def give_up(self) -> None:
@@ -100,10 +113,10 @@ class ConsumeLink:
 
     async def _run(self) -> None:
         reason: SeriatimError = UnavailableError(f"the stream to {self.address} was given up")
-        # An aio stream reports nothing before the first message, so it is up when the connection is.
-        channel = self._channel = self._channels.get(self.address, "consume")
         call = None
         try:
+            # An aio stream reports nothing before the first message, so it is up when the connection is.
+            channel = self._channel = self._channels.get(self.address, "consume")
             async with asyncio.timeout(OPEN_DEADLINE_S):
                 call = channel.stream_stream(_PATH)()
                 await call.write(broker_pb2.ConsumeRequest(hello=self._hello).SerializeToString())
@@ -116,7 +129,7 @@ class ConsumeLink:
             reason = from_status(exc.code(), exc.details(), exc.trailing_metadata())
         except (TimeoutError, DecodeError, FrameError, asyncio.InvalidStateError) as exc:
             reason = UnavailableError(f"{self.address}: {exc or 'no answer in time'}")
-            self._channels.drop(self.address, "consume", channel)
+            self._channels.drop(self.address, "consume", self._channel)
         except SeriatimError as exc:
             reason = exc
         finally:

@@ -32,6 +32,7 @@ from seriatim.cli._ports import (
     Note,
     OutcomeName,
     ProducerPort,
+    QuarantinedRow,
     RestartView,
     ScrubStep,
     SegmentView,
@@ -348,6 +349,7 @@ class _Admin:
                 address=found.address,
                 live=found.live,
                 admitted=found.admitted,
+                disk_state=found.disk_state,
             )
             for found in sorted(cluster.brokers, key=lambda found: found.name)
         ]
@@ -375,6 +377,10 @@ class _Admin:
         async for step in self._admin.scrub(broker):
             damages = (DamageRow(d.broker, d.partition_id, d.segment, d.index, d.reason) for d in step.damages)
             yield ScrubStep(step.read_bytes, step.read_segments, tuple(damages))
+
+    async def read_quarantined(self, broker: str) -> AsyncIterator[QuarantinedRow]:
+        async for m in self._admin.read_quarantined(broker):
+            yield QuarantinedRow(m.partition_id, m.segment, m.index, m.key, m.value, m.headers, m.timestamp_ms)
 
     async def declare_gap(self, topic: str, partition: int, segment: int, issuer: str) -> None:
         await self._admin.declare_gap(topic, partition, segment, issuer)
@@ -428,6 +434,8 @@ def _broker_group_row(found: seriatim.BrokerGroup) -> BrokerGroupRow:
         heads=found.heads,
         segments=found.segments,
         waits_for=found.waits_for,
+        disk_states={member.broker: member.disk_state for member in found.members if member.disk_state},
+        unlinked=tuple(f"{member.broker} and {other}" for member in found.members for other in member.unlinked),
     )
 
 
@@ -441,4 +449,5 @@ def _group_row(row: seriatim.GroupPartition) -> GroupRow:
         standbys=row.standby_consumers,
         problem=row.error or "",
         lag_is_at_least=row.end_is_at_least,
+        next_is_at_least=row.has_cursor and row.error is not None,
     )

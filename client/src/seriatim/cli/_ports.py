@@ -5,8 +5,8 @@ The commands are tested with a cluster in memory behind these, and for real by t
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from seriatim.cli._sources import Message
@@ -170,6 +170,7 @@ class GroupRow:
     Attributes:
         next_offset: The first offset not acknowledged; None if the group has no cursor there.
         lag: Messages behind the end; None if nobody knows.
+        next_is_at_least: No broker knows where the group stands: its position is `next_offset` or after it.
         lag_is_at_least: The server does not know the end of the open segment: there may be more.
         problem: Why the server's part is missing; empty if it is not.
     """
@@ -182,6 +183,7 @@ class GroupRow:
     standbys: tuple[str, ...]
     problem: str = ""
     lag_is_at_least: bool = False
+    next_is_at_least: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +197,7 @@ class MemberRow:
     address: str
     live: bool
     admitted: bool
+    disk_state: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,8 +256,25 @@ IntentName = Literal["active", "cordoned", "draining"]
 
 
 @dataclass(frozen=True, slots=True)
+class QuarantinedRow:
+    """A message that a broker keeps above the length that was decided for its segment."""
+
+    partition_id: int
+    segment: int
+    index: int
+    key: bytes | None
+    value: bytes
+    headers: Mapping[str, bytes]
+    timestamp_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class BrokerGroupRow:
-    """A broker group; None: not counted. `live`: how many of its brokers run. `waits_for`: what holds a drain up."""
+    """A broker group; None: not counted. `live`: how many of its brokers run. `waits_for`: what holds a drain up.
+
+    `disk_states`: what is wrong with the disks of its brokers, by broker.
+    `unlinked`: pairs of its brokers that are live and have no link, for people.
+    """
 
     name: str
     intent: IntentName
@@ -264,6 +284,8 @@ class BrokerGroupRow:
     heads: int | None
     segments: int | None
     waits_for: str = ""
+    disk_states: Mapping[str, str] = field(default_factory=dict)
+    unlinked: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,6 +382,10 @@ class AdminPort(Protocol):
 
     def scrub(self, broker: str) -> AsyncIterator[ScrubStep]:
         """Have a broker read its disk, part by part."""
+        ...
+
+    def read_quarantined(self, broker: str) -> AsyncIterator[QuarantinedRow]:
+        """What a broker keeps above the lengths that the cluster decided."""
         ...
 
     async def declare_gap(self, topic: str, partition: int, segment: int, issuer: str) -> None:

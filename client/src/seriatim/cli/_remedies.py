@@ -16,7 +16,7 @@ _REMEDIES: Final = {
     123: "a group is there once it has consumed: `seriatim consume TOPIC --group GROUP`",
     200: "another producer took over this producer's id: that one goes on, this one cannot",
     400: "the broker is busy: send more slowly, or with a smaller window",
-    401: "the broker's disk has reached its reserve: make room, or shorten the retention",
+    401: "the broker's disk has reached its reserve: add disks or broker groups, or delete topics that are not needed",
     501: "another consumer of the group is active: this one can stand by (`seriatim group describe TOPIC GROUP`)",
     502: "the group's position was moved meanwhile: start the consumer again",
     600: "is the cluster up? `seriatim cluster status`, or name its brokers with --bootstrap",

@@ -33,7 +33,7 @@ _OWN_COMMANDS: Final = {
     "topic": ("topic", "Create, list, describe, alter and delete topics."),
     "produce": ("produce", "Send lines, or generated messages, to a topic."),
     "consume": ("consume", "Read a topic in order, as a consumer group."),
-    "chain": ("chain", "Chains of segments: draw them, give up a segment that is lost."),
+    "chain": ("chain", "Chains of segments: draw them, give up a lost one, read quarantined messages."),
     "group": ("group", "Look at consumer groups, make and forget them."),
     "balance": ("balance", "Spread the heads of partitions over the brokers, by traffic."),
     "broker-group": ("broker_group", "Groups of brokers: list, cordon, drain, take back, forget them."),

@@ -15,6 +15,7 @@ from seriatim.cli import _connect
 from seriatim.cli._ports import AdminPort, BrokerGroupRow, IntentName
 from seriatim.cli._running import live_line, run
 from seriatim.cli._settings import Settings
+from seriatim.cli.member import disk_line
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -43,8 +44,15 @@ def list_(settings: Settings, no_counts: bool) -> None:
     else:
         settings.console.print(render(rows))
         for row in rows:
+            for pair in row.unlinked:
+                settings.console.print(
+                    f"{row.name}: {pair} are live and have no link: no segment is opened on the group",
+                    markup=False, highlight=False, soft_wrap=True,
+                )  # fmt: skip
             if row.waits_for:
                 settings.console.print(f"{row.name}: {row.waits_for}", markup=False, highlight=False, soft_wrap=True)
+            for broker, state in row.disk_states.items():
+                settings.console.print(disk_line(broker, state), markup=False, highlight=False, soft_wrap=True)
 
 
 def render(rows: list[BrokerGroupRow]) -> Table:

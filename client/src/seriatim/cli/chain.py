@@ -1,18 +1,23 @@
-"""`seriatim chain show|watch|declare-gap`: the chains of a topic's partitions, drawn (`_chain_view`)."""
+"""`seriatim chain show|watch|declare-gap|recover`: the chains of a topic's partitions, drawn (`_chain_view`)."""
 
 from __future__ import annotations
 
 import asyncio
+import base64
+import contextlib
 import getpass
+import json
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from seriatim.cli import _connect
 from seriatim.cli._chain_view import ROWS_DEFAULT, draw_chain, draw_ribbons
-from seriatim.cli._ports import AdminPort, ChainView
+from seriatim.cli._ports import AdminPort, ChainView, QuarantinedRow
 from seriatim.cli._running import first_of, interruptible, run
 from seriatim.cli._settings import Settings
 
@@ -27,7 +32,7 @@ _all = click.option("--all", "show_all", is_flag=True, help=f"All segments, not 
 
 @click.group()
 def chain() -> None:
-    """Chains of segments: draw them, give up a segment that is lost."""
+    """Chains of segments: draw them, give up a lost one, read quarantined messages."""
 
 
 @chain.command()
@@ -141,3 +146,55 @@ def declare_gap(settings: Settings, topic: str, partition: int, segment: int, is
         settings.emit({"declared_gap": {"topic": topic, "partition": partition, "segment": segment}})
     else:
         click.echo(f"segment {segment} of {topic}/{partition} is declared a gap")
+
+
+@chain.command()
+@click.argument("broker")
+@click.option(
+    "--export",
+    "file",
+    type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    help="Write the messages to this file, one JSON object per line; keys, values and headers are in base64.",
+)
+@click.pass_obj
+def recover(settings: Settings, broker: str, file: Path | None) -> None:
+    """Show the messages that BROKER keeps in quarantine, or write them to a file.
+
+    A broker keeps messages in quarantine if the cluster decided a shorter length for their segment than the broker
+    knows to be committed. They were probably acknowledged, and new consumer groups do not get them. Nothing is
+    changed: no message is sent again, because only you can say whether it was processed, and what came after it.
+    """
+    counts: Counter[tuple[int, int]] = Counter()
+
+    async def work() -> None:
+        with contextlib.ExitStack() as stack:
+            out = stack.enter_context(file.open("w", encoding="utf-8")) if file is not None else None
+            async with _connect.admin(settings) as admin:
+                async for row in admin.read_quarantined(broker):
+                    counts[row.partition_id, row.segment] += 1
+                    if out is not None:
+                        out.write(json.dumps(_exported(row)) + "\n")
+
+    run(work())
+    if settings.as_json:
+        settings.emit([{"partition_id": p, "segment": s, "messages": count} for (p, s), count in counts.items()])
+        return
+    for (partition_id, segment), count in counts.items():
+        click.echo(f"{broker}: partition id {partition_id}, segment {segment}: {count:,} messages")
+    if not counts:
+        click.echo(f"{broker}: nothing is in quarantine")
+
+
+def _exported(row: QuarantinedRow) -> dict[str, object]:
+    def text(data: bytes) -> str:
+        return base64.b64encode(data).decode()
+
+    return {
+        "partition_id": row.partition_id,
+        "segment": row.segment,
+        "index": row.index,
+        "timestamp_ms": row.timestamp_ms,
+        "key": text(row.key) if row.key is not None else None,
+        "value": text(row.value),
+        "headers": {name: text(value) for name, value in row.headers.items()},
+    }

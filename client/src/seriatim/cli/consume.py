@@ -10,25 +10,30 @@ import json
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import ExitStack
+from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
 import click
+from seriatim_api.errors import DeadlineExceededError, SeriatimError, UnknownGroupError
 from seriatim_api.ids import format_offset
 
 from seriatim.cli import _connect
-from seriatim.cli._ports import ConsumerPort, Delivered, Note
+from seriatim.cli._end import TopicEnd
+from seriatim.cli._ports import AdminPort, ConsumerPort, Delivered, Note
 from seriatim.cli._running import first_of, interruptible, run
 from seriatim.cli._settings import Settings
 from seriatim.history import HistoryWriter
 
 IDLE_S: Final = 1.0
-"""With --no-follow: silence that means that the end is reached."""
+"""When the user ends it: silence for so long means, for the history, that the group had read everything."""
 
-IDLE_AFTER_JOIN_S: Final = 10.0
-"""The same before the first message: joining and a take-over may take a moment."""
+LOOK_S: Final = 0.25
+"""With --no-follow: how often the brokers are asked whether the group has reached the end."""
+
+STALLED_S: Final = 60.0
+"""With --no-follow: how long the group may stand still before its end. Failovers take seconds."""
 
 Format = Literal["raw", "json", "pretty"]
 
@@ -57,7 +62,13 @@ class ConsumeOptions:
     help="Where a group begins that has never consumed.",
 )
 @click.option("--count", type=click.IntRange(1), help="End after so many messages.")
-@click.option("--follow/--no-follow", default=True, show_default=True, help="Wait for more at the end, or end there.")
+@click.option(
+    "--follow/--no-follow",
+    default=True,
+    show_default=True,
+    help="Wait for more messages at the end. "
+    "--no-follow ends when the group has read what each partition held at the start.",
+)
 @click.option(
     "--output",
     "output",
@@ -94,8 +105,13 @@ def consume(
 async def _consume(settings: Settings, options: ConsumeOptions, history: HistoryWriter | None) -> int:
     notes = _note_printer(settings, options, history)
     port_of = _connect.consumer(settings, options.topic, options.group, start=options.start, on_note=notes)
-    async with port_of as port, interruptible() as stop:
-        consumption = Consumption(options, port, history, sys.stdout.buffer.write, sys.stdout.buffer.flush)
+    async with AsyncExitStack() as stack:
+        admin = None
+        if not options.follow:
+            admin = await stack.enter_async_context(_connect.admin(settings))
+        port = await stack.enter_async_context(port_of)
+        stop = await stack.enter_async_context(interruptible())
+        consumption = Consumption(options, port, history, sys.stdout.buffer.write, sys.stdout.buffer.flush, admin)
         if await first_of(stop, consumption.run()) is None:
             consumption.interrupted()
         return consumption.count
@@ -110,6 +126,7 @@ class Consumption:
         history: Where to record; None: nowhere.
         write: Takes the output.
         flush: Hands the output on, before it is acknowledged.
+        admin: Tells how far the group is; wanted without --follow.
     """
 
     def __init__(
@@ -119,8 +136,12 @@ class Consumption:
         history: HistoryWriter | None,
         write: Callable[[bytes], Any],
         flush: Callable[[], Any],
+        admin: AdminPort | None = None,
     ) -> None:
+        assert options.follow or admin is not None
         self._options = options
+        self._admin = admin
+        self._end: TopicEnd | None = None  # without --follow, once it is known
         self._port = port
         self._history = history
         self._write = write
@@ -129,19 +150,67 @@ class Consumption:
         self.count = 0
 
     async def run(self) -> bool:
-        """Consume until the count is reached, or without --follow until nothing more comes."""
-        async for batch in _steadily(self._port.batches()):
-            if batch:
-                await self._take(batch)
-                self._last_at = time.monotonic()
-                if self._options.count is not None and self.count >= self._options.count:
+        """Consume until the count is reached, or without --follow until the end at the beginning.
+
+        Raises:
+            DeadlineExceededError: Without --follow: for `STALLED_S` seconds the group came no nearer to the end.
+        """
+        watching = None
+        if self._admin is not None:
+            watching = asyncio.create_task(self._watch_end(self._admin), name="end-of-topic")
+        try:
+            async for batch in _steadily(self._port.batches(), LOOK_S):
+                if batch:
+                    await self._take(batch)
+                    self._last_at = time.monotonic()
+                    if self._options.count is not None and self.count >= self._options.count:
+                        return True
+                if watching is not None and watching.done():
+                    watching.result()
+                    assert self._end is not None
+                    self._record_end(drained=self._end.is_drained)
                     return True
-            elif not self._options.follow:
-                patience_s = IDLE_S if self.count else IDLE_AFTER_JOIN_S
-                if self._idle_s() >= patience_s:
-                    self._record_end(drained=True)
-                    return True
-        return True
+            return True
+        finally:
+            if watching is not None:
+                watching.cancel()
+                await asyncio.wait((watching,))
+
+    async def _watch_end(self, admin: AdminPort) -> None:
+        """Return when the group has reached the end of each partition, as it was at the beginning."""
+        topic, group = self._options.topic, self._options.group
+        seen: tuple[int, tuple[int, ...]] = (-1, ())
+        seen_at, failure = time.monotonic(), ""
+        while True:
+            try:
+                if self._end is None:
+                    _, chains = await admin.describe_topic(topic)
+                    self._end = TopicEnd({chain.partition: chain.segments[-1].no for chain in chains})
+                self._end.see(await admin.describe_group(topic, group))
+                failure = ""
+            except UnknownGroupError:
+                pass  # its first consumer, this one, is only joining
+            except SeriatimError as error:
+                if not error.retriable:
+                    raise
+                failure = f": {error}"
+            if self._end is not None and not self._end.behind:
+                return
+            now = (self.count, () if self._end is None else self._end.progress)
+            if now != seen:
+                seen, seen_at = now, time.monotonic()
+            elif time.monotonic() - seen_at > STALLED_S:
+                raise DeadlineExceededError(self._stalled(failure))
+            await asyncio.sleep(LOOK_S)
+
+    def _stalled(self, failure: str) -> str:
+        behind = "" if self._end is None else ", ".join(map(str, self._end.behind))
+        where = f"partitions {behind} have" if "," in behind else f"partition {behind or '?'} has"
+        return (
+            f"{where} messages that this group has not read, and the group made no progress for {STALLED_S:g} s"
+            f"{failure}. What was printed is acknowledged; see "
+            f"`seriatim group describe {self._options.topic} {self._options.group}`"
+        )
 
     async def _take(self, batch: list[Delivered]) -> None:
         if self._options.count is not None:
@@ -192,14 +261,14 @@ class Consumption:
             self._history.end(self._options.group, topic=self._options.topic, drained=drained, waiting=waiting)
 
 
-async def _steadily(batches: AsyncIterator[list[Delivered]]) -> AsyncIterator[list[Delivered]]:
-    """The batches, and an empty one for each `IDLE_S` / 4 in which none came."""
+async def _steadily(batches: AsyncIterator[list[Delivered]], pause_s: float) -> AsyncIterator[list[Delivered]]:
+    """The batches, and an empty one whenever none came for `pause_s` seconds."""
     coming: asyncio.Task[list[Delivered]] | None = None
     try:
         while True:
             if coming is None:
                 coming = asyncio.create_task(_next(batches), name="next-batch")
-            done, _ = await asyncio.wait((coming,), timeout=IDLE_S / 4)
+            done, _ = await asyncio.wait((coming,), timeout=pause_s)
             if not done:
                 yield []
                 continue

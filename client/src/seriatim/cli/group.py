@@ -27,7 +27,11 @@ def group() -> None:
 @click.argument("name", metavar="GROUP")
 @click.pass_obj
 def describe(settings: Settings, topic: str, name: str) -> None:
-    """Show where GROUP stands on each partition of TOPIC, who is active and who stands by."""
+    """Show where GROUP stands on each partition of TOPIC, who is active and who stands by.
+
+    A `+` after a number means that the true number may be higher. A `?` means that no broker knows the number; the
+    reason is in brackets.
+    """
 
     async def work() -> list[GroupRow]:
         async with _connect.admin(settings) as admin:
@@ -97,7 +101,7 @@ def render(rows: list[GroupRow]) -> Table:
     for row in rows:
         table.add_row(
             str(row.partition),
-            "-" if row.next_offset is None else format_offset(row.next_offset),
+            "-" if row.next_offset is None else f"{format_offset(row.next_offset)}{'+' * row.next_is_at_least}",
             "?" if row.lag is None else f"{row.lag:,}{'+' * row.lag_is_at_least}",
             row.server or "-",
             row.active or (f"({row.problem})" if row.problem else "-"),

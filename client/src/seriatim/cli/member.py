@@ -40,6 +40,21 @@ def list_(settings: Settings) -> None:
         admitted, live = ("yes" if row.admitted else "no"), ("yes" if row.live else "no")
         table.add_row(row.broker, row.group, row.incarnation[:8], str(row.run), row.address, admitted, live)
     settings.console.print(table)
+    for row in rows:
+        if row.disk_state:
+            settings.console.print(disk_line(row.broker, row.disk_state), markup=False, highlight=False, soft_wrap=True)
+
+
+def disk_line(broker: str, state: str) -> str:
+    """What is wrong with a broker's disk, and what that means."""
+    told = {
+        "full": (
+            "has reached its reserve: it takes no new messages. Add disks or broker groups, or delete topics that are "
+            "not needed"
+        ),
+        "hangs": "completes no write: the other members go on without it. Look at the disk",
+    }
+    return f"the disk of {broker} {told.get(state, state)}"
 
 
 @member.command("declare-dead")

@@ -31,7 +31,11 @@ class Apply(Action):
 
 @dataclass(frozen=True, slots=True)
 class DeletePod(Action):
-    """End a broker in order (or at once, where its machine is proved gone)."""
+    """End a broker in order; the object goes once its kubelet has confirmed the end.
+
+    `at_once`: the object goes without that. It proves nothing, so it is done only if the pod's node is gone or out of
+    service.
+    """
 
     name: str
     uid: str
@@ -138,14 +142,21 @@ class Plan:
 
     Attributes:
         blocked_by: Why something that is wanted does not happen now; empty if nothing is held up.
+        held: By name of a Broker, why its disk is not given up although somebody says that it is lost.
         again_s: When to look again without being told, in seconds; None to wait for a change.
     """
 
     actions: list[Action] = field(default_factory=list)
     planned: list[Planned] = field(default_factory=list)
     blocked_by: list[str] = field(default_factory=list)
+    held: dict[str, str] = field(default_factory=dict)
     problems: list[tuple[str, str]] = field(default_factory=list)
     again_s: float | None = None
+
+    def hold(self, broker_object: str, why: str) -> None:
+        """Say why a disk is not given up."""
+        self.held[broker_object] = why
+        self.blocked_by.append(why)
 
     def look_again(self, after_s: float) -> None:
         """Look again no later than that."""

@@ -1,13 +1,24 @@
 """Death certificates: who can know that a run has ended says so, so that brokers need not wait for it.
 
-Two proofs count here. A container that its kubelet reports as ended named its run in its status file: that run is over.
-And a disk that was given up, with the proof latched in its Broker, ended the last run on it.
+Two proofs count here, and both speak of the process:
+
+- The kubelet reports that a container has ended whose status file names the run.
+- The pod of a disk that was given up is gone from the API, after a deletion with grace or with its node: a kubelet
+  lets go of a pod when its containers have ended. A pod that was deleted by force proves nothing as long as its node is
+  there and its kubelet silent: the process may live for as long as that lasts.
+
+That a *disk* is lost says nothing about the process. If a living run is certified, another group may take messages
+behind it while it acknowledges (`docs/adr/0024-a-certificate-can-be-false.md`).
 """
 
 from __future__ import annotations
 
+from ..spec.broker import Broker
 from .actions import DeclareDead, Plan
-from .observed import Observed
+from .observed import MemberView, NodeView, Observed
+
+CONFIRM_S = 1.0
+"""Between two looks at a process whose end is not confirmed yet."""
 
 
 def certify(observed: Observed, plan: Plan) -> None:
@@ -21,9 +32,59 @@ def certify(observed: Observed, plan: Plan) -> None:
                 evidence = f"the kubelet of {pod.node} reports the container of pod {pod.name} ended ({end.exit_code})"
                 plan.actions.append(DeclareDead(pod.broker, member.incarnation, member.run, evidence))
     for broker in observed.brokers.values():
-        lost = broker.status.disk_lost
-        member = observed.member(f"{broker.spec.group}-{broker.spec.slot}")
-        if lost is None or member is None or member.is_certified or not broker.status.incarnation:
-            continue
-        if member.incarnation == broker.status.incarnation:
-            plan.actions.append(DeclareDead(member.broker, member.incarnation, member.run, lost.proof))
+        if broker.status.disk_lost is not None and broker.status.released is None:
+            _certify_lost(observed, broker, plan)
+
+
+def has_certificate(observed: Observed, broker: Broker) -> bool:
+    """Whether the last run on a disk that was given up needs no certificate any more.
+
+    If no broker answers, the disk that takes the slot certifies it when it joins.
+    """
+    return observed.members is None or _uncertified(observed, broker) is None
+
+
+def _certify_lost(observed: Observed, broker: Broker, plan: Plan) -> None:
+    member = _uncertified(observed, broker)
+    if member is None or observed.pods.get(broker.name) is not None:
+        return  # nothing to certify, or not before the pod is gone
+    assert broker.status.disk_lost is not None
+    noted = broker.status.disk_lost.run or broker.status.run or member.run
+    problem = ""
+    if member.run > noted:
+        problem = f"run {member.run} of {member.broker} began after its pod was gone: end that process"
+    elif member.is_live:
+        problem = f"pod {broker.name} is gone, but the brokers still hear from run {member.run} of {member.broker}"
+    elif silent := _silent_node(observed, broker):
+        problem = (
+            f"pod {broker.name} is gone, but the kubelet of {silent.name} is silent and cannot have confirmed that its "
+            f"process ended: {REMEDY_SILENT.format(node=silent.name)}"
+        )
+    if problem:
+        plan.blocked_by.append(f"run {member.run} of {member.broker} is not certified: {problem}")
+        plan.look_again(CONFIRM_S)
+        return
+    evidence = f"pod {broker.name} is gone from the API; {broker.status.disk_lost.proof}"
+    plan.actions.append(DeclareDead(member.broker, member.incarnation, member.run, evidence))
+    plan.look_again(CONFIRM_S)
+
+
+REMEDY_SILENT = (
+    "if that machine is off for good, taint Node {node} with node.kubernetes.io/out-of-service, or delete it"
+)
+
+
+def _uncertified(observed: Observed, broker: Broker) -> MemberView | None:
+    """The slot's member as the brokers know it, if it is this disk and its last run is not certified."""
+    assert broker.status.disk_lost is not None
+    member = observed.member(f"{broker.spec.group}-{broker.spec.slot}")
+    incarnation = broker.status.disk_lost.incarnation or broker.status.incarnation
+    if member is None or not incarnation or member.incarnation != incarnation or member.is_certified:
+        return None
+    return member
+
+
+def _silent_node(observed: Observed, broker: Broker) -> NodeView | None:
+    """The node that the broker ran on, if it is there and its kubelet silent, and it is not marked out of service."""
+    node = observed.nodes.get(broker.status.node)
+    return node if node is not None and not node.is_ready and not node.is_out_of_service else None

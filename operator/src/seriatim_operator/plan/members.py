@@ -7,7 +7,7 @@ from ..spec.broker import Broker
 from ..spec.errors import SpecError
 from ..spec.values import parse_quantity
 from .actions import Apply, DeletePod, Plan
-from .loss import is_gone
+from .loss import is_gone, waits_for_its_end
 from .names import uid_of
 from .observed import Observed
 
@@ -95,6 +95,8 @@ def ensure_pods(observed: Observed, make: ClusterChildren, plan: Plan) -> None:
             plan.blocked_by.append(f"the claim {broker.name} is being deleted: its broker is not started on it")
         elif pod is None and is_gone(observed, broker):
             plan.blocked_by.append(f"the machine of {broker.name} is gone: its pod waits for it, or for another disk")
+        elif pod is None and waits_for_its_end(observed, broker):
+            plan.look_again(GONE_POD_GRACE_S)  # `loss` says what is waited for
         elif pod is None:
             plan.actions.append(Apply(make.pod(broker)))
         elif pod.is_over and not pod.is_deleting:

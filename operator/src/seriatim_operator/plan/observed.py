@@ -141,7 +141,7 @@ class VolumeView:
 
 @dataclass(frozen=True, slots=True)
 class MemberView:
-    """A member as the brokers have it registered."""
+    """A member as the brokers have it registered; `unlinked`: live members of its group that it has no link to."""
 
     broker: str
     incarnation: str
@@ -149,6 +149,7 @@ class MemberView:
     is_admitted: bool
     is_live: bool
     is_certified: bool
+    unlinked: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,14 +13,16 @@ from .look import Look
 
 RESTARTS_MANY = 5
 
+_ANNOTATE = "annotate the Broker with seriatim.dev/disk-lost, and as value its status.incarnation"
+
 _REMEDIES = {
     "ForeignDisk": "the volume is another member's or cluster's: give it back; nothing on it was changed",
-    "WipedDisk": "if the disk is lost for good, annotate the Broker with seriatim.dev/disk-lost=true",
-    "OldDisk": "an older copy was restored: annotate the Broker with seriatim.dev/disk-lost=true to have it replaced",
+    "WipedDisk": f"if the disk is lost for good, {_ANNOTATE}",
+    "OldDisk": f"an older copy was restored: to have it replaced, {_ANNOTATE}",
     "ClonedDisk": "end the other process that has the same volume",
     "LostDisk": "the disk was given up before: remove its volume",
     "NewerFormat": "run the newer image again: an older one cannot read this disk",
-    "Corrupt": "annotate the Broker with seriatim.dev/disk-lost=true to have it replaced",
+    "Corrupt": f"to have it replaced, {_ANNOTATE}",
     "NodeGone": "bring the node back within the time-out, or do nothing: it will be replaced",
 }
 
@@ -119,6 +121,9 @@ def check_members(look: Look, groups: Sequence[operations_pb2.BrokerGroupDescrip
             findings.append(warning(f"member {name}", "it is not admitted yet", "wait; the controller admits it"))
         if not member.live:
             findings.append(bad(f"member {name}", "the brokers do not hear from it", f"kubectl logs {broker.name}"))
+        for other in member.unlinked:
+            remedy = "see whether a NetworkPolicy or DNS keeps them apart, and the logs of both"
+            findings.append(bad(f"member {name}", f"it is live and has no link to {other} of its group", remedy))
         known, here = member.record.member.incarnation, broker.status.incarnation
         if here and known != here:
             findings.append(

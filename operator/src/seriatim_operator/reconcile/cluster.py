@@ -147,8 +147,8 @@ class ClusterReconciler:
         brokers = self.brokers_of(namespace, name)
         self._reach(brokers, namespace, name, certificates)
         observed, plan, make = await self._plan(cached, brokers, namespace, name)
-        if any(isinstance(action, MarkLost) for action in plan.actions):
-            # A mark is for good, and the cache may be behind, or its watch blind: the API itself is asked.
+        if any(isinstance(action, MarkLost | DeclareDead) for action in plan.actions):
+            # Marks and certificates are for good, and the cache may be behind, or its watch blind: the API is asked.
             observed, plan, make = await self._plan(FromApi(self._api), brokers, namespace, name)
         if observed is None or make is None:
             return None
@@ -310,6 +310,8 @@ class ClusterReconciler:
             before: Status = item.status  # type: ignore[attr-defined]
             if status == before or item.metadata.is_deleted:
                 continue
+            if item.name in plan.held and _message_of(status) != _message_of(before):
+                await self._api.event(item.to_manifest(), "Warning", "DiskLossHeld", plan.held[item.name])
             try:
                 await self._statuses[item.KIND].write_status(item.to_manifest(), status)
             except KubeError as exc:
@@ -378,6 +380,12 @@ class ClusterReconciler:
             await brokers.close()
         self._certificates.pop((namespace, name), None)
         self._cluster_ids.pop((namespace, name), None)
+
+
+def _message_of(status: Status) -> str:
+    """What a Broker's status says of its disk."""
+    found = status.condition("DiskHealthy")
+    return found.message if found is not None else ""
 
 
 def _same_target(one: Action, other: Action) -> bool:

@@ -201,4 +201,5 @@ def _member_view(member: operations_pb2.GroupMember) -> MemberView:
         is_admitted=record.admitted,
         is_live=member.live,
         is_certified=member.certified,
+        unlinked=tuple(member.unlinked),
     )

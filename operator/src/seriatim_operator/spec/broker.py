@@ -51,6 +51,10 @@ class DiskLost(Model):
     """When it was marked; nothing is deleted in the same pass."""
     proof: Annotated[str, Field(max_length=2048)]
     """What proved it."""
+    incarnation: Annotated[str, Field(max_length=64)] = ""
+    """The identity of the disk that was given up; empty if it never joined."""
+    run: int | None = None
+    """The newest run of its process, noted with the proof and while its pod was there: the one that is certified."""
 
 
 class Released(Model):

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 from ..plan.actions import BeginOperation, EndOperation, MarkLost, Plan
 from ..plan.cluster import OPERATION_S
 from ..plan.cordon import leaving_members
-from ..plan.loss import ANNOTATION_LOST, is_gone
-from ..plan.observed import Ended, GroupView, Observed, PodView
+from ..plan.loss import ANNOTATION_LOST, is_gone, lost_value
+from ..plan.observed import Ended, GroupView, MemberView, Observed, PodView
 from ..resources.names import bootstrap_address, selector_labels, selector_text
 from ..spec.broker import Broker, BrokerStatus, DiskLost, Released
 from ..spec.cluster import BrokerClusterStatus, Operation, PlannedChange
@@ -52,7 +53,9 @@ def broker_status(observed: Observed, broker: Broker, plan: Plan) -> BrokerStatu
     lost = before.disk_lost
     for action in plan.actions:
         if isinstance(action, MarkLost) and action.broker_object == broker.name and lost is None:
-            lost = DiskLost(at=time_of(observed.now_s), proof=action.proof)
+            lost = DiskLost(at=time_of(observed.now_s), proof=action.proof, incarnation=incarnation)
+    if lost is not None and (pod is not None or before.disk_lost is None):
+        lost = lost.model_copy(update={"run": _last_run(member, lost.incarnation, lost.run or run)})
     released = before.released
     if before.disk_lost is not None and released is None and pod is None and claim is None:
         released = Released(at=time_of(observed.now_s))
@@ -60,6 +63,9 @@ def broker_status(observed: Observed, broker: Broker, plan: Plan) -> BrokerStatu
     if claim is not None:
         disk = f"{claim.name}: {claim.volume}" if claim.volume else claim.name
     facts = _broker_facts(observed, broker, pod, incarnation, is_lost=lost is not None)
+    held = plan.held.get(broker.name)
+    if held and lost is None:
+        facts = [replace(fact, message=held) if fact.type == "DiskHealthy" else fact for fact in facts]
     return BrokerStatus(
         observed_generation=broker.metadata.generation,
         conditions=settle(before.conditions, facts, generation=broker.metadata.generation, now_s=observed.now_s),
@@ -71,6 +77,13 @@ def broker_status(observed: Observed, broker: Broker, plan: Plan) -> BrokerStatu
         disk_lost=lost,
         released=released,
     )
+
+
+def _last_run(member: MemberView | None, incarnation: str, known: int | None) -> int | None:
+    """The newest run on a disk that is given up, as long as its pod is there: no other process may have the disk."""
+    if member is None or not incarnation or member.incarnation != incarnation:
+        return known
+    return max(known or 0, member.run)
 
 
 def _phase(pod: PodView | None) -> Any:
@@ -141,9 +154,8 @@ def _disk_fact(
 def _with_remedy(broker: Broker, refusal: Ended) -> str:
     """The broker's words, with what to do on Kubernetes in place of what to do on a machine of one's own."""
     problem = refusal.text.partition(" Remedy:")[0]
-    lost = (
-        f"if that is lost for good, kubectl -n {broker.namespace} annotate broker {broker.name} {ANNOTATION_LOST}=true"
-    )
+    value = f"{ANNOTATION_LOST}={lost_value(broker)}"
+    lost = f"if that is lost for good, kubectl -n {broker.namespace} annotate broker {broker.name} {value}"
     return f"{problem} Remedy: bring back the disk that belongs here; {lost}, and another disk takes the slot"
 
 
@@ -175,7 +187,12 @@ def group_status(observed: Observed, item: BrokerGroup) -> BrokerGroupStatus:
             and len(view.members) >= 2
             and all(m.is_admitted and m.is_live and not m.is_certified for m in view.members)
         )
-        whole = Fact.of("Whole", is_whole, "AllThere" if is_whole else "Incomplete")
+        alone = [member for member in view.members if member.unlinked] if view is not None else []
+        if is_whole and alone:
+            note = f"{alone[0].broker} has no link to {', '.join(alone[0].unlinked)}: see whether they reach each other"
+            whole = Fact("Whole", "False", "NotLinked", note)
+        else:
+            whole = Fact.of("Whole", is_whole, "AllThere" if is_whole else "Incomplete")
     drained = _drained(heads, segments, _waits_for(item, view))
     facts = [Fact.of("Ready", ready, "Serving" if ready else "MembersAway", "" if ready else away), whole, drained]
     return BrokerGroupStatus(

@@ -55,6 +55,7 @@ GROUP: Final = {
     "Whole": {
         "AllThere": "all members are admitted and live: segments can be opened here",
         "Incomplete": "a member is missing: no segment is opened here while another group is whole",
+        "NotLinked": "all members are live, and two of them have no link: no segment is opened here",
         "Unknown": "no broker answers",
     },
     "Drained": {

@@ -6,7 +6,7 @@ a newer version may add fields.
     batch   commit (u64, little-endian)   known when the batch was written
             position (u64)                bytes of the segment's log before this batch
             header (192 bytes), body
-    window  24 bytes an entry: epoch u32, base sequence u64, messages u32, offset u64
+    window  as the core packs it (`core.producers`); before 0.3.0 without the append time at its end
     run     extent u32, position u64      bytes of the segment's log before the run
 """
 
@@ -14,27 +14,40 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
-from itertools import chain
+from functools import lru_cache
 from typing import Final, TypeVar
 
 from google.protobuf.message import DecodeError
 from seriatim_api.batch import HEADER_SIZE_BYTES, HeaderError, parse_header
 from seriatim_api.errors import CorruptionError
-from seriatim_api.ids import MemberId
-from seriatim_api.v1 import common_pb2, storage_pb2
+from seriatim_api.ids import MemberId, PartitionId
+from seriatim_api.v1 import common_pb2, records_pb2, storage_pb2
 
+from ...core.chain import Chain, Segment
 from ...core.log import Batch, CursorState, LocalSegment, Preparation, TailCopy
-from ...core.producers import KEPT_BATCHES, Entry, Table, Window
+from ...core.producers import (
+    ENTRY_BYTES,
+    KEPT_BATCHES,
+    TIME_BYTES,
+    TIME_NOT_KNOWN,
+    IdleBlock,
+    Table,
+    Window,
+    is_window,
+    pack_names,
+    pack_table,
+    read_names,
+)
+from ...interfaces.segment_records import read_segment as read_segment_record
+from ...interfaces.segment_records import write_segment as write_segment_record
 
 _Message = TypeVar("_Message")
 
 _PREFIX: Final = struct.Struct("<QQ")
 _BODY_AT: Final = _PREFIX.size + HEADER_SIZE_BYTES
 _RUN: Final = struct.Struct("<IQ")
-_ENTRY: Final = struct.Struct("<IQIQ")
-_WINDOWS: Final = tuple(struct.Struct("<" + "IQIQ" * count) for count in range(KEPT_BATCHES + 1))
 
-WINDOW_BYTES_MAX: Final = KEPT_BATCHES * _ENTRY.size
+WINDOW_BYTES_MAX: Final = KEPT_BATCHES * ENTRY_BYTES + TIME_BYTES
 
 BATCH_OVERHEAD_BYTES: Final = _BODY_AT
 """What a stored batch takes besides its body, key and framing."""
@@ -88,15 +101,20 @@ def read_run(value: bytes) -> tuple[int, int]:
 
 def write_window(window: Window) -> bytes:
     """The value of a producer's window."""
-    assert 0 < len(window) <= KEPT_BATCHES, len(window)
-    return _WINDOWS[len(window)].pack(*chain.from_iterable(window))
+    assert is_window(window), len(window)
+    return window
 
 
 def read_window(value: bytes) -> Window:
-    """The window in a value."""
-    if not value or len(value) % _ENTRY.size:
+    """The window in a value; one without an append time was written by a version before 0.3.0.
+
+    Raises:
+        CorruptionError: Not a window.
+    """
+    window = value if is_window(value) else value + TIME_NOT_KNOWN
+    if not is_window(window):
         raise CorruptionError(f"a producer's window has {len(value)} bytes")
-    return tuple(Entry(*fields) for fields in _ENTRY.iter_unpack(value))
+    return window
 
 
 # ---- control records ------------------------------------------------------------------------------------
@@ -115,6 +133,7 @@ def write_segment(segment: LocalSegment) -> bytes:
             sealed_len=segment.sealed_len,
             sealed_checksum=segment.sealed_checksum,
             lost=segment.lost,
+            quarantined=segment.quarantined,
         )
     )
 
@@ -133,18 +152,19 @@ def read_segment(no: int, value: bytes) -> LocalSegment:
         sealed_len=stored.sealed_len if stored.HasField("sealed_len") else None,
         sealed_checksum=stored.sealed_checksum if stored.HasField("sealed_checksum") else None,
         lost=stored.lost,
+        quarantined=stored.quarantined,
     )
 
 
 def write_preparation(preparation: Preparation) -> bytes:
     """The value of a preparation, its tail copy in it."""
-    table = [storage_pb2.StoredWindow(producer=producer, entries=write_window(w)) for producer, w in preparation.table]
     return _dump(
         storage_pb2.StoredPreparation(
             members=_write_members(preparation.members),
             flush=preparation.flush,
             incomplete_table=preparation.incomplete_table,
-            table=table,
+            packed_table=preparation.table.rows,
+            blocks=pack_names(preparation.table.blocks),
             tail=_tail_message(preparation.tail) if preparation.tail is not None else None,
             run=preparation.run,
             voided=preparation.voided,
@@ -155,7 +175,14 @@ def write_preparation(preparation: Preparation) -> bytes:
 def read_preparation(no: int, attempt: bytes, value: bytes) -> Preparation:
     """The preparation in a value."""
     stored = _load(storage_pb2.StoredPreparation, value)
-    table: Table = tuple((window.producer, read_window(window.entries)) for window in stored.table)
+    try:
+        table = Table(stored.packed_table, read_names(stored.blocks))
+    except ValueError as error:
+        raise CorruptionError(f"a preparation names idle blocks that cannot be read: {error}") from error
+    if not table.is_sound:
+        raise CorruptionError(f"the producer table of a preparation has {table.size_bytes} bytes")
+    if stored.table:
+        table = pack_table(tuple((window.producer, read_window(window.entries)) for window in stored.table))
     return Preparation(
         segment_no=no,
         attempt=attempt,
@@ -167,6 +194,17 @@ def read_preparation(no: int, attempt: bytes, value: bytes) -> Preparation:
         run=stored.run,
         voided=stored.voided,
     )
+
+
+def read_block(block: bytes, value: bytes) -> bytes:
+    """The content of an idle block.
+
+    Raises:
+        CorruptionError: It is not the one that its id was made from.
+    """
+    if not IdleBlock.is_sound(value) or IdleBlock(value).id != block:
+        raise CorruptionError(f"an idle block of {len(value)} bytes is not the one that its id was made from")
+    return value
 
 
 def write_tail(tail: TailCopy) -> bytes:
@@ -188,6 +226,52 @@ def read_cursor(segment_no: int, group: str, value: bytes) -> CursorState:
     """The cursor in a value."""
     stored = _load(storage_pb2.StoredCursor, value)
     return CursorState(segment_no, group, stored.group_epoch, stored.acked, stored.reserved)
+
+
+def write_chain_head(chain: Chain) -> bytes:
+    """The value of a chain's head."""
+    head = records_pb2.ChainRecord(
+        partition_id=chain.partition,
+        epoch=chain.epoch,
+        topic=chain.topic,
+        partition=chain.number,
+        flush=chain.flush,
+        chain_width=chain.width,
+        send_chain=chain.send_chain,
+    )
+    return _dump(
+        storage_pb2.StoredChain(head=head, first_segment=chain.segments[0].no, open_segment=chain.open_segment.no)
+    )
+
+
+def write_chain_segment(segment: Segment) -> bytes:
+    """The value of a segment of a chain."""
+    record = records_pb2.SegmentRecord()
+    write_segment_record(record, segment)
+    return _dump(record)
+
+
+def read_chain(value: bytes, segments: dict[int, bytes]) -> Chain:
+    """The chain of a head and of the values of segments, of which some may be older than the chain's first.
+
+    Raises:
+        CorruptionError: A segment is missing.
+    """
+    stored = _load(storage_pb2.StoredChain, value)
+    numbers = range(stored.first_segment, stored.open_segment + 1)
+    if any(no not in segments for no in numbers):
+        raise CorruptionError(f"the chain of partition {stored.head.partition_id} lacks a segment")
+    head = stored.head
+    return Chain(
+        partition=PartitionId(head.partition_id),
+        epoch=head.epoch,
+        topic=head.topic,
+        number=head.partition,
+        flush=head.flush,
+        send_chain=tuple(head.send_chain),
+        segments=tuple(read_segment_record(_load(records_pb2.SegmentRecord, segments[no])) for no in numbers),
+        width=head.chain_width,
+    )
 
 
 def write_extent(opened_at_ms: int) -> bytes:
@@ -221,7 +305,13 @@ def _write_members(members: Iterable[MemberId]) -> list[common_pb2.Member]:
 
 
 def _read_members(stored: Iterable[common_pb2.Member]) -> tuple[MemberId, ...]:
-    return tuple(MemberId(member.broker, member.incarnation) for member in stored)
+    return _shared(tuple(MemberId(member.broker, member.incarnation) for member in stored))
+
+
+@lru_cache(4096)
+def _shared(members: tuple[MemberId, ...]) -> tuple[MemberId, ...]:
+    """One object for all equal ones: thousands of segments name the same few members."""
+    return members
 
 
 def _dump(message: object) -> bytes:

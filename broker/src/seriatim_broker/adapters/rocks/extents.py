@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import NamedTuple
 
 
@@ -20,6 +21,12 @@ class Run(NamedTuple):
     start: int
     position: int
     extent: int
+
+
+@lru_cache(256)
+def _shared(runs: tuple[Run, ...]) -> tuple[Run, ...]:
+    """One object for all equal ones: most segments have one run that begins at 0, and an extent holds thousands."""
+    return runs
 
 
 class SegmentLog:
@@ -133,7 +140,7 @@ class ExtentTable:
         begun = None
         if not log.runs or log.runs[-1].extent != extent.number:
             begun = Run(start, log.position, extent.number)
-            log.runs = (*log.runs, begun)
+            log.runs = _shared((*log.runs, begun))
             extent.runs += 1
         log.tail = end_index
         log.position += size_bytes
@@ -143,7 +150,7 @@ class ExtentTable:
 
     def restore(self, log: SegmentLog, runs: tuple[Run, ...], tail: int, position: int) -> None:
         """Take up a log as found on disk."""
-        log.runs, log.tail, log.position = runs, tail, position
+        log.runs, log.tail, log.position = _shared(runs), tail, position
         for place, run in enumerate(runs):
             extent = self.extents[run.extent]
             extent.runs += 1

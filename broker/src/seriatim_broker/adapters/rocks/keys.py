@@ -18,6 +18,10 @@ SEGMENT: Final = b"s"
 WINDOW: Final = b"w"
 PREPARATION: Final = b"p"
 TAIL: Final = b"t"
+BLOCK: Final = b"b"
+"""Of the partition, not of a segment: its keys have segment 0."""
+CHAIN: Final = b"c"
+"""The chain record: under segment 0 its head, under each segment's number that segment."""
 
 _BATCH = struct.Struct(">IIQ")
 _PLACE = struct.Struct(">II")
@@ -65,6 +69,11 @@ def partition_of(key: bytes) -> int:
 def meta_key(partition: int, kind: bytes, segment: int, rest: bytes = b"") -> bytes:
     """A record of a segment in `meta`."""
     return _META.pack(partition, kind, segment) + rest
+
+
+def tail_key(partition: int, segment: int, place: int) -> bytes:
+    """A tail copy of a segment in `meta`; the first place of the row has the key that the only one had once."""
+    return meta_key(partition, TAIL, segment, _NUMBER.pack(place) if place else b"")
 
 
 def split_meta_key(key: bytes) -> tuple[int, bytes, int, bytes]:

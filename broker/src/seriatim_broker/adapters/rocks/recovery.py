@@ -18,7 +18,17 @@ from seriatim_api.ids import PartitionId
 from ...core.log import CursorState, LocalSegment, Preparation, RecoveredPartition, RecoveredSegment, TailCopy
 from ...core.producers import Window
 from . import keys
-from .codec import read_cursor, read_extent, read_preparation, read_run, read_segment, read_tail, read_window
+from .codec import (
+    read_block,
+    read_chain,
+    read_cursor,
+    read_extent,
+    read_preparation,
+    read_run,
+    read_segment,
+    read_tail,
+    read_window,
+)
 from .copies import CopyTable
 from .extents import Extent, ExtentTable, Run, SegmentLog
 from .floor import CURSOR, INDEX, META, Database
@@ -72,6 +82,8 @@ class Recovery:
         preparations: list[Preparation] = []
         tails: list[TailCopy] = []
         cursors: list[CursorState] = []
+        blocks: list[bytes] = []
+        chain: dict[int, bytes] = {}
         for family, key, value in rows:
             if family == INDEX:
                 _partition, segment, start = keys.split_batch_key(key)
@@ -91,10 +103,14 @@ class Recovery:
                 preparation = read_preparation(segment, rest, value)
                 self._take_copy(partition, key, preparation.tail)
                 preparations.append(preparation)
+            elif kind == keys.BLOCK:
+                blocks.append(read_block(rest, value))
             elif kind == keys.TAIL:
                 tail = read_tail(value)
                 self._take_copy(partition, key, tail)
                 tails.append(tail)
+            elif kind == keys.CHAIN:
+                chain[segment] = value
             else:
                 raise CorruptionError(f"partition {partition}: a record of unknown kind {kind!r}")
         segments = tuple(
@@ -103,7 +119,10 @@ class Recovery:
         )
         for no, orphaned in runs.items():
             self._restore(partition, no, tuple(orphaned))
-        return RecoveredPartition(partition, segments, tuple(preparations), tuple(tails), tuple(cursors))
+        kept = read_chain(chain[0], chain) if 0 in chain else None
+        return RecoveredPartition(
+            partition, segments, tuple(preparations), tuple(tails), tuple(cursors), tuple(blocks), kept
+        )
 
     def _segment(
         self,
@@ -114,16 +133,16 @@ class Recovery:
     ) -> RecoveredSegment:
         if not runs:
             return RecoveredSegment(record, 0, 0, 0, (), windows)
-        log, checksum, commit = self._restore(partition, record.no, runs)
+        log, checksum, commit, last_append_ms = self._restore(partition, record.no, runs)
         if record.sealed_len is not None:
-            return RecoveredSegment(record, log.tail, checksum, log.tail, (), windows)
+            return RecoveredSegment(record, log.tail, checksum, log.tail, (), windows, last_append_ms)
         stretches = plan(log, commit, log.tail)
         stored = read_stretches(self._engine, self._checksum, partition, record.no, stretches, _NO_LIMIT_BYTES)
         batches = tuple(one.batch for one in stored)
-        return RecoveredSegment(record, log.tail, checksum, commit, batches, windows)
+        return RecoveredSegment(record, log.tail, checksum, commit, batches, windows, last_append_ms)
 
-    def _restore(self, partition: int, segment: int, runs: tuple[Run, ...]) -> tuple[SegmentLog, int, int]:
-        """A segment's log, its checksum at the tail, and the commit then known."""
+    def _restore(self, partition: int, segment: int, runs: tuple[Run, ...]) -> tuple[SegmentLog, int, int, int]:
+        """A segment's log, its checksum at the tail, the commit then known, and the last append time."""
         last = last_of_run(self._engine, self._checksum, partition, segment, runs[-1])
         header = last.batch.header
         for run in runs:
@@ -134,7 +153,7 @@ class Recovery:
                 )
         log = self._table.ensure_log(partition, segment)
         self._table.restore(log, runs, header.end_index, last.position + last.batch.size_bytes)
-        return log, header.checksum, min(last.commit, header.end_index)
+        return log, header.checksum, min(last.commit, header.end_index), header.append_time_ms
 
     def _take_copy(self, partition: int, key: bytes, tail: TailCopy | None) -> None:
         if tail is not None:

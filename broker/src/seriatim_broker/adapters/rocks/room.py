@@ -10,6 +10,9 @@ import structlog
 
 from .settings import RocksSettings
 
+ROOM_AGAIN_PERCENT = 110
+"""Of the reserve must be free before appends are taken again, or a broker would change its mind all the time."""
+
 _log = structlog.get_logger(__name__)
 
 
@@ -17,6 +20,16 @@ def disk_size_bytes(directory: Path) -> int:
     """Of the file system that holds a directory."""
     disk = os.statvfs(directory)
     return disk.f_blocks * disk.f_frsize
+
+
+def reserve_bytes(size_bytes: int, settings: RocksSettings) -> int:
+    """How much of a disk of that size is kept free of new appends.
+
+    A percentage, at least `reserve_bytes_min`; of a small disk at most `reserve_percent_max`, because with a fixed
+    least reserve a disk of 2 GiB would take nothing.
+    """
+    least = min(settings.reserve_bytes_min, size_bytes * settings.reserve_percent_max // 100)
+    return max(size_bytes * settings.reserve_percent // 100, least)
 
 
 class DiskRoom:
@@ -27,6 +40,8 @@ class DiskRoom:
         self._settings = settings
         self._look_again_s = 0.0
         self._is_full = False
+        self.reserve_bytes = 0
+        self.free_bytes = 0
 
     def is_full(self) -> bool:
         """Whether the reserve is reached; a look is believed for `disk_check_ms`."""
@@ -40,8 +55,12 @@ class DiskRoom:
         settings = self._settings
         disk = os.statvfs(self._directory)
         size_bytes = disk.f_blocks * disk.f_frsize
-        reserve = max(size_bytes * settings.reserve_percent // 100, settings.reserve_bytes_min)
-        is_full = disk.f_bavail * disk.f_frsize < reserve
+        self.reserve_bytes = reserve_bytes(size_bytes, settings)
+        self.free_bytes = disk.f_bavail * disk.f_frsize
+        needed = self.reserve_bytes if not self._is_full else self.reserve_bytes * ROOM_AGAIN_PERCENT // 100
+        is_full = self.free_bytes < needed
         if is_full != self._is_full:
-            _log.warning("disk reserve", is_reached=is_full, reserve=reserve)
+            _log.warning(
+                "disk reserve", is_reached=is_full, reserve_bytes=self.reserve_bytes, free_bytes=self.free_bytes
+            )
         self._is_full = is_full

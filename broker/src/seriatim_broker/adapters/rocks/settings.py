@@ -42,7 +42,8 @@ class RocksSettings:
         retry_ms: How soon a write that the engine refused for the moment is tried again.
         read_deadline_ms: A read from the disk that takes longer fails.
         reserve_percent: Of the disk, kept free of new appends.
-        reserve_bytes_min: The least reserve, on small disks.
+        reserve_bytes_min: The least reserve.
+        reserve_percent_max: The reserve is at most so much of the disk, whatever the least reserve is: for small disks.
         disk_check_ms: How long a look at the free space is believed.
     """
 
@@ -66,6 +67,7 @@ class RocksSettings:
     read_deadline_ms: int = 10_000
     reserve_percent: int = 5
     reserve_bytes_min: int = 2048 * _MIB
+    reserve_percent_max: int = 20
     disk_check_ms: int = 1000
 
     def __post_init__(self) -> None:
@@ -76,6 +78,7 @@ class RocksSettings:
         assert self.level0_files_compaction >= 1, self.level0_files_compaction
         assert 0 < self.group_size_bytes_max <= self.queued_size_bytes_max, self.group_size_bytes_max
         assert 0 <= self.reserve_percent < 100, self.reserve_percent
+        assert 0 < self.reserve_percent_max <= 100, self.reserve_percent_max
         assert self.extents is None or self.extents >= 2, self.extents
 
     def for_disk(self, size_bytes: int) -> RocksSettings:

@@ -27,10 +27,13 @@ from seriatim_api.ids import PartitionId
 
 from ...core.log import (
     Batch,
+    DropBlock,
     DropPartition,
     DropPreparation,
     DropSegment,
     PutBatch,
+    PutBlock,
+    PutChain,
     PutCursor,
     PutPreparation,
     PutSegment,
@@ -89,6 +92,7 @@ class RocksStorage:
         self._housekeeper = Housekeeper(self, self._table, self._writer, self.reader, settings)
         self._report: Callable[[int], None] = lambda _ticket: None
         self._on_closed = on_closed
+        self.room: DiskRoom | None = None
         self._is_recovered = False
         self._is_closed = False
         self._apply: dict[type[Any], Callable[[Group, Any], None]] = {
@@ -96,10 +100,13 @@ class RocksStorage:
             PutSegment: self._put_segment,
             PutPreparation: self._put_preparation,
             DropPreparation: self._drop_preparation,
+            PutBlock: self._put_block,
+            DropBlock: self._drop_block,
             PutTailCopy: self._put_tail_copy,
             Truncate: self._truncate,
             Rewrite: self._rewrite,
             PutCursor: self._put_cursor,
+            PutChain: self._put_chain,
             DropSegment: self._drop_segment,
             DropPartition: self._drop_partition,
         }
@@ -115,6 +122,7 @@ class RocksStorage:
         settings: RocksSettings,
         checksum: Checksum,
         *,
+        is_expected: bool = False,
         on_closed: Callable[[], None] = lambda: None,
     ) -> RocksStorage:
         """Open, or make, the storage in a directory that this process has locked. Blocks.
@@ -123,6 +131,7 @@ class RocksStorage:
             directory: The data directory; the passport's lock on it must be held.
             settings: Sizes and limits.
             checksum: CRC-32C.
+            is_expected: Whether an earlier start made the storage here; then it is not made anew.
             on_closed: Called when everything is written and the database is closed: the place to mark a clean
                 shutdown.
 
@@ -131,15 +140,18 @@ class RocksStorage:
             StorageError: It cannot be opened.
         """
         settings = settings.for_disk(disk_size_bytes(directory))
+        room = DiskRoom(directory, settings)
         floor = Floor(
             Engine(directory / _DATABASE, settings),
-            Watermark(directory, checksum),
+            Watermark(directory, checksum, is_expected=is_expected),
             FlushThread(),
-            DiskRoom(directory, settings).is_full,
+            room.is_full,
             _now_ms,
             die,
         )
-        return cls(floor, settings, checksum, on_closed)
+        storage = cls(floor, settings, checksum, on_closed)
+        storage.room = room
+        return storage
 
     # ---- the interface ----------------------------------------------------------------------------------
 
@@ -268,9 +280,16 @@ class RocksStorage:
         group.add((DELETE, self._engine.family(META), key, None), len(key))
         self._copies.drop(write.partition, key)
 
+    def _put_block(self, group: Group, write: PutBlock) -> None:
+        self._put(group, META, keys.meta_key(write.partition, keys.BLOCK, 0, write.block), write.data)
+
+    def _drop_block(self, group: Group, write: DropBlock) -> None:
+        key = keys.meta_key(write.partition, keys.BLOCK, 0, write.block)
+        group.add((DELETE, self._engine.family(META), key, None), len(key))
+
     def _put_tail_copy(self, group: Group, write: PutTailCopy) -> None:
         tail = write.tail
-        key = keys.meta_key(write.partition, keys.TAIL, tail.segment_no)
+        key = keys.tail_key(write.partition, tail.segment_no, write.place)
         self._put(group, META, key, codec.write_tail(tail))
         self._copies.put(write.partition, key, tail, self._writer.ticket + 1)
 
@@ -278,16 +297,29 @@ class RocksStorage:
         key = keys.cursor_key(write.partition, write.cursor.segment_no, write.cursor.group)
         self._put(group, CURSOR, key, codec.write_cursor(write.cursor))
 
+    def _put_chain(self, group: Group, write: PutChain) -> None:
+        chain = write.chain
+        self._put(group, META, keys.meta_key(write.partition, keys.CHAIN, 0), codec.write_chain_head(chain))
+        for no in write.changed:
+            segment = chain.segment(no)
+            assert segment is not None, (write.partition, no)
+            key = keys.meta_key(write.partition, keys.CHAIN, no)
+            self._put(group, META, key, codec.write_chain_segment(segment))
+
     def _truncate(self, group: Group, write: Truncate) -> None:
         partition, segment = write.partition, write.segment_no
         log = self._table.log(partition, segment)
         if log is not None and write.length < log.tail:
             self._cut(group, partition, segment, log, write.length)
         group.settle()
-        self._delete_range(group, META, keys.meta_range(partition, keys.WINDOW, segment))
-        for producer, window in write.table:
+        if write.windows is None:
+            self._delete_range(group, META, keys.meta_range(partition, keys.WINDOW, segment))
+        for producer, window in write.windows or ():
             key = keys.meta_key(partition, keys.WINDOW, segment, producer)
-            self._put(group, META, key, codec.write_window(window))
+            if window is not None:
+                self._put(group, META, key, codec.write_window(window))
+            else:
+                group.add((DELETE, self._engine.family(META), key, None), len(key))
 
     def _cut(self, group: Group, partition: int, segment: int, log: SegmentLog, length: int) -> None:
         last = log.runs[log.run_at(length)] if log.runs else None
@@ -329,7 +361,7 @@ class RocksStorage:
         self._drop_log(group, write.partition, write.segment_no)
         group.settle()
         place = (write.partition, write.segment_no)
-        for kind in (keys.SEGMENT, keys.WINDOW, keys.PREPARATION, keys.TAIL):
+        for kind in (keys.SEGMENT, keys.WINDOW, keys.PREPARATION, keys.TAIL, keys.CHAIN):
             key_range = keys.meta_range(write.partition, kind, write.segment_no)
             self._delete_range(group, META, key_range)
             self._copies.drop_range(write.partition, key_range)

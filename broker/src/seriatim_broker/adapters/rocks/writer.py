@@ -120,6 +120,13 @@ class Writer:
         self._loop.call_soon(self._turn)
 
     def _turn(self) -> None:
+        try:
+            self._write_group()
+        except Exception as error:
+            # The loop would log it and go on, and nothing would ever be written again.
+            self._floor.die("a turn of the writer failed", error)
+
+    def _write_group(self) -> None:
         self._turn_is_due = False
         assert not self._is_flushing
         assert self._loop is not None
@@ -139,6 +146,12 @@ class Writer:
         self._floor.flusher.put(group.ticket, sequence)
 
     def _flushed(self, ticket: int) -> None:
+        try:
+            self._report(ticket)
+        except Exception as error:
+            self._floor.die("a flush could not be reported", error)
+
+    def _report(self, ticket: int) -> None:
         self._is_flushing = False
         self.queued_bytes -= self._flushing_bytes
         self.durable_ticket = ticket

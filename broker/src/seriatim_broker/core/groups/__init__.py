@@ -10,8 +10,10 @@ then do the consumers hear of the end of this one.
 
     head         what this broker knows of one group on one partition
     subscribing  consumers come and go; who of them is active
+    sessions     an active consumer that sends no heartbeats gives way to a standby
     serving      where the group's cursor stands, and whether this broker serves it there
     questions    people and consumers who only ask where that is
+    attempts     how often this server gave a message to a consumer
     delivery     batches to the active consumer
     cursors      control records: from acknowledgements and reservations to the other members, and theirs to here
     progress     a control record became common, time passed: the group goes on

@@ -10,6 +10,7 @@ from ..effects import EndOfSegment, Gap, ReadCursor, WriteCursor
 from ..events import CursorRecord, WriteOutcome
 from ..outbox import Outbox
 from ..partition import Partition
+from . import attempts
 from .head import GroupHead, Phase, forget_if_unused, tell
 
 
@@ -21,7 +22,10 @@ def cross_if_done(outbox: Outbox, partition: Partition, head: GroupHead) -> None
     assert log.record.sealed_len is not None
     if head.safe_acked < log.record.sealed_len:  # above it: what suspects lost had been consumed
         return
-    if right.may_deliver(outbox, partition, head.segment_no):
+    wait_us = partition.write_wait_us(outbox)
+    if wait_us:  # the coordinator refuses: the group stays here, its consumers with it, and looks again
+        outbox.poll(min(wait_us, outbox.config.refused_us_max), "pump", partition.id, head.segment_no)
+    elif right.may_deliver(outbox, partition, head.segment_no):
         move_on(outbox, partition, head, head.segment_no + 1)
     else:
         right.seek(outbox, partition, head.segment_no)
@@ -29,6 +33,8 @@ def cross_if_done(outbox: Outbox, partition: Partition, head: GroupHead) -> None
 
 def jump(outbox: Outbox, partition: Partition, head: GroupHead, next_no: int, reason: str) -> None:
     """The head segment is gone: the consumers are told of the gap, and the group goes on in a new epoch."""
+    if _must_wait(outbox, partition, head):
+        return
     for consumer in head.consumers:
         tell(outbox, consumer, Gap(head.segment_no, 0, reason))
     move_on(outbox, partition, head, next_no, epochs=1)
@@ -36,6 +42,8 @@ def jump(outbox: Outbox, partition: Partition, head: GroupHead, next_no: int, re
 
 def move_on(outbox: Outbox, partition: Partition, head: GroupHead, next_no: int, epochs: int = 0) -> None:
     """Write the cursor."""
+    if _must_wait(outbox, partition, head):
+        return
     assert partition.chain is not None
     head.phase = Phase.CROSSING
     record = CursorRecord(next_no, head.group_epoch + epochs, 0, partition.chain.topic)
@@ -44,12 +52,24 @@ def move_on(outbox: Outbox, partition: Partition, head: GroupHead, next_no: int,
 
 def write_cursor(outbox: Outbox, partition: Partition, head: GroupHead, record: CursorRecord, revision: int) -> None:
     """One transaction on the group's cursor."""
+    if _must_wait(outbox, partition, head):
+        return
     head.crossing_serial = outbox.new_serial()
     outbox.emit(WriteCursor(partition.id, head.group, head.crossing_serial, record, revision))
 
 
+def _must_wait(outbox: Outbox, partition: Partition, head: GroupHead) -> bool:
+    """Whether the coordinator refuses writes; then the cursor is read and looked at again when it may take them."""
+    wait_us = partition.write_wait_us(outbox)
+    if wait_us:
+        head.phase = Phase.LOADING
+        outbox.poll(wait_us, "cursor", partition.id, head.group)
+    return wait_us > 0
+
+
 def on_cursor_written(outbox: Outbox, partition: Partition, group: str, serial: int, outcome: WriteOutcome) -> None:
-    """The group stands in the next segment, or somebody else moved it, or nobody knows."""
+    """The group stands in the next segment, or somebody else moved it, or nobody knows, or the write was refused."""
+    partition.note_write(outbox, outcome)
     head = partition.groups.get(group)
     if head is None or head.crossing_serial != serial:
         return
@@ -59,7 +79,12 @@ def on_cursor_written(outbox: Outbox, partition: Partition, group: str, serial: 
         return
     head.phase = Phase.LOADING
     head.drop_deliveries()
-    outbox.emit(ReadCursor(partition.id, group))
+    if outcome is not WriteOutcome.REFUSED:
+        outbox.emit(ReadCursor(partition.id, group))
+    elif head.consumers or head.questions:
+        outbox.poll(partition.write_wait_us(outbox), "cursor", partition.id, group)
+    else:
+        forget_if_unused(partition, head)
 
 
 def _end_segment(outbox: Outbox, partition: Partition, head: GroupHead) -> None:
@@ -71,6 +96,7 @@ def _end_segment(outbox: Outbox, partition: Partition, head: GroupHead) -> None:
     event = EndOfSegment(head.segment_no, sealed_len, head.segment_no + 1, server, head.group_epoch)
     for consumer in head.consumers:
         tell(outbox, consumer, event)
+    attempts.forget(partition, head.group)
     head.consumers = []
     head.active = None
     head.syncs = {}

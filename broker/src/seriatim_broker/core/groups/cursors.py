@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from seriatim_api.ids import MemberId, split_offset
 
+from .. import updates
 from ..events import ConsumerAck
 from ..log import CursorState, PutCursor
-from ..messages import ChainUpdate, CursorSync, CursorSynced
+from ..messages import CursorSync, CursorSynced
 from ..outbox import Outbox
 from ..partition import Partition
-from ..state import put
 from .head import GroupHead, Phase, Sync
 
 # ---- the server -----------------------------------------------------------------------------------------
@@ -59,7 +59,7 @@ def sync(outbox: Outbox, partition: Partition, head: GroupHead) -> None:
     segment = partition.chain.segment(no) if partition.chain is not None else None
     assert segment is not None
     cursor = CursorState(no, head.group, head.group_epoch, head.acked, head.reserved)
-    partition.cursors = put(partition.cursors, (no, head.group), cursor)
+    partition.keep_cursor(cursor)
     outbox.write(PutCursor(partition.id, cursor))
     serial = outbox.new_serial()
     outbox.when_stored(partition.id, "cursor", no, serial)
@@ -90,11 +90,11 @@ def on_cursor_sync(outbox: Outbox, partition: Partition, sender: MemberId, messa
     """The server's control records: keep them, unless a newer server is known."""
     segment = partition.chain.segment(message.segment_no) if partition.chain is not None else None
     if segment is not None and partition.chain is not None and message.server_epoch < segment.server_epoch:
-        outbox.send(sender, ChainUpdate(partition.chain, partition.revision))  # it serves no more
+        updates.tell_member(outbox, partition, sender)  # it serves no more
         return
     for cursor in message.cursors:
         merged = _merge(partition.cursors.get((cursor.segment_no, cursor.group)), cursor)
-        partition.cursors = put(partition.cursors, (cursor.segment_no, cursor.group), merged)
+        partition.keep_cursor(merged)
         outbox.write(PutCursor(partition.id, merged))
     answer = CursorSynced(partition.id, message.segment_no, message.server_epoch, message.serial)
     outbox.when_durable_send(sender, answer)

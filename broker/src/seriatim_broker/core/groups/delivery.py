@@ -10,8 +10,8 @@ from ..effects import Batches, ReadLog, Skip
 from ..log import Batch
 from ..outbox import Outbox
 from ..partition import Partition
-from ..producers import covers
-from . import cursors
+from ..producers import ProducerTable
+from . import attempts, cursors
 from .head import Consumer, GroupHead, Phase, tell
 
 
@@ -89,24 +89,24 @@ def deliver_held_back(outbox: Outbox, partition: Partition, head: GroupHead) -> 
         return
     segment = partition.chain.segment(head.segment_no) if partition.chain is not None else None
     assert segment is not None
-    before = tables.want_before(outbox, partition, segment.no) if segment.incomplete_table else ()
+    before = tables.want_before(outbox, partition, segment.no) if segment.incomplete_table else ProducerTable()
     if before is None:
         outbox.poll(outbox.config.retry_us, "pump", partition.id, head.segment_no)
         return
     head.held_back = ()
     run: list[Batch] = []
     for batch in batches:
-        if covers(before, batch.header):
+        if before.covers(batch.header):
             _deliver_run(outbox, head, consumer, run)
             run = []
             _skip(outbox, head, consumer, batch)
         else:
-            if run and (run[-1].header.end_index <= head.seen) != (batch.header.end_index <= head.seen):
+            attempt = attempts.attempt_of(head, batch.header.end_index)
+            if run and attempt != attempts.attempt_of(head, run[-1].header.end_index):
                 _deliver_run(outbox, head, consumer, run)
                 run = []
             run.append(batch)
     _deliver_run(outbox, head, consumer, run)
-    head.seen = max(head.seen, head.delivered)
     pump_group(outbox, partition, head)
 
 
@@ -121,10 +121,11 @@ def _deliver_run(outbox: Outbox, head: GroupHead, consumer: Consumer, run: list[
     if not run:
         return
     end = run[-1].header.end_index
-    attempt = head.attempt if end <= head.seen else 1
+    attempt = attempts.attempt_of(head, end)
     start = max(head.delivered, run[0].header.base_index)
     batches = Batches(head.segment_no, tuple(run), start, head.repeated_below, attempt, head.server_epoch)
     tell(outbox, consumer, batches)
-    head.delivered = end
+    assert head.given is not None
+    head.delivered = head.given.below = end
     # Of what was skipped the consumer hears nothing to give back: only what is sent takes of its credit.
     outbox.credits[consumer.stream] = outbox.credits.get(consumer.stream, 0) - sum(batch.size_bytes for batch in run)

@@ -57,19 +57,32 @@ class Sync(State):
         self.waiting = waiting  # those that have not confirmed, this member among them
 
 
+class Given(State):
+    """Up to where the grants of a group gave messages that are not acknowledged; `attempts` has the rules."""
+
+    __slots__ = ("below", "ends", "group_epoch", "segment_no")
+
+    def __init__(self, segment_no: int, group_epoch: int) -> None:
+        self.segment_no = segment_no
+        self.group_epoch = group_epoch
+        self.ends: tuple[tuple[int, int], ...] = ()  # (end, how many grants ended there), of those that are over
+        self.below = 0  # what the present grant has given; 0: nothing yet
+
+
 class GroupHead(State):
     """What this broker knows of one group on one partition."""
 
     __slots__ = (
         "acked",
         "active",
-        "attempt",
         "consumers",
         "crossing_serial",
         "cursor_revision",
         "delivered",
         "dirty",
         "eligible",
+        "found_acked",
+        "given",
         "group",
         "group_epoch",
         "held_back",
@@ -80,9 +93,9 @@ class GroupHead(State):
         "reserved",
         "safe_acked",
         "safe_reserved",
-        "seen",
         "segment_no",
         "server_epoch",
+        "silent_rounds",
         "start",
         "syncs",
         "token",
@@ -101,13 +114,14 @@ class GroupHead(State):
         self.cursor_revision = 0
         self.acked = 0  # acknowledged here
         self.safe_acked = 0  # acknowledged, and durable on every eligible member
+        self.found_acked = 0  # what this member's disk said when it began to serve: below it some may be confirmed
         self.reserved = 0
         self.safe_reserved = 0
         self.delivered = 0  # to the active consumer
-        self.seen = 0  # to any consumer, by this server
+        self.given: Given | None = None  # once this broker serves
         self.repeated_below = 0  # what another server may have delivered
-        self.attempt = 1
         self.token = 0
+        self.silent_rounds = 0  # looks in a row that found the active consumer silent
         self.reading = 0  # serial of the read under way
         self.held_back: tuple[Batch, ...] = ()  # read, and waiting for a reservation
         self.dirty = False
@@ -143,3 +157,6 @@ def forget_if_unused(partition: Partition, head: GroupHead) -> None:
     """A group that nobody consumes or asks for leaves nothing behind, once nothing of it is under way."""
     if not head.consumers and not head.questions and not head.syncs and head.phase is not Phase.CROSSING:
         partition.groups = drop(partition.groups, head.group)
+        given = head.given
+        if given is not None and max((given.below, *(end for end, _ in given.ends))) <= head.acked:
+            partition.given = drop(partition.given, head.group)  # nothing that was given will come again

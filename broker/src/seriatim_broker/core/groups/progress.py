@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from seriatim_api.ids import MemberId
 
-from .. import right
+from .. import disks, right
 from ..effects import AckConfirmed
 from ..outbox import Outbox
 from ..partition import Partition
@@ -30,12 +30,18 @@ def _go_on(outbox: Outbox, partition: Partition, head: GroupHead) -> None:
 
 
 def _chase_syncs(outbox: Outbox, partition: Partition, head: GroupHead) -> None:
-    """A control record waits for a member that is silent: it must not stay eligible."""
+    """A control record waits for a member that is silent, or whose disk hangs: that one must not stay eligible."""
     if not head.syncs:
         return
-    silent = right.silent_members(outbox, partition, head.segment_no, outbox.config.silence_us)
-    if any(member in sync.waiting for sync in head.syncs.values() for member in silent):
-        right.seek(outbox, partition, head.segment_no)
+    no = head.segment_no
+    waited_for = {member for sync in head.syncs.values() for member in sync.waiting}
+    if waited_for.intersection(right.unfit_members(outbox, partition, no)):
+        right.seek(outbox, partition, no)
+    if outbox.member in waited_for and disks.is_hung(outbox, outbox.member):
+        right.offer(outbox, partition, no)
+    for member in [member for member in right.joining(partition, no) if disks.is_hung(outbox, member)]:
+        right.stop_joining(partition, no, member)
+        expect_no_more(outbox, partition, no, member)
     outbox.poll(outbox.config.heartbeat_us, "pump", partition.id, head.segment_no)
 
 

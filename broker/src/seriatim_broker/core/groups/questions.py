@@ -55,7 +55,7 @@ def answer(outbox: Outbox, partition: Partition, head: GroupHead, without_cursor
     still: list[Question] = []
     for question in head.questions:
         late = outbox.now.mono_us >= question.deadline_us
-        found = _answer_to(partition, head, question, late, without_cursor)
+        found = _answer_to(outbox, partition, head, question, late, without_cursor)
         if found is None:
             segment = partition.chain.segment(head.segment_no) if partition.chain is not None else None
             if segment is not None and question.failed_epoch == segment.server_epoch:
@@ -83,7 +83,7 @@ def _failed(partition: Partition, question: Question, error: errors.SeriatimErro
 
 
 def _answer_to(
-    partition: Partition, head: GroupHead, question: Question, late: bool, without_cursor: bool
+    outbox: Outbox, partition: Partition, head: GroupHead, question: Question, late: bool, without_cursor: bool
 ) -> Answer | None:
     chain = partition.chain
     no = chain.open_segment.no if without_cursor and chain is not None else head.segment_no
@@ -94,7 +94,7 @@ def _answer_to(
         error = errors.CoordinatorUnavailableError("the group's position could not be read in time")
         return _failed(partition, question, error)
     if question.describe:
-        return _description(partition, head, question.request, segment)
+        return _description(outbox, partition, head, question, segment)
     complaint_stands = question.failed_epoch is not None and segment.server_epoch <= question.failed_epoch
     if (complaint_stands or segment.state is SegmentState.LOST) and not late:
         return None  # of a lost segment: the group is being moved on
@@ -111,18 +111,35 @@ def _answer_to(
     )
 
 
-def _description(partition: Partition, head: GroupHead, request: int, segment: Segment) -> GroupDescribed:
+def _description(
+    outbox: Outbox, partition: Partition, head: GroupHead, question: Question, segment: Segment
+) -> GroupDescribed:
+    """Only the server knows; and it says only what no later answer takes back."""
     assert partition.chain is not None
-    cursor = partition.cursors.get((segment.no, head.group))
-    known = cursor is not None and cursor.group_epoch == head.group_epoch
-    acked = head.acked if head.phase is Phase.SERVING else (cursor.acked if cursor is not None and known else 0)
-    position = segment.base + acked if segment.base is not None else None
+    if segment.server != outbox.member:
+        error = errors.NotServingError(f"segment {segment.no} is served by {segment.server.broker}, not by this broker")
+        return _failed(partition, question, error)  # type: ignore[return-value]
+    acked = _confirmed(partition, head, segment)
+    position = segment.base + acked if segment.base is not None and acked is not None else None
     last = partition.chain.open_segment
     log = partition.logs.get(last.no)
     end = last.base + log.commit if log is not None and last.base is not None else None
     active = head.active.name if head.active is not None else ""
     standbys = tuple(consumer.name for consumer in head.consumers if consumer is not head.active)
-    return GroupDescribed(request, segment.no, acked, position, end, head.group_epoch, active, standbys, None)
+    return GroupDescribed(
+        question.request, segment.no, acked or 0, position, end, head.group_epoch, active, standbys, None
+    )
+
+
+def _confirmed(partition: Partition, head: GroupHead, segment: Segment) -> int | None:
+    """Below which index all is acknowledged for good; None until this server knows what an earlier one confirmed.
+
+    What is acknowledged here alone does not count: the next server may not have it, and the position would fall back.
+    """
+    if head.phase is Phase.LOADING:
+        cursor = partition.cursors.get((segment.no, head.group))
+        return cursor.acked if cursor is not None and cursor.group_epoch == head.group_epoch else 0
+    return head.safe_acked if head.safe_acked >= head.found_acked else None
 
 
 def complain(outbox: Outbox, partition: Partition, segment: Segment) -> None:

@@ -15,7 +15,7 @@ from ..events import CursorRecord, StartPosition
 from ..outbox import Outbox
 from ..partition import Partition
 from ..state import NOTHING, drop, put
-from . import crossing, cursors, progress, questions, subscribing
+from . import attempts, crossing, cursors, progress, questions, subscribing
 from .head import GroupHead, Phase, forget_if_unused, tell
 
 # ---- where the cursor stands ----------------------------------------------------------------------------
@@ -108,7 +108,8 @@ def _place(outbox: Outbox, partition: Partition, head: GroupHead, record: Cursor
         return
     if not right.confirmed(partition, segment.no):
         right.seek(outbox, partition, segment.no)
-        outbox.poll(outbox.config.heartbeat_us, "cursor", partition.id, head.group)
+        wait_us = max(outbox.config.heartbeat_us, partition.write_wait_us(outbox))
+        outbox.poll(wait_us, "cursor", partition.id, head.group)
         return
     held = partition.rights[segment.no]
     if held.blind and head.group not in held.renewed:
@@ -152,14 +153,17 @@ def _begin(outbox: Outbox, partition: Partition, head: GroupHead, segment: Segme
         head.acked, head.reserved = cursor.acked, cursor.reserved
     else:
         head.acked = head.reserved = record.start_index
-    head.safe_acked = head.acked
-    head.safe_reserved = head.reserved
+    # Common is what every eligible member has confirmed to this server; at first that is the coordinator's cursor.
+    # What only the disk of this member is known to have does not count (I9): (1) the server before wrote a reservation,
+    # which reached this member and not a third one, and died; (2) this member takes it for common, delivers without a
+    # flag, and dies before its own control record gets through; (3) the third one delivers the same without a flag.
+    head.safe_acked = head.safe_reserved = record.start_index
+    head.found_acked = head.acked
     head.repeated_below = head.reserved if cursor is not None else 0
     if partition.rights[segment.no].blind:
         head.repeated_below = INDEX_MAX
         head.reserved = max(head.reserved, partition.logs[segment.no].tail)
-    head.seen = head.acked
-    head.attempt = 1
+    attempts.take_up(partition, head)
     head.server_epoch = segment.server_epoch
     head.phase = Phase.SERVING
     head.drop_deliveries()
@@ -168,7 +172,7 @@ def _begin(outbox: Outbox, partition: Partition, head: GroupHead, segment: Segme
     for consumer in head.consumers:
         if consumer is not first:
             subscribing.stand_by(outbox, head, consumer)
-    # what a predecessor acknowledged last may be on this disk alone: make it common before it counts
+    # make common what a predecessor acknowledged and reserved last
     cursors.sync(outbox, partition, head)
     crossing.cross_if_done(outbox, partition, head)
 
@@ -216,6 +220,7 @@ def _revoke(outbox: Outbox, partition: Partition, head: GroupHead, segment: Segm
         for consumer in head.consumers:
             tell(outbox, consumer, Revoked(error))
         head.consumers = []
+        attempts.forget(partition, head.group)
     if head.phase is Phase.CROSSING:
         head.crossing_serial = 0
     _let_go(head)
@@ -234,6 +239,15 @@ def on_chain_read(outbox: Outbox, partition: Partition, failed: bool) -> None:
             outbox.emit(ReadCursor(partition.id, head.group))
 
 
+def on_writes_taken(outbox: Outbox, partition: Partition) -> None:
+    """Groups that could not cross, or be placed, try again."""
+    for head in list(partition.groups.values()):
+        if head.phase is Phase.SERVING:
+            progress.retry(outbox, partition, head.segment_no)
+        elif head.phase is Phase.LOADING and head.crossing_serial == 0:
+            outbox.emit(ReadCursor(partition.id, head.group))
+
+
 def on_no_partition(outbox: Outbox, partition: Partition) -> None:
     """The partition does not exist (any more)."""
     error = errors.UnknownTopicError(f"there is no partition {partition.id}")
@@ -241,4 +255,4 @@ def on_no_partition(outbox: Outbox, partition: Partition) -> None:
         for consumer in head.consumers:
             tell(outbox, consumer, SubscriptionRefused(error, 0, ""))
         questions.fail(outbox, partition, head, error)
-    partition.groups = NOTHING
+    partition.groups = partition.given = NOTHING

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from seriatim_api import errors
 
+from .. import right
 from ..chain import Chain, SegmentState
 from ..effects import Gap, Joined, Revoked
 from ..events import ConsumerJoin
 from ..outbox import Outbox
 from ..partition import Partition
-from . import cursors, delivery
+from . import attempts, cursors, delivery
 from .head import Consumer, GroupHead, Phase, forget_if_unused, head_of, tell
+
+LOOKED_BACK_MAX = 100
+"""Lost or empty segments before a group's first message that are looked at, to tell the group what was lost."""
 
 TOKEN_COUNTER_BITS = 24
 """Tokens are the serving epoch above and a counter below: a new server's tokens void all older ones."""
@@ -33,18 +37,35 @@ def join(outbox: Outbox, partition: Partition, event: ConsumerJoin) -> None:
         activate(outbox, partition, head, consumer)
     else:
         stand_by(outbox, head, consumer)
+        outbox.poll(outbox.config.session_poll_us, "session", partition.id, head.group)
+
+
+def head_with(partition: Partition, stream: int, subscription: int) -> GroupHead | None:
+    """The head of the group that a subscription belongs to; None if it has ended."""
+    for head in partition.groups.values():
+        for consumer in head.consumers:
+            if (consumer.stream, consumer.subscription) == (stream, subscription):
+                return head
+    return None
+
+
+def is_served(outbox: Outbox, partition: Partition, head: GroupHead) -> bool:
+    """Whether this member may deliver to the group at this moment: then no other member may."""
+    return head.phase is not Phase.LOADING and right.may_deliver(outbox, partition, head.segment_no)
 
 
 def activate(outbox: Outbox, partition: Partition, head: GroupHead, consumer: Consumer) -> None:
     """Give the exclusive grant: from the first message that is not acknowledged."""
     head.active = consumer
+    head.silent_rounds = 0
+    if len(head.consumers) > 1:
+        outbox.poll(outbox.config.session_poll_us, "session", partition.id, head.group)
     outbox.tokens += 1  # of this run: a token is never given twice under one serving epoch
     head.token = head.server_epoch << TOKEN_COUNTER_BITS | outbox.tokens % (1 << TOKEN_COUNTER_BITS)
     head.delivered = head.acked
     head.held_back = ()
     head.reading = 0
-    if head.seen > head.acked:
-        head.attempt += 1
+    attempts.begin_grant(head)
     tell(outbox, consumer, _joined(head, active=True))
     for no in _lost_before(partition.chain, head):
         tell(outbox, consumer, Gap(no, 0, "declared lost"))
@@ -62,14 +83,23 @@ def tell_new_gaps(outbox: Outbox, partition: Partition, head: GroupHead, known: 
 
 
 def _lost_before(chain: Chain | None, head: GroupHead) -> list[int]:
-    """Lost segments just before the group's first message here: who served them is not there to say so."""
+    """Lost segments just before the group's first message here: who served them is not there to say so.
+
+    Empty segments between do not count. Without it (I1): (1) the server of an empty segment behind a lost one has read
+    the group's cursor, and not yet the record that says what is lost; (2) there is nothing to acknowledge, so the group
+    crosses at once; (3) the next server sees the empty segment before its own, and nobody tells the group of the gap.
+    """
     lost: list[int] = []
     if chain is None or head.acked:
         return lost
-    no = head.segment_no - 1
-    while (segment := chain.segment(no)) is not None and segment.state is SegmentState.LOST:
-        lost.append(no)
-        no -= 1
+    no = head.segment_no
+    for _ in range(LOOKED_BACK_MAX):
+        segment = chain.before(no)
+        if segment is None or not segment.is_settled or (segment.state is not SegmentState.LOST and segment.sealed_len):
+            break
+        no = segment.no
+        if segment.state is SegmentState.LOST:
+            lost.append(no)
     return lost[::-1]
 
 
@@ -99,5 +129,6 @@ def leave(outbox: Outbox, partition: Partition, stream: int, subscription: int |
                 cursors.sync(outbox, partition, head)
             head.active = None
             if head.consumers and head.phase is Phase.SERVING:
-                activate(outbox, partition, head, head.consumers[0])
+                heard = (row for row in head.consumers if not outbox.is_consumer_silent(row.stream))
+                activate(outbox, partition, head, next(heard, head.consumers[0]))
         forget_if_unused(partition, head)

@@ -1,0 +1,116 @@
+"""Behind: the coordinator has lost decisions that this broker knows of, because an older copy of it was restored.
+
+A broker keeps the newest chain record of each of its partitions on its disk. A linearizable read that gives an older
+one, another one under the same segment number, or none at all though nothing was deleted, is proof. Then this broker
+fences what is open here, and holds back all its writes to the coordinator, until reads give what it knows again. What
+would happen without it:
+
+    1  Segment 1 is sealed, segment 2 is open on group B, and messages are acknowledged there.
+    2  The coordinator is restored as it was while segment 1 was open.
+    3  B goes on acknowledging in segment 2, which no reader is ever sent to. Or: a switcher reads "segment 1 is open",
+       prepares segment 2 on group C, and the number 2 is used twice. New consumer groups get C's segment 2, and never
+       what was acknowledged in B's.
+
+A person ends this by rebuilding the coordinator from what the brokers know.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from seriatim_api.ids import PartitionId
+
+from .chain import Chain, Segment
+from .outbox import Outbox
+from .partition import Partition
+
+OWN_RECORD = PartitionId(0)
+"""In the place of a partition: the broker's own member record."""
+
+
+def problem(outbox: Outbox, partition: Partition, chain: Chain | None, revision: int, deleted: bool) -> str:
+    """What a linearizable read lacks of what this broker knew when the read began; empty if nothing.
+
+    Args:
+        outbox: Of this broker.
+        partition: Its `read_floor` is still that of the read.
+        chain: What was read.
+        revision: Of the record.
+        deleted: Whether there is a tombstone in place of the record.
+    """
+    floor = partition.read_floor or 0
+    known = partition.decided
+    if deleted or known is None or (not floor and partition.id not in outbox.behind):
+        return ""
+    name = f"partition {partition.id} ({known.topic} {known.number})"
+    if chain is None:
+        return f"it has no record of {name}, of which this broker knows epoch {known.epoch}" if floor else ""
+    if chain.epoch < floor:
+        return f"its record of {name} has epoch {chain.epoch}, this broker knows {floor}"
+    if chain.epoch == known.epoch and _is_another(partition, known, chain, revision):
+        return f"its record of {name} at epoch {chain.epoch} is another one than this broker knows"
+    _, open_no = outbox.behind.get(partition.id, ("", 0))
+    if chain.open_segment.no < open_no:
+        return f"its record of {name} ends with segment {chain.open_segment.no}, a broker has segment {open_no}"
+    return contradiction(known, chain)
+
+
+def _is_another(partition: Partition, known: Chain, chain: Chain, revision: int) -> bool:
+    """Whether two records of one epoch differ. Each write has its own revision, so mostly that tells."""
+    if partition.chain is not None and partition.revision:
+        return revision != partition.revision
+    return chain.segments != known.segments and _without_floors(chain) != _without_floors(known)
+
+
+def _without_floors(chain: Chain) -> list[Segment]:
+    """The segments as a broker of version 0.2.0 tells them: it does not know where append time begins in them."""
+    return [replace(segment, append_floor_ms=0) for segment in chain.segments]
+
+
+def contradiction(known: Chain, other: Chain) -> str:
+    """How a record that is not older than the known one cannot have followed it; empty if it can."""
+    last = min(known.open_segment.no, other.open_segment.no)
+    mine, theirs = known.segment(last), other.segment(last)
+    if mine is None or theirs is None:
+        return ""
+    if other.epoch > known.epoch and (other.open_segment.no < known.open_segment.no or _is_undone(mine, theirs)):
+        what = f"partition {known.partition} ({known.topic} {known.number})"
+        return f"its record of {what} ends with segment {other.open_segment.no}, as before what this broker knows"
+    name = f"segment {last} of partition {known.partition} ({known.topic} {known.number})"
+    if mine.attempt != theirs.attempt:
+        return f"{name} was opened twice: on {mine.group} and on {theirs.group}"
+    if None not in (mine.sealed_len, theirs.sealed_len) and mine.sealed_len != theirs.sealed_len:
+        return f"{name} was sealed twice: at {mine.sealed_len} and at {theirs.sealed_len}"
+    return ""
+
+
+def _is_undone(mine: Segment, theirs: Segment) -> bool:
+    return mine.is_settled and not theirs.is_settled
+
+
+def begin(outbox: Outbox, partition: PartitionId, why: str, open_no: int = 0) -> None:
+    """Decisions were lost. Until a read shows the segment `open_no` again, nothing is written or opened."""
+    if partition not in outbox.behind:
+        outbox.note("coordinator_behind", partition, why=why)
+    _, before = outbox.behind.get(partition, ("", 0))
+    outbox.behind[partition] = (why, max(open_no, before))
+    if partition != OWN_RECORD:
+        outbox.poll(outbox.config.behind_read_us, "read", partition)
+
+
+def end(outbox: Outbox, partition: PartitionId) -> None:
+    """A read shows what this broker knows."""
+    if outbox.behind.pop(partition, None) is not None:
+        outbox.note("coordinator_caught_up", partition)
+
+
+def reason(outbox: Outbox) -> str:
+    """For people; empty if the coordinator has all that this broker knows."""
+    if not outbox.behind:
+        return ""
+    why, _ = next(iter(outbox.behind.values()))
+    more = f" (and {len(outbox.behind) - 1} more)" if len(outbox.behind) > 1 else ""
+    return (
+        f"the coordinator has lost decisions: {why}{more}. What was acknowledged is on the brokers' disks. Nothing is "
+        "accepted. Remedy: change nothing else, and run seriatim coordinator-rebuild"
+    )

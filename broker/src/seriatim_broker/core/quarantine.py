@@ -1,0 +1,53 @@
+"""Quarantine: what a member keeps when the chain contradicts its disk.
+
+The chain can say that a segment ends below what this member knows to be committed there. Then another disk decided the
+length that had forgotten something: an older copy of a disk from within its run came back first, after both members had
+died. This member is right, but the record does not change any more (I5), and groups may have read on behind it.
+
+So the member keeps what it has, as it is: the log is fenced and marked, durably, and nothing of it is cut, copied over,
+served or counted as a copy. The member says so (a note, `/readyz`, a metric) and goes on with everything else. What to
+do with the messages is for a person to decide: see ADR 0030.
+"""
+
+from __future__ import annotations
+
+from . import appending
+from .chain import Segment
+from .outbox import Outbox
+from .partition import Partition
+from .replica import SegmentLog
+
+
+def contradicts(log: SegmentLog, segment: Segment) -> bool:
+    """Whether the chain's length of a sealed segment cannot be true, as far as this member knows.
+
+    Rule `contradicted`: a length below the commit would cut messages that were acknowledged (I1).
+    """
+    assert segment.sealed_len is not None
+    return segment.sealed_len < log.commit
+
+
+def begin(outbox: Outbox, partition: Partition, log: SegmentLog, segment: Segment) -> None:
+    """Keep the log as it is, and say so."""
+    log.quarantine(outbox)
+    appending.abandon_waiting(outbox, log, partition.route())
+    note(outbox, log)
+    outbox.note(
+        "disk_contradicts_chain",
+        partition.id,
+        segment=log.no,
+        sealed_len=segment.sealed_len,
+        commit=log.commit,
+        tail=log.tail,
+    )
+
+
+def note(outbox: Outbox, log: SegmentLog) -> None:
+    """Remember, for people, that this log is quarantined."""
+    outbox.quarantined[log.partition, log.no] = log.tail
+
+
+def is_quarantined(partition: Partition, no: int) -> bool:
+    """Whether this member keeps the segment for a person to look at."""
+    log = partition.logs.get(no)
+    return log is not None and log.record.quarantined

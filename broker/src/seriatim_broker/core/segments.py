@@ -1,0 +1,246 @@
+"""The segments of a chain, oldest first: a sequence that never changes and shares its parts with the one before.
+
+A partition may have ten thousand segments, and each write of its record changes one or two of them. So they lie in
+chunks. The sequence after a change has the same chunks but for those that changed: to make it, and to find what
+changed between two of them, takes a walk over the chunks and over the changed ones only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from itertools import accumulate
+from typing import TYPE_CHECKING, Final, NamedTuple, overload
+
+from seriatim_api.ids import MemberId
+
+if TYPE_CHECKING:
+    from .chain import Segment
+
+CHUNK_SEGMENTS: Final = 64
+"""Segments in a chunk: a change copies one chunk, a look over the chain of 10,000 segments sees 157 chunks."""
+
+
+class Changes(NamedTuple):
+    """What differs from an earlier sequence: segments that are new or not what they were, and numbers that are gone."""
+
+    changed: tuple[Segment, ...]
+    gone: tuple[int, ...]
+
+
+class Chunk:
+    """Some segments in a row, and what was found out about them."""
+
+    __slots__ = ("_digest", "_peers", "segments")
+
+    def __init__(self, segments: tuple[Segment, ...]) -> None:
+        assert segments
+        self.segments = segments
+        self._digest: int | None = None
+        self._peers: tuple[MemberId, tuple[str, ...]] | None = None
+
+    @property
+    def digest(self) -> int:
+        """The sum of the segments' digests: it does not depend on how a chain is cut into chunks."""
+        if self._digest is None:
+            self._digest = sum(map(_digest, self.segments)) & _MASK
+        return self._digest
+
+    def peers(self, member: MemberId) -> tuple[str, ...]:
+        """Brokers with which the member shares an open segment or a serving right here."""
+        if self._peers is not None and self._peers[0] == member:
+            return self._peers[1]
+        found: dict[str, None] = {}
+        for segment in self.segments:
+            parties = segment.parties
+            if member in parties:
+                found.update((party.broker, None) for party in parties if party != member)
+        if len(self.segments) == CHUNK_SEGMENTS:  # others change soon, and thousands of partitions have only those
+            self._peers = member, tuple(found)
+        return tuple(found)
+
+
+class Segments(Sequence["Segment"]):
+    """See the module. Equal to any sequence of the same segments."""
+
+    __slots__ = ("_chunks", "_ends")
+
+    def __init__(self, chunks: tuple[Chunk, ...]) -> None:
+        self._chunks = chunks
+        ends = tuple(accumulate(len(chunk.segments) for chunk in chunks))
+        self._ends = _shared(ends) if len(ends) == 1 else ends
+
+    @classmethod
+    def of(cls, segments: Iterable[Segment]) -> Segments:
+        """A sequence of these, whose numbers ascend."""
+        return cls(tuple(_cut(tuple(segments))))
+
+    # ---- the sequence ----
+
+    def __len__(self) -> int:
+        return self._ends[-1] if self._ends else 0
+
+    def __iter__(self) -> Iterator[Segment]:
+        for chunk in self._chunks:
+            yield from chunk.segments
+
+    def __reversed__(self) -> Iterator[Segment]:
+        for chunk in reversed(self._chunks):
+            yield from reversed(chunk.segments)
+
+    @overload
+    def __getitem__(self, place: int) -> Segment: ...
+    @overload
+    def __getitem__(self, place: slice) -> tuple[Segment, ...]: ...
+    def __getitem__(self, place: int | slice) -> Segment | tuple[Segment, ...]:
+        if isinstance(place, slice):
+            start, stop, step = place.indices(len(self))
+            if step != 1:
+                return tuple(self)[place]
+            return tuple(self._between(start, stop))
+        if place < 0:
+            place += len(self)
+        if not 0 <= place < len(self):
+            raise IndexError(place)
+        chunk = bisect_right(self._ends, place)
+        return self._chunks[chunk].segments[place - self._ends[chunk]]
+
+    def _between(self, start: int, stop: int) -> Iterator[Segment]:
+        while start < stop:
+            chunk = bisect_right(self._ends, start)
+            end = self._ends[chunk]
+            segments = self._chunks[chunk].segments
+            yield from segments[start - end : (stop - end) or None if stop < end else None]
+            start = end
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Segments):
+            return self._chunks == other._chunks or tuple(self) == tuple(other)
+        return tuple(self) == tuple(other) if isinstance(other, Sequence) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def __repr__(self) -> str:
+        return repr(tuple(self))
+
+    # ---- by number ----
+
+    def position(self, no: int) -> int | None:
+        """Where the segment of that number stands, or None."""
+        at = bisect_right(self._chunks, no, key=_first) - 1
+        if at < 0:
+            return None
+        segments = self._chunks[at].segments
+        place = bisect_left(segments, no, key=_number)
+        if place == len(segments) or segments[place].no != no:
+            return None
+        return self._ends[at] - len(segments) + place
+
+    def at(self, no: int) -> Segment | None:
+        """The segment of that number, or None."""
+        position = self.position(no)
+        return self[position] if position is not None else None
+
+    # ---- the next sequence ----
+
+    def with_changes(self, changes: Changes) -> Segments:
+        """The sequence with these segments in place of those of the same numbers, or behind them, and without some."""
+        last = self._chunks[-1].segments[-1].no if self._chunks else 0
+        new = {segment.no: segment for segment in changes.changed}
+        gone = set(changes.gone)
+        touched = {self._chunk_of(no) for no in (*new, *gone) if no <= last}
+        chunks: list[Chunk] = []
+        for at, chunk in enumerate(self._chunks):
+            if at not in touched:
+                chunks.append(chunk)
+                continue
+            kept = {segment.no: segment for segment in chunk.segments if segment.no not in gone}
+            low = _first(chunk) if at else 0
+            high = _first(self._chunks[at + 1]) if at + 1 < len(self._chunks) else last + 1
+            kept.update((no, segment) for no, segment in new.items() if low <= no < high)
+            chunks.extend(_cut(tuple(kept[no] for no in sorted(kept))))
+        behind = tuple(new[no] for no in sorted(new) if no > last)
+        if behind and chunks and len(chunks[-1].segments) < CHUNK_SEGMENTS:
+            behind = (*chunks.pop().segments, *behind)
+        return Segments((*chunks, *_cut(behind)))
+
+    def _chunk_of(self, no: int) -> int:
+        return max(0, bisect_right(self._chunks, no, key=_first) - 1)
+
+    def changes_since(self, before: Segments) -> Changes:
+        """What differs from `before`. Chunks that both share are not looked into."""
+        own, theirs = {id(chunk) for chunk in self._chunks}, {id(chunk) for chunk in before._chunks}
+        after = [s for chunk in self._chunks if id(chunk) not in theirs for s in chunk.segments]
+        known = {s.no: s for chunk in before._chunks if id(chunk) not in own for s in chunk.segments}
+        changed = tuple(s for s in after if (old := known.get(s.no)) is not s and old != s)
+        numbers = {segment.no for segment in after}
+        return Changes(changed, tuple(no for no in known if no not in numbers))
+
+    def sharing(self, before: Segments) -> Segments:
+        """Equal to this sequence, made of the objects of `before` as far as they are equal."""
+        return before.with_changes(self.changes_since(before))
+
+    # ---- what can be said of all ----
+
+    def peers(self, member: MemberId) -> tuple[str, ...]:
+        """Brokers with which the member shares an open segment or a serving right."""
+        return tuple(dict.fromkeys(broker for chunk in self._chunks for broker in chunk.peers(member)))
+
+    @property
+    def digest(self) -> int:
+        """A number that two different sequences hardly have in common; 64 bits."""
+        return sum(chunk.digest for chunk in self._chunks) & _MASK
+
+
+_MASK: Final = (1 << 64) - 1
+
+
+def _cut(segments: tuple[Segment, ...]) -> Iterator[Chunk]:
+    for start in range(0, len(segments), CHUNK_SEGMENTS):
+        yield Chunk(segments[start : start + CHUNK_SEGMENTS])
+
+
+@lru_cache(CHUNK_SEGMENTS)
+def _shared(ends: tuple[int, ...]) -> tuple[int, ...]:
+    """One object for all equal ones: thousands of partitions have one chunk with a few segments."""
+    return ends
+
+
+def _first(chunk: Chunk) -> int:
+    return chunk.segments[0].no
+
+
+def _number(segment: Segment) -> int:
+    return segment.no
+
+
+def _name(member: MemberId) -> tuple[str, str]:
+    return member.broker, member.incarnation
+
+
+def _digest(segment: Segment) -> int:
+    """Of all that a record says of a segment. A field that is added later must not change it while it is not set."""
+    lists = (segment.members, segment.eligible, segment.tail_copies)
+    said = (
+        segment.no,
+        segment.attempt,
+        segment.group,
+        [[_name(member) for member in members] for members in lists],
+        segment.master_run,
+        segment.state.value,
+        segment.base,
+        _name(segment.server),
+        segment.server_epoch,
+        segment.opened_at_ms,
+        segment.sealed_len,
+        segment.sealed_checksum,
+        segment.tail_from,
+        segment.incomplete_table,
+        segment.sealed_at_ms,
+        segment.records_lost,
+        segment.append_floor_ms,
+    )
+    return int.from_bytes(hashlib.blake2b(repr(said).encode(), digest_size=8).digest(), "big")

@@ -1,0 +1,75 @@
+"""What a broker knows, for whoever rebuilds a coordinator that lost decisions: from the core to the wire and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from seriatim_api.ids import PartitionId
+from seriatim_api.v1 import operations_pb2, records_pb2
+
+from ..core import behind
+from ..core.broker import BrokerCore
+from ..core.chain import Chain
+from ..core.log import CursorState
+from ..runtime.membership import PROTOCOL_MAX, PROTOCOL_MIN, Identity
+from ..runtime.rebuilding import Told
+from ..runtime.records import chain_from_record, chain_to_record, member_to_record
+
+PAGE_SIZE_BYTES = 1 << 20
+"""An answer ends with the partition that makes it larger; well below the limit of a message."""
+
+
+def tell(
+    core: BrokerCore, identity: Identity, cluster: str, address: str, after: int
+) -> operations_pb2.TellKnownResponse:
+    """The partitions above `after` that this broker has a record of, as many as fit."""
+    answer = operations_pb2.TellKnownResponse(
+        cluster=cluster,
+        cluster_id=identity.cluster_id,
+        member=records_pb2.MemberRecord(
+            member=member_to_record(identity.member),
+            group=identity.group,
+            slot=identity.slot,
+            run=identity.run,
+            address=address,
+            admitted=True,
+            protocol_min=PROTOCOL_MIN,
+            protocol_max=PROTOCOL_MAX,
+        ),
+        behind=behind.reason(core.outbox),
+    )
+    size_bytes = 0
+    for number in sorted(number for number in core.partitions if number > after):
+        if size_bytes >= PAGE_SIZE_BYTES:
+            return answer
+        partition = core.partitions[number]
+        if partition.decided is None:
+            continue
+        cursors = [
+            operations_pb2.KnownCursor(
+                group=cursor.group, segment=cursor.segment_no, group_epoch=cursor.group_epoch, acked=cursor.acked
+            )
+            for cursor in partition.cursors.values()
+        ]
+        known = operations_pb2.KnownPartition(chain=chain_to_record(partition.decided), cursors=cursors)
+        size_bytes += known.ByteSize()
+        answer.partitions.append(known)
+    answer.is_last = True
+    return answer
+
+
+def read(name: str, pages: list[operations_pb2.TellKnownResponse]) -> Told:
+    """What a broker told, in all pages of it."""
+    chains: dict[PartitionId, Chain] = {}
+    cursors: dict[PartitionId, list[CursorState]] = {}
+    for page in pages:
+        for known in page.partitions:
+            chain = chain_from_record(known.chain)
+            chains[chain.partition] = chain
+            cursors[chain.partition] = [
+                CursorState(cursor.segment, cursor.group, cursor.group_epoch, cursor.acked, cursor.acked)
+                for cursor in known.cursors
+            ]
+    first = pages[0]
+    found: Mapping[PartitionId, list[CursorState]] = cursors
+    return Told(name, first.cluster, first.cluster_id, first.member, chains, found, first.behind)

@@ -1,0 +1,264 @@
+"""Rebuilding the coordinator's records from what the brokers told: reads what is there, plans, writes.
+
+`core.rebuild` decides about chains and cursors. Each record is written by compare-and-swap on the revision that was
+read, so that what is written meanwhile is not written over; a rebuild may be repeated until it finds nothing to do.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from seriatim_api.errors import PreconditionError
+from seriatim_api.ids import MemberId, PartitionId
+from seriatim_api.v1 import records_pb2
+
+from ..core import rebuild
+from ..core.chain import Chain
+from ..core.log import CursorState
+from ..interfaces.coordinator import Compare, Coordinator, Delete, KeyValue, Operation, Put, mod_revision_is
+from .archive import ChainArchive
+from .keys import Keys, partition_of
+from .membership import FORMAT_LEVEL
+from .pages import read_all_whole
+from .records import cursor_from_value, cursor_to_value, member_to_record
+
+DEADLINE_S = 10.0
+"""Of each call."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What one broker told."""
+
+    name: str
+    cluster: str
+    cluster_id: str
+    member: records_pb2.MemberRecord
+    chains: Mapping[PartitionId, Chain]
+    cursors: Mapping[PartitionId, Sequence[CursorState]]
+    behind: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One record to be written, and what to tell people of it."""
+
+    text: str
+    compares: tuple[Compare, ...]
+    operations: tuple[Operation, ...]
+
+
+@dataclass(slots=True)
+class Plan:
+    """What a rebuild would do.
+
+    Attributes:
+        steps: In the order in which they are written.
+        conflicts: What it leaves alone, because brokers contradict each other: a person decides.
+        unknown: What was perhaps lost, and cannot be known.
+    """
+
+    steps: list[Step] = field(default_factory=list)
+    conflicts: list[str] = field(default_factory=list)
+    unknown: list[str] = field(default_factory=list)
+
+
+async def make_plan(coordinator: Coordinator, keys: Keys, told: Sequence[Told]) -> Plan:
+    """Compare what the coordinator has with what the brokers told.
+
+    Raises:
+        PreconditionError: The brokers are of different clusters. SeriatimError: The coordinator did not answer.
+    """
+    assert told
+    if len({(one.cluster, one.cluster_id) for one in told}) > 1:
+        raise PreconditionError("the brokers are of different clusters; name the brokers of one cluster only")
+    if told[0].cluster != keys.cluster:
+        raise PreconditionError(f"the brokers are of cluster {told[0].cluster!r}, not {keys.cluster!r}")
+    listing = await coordinator.list(keys.prefix, deadline_s=DEADLINE_S)
+    items = {item.key: item for item in listing.items}
+    plan = Plan()
+    _plan_cluster(plan, keys, items, told[0].cluster_id)
+    for one in told:
+        _plan_member(plan, keys, items, one)
+    _plan_silent_members(plan, keys, items, told)
+    topics = await _plan_chains(plan, coordinator, keys, items, told)
+    _plan_topics(plan, keys, items, topics)
+    _tell_unknown(plan, keys, items, told)
+    return plan
+
+
+async def carry_out(coordinator: Coordinator, plan: Plan) -> list[str]:
+    """Write the plan, record by record; returns what was not written because it has changed meanwhile."""
+    changed: list[str] = []
+    for step in plan.steps:
+        result = await coordinator.txn(step.compares, step.operations, deadline_s=DEADLINE_S)
+        if not result.succeeded:
+            changed.append(step.text)
+    return changed
+
+
+def _put(plan: Plan, items: Mapping[str, KeyValue], key: str, value: bytes, text: str) -> None:
+    known = items.get(key)
+    if known is None or known.value != value:
+        revision = known.mod_revision if known is not None else 0
+        plan.steps.append(Step(text, (mod_revision_is(key, revision),), (Put(key, value),)))
+
+
+def _plan_cluster(plan: Plan, keys: Keys, items: Mapping[str, KeyValue], cluster_id: str) -> None:
+    key = keys.cluster_record
+    found = records_pb2.ClusterRecord.FromString(items[key].value) if key in items else None
+    if found is not None and found.id == cluster_id:
+        return
+    if found is not None and any(name.startswith(keys.chains) for name in items):
+        raise PreconditionError(f"the coordinator has a cluster {keys.cluster!r} with another id, and data of it")
+    record = records_pb2.ClusterRecord(cluster=keys.cluster, id=cluster_id, format_level=FORMAT_LEVEL)
+    _put(plan, items, key, record.SerializeToString(), f"the cluster's record, id {cluster_id}")
+
+
+def _plan_member(plan: Plan, keys: Keys, items: Mapping[str, KeyValue], told: Told) -> None:
+    key = keys.member(told.name)
+    mine = records_pb2.MemberRecord()
+    mine.CopyFrom(told.member)
+    if key in items:
+        found = records_pb2.MemberRecord.FromString(items[key].value)
+        if found.member.incarnation != mine.member.incarnation:
+            plan.conflicts.append(f"{told.name} runs with disk {mine.member.incarnation}, its record names another one")
+            return
+        if found.run >= mine.run:
+            return
+        run = mine.run
+        mine.CopyFrom(found)
+        mine.run, mine.admitted, mine.clean_shutdown = run, True, False
+    _put(plan, items, key, mine.SerializeToString(), f"the record of {told.name}, run {mine.run}")
+
+
+def _plan_silent_members(plan: Plan, keys: Keys, items: Mapping[str, KeyValue], told: Sequence[Told]) -> None:
+    """Members that were not asked, and whose records are gone: without one their disks would be refused at a start."""
+    names = {one.name for one in told}
+    newest: dict[str, tuple[int, MemberId, str]] = {}
+    runs: dict[MemberId, int] = {}
+    for chain in (chain for one in told for chain in one.chains.values()):
+        for segment in chain.segments:
+            runs[segment.master] = max(runs.get(segment.master, 1), segment.master_run)
+            for member in segment.members:
+                slot = newest.get(member.broker)
+                if member.broker not in names and (slot is None or slot[0] <= segment.opened_at_ms):
+                    newest[member.broker] = (segment.opened_at_ms, member, segment.group)
+    for broker, (_, member, group) in sorted(newest.items()):
+        slot_no = broker.removeprefix(f"{group}-")
+        if keys.member(broker) in items or not slot_no.isdecimal():
+            continue
+        record = records_pb2.MemberRecord(
+            member=member_to_record(member), group=group, slot=int(slot_no), run=runs.get(member, 1), admitted=True
+        )
+        text = f"the record of {broker}, which was not asked: the disk {member.incarnation}"
+        _put(plan, items, keys.member(broker), record.SerializeToString(), text)
+
+
+async def _plan_chains(
+    plan: Plan, coordinator: Coordinator, keys: Keys, items: Mapping[str, KeyValue], told: Sequence[Told]
+) -> dict[str, dict[int, Chain]]:
+    """Chains and cursors; returns the partitions of each topic, by number."""
+    archive = ChainArchive()
+    found = [item for name, item in items.items() if name.startswith(keys.chains)]
+    current: dict[PartitionId, Chain] = {}
+    for whole in await read_all_whole(coordinator, keys, found, deadline_s=DEADLINE_S):
+        chain = archive.parse(whole.item.value, whole.item.mod_revision, whole.pages)
+        current[chain.partition] = chain
+    deleted = {partition_of(name) for name in items if name.startswith(keys.tombstones)}
+    topics: dict[str, dict[int, Chain]] = {}
+    for partition in sorted({*current, *(number for one in told for number in one.chains)} - deleted):
+        known = {one.name: one.chains[partition] for one in told if partition in one.chains}
+        if not known and partition not in current:
+            continue
+        planned = rebuild.plan_chain(partition, known, current.get(partition))
+        name = f"partition {partition}"
+        if planned.conflict:
+            plan.conflicts.append(f"{name}: {planned.conflict}")
+        chain = planned.chain or planned.current or next(iter(known.values()))
+        topics.setdefault(chain.topic, {})[chain.number] = chain
+        if planned.chain is not None:
+            _plan_chain(plan, keys, items, archive, planned)
+        cursors = [cursor for one in told for cursor in one.cursors.get(partition, ())]
+        for group in sorted({cursor.group for cursor in cursors}):
+            key = keys.cursor(partition, group)
+            value = items[key].value if key in items else None
+            before = cursor_from_value(value) if value is not None else None
+            states = [cursor for cursor in cursors if cursor.group == group]
+            record = rebuild.plan_cursor(states, before, chain.topic)
+            if record is not None:
+                text = f"the cursor of {group} in {name}: segment {record.segment_no}, epoch {record.group_epoch}"
+                _put(plan, items, key, cursor_to_value(record, value), text)
+    return topics
+
+
+def _plan_chain(
+    plan: Plan, keys: Keys, items: Mapping[str, KeyValue], archive: ChainArchive, planned: rebuild.ChainPlan
+) -> None:
+    chain = planned.chain
+    assert chain is not None
+    key = keys.chain(chain.partition)
+    layout = archive.lay_out(chain)
+    operations: list[Operation] = [Put(key, layout.record)]
+    for number, value in layout.pages:
+        page = keys.page(chain.partition, number)
+        operations.append(Delete(page) if value is None else Put(page, value))
+    was = f"epoch {planned.current.epoch}" if planned.current is not None else "nothing"
+    text = (
+        f"the chain of partition {chain.partition} ({chain.topic} {chain.number}): epoch {chain.epoch}, segment "
+        f"{chain.open_segment.no} open on {chain.open_segment.group}, as {planned.told_by} knows it; was {was}"
+    )
+    revision = items[key].mod_revision if key in items else 0
+    plan.steps.append(Step(text, (mod_revision_is(key, revision),), tuple(operations)))
+
+
+def _plan_topics(
+    plan: Plan, keys: Keys, items: Mapping[str, KeyValue], topics: Mapping[str, Mapping[int, Chain]]
+) -> None:
+    highest = 0
+    for name, chains in sorted(topics.items()):
+        highest = max(highest, *(chain.partition for chain in chains.values()))
+        key = keys.topic(name)
+        if key in items:
+            continue
+        missing = [number for number in range(max(chains) + 1) if number not in chains]
+        if missing:
+            plan.conflicts.append(f"topic {name}: nobody knows its partitions {missing}; its record is not written")
+            continue
+        first = chains[0]
+        record = records_pb2.TopicRecord(
+            name=name,
+            incarnation=str(uuid.uuid4()),
+            state=records_pb2.TOPIC_STATE_READY,
+            partition_ids=[chains[number].partition for number in range(len(chains))],
+            settings=records_pb2.TopicSettings(flush=first.flush, chain_width=first.width),
+            created_at_ms=time.time_ns() // 1_000_000,
+        )
+        plan.unknown.append(f"topic {name}: settings other than flush and width; whether it had more partitions")
+        _put(plan, items, key, record.SerializeToString(), f"topic {name} with {len(chains)} partitions")
+    counter = items.get(keys.partition_counter)
+    following = records_pb2.CounterRecord.FromString(counter.value).next if counter is not None else 1
+    if following <= highest:
+        value = records_pb2.CounterRecord(next=highest + 1).SerializeToString()
+        _put(plan, items, keys.partition_counter, value, f"the next partition id, {highest + 1}")
+
+
+def _tell_unknown(plan: Plan, keys: Keys, items: Mapping[str, KeyValue], told: Sequence[Told]) -> None:
+    names = {one.name for one in told}
+    silent = {
+        member.broker
+        for one in told
+        for chain in one.chains.values()
+        for segment in chain.segments
+        for member in (*segment.members, *segment.tail_copies)
+        if member.broker not in names
+    }
+    if silent:
+        plan.unknown.append(f"what {', '.join(sorted(silent))} know, who were not asked")
+    if plan.steps:
+        plan.unknown.append("topics, groups and partitions that were deleted in the lost time: they are back")
+        plan.unknown.append("consumer groups that acknowledged nothing: they begin anew")
+        plan.unknown.append("what was wanted of broker groups (cordoned, drained, weights) in the lost time")

@@ -1,0 +1,100 @@
+"""Whether the coordinator takes writes: seen from the writes it refuses, and probed until it takes them again.
+
+A coordinator that reads and refuses to write (etcd over its quota, a right that was taken away) refuses the next write
+too, until a person acts. So the first refusal of that kind is logged once, the core is told to hold its writes back,
+and one small key of this broker is written now and then. The first probe that is taken ends it.
+
+A write that is refused for itself alone (too large) does not come here: it says nothing of other writes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import structlog
+from seriatim_api.errors import CoordinatorRefusedError, SeriatimError
+
+from ..interfaces.clock import Clock
+from ..interfaces.coordinator import Coordinator, Put
+
+PROBE_S = 0.5
+PROBE_S_MAX = 5.0
+"""First and longest pause between two probes; each is twice the one before."""
+
+REMIND_S = 600.0
+"""While the coordinator refuses, the log says so again this often."""
+
+_log = structlog.get_logger(__name__)
+
+
+class Refusals:
+    """What this broker knows of the coordinator's readiness to write.
+
+    Args:
+        key: Written by probes.
+        tell: Told True when the coordinator begins to refuse, and False when it takes writes again.
+    """
+
+    def __init__(self, coordinator: Coordinator, key: str, tell: Callable[[bool], None], clock: Clock) -> None:
+        self._coordinator = coordinator
+        self._key = key
+        self._tell = tell
+        self._clock = clock
+        self._text = ""
+        self._since_us = 0
+        self._began = asyncio.Event()
+
+    @property
+    def is_refusing(self) -> bool:
+        """Whether the last word of the coordinator on writes was a refusal."""
+        return bool(self._text)
+
+    @property
+    def warning(self) -> str:
+        """For people: that it refuses, for how long, and why; empty if it does not."""
+        if not self._text:
+            return ""
+        for_s = (self._clock.monotonic_us() - self._since_us) // 1_000_000
+        return (
+            f"the coordinator has refused to write for {for_s} s, so no switch, crossing or administration ends: "
+            f"{self._text}"
+        )
+
+    def refused(self, error: CoordinatorRefusedError) -> None:
+        """A write was refused."""
+        if self._text:
+            return
+        self._text = str(error)
+        self._since_us = self._clock.monotonic_us()
+        _log.error("coordinator_refuses_writes", error=self._text)
+        self._began.set()
+        self._tell(True)
+
+    async def run(self) -> None:
+        """Probe while the coordinator refuses, until cancelled."""
+        while True:
+            await self._began.wait()
+            self._began.clear()
+            await self._probe_until_taken()
+
+    async def _probe_until_taken(self) -> None:
+        pause_s = PROBE_S
+        told_us = self._since_us
+        while True:
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, PROBE_S_MAX)
+            try:
+                await self._coordinator.txn((), [Put(self._key, b"")], deadline_s=2.0)
+            except SeriatimError as exc:
+                if isinstance(exc, CoordinatorRefusedError):
+                    self._text = str(exc)
+                if self._clock.monotonic_us() - told_us >= REMIND_S * 1_000_000:
+                    told_us = self._clock.monotonic_us()
+                    _log.error("coordinator_refuses_writes", error=self.warning)
+                continue
+            for_ms = (self._clock.monotonic_us() - self._since_us) // 1000
+            self._text = ""
+            _log.info("coordinator_takes_writes", after_ms=for_ms)
+            self._tell(False)
+            return

@@ -1,0 +1,85 @@
+"""Tidying: the controller removes what the coordinator holds and nothing can need any more.
+
+**Death certificates.** A certificate of run R of a disk says that R has ended, and so have all runs of that disk before
+it: a run begins only when the one before has ended. So a certificate can go when there is one of a later run of the
+same disk. A switch that asks for R's certificate takes the later one. What stays is one certificate for each disk that
+ever was. People may want to read the newest ones: a certificate is kept for `CERTIFICATE_KEPT_S` in any case.
+
+A pass looks at everything and removes at most `REMOVED_AT_ONCE_MAX` keys. Each transaction compares the certificate
+that makes the others removable, and the election.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from itertools import groupby
+
+import structlog
+from google.protobuf.message import DecodeError
+from seriatim_api.v1 import records_pb2
+
+from ..interfaces.clock import Clock
+from ..interfaces.coordinator import Coordinator, Delete, KeyValue, mod_revision_is
+from .election import Election
+from .keys import Keys
+
+TIDY_S = 60.0
+"""Between two passes."""
+
+CERTIFICATE_KEPT_S = 3600.0
+"""How long a certificate is kept after it was issued, by the issuer's clock."""
+
+REMOVED_AT_ONCE_MAX = 100
+"""Keys that a pass removes, in one transaction for each disk; below the coordinator's limit of 128 operations."""
+
+_log = structlog.get_logger(__name__)
+
+
+class Tidying:
+    """A duty of the elected broker, until cancelled."""
+
+    def __init__(self, coordinator: Coordinator, keys: Keys, election: Election, clock: Clock) -> None:
+        self._coordinator = coordinator
+        self._keys = keys
+        self._election = election
+        self._clock = clock
+
+    async def run(self) -> None:
+        """A pass now and then."""
+        while True:
+            await asyncio.sleep(TIDY_S)
+            await self.remove_certificates()
+
+    async def remove_certificates(self) -> int:
+        """One pass over the death certificates; returns how many were removed."""
+        removed = 0
+        listing = await self._coordinator.list(self._keys.certificates)
+        for _, of_disk in groupby(listing.items, key=lambda item: item.key.rpartition("/")[0]):
+            newest, *older = sorted(of_disk, key=_run_of, reverse=True)
+            keys = list(self._removable(older))[: REMOVED_AT_ONCE_MAX - removed]
+            if not keys:
+                continue
+            still_there = mod_revision_is(newest.key, newest.mod_revision)
+            result = await self._election.txn([still_there], [Delete(key) for key in keys])
+            removed += len(keys) if result.succeeded else 0
+            if removed >= REMOVED_AT_ONCE_MAX:
+                break
+        if removed:
+            _log.info("certificates_removed", count=removed)
+        return removed
+
+    def _removable(self, items: Iterable[KeyValue]) -> Iterable[str]:
+        """Of certificates that a later one makes superfluous, those that are old enough."""
+        until_ms = self._clock.wall_ms() - CERTIFICATE_KEPT_S * 1000
+        for item in items:
+            try:
+                record = records_pb2.DeathCertificate.FromString(item.value)
+            except DecodeError:
+                continue
+            if record.issued_at_ms < until_ms:
+                yield item.key
+
+
+def _run_of(item: KeyValue) -> int:
+    return int(item.key.rpartition("/")[2])

@@ -1,0 +1,190 @@
+"""A coordinator that has lost decisions: who notices, what stops, what goes on when it has them again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from seriatim_api.errors import CoordinatorBehindError
+from seriatim_broker.core import behind
+from seriatim_broker.core import effects as fx
+from seriatim_broker.core import events as ev
+from seriatim_broker.core import messages as msg
+from seriatim_broker.core.chain import Chain
+from seriatim_broker.core.log import PutChain, PutSegment, RecoveredPartition
+
+from .support import (
+    M00,
+    M01,
+    M10,
+    M11,
+    M20,
+    M21,
+    SECOND,
+    Bench,
+    P,
+    first_chain,
+    opened_master,
+    sealed_chain,
+)
+from .test_switch import asked_to_prepare, fenced, prepare_answers, switcher
+
+
+def second_chain() -> Chain:
+    """The first segment is sealed, empty, and the second is open on the second group."""
+    return sealed_chain(first_chain(), 0, 0)
+
+
+def is_behind(bench: Bench) -> bool:
+    return bool(bench.core.outbox.behind)
+
+
+def ahead() -> Bench:
+    """A master of the second segment; the coordinator is asked for the record again."""
+    bench = Bench(M10)
+    bench.link(M11)
+    bench.open(second_chain())
+    bench.read_chain(second_chain())
+    bench.follow(M11, 2)
+    bench.clear()
+    bench.do(ev.CompareChains())
+    assert bench.all(fx.ReadChain) == [fx.ReadChain(P, known=True)]
+    return bench
+
+
+@pytest.mark.parametrize("found", [None, first_chain()])
+def test_a_record_that_went_back_stops_everything(found: Chain | None) -> None:
+    bench = ahead()
+    bench.do(ev.ChainRead(P, found, 3))
+    assert is_behind(bench)
+    assert bench.writes(PutSegment)[-1].segment.fenced, "nothing is accepted any more"
+    assert [note.name for note in bench.all(fx.Note)] == ["coordinator_behind"]
+    bench.persist()
+    bench.clear()
+    bench.append(0, starts=True)
+    assert bench.refused()
+    bench.do(ev.PlanSwitch(9, P))
+    (answer,) = bench.all(fx.Resolved)
+    assert isinstance(answer.error, CoordinatorBehindError)
+    bench.wait(2 * SECOND, (M11,))
+    assert bench.all(fx.ReadChain), "it looks again"
+    assert not bench.sent(msg.FenceRequest)
+    assert not bench.all(fx.WriteChain)
+
+
+def test_when_the_record_is_there_again_the_segment_is_switched() -> None:
+    bench = ahead()
+    bench.do(ev.ChainRead(P, None, 0))
+    bench.persist()
+    bench.wait(2 * SECOND, (M11,))
+    bench.clear()
+    rebuilt = replace(second_chain(), epoch=second_chain().epoch + 1)
+    bench.do(ev.ChainRead(P, rebuilt, 4))
+    assert not is_behind(bench)
+    bench.wait(SECOND, (M11,))
+    bench.do(ev.ChainRead(P, rebuilt, 4))
+    assert bench.sent(msg.FenceRequest, M11), "what was fenced is switched away from"
+
+
+def test_a_deleted_partition_is_no_loss() -> None:
+    bench = ahead()
+    bench.do(ev.ChainRead(P, None, 0, deleted=True))
+    assert not is_behind(bench)
+
+
+def test_an_answer_to_a_read_that_began_before_is_no_loss() -> None:
+    bench = opened_master()
+    bench.read_chain(first_chain())
+    bench.do(ev.CompareChains())
+    bench.hear(M01, msg.ChainUpdate(second_chain(), 101))
+    bench.do(ev.ChainRead(P, first_chain(), 100))
+    assert not is_behind(bench)
+
+
+def test_a_number_that_was_used_twice_is_noticed_whatever_the_epoch() -> None:
+    bench = ahead()
+    other = second_chain()
+    forked = replace(other.open_segment, attempt=b"another---------", group="g2", members=(M20, M21))
+    chain = replace(other, epoch=other.epoch + 7, segments=(*other.segments[:-1], forked))
+    bench.do(ev.ChainRead(P, chain, 300))
+    assert "opened twice" in behind.reason(bench.core.outbox)
+    assert bench.part.chain == second_chain()
+
+
+def test_the_record_is_on_the_disk_and_a_restarted_member_remembers_it() -> None:
+    bench = ahead()
+    again = Bench(M10, run=2, found=[RecoveredPartition(P, chain=second_chain())])
+    (read,) = again.all(fx.ReadChain)
+    assert read == fx.ReadChain(P, known=True)
+    again.do(ev.ChainRead(P, first_chain(), 3))
+    assert is_behind(again)
+    again.link(M20)
+    again.clear()
+    again.hear(M20, msg.FenceRequest(P, 1, b"switch----------", first_chain().open_segment.attempt))
+    assert again.sent(msg.ChainUpdate, M20)[-1].chain == second_chain(), "a switcher is told what was decided"
+    again.hear(M20, msg.ChainUpdate(first_chain(), 3))
+    assert again.part.decided == second_chain(), "what another broker believes changes nothing"
+    again.prepare(2, (M10, M11), M20, name=b"another---------")
+    assert again.sent(msg.PrepareAnswer, M20)[-1].refusal
+    assert not bench.writes(PutChain), "nothing was learned since"
+
+
+def test_only_what_changed_is_written() -> None:
+    bench = Bench(M10)
+    bench.open(second_chain())
+    (first,) = bench.writes(PutChain)
+    assert first.changed == (1, 2)
+    bench.clear()
+    third = sealed_chain(second_chain(), 0, 0, members=(M00, M01))
+    bench.hear(M21, msg.ChainUpdate(third, 102))
+    (second,) = bench.writes(PutChain)
+    assert (second.chain, second.changed) == (third, (2, 3))
+
+
+@pytest.mark.parametrize("refusal", ["decided", "fenced or holds a batch"])
+def test_who_holds_the_next_segment_ends_the_switch(refusal: str) -> None:
+    bench = switcher()
+    fenced(bench, M00, 0, unbroken=True)
+    bench.clear()
+    prepare_again(bench, refusal)
+    assert bench.all(fx.ReadChain), "the record may have moved on"
+    bench.read_chain(first_chain())
+    fenced(bench, M00, 0, unbroken=True)
+    prepare_answers(bench, M10, refusal=refusal)
+    assert is_behind(bench)
+    assert not [m for _, m in asked_to_prepare(bench) if M20 in m.members], "no other group gets the number"
+
+
+def prepare_again(bench: Bench, refusal: str) -> None:
+    attempt = bench.part.switch.attempt  # type: ignore[union-attr]
+    bench.hear(M10, msg.PrepareAnswer(P, 2, attempt, 1, refusal))
+
+
+def test_its_own_record_counts_too() -> None:
+    bench = opened_master()
+    bench.do(ev.OwnRecordSeen("it has no record of g0-0"))
+    assert is_behind(bench)
+    bench.do(ev.OwnRecordSeen(""))
+    assert not is_behind(bench)
+
+
+def test_a_newer_epoch_of_an_older_state_is_noticed() -> None:
+    bench = ahead()
+    bench.do(ev.ChainRead(P, replace(first_chain(), epoch=9), 400))
+    assert "ends with segment 1" in behind.reason(bench.core.outbox)
+
+
+def test_a_record_that_a_broker_of_the_version_before_told_is_no_lost_decision() -> None:
+    """Version 0.2.0 does not tell where append time begins in a segment; the coordinator's record of the epoch does."""
+    chain = sealed_chain(first_chain(), 0, 0)
+    last = replace(chain.open_segment, opened_at_ms=2_000, append_floor_ms=1_000)
+    written = replace(chain, segments=(*chain.segments[:-1], last))
+    told = replace(chain, segments=(*chain.segments[:-1], replace(last, append_floor_ms=2_000)))
+    bench = Bench(M10)
+    bench.link(M11)
+    bench.open(told)
+    bench.read_chain(written)
+    again = Bench(M10, 2, (RecoveredPartition(P, chain=bench.writes(PutChain)[-1].chain),))
+    again.link(M11)
+    again.read_chain(written)
+    assert not again.core.outbox.behind

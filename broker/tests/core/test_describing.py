@@ -1,0 +1,73 @@
+"""Where a group stands, as its server tells it: never less than before, and an error instead of a guess."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from seriatim_api import errors
+from seriatim_broker.core import effects as fx
+from seriatim_broker.core import events as ev
+from seriatim_broker.core.log import CursorState
+
+from .support import GROUP, M01, P, Serving
+
+
+def described(bench: Serving) -> fx.GroupDescribed:
+    before = len(bench.all(fx.GroupDescribed))
+    bench.do(ev.DescribeGroup(9, P, GROUP))
+    bench.read_chain(bench.chain)
+    bench.cursor()
+    (found,) = bench.all(fx.GroupDescribed)[before:]
+    return found
+
+
+def test_what_the_server_alone_has_is_not_shown() -> None:
+    bench = Serving()
+    bench.begin()
+    bench.deliver()
+    bench.ack(2)
+    bench.wait(bench.config.ack_sync_us, ())
+    bench.persist()
+    assert described(bench).position == 0, "the other eligible member does not have it"
+    bench.synced()
+    found = described(bench)
+    assert (found.acked, found.position, found.error) == (3, 3, None)
+
+
+def test_a_new_server_does_not_know_what_was_confirmed_before_it_has_asked() -> None:
+    """It found 3 on its disk: all of it, or only some of it, may have been confirmed to a consumer."""
+    bench = Serving(cursors=(CursorState(1, GROUP, 1, 3, 5),))
+    bench.link(M01)
+    bench.join()
+    bench.read_chain(bench.chain)
+    bench.cursor()
+    bench.written()
+    bench.persist()
+    bench.wait(bench.config.serve_lease_us + bench.config.serve_margin_us + bench.config.heartbeat_us, (M01,))
+    bench.cursor()
+    found = described(bench)
+    assert found.position is None
+    assert found.active, "who reads is known all the same"
+    bench.persist()
+    bench.synced()
+    assert described(bench).position == 3
+
+
+def test_a_server_without_readers_tells_what_is_on_its_disk() -> None:
+    bench = Serving(cursors=(CursorState(1, GROUP, 1, 3, 5),))
+    assert described(bench).position == 3
+
+
+def test_a_broker_that_does_not_serve_says_so_and_shows_no_zeros() -> None:
+    bench = Serving(server=M01)
+    found = described(bench)
+    assert isinstance(found.error, errors.NotServingError)
+
+
+def test_behind_an_unsettled_segment_the_position_is_not_known() -> None:
+    bench = Serving()
+    segment = replace(bench.chain.segments[0], base=None)
+    bench.chain = replace(bench.chain, segments=(segment, *bench.chain.segments[1:]), epoch=bench.chain.epoch + 1)
+    found = described(bench)
+    assert found.position is None
+    assert found.error is None

@@ -1,0 +1,50 @@
+"""What a rebuilt coordinator should have: the newest record of one line, and cursors that skip nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from seriatim_broker.core.events import CursorRecord
+from seriatim_broker.core.log import CursorState
+from seriatim_broker.core.rebuild import plan_chain, plan_cursor
+
+from .support import M20, M21, TOPIC, P, first_chain, sealed_chain
+
+SECOND = sealed_chain(first_chain(), 5, 7)
+
+
+def test_the_newest_record_wins_at_an_epoch_above_all() -> None:
+    planned = plan_chain(P, {"a": first_chain(), "b": SECOND}, replace(first_chain(), epoch=9))
+    assert planned.chain == replace(SECOND, epoch=10)
+    assert planned.told_by == "b"
+
+
+def test_what_is_there_already_is_left_alone() -> None:
+    assert plan_chain(P, {"a": first_chain(), "b": SECOND}, SECOND).chain is None
+
+
+def test_an_empty_coordinator_gets_what_is_told() -> None:
+    assert plan_chain(P, {"a": SECOND}, None).chain == replace(SECOND, epoch=SECOND.epoch + 1)
+
+
+def test_another_record_at_the_same_epoch_is_written_over() -> None:
+    other = replace(SECOND, segments=(replace(SECOND.segments[0], eligible=()), SECOND.open_segment))
+    planned = plan_chain(P, {"a": other}, SECOND)
+    assert planned.chain is not None
+    assert planned.chain.epoch == SECOND.epoch + 1
+
+
+def test_a_number_that_was_used_twice_is_left_to_a_person() -> None:
+    forked = replace(SECOND.open_segment, attempt=b"another---------", group="g2", members=(M20, M21))
+    planned = plan_chain(P, {"a": SECOND, "b": replace(SECOND, segments=(SECOND.segments[0], forked))}, None)
+    assert planned.chain is None
+    assert "opened twice" in planned.conflict
+
+
+def test_a_cursor_begins_at_the_least_that_a_member_tells() -> None:
+    told = [CursorState(2, "g", 1, 26, 40), CursorState(2, "g", 1, 43, 50), CursorState(1, "g", 1, 99, 99)]
+    assert plan_cursor(told, None, TOPIC) == CursorRecord(2, 1, 26, TOPIC)
+    assert plan_cursor(told, CursorRecord(1, 1, 0, TOPIC), TOPIC) == CursorRecord(2, 1, 26, TOPIC)
+    assert plan_cursor(told, CursorRecord(2, 1, 0, TOPIC), TOPIC) is None
+    assert plan_cursor(told, CursorRecord(1, 2, 0, TOPIC, deleted=True), TOPIC) is None, "forgotten, and stays so"
+    assert plan_cursor([], None, TOPIC) is None

@@ -1,0 +1,88 @@
+"""An active consumer that sends no heartbeats gives way to a standby, and not before it has let go itself."""
+
+from __future__ import annotations
+
+from seriatim_api import errors
+from seriatim_broker.core import effects as fx
+from seriatim_broker.core import events as ev
+
+from .support import GROUP, M01, SECOND, STREAM, Serving
+
+STANDBY, THIRD = 8, 7
+SESSION_MS = 2000
+
+
+def group_of(*standbys: int) -> Serving:
+    """The consumer of `STREAM` is active and has been given everything."""
+    bench = Serving()
+    bench.begin()
+    for number, stream in enumerate(standbys, 2):
+        bench.join(number, stream=stream)
+        bench.do(ev.ConsumerCredit(stream, 1 << 20))
+    bench.deliver()
+    return bench
+
+
+def active_stream(bench: Serving) -> int:
+    active = bench.part.groups[GROUP].active
+    assert active is not None
+    return active.stream
+
+
+def pass_time(bench: Serving, half_seconds: int, *pinging: int) -> None:
+    for _ in range(half_seconds):
+        for stream in pinging:
+            bench.do(ev.ConsumerPing(stream, 1, SESSION_MS))
+        bench.wait(SECOND // 2, (M01,))
+
+
+def test_a_silent_consumer_gives_way_after_twice_its_session() -> None:
+    bench = group_of(STANDBY)
+    pass_time(bench, 4, STREAM, STANDBY)
+    pass_time(bench, 7, STANDBY)
+    assert active_stream(bench) == STREAM, "it may still give the old deliveries to its application"
+    pass_time(bench, 7, STANDBY)
+    assert active_stream(bench) == STANDBY
+    (revoked,) = bench.delivered(fx.Revoked)
+    assert isinstance(revoked.error, errors.NotServingError), "retriable: it may join again"
+    bench.deliver()
+    assert bench.delivered(fx.Batches)[-1].attempt == 2
+
+
+def test_one_look_does_not_decide() -> None:
+    """A broker that was frozen itself reads the heartbeats after its first look."""
+    bench = group_of(STANDBY)
+    pass_time(bench, 4, STREAM, STANDBY)
+    pass_time(bench, 9, STANDBY)
+    pass_time(bench, 10, STREAM, STANDBY)
+    assert active_stream(bench) == STREAM
+
+
+def test_nobody_waits_for_a_consumer_without_a_standby_that_lives() -> None:
+    bench = group_of(STANDBY, THIRD)
+    pass_time(bench, 4, STREAM, STANDBY, THIRD)
+    pass_time(bench, 40)
+    assert active_stream(bench) == STREAM, "all are silent: as likely it is this broker that hears nothing"
+    pass_time(bench, 10, THIRD)
+    assert active_stream(bench) == THIRD, "not the first in line, which is silent too"
+
+
+def test_a_consumer_of_an_older_version_keeps_its_place() -> None:
+    bench = group_of(STANDBY)
+    pass_time(bench, 60, STANDBY)
+    assert active_stream(bench) == STREAM
+
+
+def test_a_group_without_standbys_is_not_looked_at() -> None:
+    bench = group_of()
+    pass_time(bench, 20, STREAM)
+    assert not [timer for timer in bench.core.outbox.timers if timer.kind == "session"]
+
+
+def test_a_stream_that_has_ended_leaves_nothing() -> None:
+    bench = group_of(STANDBY)
+    pass_time(bench, 1, STREAM, STANDBY)
+    assert set(bench.core.outbox.consumers_heard) == {STREAM, STANDBY}
+    bench.do(ev.ConsumerGone(STREAM))
+    bench.do(ev.ConsumerGone(STANDBY))
+    assert not bench.core.outbox.consumers_heard

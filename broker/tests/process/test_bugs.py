@@ -1,0 +1,98 @@
+"""A broken assertion ends the process, wherever it is: no task and no callback of the event loop keeps it."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+
+PLANTED = {
+    "a step of the core": "BrokerCore.step",
+    "the question when to wake": "BrokerCore.next_wake_us",
+    "a submit to the disk": "RocksStorage.submit",
+    "a turn of the disk's writer": "Writer._write_group",
+    "a transaction": "CoordinatorWork._carry_out_reads",
+    "the upkeep of a link": "Links._maintain",
+    "a callback that nothing guards": "Broker._measure_lag",
+}
+
+PROGRAM = """
+import asyncio, sys, threading, time
+import grpc
+from seriatim_api.v1 import broker_pb2, broker_pb2_grpc
+from seriatim_broker import composition, serving
+from seriatim_broker.adapters.rocks import storage, writer
+from seriatim_broker.core import broker
+from seriatim_broker.runtime import coordination, links
+
+place = sys.argv[1]
+homes = {
+    "BrokerCore": broker.BrokerCore, "RocksStorage": storage.RocksStorage, "Links": links.Links,
+    "CoordinatorWork": coordination.CoordinatorWork, "Broker": composition.Broker, "Writer": writer.Writer,
+}
+name, method = place.split(".")
+count = 0
+real = getattr(homes[name], method)
+
+def fails(*arguments, **options):
+    global count
+    count += 1
+    if count > 3 or name != "BrokerCore":
+        raise AssertionError("planted")
+    return real(*arguments, **options)
+
+async def fails_later(*arguments):
+    raise AssertionError("planted")
+
+if name != "Broker":
+    setattr(homes[name], method, fails_later if asyncio.iscoroutinefunction(real) else fails)
+else:
+    def broken():
+        raise AssertionError("planted")
+    measure = composition.Broker._measure_lag
+    def with_callback(self):
+        asyncio.get_running_loop().call_later(0.2, broken)
+        return measure(self)
+    composition.Broker._measure_lag = with_callback
+def create_topic(address):
+    stub = broker_pb2_grpc.AdminStub(grpc.insecure_channel(address))
+    while True:
+        try:
+            stub.CreateTopic(broker_pb2.CreateTopicRequest(name="t", partition_count=1), timeout=2)
+            return
+        except grpc.RpcError:
+            time.sleep(0.1)
+
+threading.Thread(target=create_topic, args=(sys.argv[2],), daemon=True).start()
+sys.argv = ["seriatim", "standalone", "--listen", *sys.argv[2:]]
+from seriatim_broker.__main__ import main
+main(prog_name="seriatim")
+"""
+
+
+def _free_port() -> int:
+    """The first of three that are free."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@pytest.mark.parametrize("place", PLANTED)
+async def test_a_broken_assertion_ends_the_process(place: str, tmp_path: Path) -> None:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", PROGRAM, PLANTED[place], f"127.0.0.1:{_free_port()}",
+        "--data", str(tmp_path / "data"), "--admin-listen", f"127.0.0.1:{_free_port()}",
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+    )  # fmt: skip
+    try:
+        output, _ = await asyncio.wait_for(process.communicate(), 30)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    assert process.returncode not in (0, None), output.decode()[-2000:]
+    assert b"planted" in output

@@ -1,0 +1,176 @@
+"""Real brokers whose coordinator goes back in time, or comes back empty: they stop, and it is rebuilt from them."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from seriatim_api.ids import make_offset
+
+from .cluster import Cluster, free_ports
+from .wire import Admin, Consumer, Producer
+
+pytestmark = [pytest.mark.asyncio, pytest.mark.faults]
+
+DEADLINE_S = 60
+ETCD_BINARY = Path(__file__).resolve().parents[3] / ".tools" / "bin" / "etcd"
+
+
+class Coordinator:
+    """The coordinator of a cluster: embedded, or a real etcd under the same address."""
+
+    def __init__(self, cluster: Cluster, directory: Path, kind: str) -> None:
+        self._embedded = cluster.coordinator if kind == "embedded" else None
+        self._client_url = f"http://{cluster.coordinator_address}"
+        self._peer_url = f"http://127.0.0.1:{free_ports(1)[0]}"
+        self._etcd: asyncio.subprocess.Process | None = None
+        self._log = directory / "etcd.log"
+        self.data = directory / "c"
+
+    async def start(self) -> None:
+        if self._embedded is not None:
+            await self._embedded.start()
+            return
+        words = ["--name=one", f"--data-dir={self.data}", f"--initial-cluster=one={self._peer_url}"]
+        words += [f"--listen-client-urls={self._client_url}", f"--advertise-client-urls={self._client_url}"]
+        words += [f"--listen-peer-urls={self._peer_url}", f"--initial-advertise-peer-urls={self._peer_url}"]
+        with self._log.open("ab") as log:
+            self._etcd = await asyncio.create_subprocess_exec(str(ETCD_BINARY), *words, stdout=log, stderr=log)
+
+    async def stop(self) -> None:
+        if self._embedded is not None and self._embedded.running is not None:
+            await self._embedded.end(signal.SIGKILL)
+        elif self._etcd is not None and self._etcd.returncode is None:
+            self._etcd.kill()
+            await self._etcd.wait()
+
+
+async def rebuild(cluster: Cluster, without: str, *more: str) -> tuple[int, str]:
+    """The command's status and what it says; one broker may be away."""
+    brokers = ",".join(f"{name}={address}" for name, address in cluster.addresses.items() if name != without)
+    words = ["coordinator-rebuild", "--cluster", "test", "--coordinator", cluster.coordinator_address]
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "seriatim_broker", *words, "--brokers", brokers, *more,
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+    )  # fmt: skip
+    said, _ = await process.communicate()
+    assert process.returncode is not None
+    return process.returncode, said.decode()
+
+
+async def answers(cluster: Cluster, wanted: str) -> list[str]:
+    """Wait until the readiness of some broker says so; the names of those that do."""
+    async with asyncio.timeout(DEADLINE_S):
+        while True:
+            said = {name: (await cluster.get(name, "/readyz"))[1] for name in cluster.addresses}
+            found = [name for name, text in said.items() if wanted in text]
+            if found:
+                return found
+            await asyncio.sleep(0.1)  # there is nothing to wait on but the port itself
+
+
+async def moved_route(cluster: Cluster, partition: int, failed: int, avoid: str) -> Any:
+    """The route once the partition has left a segment."""
+    address = next(address for name, address in cluster.addresses.items() if name != avoid)
+    async with asyncio.timeout(DEADLINE_S), Admin(address) as admin:
+        while True:
+            route = await admin.route(partition, failed)
+            if route.segment > failed:
+                return route
+
+
+async def append(address: str, partition: int, values: list[bytes]) -> list[int]:
+    async with Producer(address) as producer:
+        rows = [producer.row(partition, at, [value], starts=at == 0) for at, value in enumerate(values)]
+        await producer.send(*rows)
+        return [(await producer.reply()).offset for _ in values]
+
+
+async def read_all(cluster: Cluster, partition: int, group: str, count: int) -> list[bytes]:
+    """What a new group is given, from the first message on."""
+    values: list[bytes] = []
+    segment = 1
+    async with asyncio.timeout(DEADLINE_S), Admin(next(iter(cluster.addresses.values()))) as admin:
+        while len(values) < count:
+            async with Consumer(await admin.consumer(partition, group), partition, group) as consumer:
+                await consumer.until(lambda c: c.values or "refused" in c.kinds() or "end_of_segment" in c.kinds())
+                await asyncio.sleep(0.2)
+                if consumer.values:
+                    values += consumer.values
+                    await consumer.ack(make_offset(segment, len(consumer.values) - 1))
+                    segment += 1
+                    if len(values) < count:
+                        await consumer.until(lambda c: "end_of_segment" in c.kinds())
+    return values
+
+
+@pytest.mark.parametrize("state", ["older", "empty"])
+@pytest.mark.parametrize("kind", ["embedded", pytest.param("etcd", marks=pytest.mark.etcd)])
+async def test_brokers_stop_and_the_coordinator_is_rebuilt(tmp_path: Path, kind: str, state: str) -> None:
+    if kind == "etcd" and not ETCD_BINARY.exists():
+        pytest.skip("no .tools/bin/etcd: `make tools` builds it (needs Go)")
+    cluster = Cluster(tmp_path, 2)
+    coordinator = Coordinator(cluster, tmp_path, kind)
+    backup = tmp_path / "backup"
+    try:
+        await coordinator.start()
+        for broker in cluster.brokers.values():
+            await broker.start()
+        for name in cluster.brokers:
+            await cluster.ready(name)
+        async with Admin(next(iter(cluster.addresses.values()))) as admin:
+            partition = (await admin.create("t")).partition_ids[0]
+            route = await admin.route(partition)
+        await append(route.master_address, partition, [b"a1", b"a2", b"a3"])
+        await coordinator.stop()
+        shutil.copytree(coordinator.data, backup)
+        await coordinator.start()
+        # What is decided from here on is not in the copy: segment 2, and what is acknowledged there.
+        master = next(name for name, address in cluster.addresses.items() if address == route.master_address)
+        await cluster.brokers[master].end(signal.SIGKILL)
+        route = await moved_route(cluster, partition, 1, master)
+        await append(route.master_address, partition, [b"b1", b"b2", b"b3"])
+        await cluster.brokers[master].start()
+        await cluster.ready(master)
+        await coordinator.stop()
+        shutil.rmtree(coordinator.data)
+        away = ""
+        if state == "older":
+            shutil.copytree(backup, coordinator.data)
+        else:
+            away = master
+            await cluster.brokers[away].end(signal.SIGKILL)
+        await coordinator.start()
+        if away:  # who starts on an empty coordinator is refused: its disk has had runs that nobody knows of
+            await cluster.brokers[away].start()
+            running = cluster.brokers[away].running
+            assert running is not None
+            assert await asyncio.wait_for(running.wait(), DEADLINE_S) == 2
+            assert "coordinator-rebuild" in cluster.brokers[away].log_text()
+        assert await answers(cluster, "the coordinator has lost decisions")
+        status, said = await rebuild(cluster, away)
+        assert status == 1, said
+        assert f"would write: the chain of partition {partition} (t 0)" in said
+        assert "Nothing was written" in said
+        assert await answers(cluster, "the coordinator has lost decisions"), "nothing has changed"
+        status, said = await rebuild(cluster, away, "--yes")
+        assert status == 0, said
+        if away:
+            await cluster.brokers[away].start()
+        for name in cluster.brokers:
+            await cluster.ready(name)
+        status, said = await rebuild(cluster, "")
+        assert status == 0, said
+        assert await read_all(cluster, partition, "new", 6) == [b"a1", b"a2", b"a3", b"b1", b"b2", b"b3"]
+        route = await moved_route(cluster, partition, 2, "")
+        assert len(await append(route.master_address, partition, [b"c1"])) == 1
+    finally:
+        for broker in cluster.brokers.values():
+            if broker.running is not None:
+                await broker.end(signal.SIGKILL)
+        await coordinator.stop()

@@ -1,0 +1,109 @@
+"""How the answers of several servers become one: what none of them filled is an error."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from seriatim_api.errors import (
+    NotServingError,
+    PositionUnknownError,
+    SeriatimError,
+    UnavailableError,
+    UnknownGroupError,
+)
+from seriatim_api.ids import MemberId, PartitionId
+from seriatim_api.v1 import broker_pb2
+from seriatim_broker.core.chain import Chain, Segment, SegmentState
+from seriatim_broker.core.effects import GroupDescribed
+from seriatim_broker.core.events import CursorRecord
+from seriatim_broker.rpc.group_admin import GroupAdmin, _row
+
+SERVER = MemberId("g0-0", b"0" * 16)
+
+
+def chain(number: int = 0, base: int | None = 100) -> Chain:
+    segment = Segment(1, b"a" * 16, "g0", (SERVER,), 1, SegmentState.OPEN, base, SERVER, 1, (SERVER,), 0)
+    return Chain(PartitionId(number + 1), 1, "t", number, True, ("g0",), (segment,))
+
+
+CURSOR = CursorRecord(1, 1, 7, "t")
+
+
+class Calls:
+    """What the other broker answers."""
+
+    def __init__(self, answer: list[broker_pb2.GroupPartition] | SeriatimError) -> None:
+        self._answer = answer
+
+    async def admin(self, *_: object) -> broker_pb2.DescribeGroupResponse:
+        if isinstance(self._answer, SeriatimError):
+            raise self._answer
+        return broker_pb2.DescribeGroupResponse(partitions=self._answer)
+
+
+class Services:
+    """The own core's answer."""
+
+    def __init__(self, reply: GroupDescribed) -> None:
+        self._reply = reply
+
+    async def ask_core(self, _make: object, _deadline_s: float) -> GroupDescribed:
+        return self._reply
+
+
+async def told(answer: list[broker_pb2.GroupPartition] | SeriatimError) -> broker_pb2.GroupPartition:
+    admin: Any = GroupAdmin.__new__(GroupAdmin)
+    admin._calls = Calls(answer)
+    rows = {0: _row(chain(), CURSOR)}
+    await admin._describe_there("g0-0", broker_pb2.DescribeGroupRequest(), rows, 1.0)
+    return rows[0]
+
+
+async def told_here(reply: GroupDescribed, base: int | None = 100) -> broker_pb2.GroupPartition:
+    admin: Any = GroupAdmin.__new__(GroupAdmin)
+    admin._services = Services(reply)
+    rows = {0: _row(chain(base=base), CURSOR)}
+    await admin._describe_here(chain(base=base), "g", rows, 1.0)
+    return rows[0]
+
+
+def test_a_row_begins_as_an_error() -> None:
+    assert _row(chain(), CURSOR).error.number == NotServingError.number
+    assert _row(chain(), None).error.number == UnknownGroupError.number
+
+
+async def test_what_the_server_says_counts() -> None:
+    filled = broker_pb2.GroupPartition(partition=0, server_broker="g0-0", position=120, end_position=130)
+    row = await told([filled])
+    assert not row.HasField("error")
+    assert (row.position, row.end_position) == (120, 130)
+
+
+async def test_a_row_that_the_asked_broker_did_not_fill_is_an_error() -> None:
+    assert (await told([])).error.number == NotServingError.number
+    elsewhere = broker_pb2.GroupPartition(partition=0, server_broker="g1-0")  # the group has moved on meanwhile
+    row = await told([elsewhere])
+    assert row.error.number == NotServingError.number
+    assert row.position == 107, "what the coordinator knows, and the least"
+
+
+async def test_a_silent_server_is_an_error() -> None:
+    assert (await told(UnavailableError("silent"))).error.number == UnavailableError.number
+
+
+async def test_the_own_core_fills_a_row() -> None:
+    row = await told_here(GroupDescribed(1, 1, 9, 109, 115, 1, "c", (), None))
+    assert not row.HasField("error")
+    assert (row.acked_index, row.position, row.end_position) == (9, 109, 115)
+    row = await told_here(GroupDescribed(1, 1, 0, 100, 115, 1, "c", (), None))
+    assert (row.acked_index, row.position) == (7, 107), "nobody has read since the cursor was written"
+
+
+async def test_a_position_that_cannot_be_counted_is_an_error() -> None:
+    row = await told_here(GroupDescribed(1, 1, 9, None, None, 1, "c", ("d",), None), base=None)
+    assert row.error.number == PositionUnknownError.number
+    assert "is not settled" in row.error.message
+    assert (row.active_consumer, list(row.standby_consumers)) == ("c", ["d"])
+    row = await told_here(GroupDescribed(1, 1, 0, None, 115, 1, "c", (), None))
+    assert "asking the other members" in row.error.message
+    assert row.position == 107

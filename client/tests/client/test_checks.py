@@ -1,0 +1,300 @@
+"""What a message cannot hold is refused at the call that sends it, and nothing of the call is taken."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from seriatim import Client, Producer, sync
+from seriatim._batch import SCHEMA, row_sizes
+from seriatim._producing.pending import attached_bytes
+from seriatim_api import errors
+from seriatim_api.errors import IllegalMessageError, MessageTooLargeError, PartitionOutOfRangeError
+
+from ..fake_broker import FakeCluster, running, until
+
+PI = "\N{GREEK SMALL LETTER PI}"
+
+FLOAT_MS = 1_700_000_000_123.5
+"""What `time.time() * 1000` is like."""
+
+WRONG: list[dict[str, Any]] = [
+    {"value": "text"},
+    {"value": None},
+    {"value": 5},
+    {"value": [1, 2]},
+    {"key": "text"},
+    {"key": 1},
+    {"timestamp_ms": FLOAT_MS},
+    {"timestamp_ms": 2**70},
+    {"timestamp_ms": -(2**63) - 1},
+    {"timestamp_ms": "now"},
+    {"timestamp_ms": True},
+    {"headers": {"h": "text"}},
+    {"headers": {"h": None}},
+    {"headers": {1: b""}},
+    {"headers": {"\ud800": b""}},
+    {"headers": [("h", b"")]},
+    {"tag": b"bytes"},
+    {"tag": "\udcff"},
+    {"partition": "0"},
+    {"partition": 0.0},
+    {"partition": True},
+]
+
+PLURALS = {"value": "values", "key": "keys", "timestamp_ms": "timestamps_ms", "headers": "headers", "tag": "tags"}
+
+
+@asynccontextmanager
+async def producing(**options: Any) -> AsyncIterator[tuple[FakeCluster, Producer]]:
+    async with running() as cluster:
+        cluster.create_topic("t", 1, message_size_bytes_max=1000)
+        async with Client.connect(cluster.brokers[0].address) as client, client.producer("t", **options) as producer:
+            yield cluster, producer
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=repr)
+async def test_a_wrong_message_is_refused_at_the_call_and_the_others_are_not_touched(wrong: dict[str, Any]) -> None:
+    async with producing() as (cluster, producer):
+        before = await producer.send(b"before")
+        with pytest.raises(IllegalMessageError) as caught:
+            await producer.send(**{"value": b"bad", **wrong})
+        assert caught.value.number == 113
+        assert isinstance(caught.value, TypeError)
+        assert isinstance(caught.value, ValueError)
+        with pytest.raises(IllegalMessageError):
+            producer.send_nowait(**{"value": b"bad", **wrong})
+        if "partition" not in wrong:
+            [(name, item)] = wrong.items()
+            columns = {"values": [b"good", b"bad"], PLURALS[name]: [{"value": b"v"}.get(name), item]}
+            if name == "timestamp_ms":
+                columns["timestamps_ms"] = [1, item]
+            with pytest.raises(IllegalMessageError):
+                await producer.send_many(**columns)
+        after = await producer.send(b"after")
+        result = await asyncio.wait_for(producer.flush(), 5)
+        assert result == (2, 0, 0)
+        first, second = await before, await after
+        assert second.offset == first.offset + 1
+        assert cluster.values("t") == [b"before", b"after"]
+
+
+async def test_what_may_be_given_for_bytes_and_integers() -> None:
+    async with producing() as (cluster, producer):
+        value, headers = bytearray(b"a"), {"h": bytearray(b"1")}
+        first = await producer.send(
+            value, memoryview(b"k"), np.int32(0), np.int64(5), MappingProxyType(headers), PI,  # type: ignore[arg-type]
+        )  # fmt: skip
+        value[:] = b"x"  # copied by now
+        headers["h"], headers["other"] = bytearray(b"2"), bytearray(b"3")
+        values: list[Any] = [b"b", bytearray(b"c")]
+        many = await producer.send_many(values, None, None, np.array([6, 7]))  # type: ignore[arg-type]
+        await first
+        await many
+        assert cluster.values("t") == [b"a", b"b", b"c"]
+        async with client_of(cluster) as client, client.consumer("t", "g") as consumer:
+            messages = await consumer.fetch(1, 5)
+            while len(messages) < 3:
+                messages += await consumer.fetch(3, 5)
+        assert [message.timestamp_ms for message in messages] == [5, 6, 7]
+        assert (messages[0].key, messages[0].headers, messages[0].tag) == (
+            b"k",
+            {"h": b"1"},
+            PI,
+        )
+
+
+def client_of(cluster: FakeCluster) -> Any:
+    return Client.connect(cluster.brokers[0].address)
+
+
+@pytest.mark.parametrize("values", [b"abc", "abc", memoryview(b"abc"), 5, None])
+async def test_columns_are_sequences(values: Any) -> None:
+    async with producing() as (_cluster, producer):
+        with pytest.raises(IllegalMessageError):
+            await producer.send_many(values)
+        with pytest.raises(errors.BadRequestError):
+            await producer.send_many([b""], tags=["a", "b"])
+        assert await producer.flush() == (0, 0, 0)
+
+
+async def test_headers_and_tag_count_for_the_size_of_a_batch() -> None:
+    async with producing() as (cluster, producer):
+        large = 2 << 20
+        for headers, tag in (({"h": bytes(large)}, None), (None, "t" * large), ({"h" * large: b""}, None)):
+            with pytest.raises(MessageTooLargeError):
+                await producer.send(b"", headers=headers, tag=tag)
+            with pytest.raises(MessageTooLargeError):
+                await producer.send_many([b"", b""], headers=[None, headers], tags=[None, tag])
+        await (await producer.send(b"", headers={"h": bytes(100_000)}))
+        assert producer.buffered_bytes == 0
+        assert cluster.values("t") == [b""]
+
+
+async def test_many_messages_with_headers_are_cut_by_their_whole_size() -> None:
+    async with producing(batch_size_bytes=10_000) as (cluster, producer):
+        headers = [{"h": bytes(n * 100)} for n in range(50)]
+        await (await producer.send_many([b"v"] * 50, headers=headers, tags=["tag"] * 50))
+        assert producer.buffered_bytes == producer.unsettled_count == 0
+        assert all(len(batch.body) < 20_000 for batch in cluster.partition("t").head.batches)
+        assert len(cluster.values("t")) == 50
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        [b"a"],
+        pa.table({"key": [b"a"]}),
+        pa.table({"value": [b"a"], "other": [1]}),
+        pa.table({"value": [b"a", None]}),
+        pa.table({"value": [b"a"], "timestamp": [1.5]}),
+        pa.table({"value": [b"a"], "timestamp": pa.array([2**63], pa.uint64())}),
+        pa.table({"value": [b"a"], "headers": pa.array([[("h", None)]], pa.map_(pa.utf8(), pa.binary()))}),
+        pa.table([[b"a"], [b"b"]], ["value", "value"]),
+        pa.table({"value": [b"a"], "tag": [b"\xff"]}),
+    ],
+    ids=str,
+)
+async def test_a_wrong_table_is_refused_whole(table: Any) -> None:
+    async with producing() as (cluster, producer):
+        with pytest.raises(IllegalMessageError):
+            await producer.send_table(table)
+        with pytest.raises(IllegalMessageError):
+            await producer.send_table(pa.table({"value": [b"a"]}), key_column="nothing")
+        with pytest.raises(PartitionOutOfRangeError):
+            await producer.send_table(pa.table({"value": [b"a"]}), partition=1)
+        assert await producer.flush() == (0, 0, 0)
+        assert cluster.values("t") == []
+
+
+async def test_a_row_over_the_limit_refuses_the_whole_table() -> None:
+    async with producing(batch_size_bytes=5000) as (cluster, producer):
+        rows = [bytes(900)] * 100 + [bytes(1001)]
+        with pytest.raises(MessageTooLargeError):
+            await producer.send_table(pa.table({"value": rows}))
+        with pytest.raises(MessageTooLargeError):
+            await producer.send_table(pa.table({"value": [bytes(990)], "key": [bytes(11)]}))
+        assert await producer.flush() == (0, 0, 0)
+        assert cluster.values("t") == []
+
+
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
+async def test_arrow_timestamps_become_milliseconds(unit: str) -> None:
+    async with producing() as (cluster, producer):
+        times = pa.array([1_700_000_000_123_456_789], pa.timestamp("ns")).cast(pa.timestamp(unit), safe=False)
+        await (await producer.send_table(pa.table({"value": [b"a"], "timestamp": times})))
+        [batch] = cluster.partition("t").head.batches
+        assert batch.header.first_timestamp_ms == (1_700_000_000_000 if unit == "s" else 1_700_000_000_123)
+
+
+async def test_a_table_that_is_cut_short_by_close_settles_all_its_rows() -> None:
+    async with producing(buffer_size_bytes=3000, batch_size_bytes=1000) as (cluster, producer):
+        cluster.partition("t").hold_commit = True
+        sending = asyncio.create_task(producer.send_table(pa.table({"value": [bytes(500)] * 20})))
+        await until(lambda: bool(cluster.values("t")))
+        await producer.close(0)
+        parts = await (await sending).settled()
+        assert sorted(at for part in parts for at in part.positions) == list(range(20))
+        assert {part.outcome for part in parts} == {"unknown", "failed"}
+        failed = sum(len(part.positions) for part in parts if part.outcome == "failed")
+        assert len(cluster.values("t")) <= 20 - failed
+
+
+async def test_cancelling_a_send_takes_nothing() -> None:
+    """Also in the turn of the loop that a sender gives to others now and then."""
+    async with producing() as (cluster, producer):
+        taken = 0
+        for _n in range(3000):
+            task = asyncio.create_task(producer.send(bytes(900)))
+            await asyncio.sleep(0)
+            if not task.done():
+                task.cancel()
+            try:
+                await task
+                taken += 1
+            except asyncio.CancelledError:
+                break
+        else:
+            pytest.fail("no send has waited")
+        await producer.flush()
+        assert len(cluster.values("t")) == taken
+
+
+async def test_a_partitioner_that_raises_takes_nothing_and_breaks_nothing() -> None:
+    def partitioner(key: bytes, _count: int) -> Any:
+        if key == b"index":
+            return 1.5
+        if key == b"range":
+            return 7
+        return 0 if key == b"good" else {}[key]
+
+    async with producing(partitioner=partitioner) as (cluster, producer):
+        for key, kind in ((b"bad", KeyError), (b"index", IllegalMessageError), (b"range", PartitionOutOfRangeError)):
+            with pytest.raises(kind):
+                await producer.send(b"", key=key)
+        await (await producer.send(b"a", key=b"good"))
+        assert cluster.values("t") == [b"a"]
+
+
+def test_the_synchronous_client_refuses_the_same() -> None:
+    started: list[FakeCluster] = []
+
+    async def serve(ready: Any, done: asyncio.Event) -> None:
+        async with running() as cluster:
+            cluster.create_topic("t")
+            started.append(cluster)
+            ready.set()
+            await done.wait()
+
+    import threading
+
+    ready, loop, done = threading.Event(), asyncio.new_event_loop(), asyncio.Event()
+    thread = threading.Thread(target=lambda: loop.run_until_complete(serve(ready, done)))
+    thread.start()
+    ready.wait(10)
+    with sync.Client.connect(started[0].brokers[0].address) as client, client.producer("t") as producer:
+        before = producer.send(b"before")
+        for wrong in WRONG:
+            with pytest.raises(IllegalMessageError):
+                producer.send(**{"value": b"bad", **wrong})
+        with pytest.raises(IllegalMessageError):
+            producer.send_many([b"a"], timestamps_ms=[FLOAT_MS])  # type: ignore[list-item]
+        with pytest.raises(IllegalMessageError):
+            producer.send_table(pa.table({"value": [None]}))
+        after = producer.send(b"after")
+        assert (before.result(5).offset + 1, producer.flush()) == (after.result(5).offset, (2, 0, 0))
+    loop.call_soon_threadsafe(done.set)
+    thread.join(10)
+    loop.close()
+
+
+@settings(max_examples=100, deadline=None, derandomize=True, database=None)
+@given(
+    rows=st.lists(
+        st.tuples(
+            st.none() | st.binary(max_size=9),
+            st.binary(max_size=9),
+            st.none() | st.dictionaries(st.text(max_size=3), st.binary(max_size=3), max_size=3),
+            st.none() | st.text(max_size=4),
+        ),
+        min_size=1,
+        max_size=12,
+    ),
+    begin=st.integers(0, 12),
+)
+def test_row_sizes_are_those_of_the_messages(rows: list[Any], begin: int) -> None:
+    keys, values, headers, tags = zip(*rows, strict=True)
+    maps = [None if row is None else list(row.items()) for row in headers]
+    table = pa.table([keys, values, [1] * len(rows), maps, tags], schema=SCHEMA)
+    [batch] = table.to_batches()
+    payload, whole = row_sizes(batch.slice(begin))
+    assert payload.tolist() == [len(value) + len(key or b"") for key, value, _, _ in rows[begin:]]
+    assert (whole - payload).tolist() == [attached_bytes(row, tag) for _, _, row, tag in rows[begin:]]

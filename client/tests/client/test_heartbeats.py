@@ -1,0 +1,170 @@
+"""Heartbeats of consume streams: an idle consumer asks nobody, a silent server is left, old deliveries are dropped."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from seriatim import Client, _growth
+from seriatim._consuming import streams
+from seriatim._consuming.servers import Servers
+from seriatim_api import errors
+
+from ..fake_broker import FakeBroker, running, until
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "PING_S", 0.01)
+    monkeypatch.setattr(streams, "SILENCE_S", 0.2)
+    monkeypatch.setattr(streams, "ALIVE_US", 0)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The questions of consumers to brokers; each of them may cost a read at the coordinator."""
+    found: list[int] = []
+    real = Servers.ask
+
+    async def ask(self: Servers, partition_id: int, *rest: object) -> object:
+        found.append(partition_id)
+        return await real(self, partition_id, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Servers, "ask", ask)
+    return found
+
+
+def pings(broker: FakeBroker) -> int:
+    return sum(stream.pings for stream in broker.consume_streams)
+
+
+async def test_an_idle_consumer_asks_nobody(asked: list[int]) -> None:
+    async with running() as cluster:
+        cluster.create_topic("t")
+        broker = cluster.brokers[0]
+        async with Client.connect(broker.address) as client, client.consumer("t", "g") as consumer:
+            await until(lambda: len(consumer.joined) == 1)
+            before = len(asked)
+            await until(lambda: pings(broker) >= 50)  # two and a half times the silence
+            assert len(asked) == before
+
+
+async def test_a_server_that_is_not_sure_of_its_right_is_asked_about(asked: list[int]) -> None:
+    async with running() as cluster:
+        cluster.create_topic("t", 2)
+        broker = cluster.brokers[0]
+        async with Client.connect(broker.address) as client, client.consumer("t", "g") as consumer:
+            await until(lambda: len(consumer.joined) == 2)
+            before = len(asked)
+            broker.unserved = [77, consumer._subscriptions[1].core.subscription]
+            await until(lambda: len(asked) > before)
+            assert set(asked[before:]) == {consumer._subscriptions[1].partition_id}
+            assert len(consumer.joined) == 2, "it serves all the same"
+
+
+async def test_a_broker_of_an_older_version_is_asked_about_as_before(asked: list[int]) -> None:
+    async with running() as cluster:
+        cluster.create_topic("t")
+        broker = cluster.brokers[0]
+        broker.answers_pings = None
+        async with Client.connect(broker.address) as client, client.consumer("t", "g") as consumer:
+            await until(lambda: len(consumer.joined) == 1)
+            before = len(asked)
+            await until(lambda: len(asked) >= before + 2)
+            assert pings(broker) == 0
+            assert len(consumer.joined) == 1
+
+
+async def test_a_stream_whose_heartbeats_stay_unanswered_is_given_up(asked: list[int]) -> None:
+    async with running() as cluster:
+        cluster.create_topic("t")
+        broker = cluster.brokers[0]
+        async with (
+            Client.connect(broker.address) as client,
+            client.producer("t") as producer,
+            client.consumer("t", "g", session_ms=2000) as consumer,
+        ):
+            await until(lambda: len(consumer.joined) == 1)
+            first = broker.consume_streams[0]
+            first.tell = lambda *_: None  # type: ignore[method-assign]
+            await until(lambda: first not in broker.consume_streams)
+            await (await producer.send(b"a"))
+            assert [message.value for message in await consumer.fetch(1, 10)] == [b"a"]
+
+
+async def test_what_waits_here_on_a_lapsed_grant_is_not_given_to_the_application(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As after a pause of the whole process: the messages lie in its memory, and others have gone on with them."""
+    async with running() as cluster:
+        cluster.create_topic("t")
+        broker = cluster.brokers[0]
+        async with (
+            Client.connect(broker.address) as client,
+            client.producer("t") as producer,
+            client.consumer("t", "g") as consumer,
+        ):
+            await (await producer.send_many([b"a", b"b", b"c"]))
+            (first,) = await consumer.fetch(1, 10)
+            assert (first.value, first.attempt) == (b"a", 1)
+            await consumer.ack(first)
+            core = consumer._subscriptions[0].core
+            core._alive_us = time.monotonic_ns() // 1000 - 6_000_000
+            assert core.has_lapsed(time.monotonic_ns() // 1000)
+            again = await consumer.fetch(2, 10)
+            assert [(message.value, message.attempt) for message in again] == [(b"b", 2), (b"c", 2)]
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+async def test_a_consumer_of_a_deleted_topic_ends_and_asks_no_more(asked: list[int], is_told: bool) -> None:
+    """Told by its server, or by the answer to its question after the server was lost."""
+    async with running(2) as cluster:
+        cluster.create_topic("t", 2)
+        bootstrap = [broker.address for broker in cluster.brokers]
+        async with (
+            Client.connect(bootstrap) as client,
+            client.consumer("t", "g", partitions=[0, 1]) as consumer,
+        ):
+            await until(lambda: len(consumer.joined) == 2)
+            if not is_told:
+                for partition in cluster.partitions.values():
+                    partition.groups["g"].consumers = []
+            cluster.delete_topic("t")
+            if not is_told:
+                await cluster.brokers[0].stop()
+            with pytest.raises(errors.UnknownTopicError, match="topic 't' was deleted: what was not read is gone"):
+                await consumer.fetch(1, 10)
+            before = len(asked)
+            alive = cluster.brokers[1]
+            heartbeats = pings(alive)
+            await until(lambda: pings(alive) >= heartbeats + 60)  # three times the longest pause between questions
+            assert len(asked) == before
+            with pytest.raises(errors.UnknownTopicError):
+                await consumer.fetch(1, 0)
+
+
+async def test_a_consumer_does_not_go_on_in_a_topic_that_was_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_growth, "LOOK_S", 0.01)
+    async with running() as cluster:
+        cluster.create_topic("t")
+        address = cluster.brokers[0].address
+        async with Client.connect(address) as client, client.producer("t") as producer:
+            await (await producer.send(b"old"))
+            async with client.consumer("t", "g") as consumer:
+                assert len(await consumer.fetch(1, 10)) == 1
+                for partition in cluster.partitions.values():
+                    partition.groups["g"].consumers = []  # the server says nothing of it
+                cluster.delete_topic("t")
+                cluster.create_topic("t", 2).incarnation = "another"
+                with pytest.raises(errors.UnknownTopicError, match="made again; this consumer belongs to the deleted"):
+                    await consumer.fetch(1, 10)
+            async with client.consumer("t", "g") as consumer, client.producer("t") as again:
+                await (await again.send(b"new"))
+                assert [message.value for message in await consumer.fetch(1, 10)] == [b"new"]
+
+
+def test_a_session_has_a_shortest_time() -> None:
+    from seriatim._settings import ConsumerSettings
+
+    with pytest.raises(errors.BadRequestError, match="session_ms is at least 2000"):
+        ConsumerSettings(session_ms=10)

@@ -1,0 +1,353 @@
+"""The code blocks of the pages, as a reader types them: which there are, and a shell that runs those of one page.
+
+A page is README.md or a page of docs/. Its blocks of the languages `console` and `python` are run in the order of the
+page. In a console block a line that begins with `$ ` is a command, and the lines below it are what it prints: `…` in
+such a line stands for any text, a line that is only `…` for any number of lines, and spaces at the end count for
+nothing. A command without shown output may print what it likes. Every command must end with status 0.
+
+A comment that the reader does not see tells what a block needs beside that. It stands on a line of its own before the
+block:
+
+    <!-- not run: REASON -->     the block is not run; the tests list it with its reason
+    <!-- terminals -->           each command runs in a terminal of its own until Ctrl-C; it must print something
+    <!-- before: COMMAND -->     the command is run first: what the text around the block takes for granted
+    <!-- Ctrl-C -->              everything that runs in terminals is ended first, as a reader does by Ctrl-C
+    <!-- output differs: REASON --> the shown output is an example, and is not compared
+    <!-- file: NAME -->          (python) the program is saved under this name, and is run by a later command
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+RUNNABLE: Final = ("console", "python")
+
+COMMAND_DEADLINE_S: Final = 120.0
+"""For one command. The slowest waits until a broker group is drained."""
+TERMINAL_DEADLINE_S: Final = 30.0
+"""From Ctrl-C until the command of a terminal has ended."""
+
+_FENCE: Final = re.compile(r"^```(\w*)\s*$")
+_COMMENT: Final = re.compile(r"^<!-- ([a-zA-Z-][a-zA-Z -]*?)(?:: (.*?))? -->$")
+_KINDS: Final = ("not run", "terminals", "before", "Ctrl-C", "output differs", "file")
+
+
+class PageError(AssertionError):
+    """What a page says is not what happens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One command of a console block.
+
+    Attributes:
+        line: Number in the page, from 1.
+        command: Without `$ `.
+        shown: The lines below it; empty: the page shows none.
+    """
+
+    line: int
+    command: str
+    shown: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One code block.
+
+    Attributes:
+        page: Path below the root of the repository.
+        line: Number of the line with the opening fence, from 1.
+        notes: The comments before it, as (kind, text).
+    """
+
+    page: str
+    line: int
+    language: str
+    lines: tuple[str, ...]
+    notes: tuple[tuple[str, str], ...] = ()
+
+    def note(self, kind: str) -> str | None:
+        """The text of a comment of that kind; None without one."""
+        return next((text for found, text in self.notes if found == kind), None)
+
+    @property
+    def where(self) -> str:
+        """For people."""
+        return f"{self.page}:{self.line}"
+
+    def steps(self) -> list[Step]:
+        """The commands of a console block."""
+        steps: list[Step] = []
+        for number, line in enumerate(self.lines, self.line + 1):
+            if line.startswith("$ "):
+                steps.append(Step(number, line[2:], ()))
+            elif steps:
+                last = steps[-1]
+                steps[-1] = Step(last.line, last.command, (*last.shown, line))
+            elif line.strip():
+                raise PageError(f"{self.page}:{number}: output without a command before it")
+        return steps
+
+
+def pages() -> list[str]:
+    """All pages that may have commands, as paths below the root."""
+    found = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "ARCHITECTURE.md"]
+    for directory in ("docs/operating", "docs/internals"):
+        found += sorted((ROOT / directory).glob("*.md"))
+    return [str(path.relative_to(ROOT)) for path in found]
+
+
+def blocks_of(page: str, text: str | None = None) -> list[Block]:
+    """The blocks of a page, in its order.
+
+    Raises:
+        PageError: A block does not end, or a comment is of an unknown kind.
+    """
+    found: list[Block] = []
+    notes: list[tuple[str, str]] = []
+    begun: tuple[int, str] | None = None
+    inside: list[str] = []
+    for number, line in enumerate((ROOT / page).read_text().splitlines() if text is None else text.splitlines(), 1):
+        fence = _FENCE.match(line)
+        if begun is not None:
+            if fence is not None and not fence[1]:
+                found.append(Block(page, begun[0], begun[1], tuple(inside), tuple(notes)))
+                begun, inside, notes = None, [], []
+            else:
+                inside.append(line)
+        elif fence is not None:
+            begun = (number, fence[1])
+        elif (comment := _COMMENT.match(line)) is not None:
+            if comment[1] not in _KINDS:
+                raise PageError(f"{page}:{number}: there is no comment of the kind {comment[1]!r}")
+            notes.append((comment[1], comment[2] or ""))
+        elif line.strip() and notes:
+            raise PageError(f"{page}:{number}: the comments before this line belong to no block")
+    if begun is not None or notes:
+        raise PageError(f"{page}: the last block does not end")
+    return found
+
+
+def runnable(page: str) -> list[Block]:
+    """The blocks with commands or programs."""
+    return [block for block in blocks_of(page) if block.language in RUNNABLE]
+
+
+def is_shown(shown: Sequence[str], printed: Sequence[str]) -> bool:
+    """Whether what was printed is what the page shows."""
+    pattern = ""
+    for line in shown:
+        if line.strip() == "…":
+            pattern += r"(?:.*\n)*?"
+        else:
+            pattern += ".*".join(re.escape(part) for part in line.rstrip().split("…")) + r"[ \t]*\n"
+    return re.fullmatch(pattern, "".join(f"{line}\n" for line in printed)) is not None
+
+
+@dataclass
+class _Terminal:
+    """A command that runs until Ctrl-C."""
+
+    step: Step
+    process: subprocess.Popen[bytes]
+    output: Path
+
+    def text(self) -> str:
+        return self.output.read_text(errors="replace")
+
+
+@dataclass
+class Reader:
+    """Somebody who types what a page says: one shell, and more terminals where the page asks for them.
+
+    As a context: at its end nothing runs any more, and a local cluster that is left is taken down.
+
+    Args:
+        directory: An empty one. It becomes a checkout: its entries lead to those of the repository.
+        checkout: Whether the repository's entries are needed there.
+    """
+
+    directory: Path
+    checkout: bool = True
+    transcript: list[str] = field(default_factory=list)
+    _terminals: list[_Terminal] = field(default_factory=list)
+    _shell: subprocess.Popen[str] | None = None
+
+    def __enter__(self) -> Reader:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        if self.checkout:
+            tracked = subprocess.run(
+                ["git", "ls-tree", "--name-only", "HEAD"],  # noqa: S607
+                cwd=ROOT, capture_output=True, text=True, check=True,
+            ).stdout.split()  # fmt: skip
+            for name in (*tracked, ".venv"):
+                if (ROOT / name).exists():
+                    (self.directory / name).symlink_to(ROOT / name)
+        self._shell = subprocess.Popen(
+            ["/bin/bash", "--norc", "--noprofile"],
+            cwd=self.directory, env=_environment(), text=True, start_new_session=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for terminal in self._terminals:
+            if terminal.process.poll() is None:
+                os.killpg(terminal.process.pid, signal.SIGKILL)
+            terminal.process.wait()
+        shell = self._shell
+        assert shell is not None
+        if (self.directory / ".local" / "cluster").exists():
+            subprocess.run(
+                [str(ROOT / ".venv" / "bin" / "seriatim"), "cluster", "down"],
+                cwd=self.directory, env=_environment(), capture_output=True, check=False, timeout=COMMAND_DEADLINE_S,
+            )  # fmt: skip
+        if shell.poll() is None:
+            os.killpg(shell.pid, signal.SIGKILL)
+        shell.wait()
+        for pipe in (shell.stdin, shell.stdout):
+            assert pipe is not None
+            pipe.close()
+
+    def read(self, blocks: Iterable[Block]) -> None:
+        """Do what the blocks of a page say, in their order.
+
+        Raises:
+            PageError: A command failed, took too long, or printed something else than the page shows.
+        """
+        for block in blocks:
+            if block.note("not run") is not None:
+                continue
+            if block.note("Ctrl-C") is not None:
+                self.end_terminals()
+            for kind, text in block.notes:
+                if kind == "before":
+                    self.run(block.page, Step(block.line, text, ()))
+            if block.language == "python":
+                self._program(block)
+                continue
+            for step in block.steps():
+                if block.note("terminals") is not None:
+                    self._open_terminal(block.page, step)
+                elif block.note("output differs") is not None:
+                    self.run(block.page, Step(step.line, step.command, ()))
+                else:
+                    self.run(block.page, step)
+        self.end_terminals()
+
+    def run(self, page: str, step: Step) -> list[str]:
+        """Run a command in the shell; the lines that it printed.
+
+        Raises:
+            PageError: As for `read`.
+        """
+        shell = self._shell
+        assert shell is not None
+        assert shell.stdin is not None
+        assert shell.stdout is not None
+        mark = f"--- done {len(self.transcript)} "
+        # In braces: a comment at the end of the command ends with its line. The status goes first to a variable.
+        shell.stdin.write(f"{{ {step.command}\n}} </dev/null; status=$?; echo; echo '{mark}'$status\n")
+        shell.stdin.flush()
+        printed: list[str] = []
+        late = threading.Timer(COMMAND_DEADLINE_S, os.killpg, (shell.pid, signal.SIGKILL))
+        late.start()
+        try:
+            for line in shell.stdout:
+                if line.startswith(mark):
+                    status = int(line[len(mark) :])
+                    break
+                printed.append(line.rstrip("\n"))
+            else:
+                took = "took too long" if late.finished.is_set() else "ended the shell"
+                raise PageError(f"{page}:{step.line}: {step.command!r} {took}\n" + "\n".join(printed))
+        finally:
+            late.cancel()
+            late.join()
+        if printed and not printed[-1]:
+            printed.pop()  # of the `echo` that ends a last line without a newline
+        self.transcript += [f"$ {step.command}", *printed]
+        self._see(page, step, status, printed)
+        self.see_terminals(page)
+        return printed
+
+    def _see(self, page: str, step: Step, status: int, printed: list[str]) -> None:
+        text = "\n".join(printed)
+        if status:
+            raise PageError(f"{page}:{step.line}: {step.command!r} ended with status {status}\n{text}")
+        if step.shown and not is_shown(step.shown, printed):
+            shown = "\n".join(step.shown)
+            raise PageError(f"{page}:{step.line}: {step.command!r} printed\n{text}\nand the page shows\n{shown}")
+
+    def _program(self, block: Block) -> None:
+        name = block.note("file")
+        path = self.directory / (name or f"block-{block.line}.py")
+        path.write_text("\n".join(block.lines) + "\n")
+        if name is None:
+            self.run(block.page, Step(block.line, f"python {path.name}", ()))
+
+    # ---- terminals -----------------------------------------------------------------------------------
+
+    def _open_terminal(self, page: str, step: Step) -> None:
+        output = self.directory / f"terminal-{len(self._terminals)}.out"
+        with output.open("wb") as file:
+            process = subprocess.Popen(
+                ["/bin/bash", "--norc", "--noprofile", "-c", f"exec {step.command}"],
+                cwd=self.directory, env=_environment(), start_new_session=True,
+                stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT,
+            )  # fmt: skip
+        terminal = _Terminal(step, process, output)
+        self._terminals.append(terminal)
+        self.transcript.append(f"[{output.stem}] $ {step.command}")
+        self.see_terminals(page)
+
+    def see_terminals(self, page: str) -> None:
+        """See that what runs in terminals still runs."""
+        for terminal in self._terminals:
+            if terminal.process.poll() is not None:
+                text = terminal.text()[-2000:]
+                raise PageError(f"{page}:{terminal.step.line}: {terminal.step.command!r} ended by itself\n{text}")
+
+    def end_terminals(self) -> None:
+        """Press Ctrl-C in each terminal, in the order in which they were opened.
+
+        Raises:
+            PageError: One printed nothing, did not end, or ended with another status than 0.
+        """
+        while self._terminals:
+            terminal = self._terminals[0]
+            os.killpg(terminal.process.pid, signal.SIGINT)
+            try:
+                status = terminal.process.wait(TERMINAL_DEADLINE_S)
+            except subprocess.TimeoutExpired:
+                raise PageError(f"{terminal.step.command!r} did not end within {TERMINAL_DEADLINE_S:g} s") from None
+            self._terminals.pop(0)
+            printed = terminal.text().splitlines()
+            self.transcript += [f"[{terminal.output.stem}] {line}" for line in (*printed[:5], "…", *printed[-5:])]
+            if status:
+                text = "\n".join(printed[-20:])
+                raise PageError(f"{terminal.step.command!r} ended with status {status} after Ctrl-C\n{text}")
+            if not printed:
+                raise PageError(f"{terminal.step.command!r} printed nothing until its end")
+
+
+def _environment() -> dict[str, str]:
+    """What a new terminal has: the commands of the environment, and nothing that names a cluster."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("SERIATIM_")}
+    return {**kept, "PATH": f"{ROOT / '.venv' / 'bin'}:{kept['PATH']}", "COLUMNS": "160", "TERM": "dumb"}
+
+
+__all__ = ["Block", "PageError", "Reader", "Step", "blocks_of", "is_shown", "pages", "runnable"]

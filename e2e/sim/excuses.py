@@ -1,0 +1,27 @@
+"""What the judge forgives: each excuse has a name here, and a reason on the page docs/internals/excuses.md.
+
+The judge says each time that it uses one (`Judge.excuse`), so a run tells which excuses it needed. A test compares the
+page with this list, and looks that each excuse is used; whoever adds one has to give its reason there.
+"""
+
+from __future__ import annotations
+
+import enum
+
+
+class Excuse(enum.Enum):
+    """By name; the value is how a run tells it."""
+
+    TWO_MEMORIES = "two memories for two disks"
+    MEMORIES_LOST = "promised, and no memory or disk has it any more"
+    WEAK_LEVEL = "acknowledged at a level without a promise"
+    LOST_AFTERWARDS = "acknowledged, and declared or settled away since"
+    SEQUENCE_UNKNOWN = "a producer is told a gap after a loss"
+    PRODUCER_FORGOTTEN = "a producer was idle for long"
+    TABLE_OLDER_THAN_GAP = "a table still names what lay in a gap"
+    REPEAT_OF_LOST = "a repeat of what lay in a gap is skipped"
+    SERVER_COPIES = "an unsettled segment keeps its server"
+    LOST_DISK = "a disk that was lost since counts"
+    NOT_YET_FLUSHED = "a new server has all of a segment in memory"
+    TIME_SET_BACK = "an append time that could not be true"
+    TIME_UNKNOWN = "append times behind an unsettled segment"

@@ -1,0 +1,72 @@
+"""Rules about a coordinator that refuses to write, or goes back in time, removed one at a time."""
+
+from __future__ import annotations
+
+from seriatim_api.ids import MemberId, PartitionId
+from seriatim_broker.core import attempts, behind, learning
+from seriatim_broker.core.outbox import Outbox
+from seriatim_broker.core.partition import Partition
+from seriatim_broker.core.switch import Switch
+
+from .mutation import LOSS, Mutation, Patch, nothing
+
+_TWICE = (*LOSS, "TWICE", "I7", "I8", "I9", "I11", "I14", "RT")
+
+
+def _refused_is_lost() -> list[Patch]:
+    def write_wait_us(_self: Partition, _outbox: Outbox) -> int:
+        return 0
+
+    return [(Partition, "write_wait_us", write_wait_us)]
+
+
+def _always_a_new_attempt() -> list[Patch]:
+    def begin(outbox: Outbox, partition: Partition, content: attempts.Content) -> tuple[bytes, bool]:
+        attempt = attempts.Attempt(outbox.new_id(), content)
+        outbox.attempts[partition.id] = (*outbox.attempts.get(partition.id, ()), attempt)
+        return attempt.id, True
+
+    return [(attempts, "begin", begin)]
+
+
+def _undecided_are_replaced() -> list[Patch]:
+    """A switcher takes an unknown end for a failure, and each of its tries has an id of its own."""
+
+    def replaced_by(outbox: Outbox, partition: Partition, attempt: bytes, segment_no: int) -> tuple[bytes, ...]:
+        known = outbox.attempts.get(PartitionId(partition.id), ())
+        return tuple(other.id for other in known if other.id != attempt and other.content.segment_no == segment_no)
+
+    return [(attempts, "replaced_by", replaced_by), *_always_a_new_attempt()]
+
+
+def _older_is_believed() -> list[Patch]:
+    return [(behind, "problem", lambda *_: ""), (behind, "contradiction", lambda *_: ""), *_tries_another_group()]
+
+
+def _tries_another_group() -> list[Patch]:
+    """Who holds the next segment is passed over, as one that is merely away."""
+
+    def contradict(self: Switch, outbox: Outbox, partition: Partition, _sender: MemberId) -> None:
+        self._prepare_next(outbox, partition)
+
+    return [(Switch, "_contradict", contradict)]
+
+
+def _not_kept() -> list[Patch]:
+    return [(learning, "_keep", nothing)]
+
+
+MUTATIONS: dict[str, Mutation] = {
+    "refused-at-once": Mutation(
+        "after a refused write a partition waits, longer each time", _refused_is_lost, ("LIMIT", "I13"), "refusing"
+    ),
+    "attempt-anew": Mutation("the same content keeps its attempt", _always_a_new_attempt, ("LIMIT",), "refusing"),
+    "replaces-undecided": Mutation(
+        "only what can never be chosen is replaced", _undecided_are_replaced, LOSS, "refusing"
+    ),
+    "older-believed": Mutation(
+        "a record older than the one known is no decision", _older_is_believed, _TWICE, "restored"
+    ),
+    "record-not-kept": Mutation("the disk remembers what was decided", _not_kept, (*_TWICE, "I13"), "restored"),
+}
+"""By name."""

@@ -1,0 +1,74 @@
+"""Rules of the producer table about producers that are idle: what is kept of them, and for how long."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from seriatim_broker.core import blocks, producers
+from seriatim_broker.core.config import BrokerConfig
+from seriatim_broker.core.state import NOTHING
+
+from .mutation import Mutation, Patch
+
+
+def _forgotten_early() -> list[Patch]:
+    """A producer is forgotten as soon as it is idle, and not when it is expired."""
+    real = producers.ProducerTable.tidy
+
+    def tidy(self: Any, config: BrokerConfig, before_ms: int, now_ms: int, committed: int) -> tuple[bytes, ...]:
+        soon = replace(config, producer_expiry_ms=config.producer_idle_ms, producer_evict_ms=config.producer_idle_ms)
+        return real(self, soon, before_ms, now_ms, committed)
+
+    return [(producers.ProducerTable, "tidy", tidy)]
+
+
+def _row_hides_window() -> list[Patch]:
+    """Of a producer that came back, what the block says is believed."""
+
+    def window(self: Any, producer: bytes) -> bytes | None:
+        for block in reversed(self.blocks):
+            at = block.find(producer)
+            if at >= 0:
+                found: bytes = block.window(at)
+                return found
+        found_live: bytes | None = self.windows.get(producer)
+        return found_live
+
+    return [(producers.ProducerTable, "window", window)]
+
+
+def _missing_is_empty() -> list[Patch]:
+    """A preparation does not wait for blocks that it names: those that are missing are taken for empty."""
+    init: Any = producers.ProducerTable.__init__
+
+    def without_missing(self: Any, table: Any = producers.NO_TABLE, newer: Any = (), known: Any = NOTHING) -> None:
+        init(self, replace(table, blocks=tuple(name for name in table.blocks if name.id in known)), newer, known)
+
+    return [
+        (producers.ProducerTable, "__init__", without_missing),
+        (blocks, "missing", lambda outbox, of, table: ()),
+    ]
+
+
+MUTATIONS: dict[str, Mutation] = {
+    "forgotten-early": Mutation(
+        "a producer is forgotten when it is expired, not before",
+        _forgotten_early,
+        ("TABLE", "GAP", "I9"),
+        "idle-producers",
+    ),
+    "row-hides-window": Mutation(
+        "who came back is known by its window, not by its row in a block",
+        _row_hides_window,
+        ("TABLE", "GAP", "I1", "I9", "CORE"),
+        "idle-producers",
+    ),
+    "block-missing": Mutation(
+        "a preparation is written with all idle blocks that it names",
+        _missing_is_empty,
+        ("TABLE", "CORE"),
+        "idle-producers",
+    ),
+}
+"""By name."""

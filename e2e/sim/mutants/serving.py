@@ -1,0 +1,231 @@
+# ruff: noqa: SLF001 - a mutant replaces steps that nobody else may touch
+"""Rules of serving: who may deliver at a moment, what a new server may take for common, and who may become one.
+
+Most of these show with three members, with a link that is slow in one direction, or with a connection that breaks while
+a disk is slow.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from seriatim_broker.core import broker, eligibility, learning, links, replication, right, switch
+from seriatim_broker.core.chain import SegmentState, add_eligible, change_server
+from seriatim_broker.core.groups import cursors, delivery, serving
+from seriatim_broker.core.log import CursorState
+from seriatim_broker.core.messages import EligibleRequest, ReplicaTail
+from seriatim_broker.runtime import archive
+
+from .mutation import LOSS, Mutation, Patch, with_handler
+
+
+def _resumed_tail_is_durable() -> list[Patch]:
+    def on_tail(outbox: Any, of: Any, sender: Any, message: ReplicaTail) -> None:
+        """What a follower has in memory when its connection is back, it has on its disk."""
+        replication.on_replica_tail(outbox, of, sender, replace(message, durable=message.tail))
+
+    return [with_handler(ReplicaTail, on_tail)]
+
+
+def _own_disk_is_common() -> list[Patch]:
+    real = serving._begin
+
+    def begin(outbox: Any, of: Any, head: Any, segment: Any, record: Any) -> None:
+        """What a new server finds on its own disk, every eligible member has."""
+        real(outbox, of, head, segment, record)
+        head.safe_acked, head.safe_reserved = head.acked, head.reserved
+
+    return [(serving, "_begin", begin)]
+
+
+def _older_record_lowers() -> list[Patch]:
+    real = cursors._merge
+
+    def merge(known: CursorState | None, new: CursorState) -> CursorState:
+        merged = real(known, new)
+        return replace(merged, reserved=new.reserved) if merged is not known else merged
+
+    return [(cursors, "_merge", merge)]
+
+
+def _seal_keeps_eligible() -> list[Patch]:
+    real = switch.Switch._seal
+
+    def seal(self: switch.Switch, old: Any) -> Any:
+        found = real(self, old)
+        return replace(found, eligible=tuple(dict.fromkeys((*found.eligible, *old.eligible))))
+
+    return [(switch.Switch, "_seal", seal)]
+
+
+def _lease_from_receipt() -> list[Patch]:
+    real = links.on_heartbeat_answer
+
+    def on_answer(outbox: Any, partitions: Any, sender: Any, message: Any) -> None:
+        """The lease counts from when the answer came."""
+        real(outbox, partitions, sender, message)
+        outbox.links[sender.broker].answered_us = outbox.now.mono_us
+
+    return [(links, "on_heartbeat_answer", on_answer)]
+
+
+def _no_second_look() -> list[Patch]:
+    real = delivery.deliver_held_back
+
+    def deliver(outbox: Any, of: Any, head: Any) -> None:
+        """The right was asked for before the read; what was read is delivered."""
+        ask = right.may_deliver
+
+        def once(*_: Any) -> bool:
+            right.may_deliver = ask
+            return True
+
+        right.may_deliver = once  # type: ignore[assignment]
+        try:
+            real(outbox, of, head)
+        finally:
+            right.may_deliver = ask
+
+    return [(delivery, "deliver_held_back", deliver)]
+
+
+def _listed_at_once() -> list[Patch]:
+    real = eligibility.on_eligible_request
+
+    def on_request(outbox: Any, of: Any, sender: Any, message: EligibleRequest) -> None:
+        """A member that has the segment is listed; the control records will come."""
+        no = message.segment_no
+        held = of.rights.get(no)
+        segment: Any = of.chain.segment(no) if of.chain is not None else None
+        is_sealed = segment is not None and segment.state is SegmentState.SEALED
+        if held is None or not held.confirmed or not is_sealed or sender in segment.eligible:
+            real(outbox, of, sender, message)
+        elif not of.is_writing("right", no):
+            of.write_chain(outbox, "right", add_eligible(of.chain, no, sender), no)
+
+    return [with_handler(EligibleRequest, on_request)]
+
+
+def _slave_keeps_its_run() -> list[Patch]:
+    real = learning._open
+
+    def open_(outbox: Any, of: Any, chain: Any, segment: Any) -> None:
+        """A slave opens what an earlier run of it prepared."""
+        run, chosen = outbox.run, of.chosen_preparation(segment)
+        if chosen is not None and segment.master != outbox.member:
+            outbox.run = chosen.run
+        real(outbox, of, chain, segment)
+        outbox.run = run
+
+    return [(learning, "_open", open_)]
+
+
+def _unreachable_is_gone() -> list[Patch]:
+    return [(right, "_has_ended", lambda outbox, member: not outbox.is_linked(member))]
+
+
+def _messages_of_any_session() -> list[Patch]:
+    def on_received(self: Any, event: Any) -> None:
+        link = self.outbox.links.get(event.broker)
+        if link is None or link.member is None:
+            return
+        link.heard_us = self.outbox.now.mono_us
+        self._on_message(link.member, event.message)
+
+    return [(broker.BrokerCore, "_on_received", on_received)]
+
+
+def _half_server() -> list[Patch]:
+    real = right.take_over
+
+    def take_over(outbox: Any, of: Any, no: int, server_epoch: int) -> None:
+        """Who has a part of a segment serves that."""
+        log = of.logs.get(no)
+        if log is None or log.is_whole:
+            real(outbox, of, no, server_epoch)
+            return
+        segment = of.chain.segment(no)
+        is_news = segment is not None and segment.server_epoch <= server_epoch and segment.server != outbox.member
+        if not is_news or segment.state is not SegmentState.SEALED or of.is_writing("right", no):
+            return
+        if right._is_silent(outbox, segment.server) and right._nobody_eligible_lives(outbox, segment):
+            right.refuse(outbox, of, no, segment.server)
+            of.write_chain(outbox, "right", change_server(of.chain, no, outbox.member, (segment.server,)), no)
+
+    return [(right, "take_over", take_over)]
+
+
+def _pages_that_grow() -> list[Patch]:
+    real = archive.ChainArchive.lay_out
+
+    def lay_out(self: archive.ChainArchive, chain: Any) -> archive.Layout:
+        """A page is written when a segment is added to it."""
+        known = self._kept.get(chain.partition)
+        before = archive._by_page(known.paged) if known is not None else {}
+        laid = real(self, chain)
+        after = archive._by_page(laid.paged)
+        pages = tuple(
+            (number, value)
+            for number, value in laid.pages
+            if value is None or len(after[number]) > len(before.get(number, ()))
+        )
+        return replace(laid, pages=pages)
+
+    return [(archive.ChainArchive, "lay_out", lay_out)]
+
+
+MUTATIONS: dict[str, Mutation] = {
+    "resume-durable": Mutation(
+        "what a follower has when its connection is back is not flushed",
+        _resumed_tail_is_durable,
+        ("I12", *LOSS),
+        "broken-links",
+    ),
+    "reserved-by-one": Mutation(
+        "a reservation counts when every eligible member confirmed it to this server",
+        _own_disk_is_common,
+        ("I9", "I11"),
+        "servers-fall",
+    ),
+    "reserved-back": Mutation("an older control record lowers nothing", _older_record_lowers, ("I9",), "late-words"),
+    "eligible-stay": Mutation(
+        "only members that hold a segment whole are eligible at its seal", _seal_keeps_eligible, ("I14",), "restarts"
+    ),
+    "lease-from-receipt": Mutation(
+        "the lease counts from when the heartbeat was sent", _lease_from_receipt, ("SERVER",), "slow-links"
+    ),
+    "no-second-look": Mutation(
+        "the right is asked for again after the read", _no_second_look, ("SERVER",), "slow-reads"
+    ),
+    "eligible-at-once": Mutation(
+        "a member is listed when it has the control records", _listed_at_once, ("I9", "I11"), "servers-fall"
+    ),
+    "unreachable-is-gone": Mutation(
+        "a server that cannot be reached is waited for", _unreachable_is_gone, ("SERVER",), "cut-short"
+    ),
+    "half-server": Mutation("a server holds the whole segment", _half_server, ("I14", *LOSS), "half-copies"),
+    "old-pages-stay": Mutation(
+        "a page that changed is written with the record",
+        _pages_that_grow,
+        ("I5", "I7", *LOSS),
+        "long-chains",
+        world="brokers",
+        layer="runtime",
+        batch_count=150,
+    ),
+}
+"""By name."""
+
+OVERLAPPING: dict[str, Mutation] = {
+    "slave-keeps-run": Mutation("a slave opens only what this run prepared", _slave_keeps_its_run, LOSS, "prepared"),
+    "any-session": Mutation(
+        "messages of an older connection do not count", _messages_of_any_session, LOSS, "broken-links"
+    ),
+}
+"""Rules whose absence shows nowhere, because another covers for each.
+
+`slave-keeps-run`: what a slave took in its last run and lost, it had not acknowledged. With an empty log it is fenced
+or behind the master's commit, and both end in a switch. `any-session`: what a living member says of its disk stays
+true, and questions are answered under ids of their own.
+"""

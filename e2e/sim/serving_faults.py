@@ -1,0 +1,202 @@
+"""Faults that meet servers: who may deliver, and what a new server knows, is decided in moments that are seldom hit.
+
+Each method is one fault of `e2e.sim.injector.Injector`; a fault that has several steps tells them in order.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .brokers import Broker
+    from .world import World
+
+
+class ServingFaults:
+    """See the module."""
+
+    _world: World
+    _rng: random.Random
+    _schedule: Any
+    _healing: bool
+    _tell: Callable[[str], None]
+    _partition: Callable[[], Any]
+    _complain: Callable[[int], None]
+    _hold: Callable[..., None]
+    crash: Callable[..., None]
+
+    def _server(self) -> tuple[str, list[str]] | None:
+        """The server of a sealed segment that a group reads, and the other eligible members, as names of brokers."""
+        partition = self._partition()
+        chain, _ = self._world.coordinator.records.chain(partition)
+        if chain is None:
+            return None
+        heads = [no for no in self._world.judge.heads(partition) if no < chain.open_segment.no]
+        segment = chain.segment(self._rng.choice(heads)) if heads else None
+        if segment is None:
+            return None
+        return segment.server.broker, [m.broker for m in segment.eligible if m != segment.server]
+
+    def _with_server(self, strike: Callable[[str, list[str]], None], tries: int = 5) -> None:
+        """Strike a server that has a successor; if no group reads a sealed segment, the open one is sealed first."""
+        if self._healing:
+            return
+        found = self._server()
+        if found is not None and found[1]:
+            strike(*found)
+        elif tries:
+            if found is None:
+                self._complain(1)
+            self._schedule.after(100_000, self._with_server, strike, tries - 1)
+
+    def _others(self, name: str) -> list[str]:
+        return [other for other in sorted(self._world.brokers) if other != name]
+
+    def inject_slow_link(self) -> None:
+        """What others send to a server takes long; what it sends gets through. Some of its consumers look elsewhere."""
+        self._with_server(self._slow_link)
+
+    def _slow_link(self, server: str, _others: list[str]) -> None:
+        slow_us: dict[tuple[str, str], int] | None = getattr(self._world.network, "slow_us", None)
+        if slow_us is None or slow_us:
+            return
+        paths = [(other, server) for other in self._others(server)]
+        self._tell(f"what is sent to {server} takes longer and longer")
+
+        def slower(by_us: int) -> None:
+            if not self._healing:
+                slow_us.update(dict.fromkeys(paths, by_us))
+
+        for step in range(1, 12):  # by and by, for a link on which nothing comes is taken for dead
+            self._schedule.after(step * 100_000, slower, step * 80_000)
+        self._isolate(server, 1_800_000)
+        for after_us in range(500_000, 1_200_000, 100_000):
+            self._schedule.after(after_us, self._world.clients.break_some, 0.25)
+
+        def heal() -> None:
+            for path in paths:
+                slow_us.pop(path, None)
+
+        self._schedule.after(1_800_000, heal)
+
+    def inject_cut_short(self) -> None:
+        """All connections of a server break at once and do not come back for a while; its consumers stay, or most."""
+        self._with_server(self._cut_short)
+
+    def _cut_short(self, server: str, _others: list[str]) -> None:
+        others = self._others(server)
+        self._tell(f"{server} loses all connections to brokers")
+        for other in others:
+            self._world.network.break_link(server, other)
+        paths = [pair for other in others for pair in ((server, other), (other, server))]
+        self._schedule.after(6_000, self._hold_unless_healed, paths)
+        for after_us in (2_000, 10_000, 30_000):
+            self._schedule.after(after_us, self._world.clients.break_some, 0.3)
+
+    def _hold_unless_healed(self, paths: list[tuple[str, str]]) -> None:
+        if not self._healing:
+            self._hold(paths, breaks=False)
+
+    def inject_slow_reads(self) -> None:
+        """A server's disk is slow to be read; then it reaches nobody but consumers, some of whom stay."""
+        self._with_server(self._slow_reads)
+
+    def _slow_reads(self, server: str, _others: list[str]) -> None:
+        self._tell(f"the disk of {server} is slow to be read")
+        self._world.brokers[server].slow_reads_until_us = self._schedule.now_us + 1_000_000
+        for other in self._others(server):
+            self._schedule.after(self._rng.randint(0, 60_000), self._both_ways, server, other, 1_800_000)
+        self._isolate(server, 1_800_000)
+        for after_us in (300_000, 340_000, 380_000):
+            self._schedule.after(after_us, self._world.clients.break_some, 0.4)
+
+    def inject_server_falls(self) -> None:
+        """A server reaches one of two other members only, and ends; that one takes over, and the same befalls it."""
+        self._with_server(self._fall)
+
+    def _fall(self, server: str, others: list[str]) -> None:
+        if len(others) < 2:
+            self._schedule.after(self._rng.randint(2_000, 40_000), self._crash_named, server)
+            return
+        last = self._rng.choice(others)
+        next_ = next(other for other in others if other != last)
+        self._tell(f"{server} does not reach {last}, and ends; then {next_} the same")
+        self._one_way(server, last, 400_000)
+        ends_us = self._rng.randint(5_000, 60_000)
+        self._isolate(last, ends_us + 150_000)  # else it may be the one that takes over
+        self._schedule.after(ends_us, self._crash_named, server)
+        self._schedule.after(ends_us, self._one_way, next_, last, 400_000)
+        self._schedule.after(ends_us + self._rng.randint(40_000, 150_000), self._crash_named, next_)
+
+    def _crash_named(self, name: str) -> None:
+        broker: Broker = self._world.brokers[name]
+        self.crash(broker)
+
+    def inject_late_word(self) -> None:
+        """A server that was passed over reaches a member that has just started, before anybody else does.
+
+        1  the server A reaches nobody but its consumers, and another one, B, takes over
+        2  the third, C, ends and starts again; it reaches A alone, and not the coordinator
+        3  C is reached by B again and by A no more; B ends, and C may take over
+        """
+        self._with_server(self._passed_over)
+
+    def _passed_over(self, old: str, _others: list[str]) -> None:
+        self._tell(f"{old} reaches no broker")
+        for other in self._others(old):
+            self._both_ways(old, other, 1_200_000)
+        self._isolate(old, 1_200_000)
+        for after_us in (300_000, 400_000):
+            self._schedule.after(after_us, self._world.clients.break_some, 0.4)
+        self._schedule.after(self._rng.randint(600_000, 800_000), self._late_word, old)
+
+    def _late_word(self, old: str) -> None:
+        found = self._server()
+        if found is None or self._healing or found[0] == old:
+            return
+        server, others = found
+        if not others:
+            return
+        other = self._rng.choice(others)
+        self._tell(f"{other} starts again, and {old} is the first that it hears")
+        self._world.network.heal(old, other)
+        self._world.network.heal(other, old)
+        for name in self._others(other):
+            if name != old:
+                self._both_ways(other, name, 170_000)
+        self._isolate(other, 170_000)
+        self.crash(self._world.brokers[other])
+        self._schedule.after(180_000, self._apart_again, old, other)
+        self._schedule.after(self._rng.randint(230_000, 300_000), self._crash_named, server)
+
+    def _apart_again(self, old: str, other: str) -> None:
+        if not self._healing:
+            self._both_ways(old, other, 400_000)
+
+    def _both_ways(self, one: str, other: str, for_us: int) -> None:
+        """Nothing gets through between two brokers for so long."""
+        self._one_way(one, other, for_us)
+        self._one_way(other, one, for_us)
+
+    def _one_way(self, source: str, target: str, for_us: int) -> None:
+        if self._healing:
+            return
+        network = self._world.network
+        network.cut(source, target)
+
+        def heal() -> None:
+            if not self._healing:
+                network.heal(source, target)
+
+        self._schedule.after(for_us, heal)
+
+    def _isolate(self, name: str, for_us: int) -> None:
+        isolated = self._world.coordinator.isolated
+        isolated[name] = isolated.get(name, 0) + 1
+
+        def heal() -> None:
+            isolated[name] = max(0, isolated.get(name, 0) - 1)
+
+        self._schedule.after(for_us, heal)
