@@ -178,7 +178,7 @@ class CoordinatorBehindError(PreconditionError):
     """The coordinator has lost decisions that a broker knows of: it was restored from an older copy, or emptied.
 
     Acknowledged messages are on the brokers' disks. Brokers that notice accept no messages and open no segments.
-    Remedy: change nothing else, and run `seriatim coordinator-rebuild`.
+    Remedy: change nothing else, and run `seriatim coordinator rebuild`.
     """
 
     number = 605

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from .commands import broker, coordinator, coordinator_rebuild, standalone
+from .commands import broker, coordinator, standalone
 
 
 @click.group()
@@ -12,7 +12,7 @@ def main() -> None:
     """Seriatim's servers."""
 
 
-for _command in (broker, coordinator, coordinator_rebuild, standalone):
+for _command in (broker, coordinator, standalone):
     main.add_command(_command)
 
 if __name__ == "__main__":

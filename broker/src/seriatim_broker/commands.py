@@ -1,7 +1,7 @@
-"""The commands that run servers: `seriatim broker`, `seriatim coordinator`, `seriatim standalone`.
+"""The commands of servers: `seriatim broker`, `seriatim coordinator` (and `rebuild` below it), `seriatim standalone`.
 
-Each runs until SIGTERM or SIGINT, then stops in order and exits with 0. A start that is refused prints why, and what to
-do, and exits with 2.
+Each server runs until SIGTERM or SIGINT, then stops in order and exits with 0. A start that is refused prints why, and
+what to do, and exits with 2.
 
 Only the options stand here: `seriatim --help` loads this module, and what runs a server (`serving`) takes a second.
 """
@@ -40,19 +40,39 @@ def broker(config: Path | None, assignments: tuple[str, ...], **flags: Any) -> N
     run_broker(config, assignments, flags)
 
 
-@click.command()
-@click.option("--data", type=click.Path(path_type=Path, file_okay=False), required=True, help="Data directory.")
-@click.option("--listen", required=True, help="host:port of the etcd API.")
-@click.option("--log-level", default="info", help="debug, info, warning or error.")
+@click.group(invoke_without_command=True)
+@click.option("--data", type=click.Path(path_type=Path, file_okay=False), help="Data directory.")
+@click.option("--listen", help="host:port of the etcd API.")
+@click.option("--log-level", default="info", show_default=True, help="debug, info, warning or error.")
 @click.option("--tls-cert", type=_FILE, help="Speak TLS: the coordinator's certificate (PEM).")
 @click.option("--tls-key", type=_FILE, help="Its private key (PEM).")
 @click.option("--tls-ca", type=_FILE, help="The CA whose certificates brokers must show (PEM).")
+@click.pass_context
 def coordinator(
-    data: Path, listen: str, log_level: str, tls_cert: Path | None, tls_key: Path | None, tls_ca: Path | None
+    ctx: click.Context,
+    data: Path | None,
+    listen: str | None,
+    log_level: str,
+    tls_cert: Path | None,
+    tls_key: Path | None,
+    tls_ca: Path | None,
 ) -> None:
-    """Run the embedded coordinator: the part of etcd that Seriatim uses, for one machine."""
-    if len({file is None for file in (tls_cert, tls_key, tls_ca)}) > 1:
-        raise click.UsageError("--tls-cert, --tls-key and --tls-ca come together")
+    """Run the embedded coordinator: the part of etcd that Seriatim uses, for one machine.
+
+    It takes --data and --listen. The command `rebuild` below repairs a coordinator, embedded or etcd, that lost data.
+    """
+    files = {"--data": data, "--listen": listen, "--tls-cert": tls_cert, "--tls-key": tls_key, "--tls-ca": tls_ca}
+    if ctx.invoked_subcommand is not None:
+        given = [name for name, value in files.items() if value is not None]
+        if given:
+            raise click.UsageError(f"{given[0]} belongs behind {ctx.invoked_subcommand}, if that command has it")
+        return
+    for name in ("--data", "--listen"):
+        if files[name] is None:
+            raise click.UsageError(f"Missing option '{name}'.")
+    _check_come_together(tls_cert, tls_key, tls_ca)
+    assert data is not None
+    assert listen is not None
     prepare_process()
     from seriatim_api.tls import TlsFiles
 
@@ -61,37 +81,70 @@ def coordinator(
     run_coordinator(data, listen, log_level, TlsFiles(tls_ca, tls_cert, tls_key) if tls_ca is not None else None)
 
 
-@click.command("coordinator-rebuild")
+def _check_come_together(tls_cert: Path | None, tls_key: Path | None, tls_ca: Path | None) -> None:
+    if len({file is None for file in (tls_cert, tls_key, tls_ca)}) > 1:
+        raise click.UsageError("--tls-cert, --tls-key and --tls-ca come together")
+
+
+@coordinator.command()
 @click.option("--cluster", required=True, help="Name of the cluster.")
 @click.option("--coordinator", required=True, help="host:port[,host:port...] of the coordinator that lost decisions.")
-@click.option("--brokers", required=True, help="name=host:port[,...]: all brokers that run. Each is asked.")
-@click.option("--tls-ca", type=_FILE, help="The CA of brokers and coordinator (PEM).")
-@click.option("--tls-cert", type=_FILE, help="The certificate that is shown to them (PEM).")
+@click.option("--brokers", required=True, help="name=host:port[,...]: all brokers of the cluster. Each is asked.")
+@click.option("--tls-ca", type=_FILE, help="The CA of the brokers (PEM). Default: plain text.")
+@click.option("--tls-cert", type=_FILE, help="The certificate that is shown to the brokers (PEM).")
 @click.option("--tls-key", type=_FILE, help="Its private key (PEM).")
+@click.option("--coordinator-tls-ca", type=_FILE, help="The CA of the coordinator (PEM). Default: plain text.")
+@click.option("--coordinator-tls-cert", type=_FILE, help="The certificate that is shown to the coordinator (PEM).")
+@click.option("--coordinator-tls-key", type=_FILE, help="Its private key (PEM).")
+@click.option(
+    "--without-group",
+    "without_groups",
+    multiple=True,
+    metavar="GROUP",
+    help="Write although no member of this broker group answered: messages in segments that only they know are lost. "
+    "May be given several times. Default: refuse to write.",
+)
 @click.option("--yes", is_flag=True, help="Write. Default: only say what would be written.")
-def coordinator_rebuild(
+def rebuild(
     cluster: str,
     coordinator: str,
     brokers: str,
     tls_ca: Path | None,
     tls_cert: Path | None,
     tls_key: Path | None,
+    coordinator_tls_ca: Path | None,
+    coordinator_tls_cert: Path | None,
+    coordinator_tls_key: Path | None,
+    without_groups: tuple[str, ...],
     yes: bool,
 ) -> None:
     """Write what a restored or emptied coordinator has lost, from what the brokers know.
 
     Exits with 0 if nothing is left to do, with 1 if something is left, with 2 if it could not be done.
     """
-    if len({file is None for file in (tls_cert, tls_key, tls_ca)}) > 1:
-        raise click.UsageError("--tls-cert, --tls-key and --tls-ca come together")
+    _check_come_together(tls_cert, tls_key, tls_ca)
+    if (coordinator_tls_cert is None) != (coordinator_tls_key is None):
+        raise click.UsageError("--coordinator-tls-cert and --coordinator-tls-key come together")
+    if coordinator_tls_cert is not None and coordinator_tls_ca is None:
+        raise click.UsageError("--coordinator-tls-ca is missing: the CA of the coordinator's certificate")
     pairs = [pair.partition("=") for pair in brokers.split(",")]
     if not all(name and address for name, _, address in pairs):
         raise click.UsageError("--brokers takes name=host:port[,name=host:port...]")
     prepare_process()
-    from .rebuild_command import run
+    from seriatim_api.tls import TlsFiles
 
-    tls = (tls_ca, tls_cert, tls_key) if tls_ca and tls_cert and tls_key else None
-    raise SystemExit(run(cluster, coordinator, {name: address for name, _, address in pairs}, tls, yes))
+    from .rebuild_command import Request, run
+
+    request = Request(
+        cluster,
+        tuple(coordinator.split(",")),
+        {name: address for name, _, address in pairs},
+        TlsFiles(tls_ca, tls_cert, tls_key) if tls_ca is not None else None,
+        TlsFiles(coordinator_tls_ca, coordinator_tls_cert, coordinator_tls_key) if coordinator_tls_ca else None,
+        frozenset(without_groups),
+        yes,
+    )
+    raise SystemExit(run(request))
 
 
 @click.command()

@@ -1,95 +1,125 @@
-"""`seriatim coordinator-rebuild`: asks all brokers what they know, and writes what the coordinator has lost."""
+"""`seriatim coordinator rebuild`: asks all brokers what they know, and writes what the coordinator has lost."""
 
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import click
-import grpc
-from seriatim_api.errors import SeriatimError
-from seriatim_api.status import from_status
+from seriatim_api.errors import SeriatimError, UnavailableError
 from seriatim_api.tls import TlsFiles
-from seriatim_api.v1 import operations_pb2, operations_pb2_grpc
 
 from .adapters.etcd import EtcdConfig, EtcdCoordinator, EtcdTls
 from .rpc import known
-from .rpc.limits import CHANNEL_OPTIONS
+from .rpc.asking import AskedBroker, transport_of
+from .rpc.transport import Transport
 from .runtime.keys import Keys
-from .runtime.rebuilding import Plan, Told, carry_out, make_plan
+from .runtime.rebuilding import Answers, Plan, Told, carry_out, make_plan
 
 ASK_DEADLINE_S = 10.0
 """Of each page that a broker tells."""
 
+DONE, LEFT, FAILED = 0, 1, 2
+"""Exit statuses: nothing is left to do, something is left, it could not be done."""
 
-def run(cluster: str, coordinator: str, brokers: dict[str, str], tls: tuple[Path, Path, Path] | None, yes: bool) -> int:
-    """The command; returns the exit status: 0 nothing left to do, 1 something is left, 2 it could not be done."""
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a person asked for.
+
+    Attributes:
+        coordinator: `host:port` of each of its members.
+        brokers: Addresses by name; each is asked.
+        tls: For the brokers; None: plain text.
+        coordinator_tls: For the coordinator, which may have another authority; None: plain text.
+        without_groups: Broker groups without an answering member that do not stop it.
+        write: Otherwise the plan is only shown.
+    """
+
+    cluster: str
+    coordinator: tuple[str, ...]
+    brokers: Mapping[str, str]
+    tls: TlsFiles | None
+    coordinator_tls: TlsFiles | None
+    without_groups: frozenset[str]
+    write: bool
+
+
+def run(request: Request) -> int:
+    """The command; returns the exit status."""
     try:
-        return asyncio.run(_run(cluster, coordinator, brokers, tls, yes))
+        return asyncio.run(_run(request))
     except SeriatimError as exc:
         click.echo(f"nothing more was written: {exc}", err=True)
-        return 2
+        return FAILED
 
 
-async def _run(
-    cluster: str, coordinator: str, brokers: dict[str, str], tls: tuple[Path, Path, Path] | None, yes: bool
-) -> int:
-    files = TlsFiles(*tls) if tls is not None else None
-    client = EtcdCoordinator(EtcdConfig(tuple(coordinator.split(",")), EtcdTls(files) if files is not None else None))
+async def _run(request: Request) -> int:
+    transport = transport_of(request.tls)
+    tls = EtcdTls(request.coordinator_tls) if request.coordinator_tls is not None else None
+    client = EtcdCoordinator(EtcdConfig(request.coordinator, tls))
     try:
-        told = [await _ask(name, address, tls) for name, address in brokers.items()]
-        for one in told:
-            click.echo(f"{one.name}: knows {len(one.chains)} partitions; {one.behind or 'says nothing is lost'}")
-        plan = await make_plan(client, Keys(cluster), told)
+        answers = await _ask_all(request.brokers, transport)
+        plan = await make_plan(client, Keys(request.cluster), answers, request.without_groups)
         _show(plan)
-        if not plan.steps:
-            click.echo("The coordinator has all that these brokers know: nothing to write.")
-            return 1 if plan.conflicts else 0
-        if not yes:
-            click.echo(f"Nothing was written. To write these {len(plan.steps)} records: the same with --yes.")
-            return 1
-        changed = await carry_out(client, plan)
-        click.echo(f"{len(plan.steps) - len(changed)} records written.")
-        for text in changed:
-            click.echo(f"not written, it has changed meanwhile; run this again: {text}")
-        return 1 if changed or plan.conflicts else 0
+        return await _carry_out(client, plan, write=request.write)
     finally:
         await client.close()
+
+
+async def _carry_out(client: EtcdCoordinator, plan: Plan, *, write: bool) -> int:
+    is_whole = not plan.conflicts and not plan.refusals
+    if not plan.steps:
+        click.echo("The coordinator has all that these brokers know: nothing to write.")
+        return DONE if is_whole else LEFT
+    if not write:
+        click.echo(f"Nothing was written. To write these {len(plan.steps)} records: the same with --yes.")
+        return LEFT
+    if plan.refusals:
+        click.echo("Nothing was written: see what is refused above.")
+        return FAILED
+    changed = await carry_out(client, plan)
+    click.echo(f"{len(plan.steps) - len(changed)} records written.")
+    for text in changed:
+        click.echo(f"not written, it has changed meanwhile; run this again: {text}")
+    return LEFT if changed or not is_whole else DONE
 
 
 def _show(plan: Plan) -> None:
     for title, lines in (
         ("would write", [step.text for step in plan.steps]),
         ("left alone, a person must decide", plan.conflicts),
+        ("did not tell", plan.silent),
         ("cannot be known", plan.unknown),
+        ("refused", plan.refusals),
     ):
         for line in lines:
             click.echo(f"{title}: {line}")
 
 
-async def _ask(name: str, address: str, tls: tuple[Path, Path, Path] | None) -> Told:
-    pages: list[operations_pb2.TellKnownResponse] = []
-    async with _channel(address, tls) as channel:
-        stub: Any = operations_pb2_grpc.OperationsStub(channel)  # type: ignore[no-untyped-call]
-        after = 0
-        while not pages or not pages[-1].is_last:
-            request = operations_pb2.TellKnownRequest(after_partition_id=after)
-            try:
-                pages.append(await stub.TellKnown(request, timeout=ASK_DEADLINE_S))
-            except grpc.aio.AioRpcError as exc:
-                metadata = [(str(key), value) for key, value in exc.trailing_metadata() or ()]
-                raise from_status(exc.code(), exc.details() or "", metadata) from exc
-            after = max((known.chain.partition_id for known in pages[-1].partitions), default=after)
+async def _ask_all(brokers: Mapping[str, str], transport: Transport) -> Answers:
+    """Ask all of them at once."""
+    asked = [_ask(name, address, transport) for name, address in brokers.items()]
+    found = dict(zip(brokers, await asyncio.gather(*asked), strict=True))
+    told = tuple(one for one in found.values() if isinstance(one, Told))
+    silent = {name: one.message for name, one in found.items() if isinstance(one, UnavailableError)}
+    if not told:
+        reasons = "; ".join(f"{name}: {why}" for name, why in silent.items())
+        raise UnavailableError(f"no broker answered ({reasons}). Remedy: start the brokers, and check the addresses")
+    for one in told:
+        click.echo(f"{one.name}: knows {len(one.chains)} partitions; {one.behind or 'says nothing is lost'}")
+    return Answers(told, silent)
+
+
+async def _ask(name: str, address: str, transport: Transport) -> Told | UnavailableError:
+    """What it told, or why it did not answer."""
+    try:
+        async with AskedBroker(address, transport) as broker:
+            pages = await broker.tell_known(deadline_s=ASK_DEADLINE_S)
+    except UnavailableError as exc:
+        return exc
     told = known.read(pages[0].member.member.broker, pages)
     if told.name != name:
         raise SeriatimError(f"{address} is {told.name}, not {name}")
     return told
-
-
-def _channel(address: str, tls: tuple[Path, Path, Path] | None) -> grpc.aio.Channel:
-    if tls is None:
-        return grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
-    authority, certificate, key = (file.read_bytes() for file in tls)
-    credentials = grpc.ssl_channel_credentials(authority, key, certificate)
-    return grpc.aio.secure_channel(address, credentials, options=CHANNEL_OPTIONS)

@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -80,6 +81,7 @@ class Cluster:
         )
         self.brokers = {name: self.make(name, *options) for name in names}
         self.disk_controls: dict[str, Path] = {}
+        self.admin_tls: ssl.SSLContext | None = None
 
     def make(self, name: str, *options: str, data: str | None = None, log: str | None = None) -> Process:
         """A broker that is not started."""
@@ -130,7 +132,7 @@ class Cluster:
         """What the admin port answers; status 0 if nobody does."""
         host, _, port = self.admin[name].rpartition(":")
         try:
-            reader, writer = await asyncio.open_connection(host, int(port))
+            reader, writer = await asyncio.open_connection(host, int(port), ssl=self.admin_tls)
         except OSError:
             return 0, ""
         try:

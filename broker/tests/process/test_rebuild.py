@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import shutil
 import signal
+import ssl
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from seriatim_api.ids import make_offset
+from seriatim_api.tls import TlsFiles
+from seriatim_broker.local import tls as local_tls
 
 from .cluster import Cluster, free_ports
 from .wire import Admin, Consumer, Producer
@@ -21,12 +24,23 @@ DEADLINE_S = 60
 ETCD_BINARY = Path(__file__).resolve().parents[3] / ".tools" / "bin" / "etcd"
 
 
+def tls_options(files: TlsFiles, prefix: str = "--tls") -> list[str]:
+    """As the commands take them: `--tls-ca FILE …`."""
+    named = (("ca", files.ca), ("cert", files.cert), ("key", files.key))
+    return [word for name, file in named for word in (f"{prefix}-{name}", str(file))]
+
+
 class Coordinator:
     """The coordinator of a cluster: embedded, or a real etcd under the same address."""
 
-    def __init__(self, cluster: Cluster, directory: Path, kind: str) -> None:
+    def __init__(self, cluster: Cluster, directory: Path, kind: str, tls: TlsFiles | None = None) -> None:
+        if kind == "etcd" and not ETCD_BINARY.exists():
+            pytest.skip("no .tools/bin/etcd: `make tools` builds it (needs Go)")
+        self._tls = tls
+        if kind == "embedded" and tls is not None:
+            cluster.coordinator.arguments += tls_options(tls)
         self._embedded = cluster.coordinator if kind == "embedded" else None
-        self._client_url = f"http://{cluster.coordinator_address}"
+        self._client_url = f"{'http' if tls is None else 'https'}://{cluster.coordinator_address}"
         self._peer_url = f"http://127.0.0.1:{free_ports(1)[0]}"
         self._etcd: asyncio.subprocess.Process | None = None
         self._log = directory / "etcd.log"
@@ -39,6 +53,9 @@ class Coordinator:
         words = ["--name=one", f"--data-dir={self.data}", f"--initial-cluster=one={self._peer_url}"]
         words += [f"--listen-client-urls={self._client_url}", f"--advertise-client-urls={self._client_url}"]
         words += [f"--listen-peer-urls={self._peer_url}", f"--initial-advertise-peer-urls={self._peer_url}"]
+        if self._tls is not None:
+            files = (("trusted-ca", self._tls.ca), ("cert", self._tls.cert), ("key", self._tls.key))
+            words += [f"--{name}-file={file}" for name, file in files] + ["--client-cert-auth"]
         with self._log.open("ab") as log:
             self._etcd = await asyncio.create_subprocess_exec(str(ETCD_BINARY), *words, stdout=log, stderr=log)
 
@@ -50,10 +67,10 @@ class Coordinator:
             await self._etcd.wait()
 
 
-async def rebuild(cluster: Cluster, without: str, *more: str) -> tuple[int, str]:
-    """The command's status and what it says; one broker may be away."""
-    brokers = ",".join(f"{name}={address}" for name, address in cluster.addresses.items() if name != without)
-    words = ["coordinator-rebuild", "--cluster", "test", "--coordinator", cluster.coordinator_address]
+async def rebuild(cluster: Cluster, *more: str) -> tuple[int, str]:
+    """The command's status and what it says; all brokers are named, whether or not they run."""
+    brokers = ",".join(f"{name}={address}" for name, address in cluster.addresses.items())
+    words = ["coordinator", "rebuild", "--cluster", "test", "--coordinator", cluster.coordinator_address]
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "seriatim_broker", *words, "--brokers", brokers, *more,
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
@@ -112,8 +129,6 @@ async def read_all(cluster: Cluster, partition: int, group: str, count: int) -> 
 @pytest.mark.parametrize("state", ["older", "empty"])
 @pytest.mark.parametrize("kind", ["embedded", pytest.param("etcd", marks=pytest.mark.etcd)])
 async def test_brokers_stop_and_the_coordinator_is_rebuilt(tmp_path: Path, kind: str, state: str) -> None:
-    if kind == "etcd" and not ETCD_BINARY.exists():
-        pytest.skip("no .tools/bin/etcd: `make tools` builds it (needs Go)")
     cluster = Cluster(tmp_path, 2)
     coordinator = Coordinator(cluster, tmp_path, kind)
     backup = tmp_path / "backup"
@@ -151,24 +166,68 @@ async def test_brokers_stop_and_the_coordinator_is_rebuilt(tmp_path: Path, kind:
             running = cluster.brokers[away].running
             assert running is not None
             assert await asyncio.wait_for(running.wait(), DEADLINE_S) == 2
-            assert "coordinator-rebuild" in cluster.brokers[away].log_text()
+            assert "seriatim coordinator rebuild" in cluster.brokers[away].log_text()
         assert await answers(cluster, "the coordinator has lost decisions")
-        status, said = await rebuild(cluster, away)
+        status, said = await rebuild(cluster)
         assert status == 1, said
         assert f"would write: the chain of partition {partition} (t 0)" in said
         assert "Nothing was written" in said
+        assert (f"did not tell: {away} did not answer" in said) == bool(away), said
         assert await answers(cluster, "the coordinator has lost decisions"), "nothing has changed"
-        status, said = await rebuild(cluster, away, "--yes")
+        status, said = await rebuild(cluster, "--yes")
         assert status == 0, said
         if away:
             await cluster.brokers[away].start()
         for name in cluster.brokers:
             await cluster.ready(name)
-        status, said = await rebuild(cluster, "")
+        status, said = await rebuild(cluster)
         assert status == 0, said
         assert await read_all(cluster, partition, "new", 6) == [b"a1", b"a2", b"a3", b"b1", b"b2", b"b3"]
         route = await moved_route(cluster, partition, 2, "")
         assert len(await append(route.master_address, partition, [b"c1"])) == 1
+    finally:
+        for broker in cluster.brokers.values():
+            if broker.running is not None:
+                await broker.end(signal.SIGKILL)
+        await coordinator.stop()
+
+
+@pytest.mark.parametrize("kind", ["embedded", pytest.param("etcd", marks=pytest.mark.etcd)])
+async def test_brokers_and_coordinator_may_have_two_authorities(tmp_path: Path, kind: str) -> None:
+    theirs = local_tls.make(tmp_path / "theirs", ["127.0.0.1"])
+    ours = local_tls.make(tmp_path / "ours", ["127.0.0.1"])
+    named = (("tls", ours.server), ("coordinator_tls", theirs.client))
+    settings = [
+        word
+        for prefix, files in named
+        for name, file in (("ca", files.ca), ("cert", files.cert), ("key", files.key))
+        for word in ("--set", f"{prefix}_{name}={file}")
+    ]
+    cluster = Cluster(tmp_path, 1, tuple(settings))
+    cluster.admin_tls = ssl.create_default_context(cafile=str(ours.ca))
+    coordinator = Coordinator(cluster, tmp_path, kind, theirs.server)
+    brokers = tls_options(ours.client)
+    try:
+        await coordinator.start()
+        for name, broker in cluster.brokers.items():
+            await broker.start()
+            await cluster.ready(name)
+        await coordinator.stop()
+        shutil.rmtree(coordinator.data)
+        await coordinator.start()
+        assert await answers(cluster, "the coordinator has lost decisions")
+        status, said = await rebuild(cluster, *brokers, *tls_options(ours.client, "--coordinator-tls"), "--yes")
+        assert status == 2, said
+        assert "the other side's certificate was not issued by the CA that was given" in said
+        status, said = await rebuild(cluster, *tls_options(theirs.client), "--yes")
+        assert status == 2, said
+        assert "no broker answered" in said
+        assert "the other side's certificate was not issued by the CA that was given" in said
+        status, said = await rebuild(cluster, *brokers, *tls_options(theirs.client, "--coordinator-tls"), "--yes")
+        assert status == 0, said
+        assert "would write: the record of g0-0, run 1" in said
+        for name in cluster.brokers:
+            await cluster.ready(name)
     finally:
         for broker in cluster.brokers.values():
             if broker.running is not None:

@@ -237,7 +237,7 @@ def check_cluster(passport: Passport, cluster_id: str) -> None:
         raise ForeignDiskError(
             f"this directory belongs to the cluster {passport.cluster_id}, not to {cluster_id}. Remedy: start the "
             "broker with its own directory, or with the coordinator of that cluster. If that coordinator lost its "
-            "data, run seriatim coordinator-rebuild while the other brokers run, and start again; nothing was changed",
+            "data, run seriatim coordinator rebuild while the other brokers run, and start again; nothing was changed",
             found=passport.cluster_id,
             expected=cluster_id,
         )

@@ -112,5 +112,5 @@ def reason(outbox: Outbox) -> str:
     more = f" (and {len(outbox.behind) - 1} more)" if len(outbox.behind) > 1 else ""
     return (
         f"the coordinator has lost decisions: {why}{more}. What was acknowledged is on the brokers' disks. Nothing is "
-        "accepted. Remedy: change nothing else, and run seriatim coordinator-rebuild"
+        "accepted. Remedy: change nothing else, and run seriatim coordinator rebuild"
     )

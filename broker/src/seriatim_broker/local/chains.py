@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
-import grpc
 from seriatim_api.errors import BadRequestError, SeriatimError, UnavailableError
-from seriatim_api.status import from_status
 from seriatim_api.tls import TlsFiles
-from seriatim_api.v1 import broker_pb2, broker_pb2_grpc
+
+from seriatim_broker.rpc.asking import AskedBroker, transport_of
 
 ATTEMPT_DEADLINE_S: Final = 3.0
 """For the answer of one broker; then the next one is asked."""
@@ -43,32 +42,17 @@ async def open_members(
         PartitionOutOfRangeError: The topic has fewer partitions.
         UnavailableError: No broker answered, each within `ATTEMPT_DEADLINE_S`.
     """
-    request = broker_pb2.DescribeChainRequest(topic=topic, partition=partition)
+    transport = transport_of(tls)
     last: SeriatimError = UnavailableError("no broker runs")
     for address in addresses:
         try:
-            record = await _ask(address, tls, request)
-        except grpc.aio.AioRpcError as exc:
-            error = from_status(exc.code(), exc.details(), list(exc.trailing_metadata() or ()))
+            async with AskedBroker(address, transport) as broker:
+                record = await broker.describe_chain(topic, partition, deadline_s=ATTEMPT_DEADLINE_S)
+        except SeriatimError as error:
             if not error.retriable:
-                raise error from exc
+                raise
             last = error
         else:
             segment = record.segments[-1]
             return segment.group, tuple(member.broker for member in segment.members)
     raise UnavailableError(f"no broker could tell who is in charge of {topic}/{partition}: {last.message}") from last
-
-
-async def _ask(address: str, tls: TlsFiles | None, request: Any) -> Any:
-    async with _channel(address, tls) as channel:
-        stub: Any = broker_pb2_grpc.AdminStub(channel)  # type: ignore[no-untyped-call]
-        return await stub.DescribeChain(request, timeout=ATTEMPT_DEADLINE_S)
-
-
-def _channel(address: str, tls: TlsFiles | None) -> Any:
-    if tls is None:
-        return grpc.aio.insecure_channel(address)
-    assert tls.cert is not None
-    assert tls.key is not None
-    credentials = grpc.ssl_channel_credentials(tls.ca.read_bytes(), tls.key.read_bytes(), tls.cert.read_bytes())
-    return grpc.aio.secure_channel(address, credentials)

@@ -169,7 +169,7 @@ async def join(
         if record is None and disk.has_data:
             raise ForeignDiskError(
                 f"the cluster does not know {place.broker}, but the directory has had {disk.run} runs. Remedy: if the "
-                "coordinator lost its data, restore it, or run seriatim coordinator-rebuild while the other brokers "
+                "coordinator lost its data, restore it, or run seriatim coordinator rebuild while the other brokers "
                 "run; else start with the coordinator that the directory belongs to"
             )
         lost = await _insist(lambda: coordinator.get(keys.lost_disk(disk.member)))

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from seriatim_api.errors import PreconditionError
+from seriatim_api.errors import BadRequestError, PreconditionError
 from seriatim_api.ids import MemberId, PartitionId
 from seriatim_api.v1 import records_pb2
 
@@ -43,6 +43,19 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True)
+class Answers:
+    """What the brokers that were asked said.
+
+    Attributes:
+        told: Those that answered; at least one.
+        silent: Why the others did not, by name.
+    """
+
+    told: tuple[Told, ...]
+    silent: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
     """One record to be written, and what to tell people of it."""
 
@@ -58,20 +71,35 @@ class Plan:
     Attributes:
         steps: In the order in which they are written.
         conflicts: What it leaves alone, because brokers contradict each other: a person decides.
+        silent: Which known brokers did not tell anything, why, and what that may cost.
         unknown: What was perhaps lost, and cannot be known.
+        refusals: Why the plan must not be written.
     """
 
     steps: list[Step] = field(default_factory=list)
     conflicts: list[str] = field(default_factory=list)
+    silent: list[str] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
+    refusals: list[str] = field(default_factory=list)
 
 
-async def make_plan(coordinator: Coordinator, keys: Keys, told: Sequence[Told]) -> Plan:
+async def make_plan(
+    coordinator: Coordinator, keys: Keys, answers: Answers, without_groups: Collection[str] = ()
+) -> Plan:
     """Compare what the coordinator has with what the brokers told.
 
+    Args:
+        coordinator: What lost decisions.
+        keys: Of the cluster.
+        answers: Of its brokers.
+        without_groups: Broker groups of which no member has to answer.
+
     Raises:
-        PreconditionError: The brokers are of different clusters. SeriatimError: The coordinator did not answer.
+        PreconditionError: The brokers are of different clusters.
+        BadRequestError: A member of a group of `without_groups` did answer, or there is no such group.
+        SeriatimError: The coordinator did not answer.
     """
+    told = answers.told
     assert told
     if len({(one.cluster, one.cluster_id) for one in told}) > 1:
         raise PreconditionError("the brokers are of different clusters; name the brokers of one cluster only")
@@ -84,9 +112,11 @@ async def make_plan(coordinator: Coordinator, keys: Keys, told: Sequence[Told]) 
     for one in told:
         _plan_member(plan, keys, items, one)
     _plan_silent_members(plan, keys, items, told)
-    topics = await _plan_chains(plan, coordinator, keys, items, told)
+    chains = await _read_chains(coordinator, keys, items)
+    topics = _plan_chains(plan, keys, items, chains, told)
     _plan_topics(plan, keys, items, topics)
-    _tell_unknown(plan, keys, items, told)
+    _tell_silence(plan, _known_brokers(keys, items, chains, told), answers, without_groups)
+    _tell_unknown(plan)
     return plan
 
 
@@ -158,16 +188,28 @@ def _plan_silent_members(plan: Plan, keys: Keys, items: Mapping[str, KeyValue], 
         _put(plan, items, keys.member(broker), record.SerializeToString(), text)
 
 
-async def _plan_chains(
-    plan: Plan, coordinator: Coordinator, keys: Keys, items: Mapping[str, KeyValue], told: Sequence[Told]
+@dataclass(slots=True)
+class _Chains:
+    """What the coordinator has of chains."""
+
+    archive: ChainArchive
+    by_partition: dict[PartitionId, Chain] = field(default_factory=dict)
+
+
+async def _read_chains(coordinator: Coordinator, keys: Keys, items: Mapping[str, KeyValue]) -> _Chains:
+    chains = _Chains(ChainArchive())
+    found = [item for name, item in items.items() if name.startswith(keys.chains)]
+    for whole in await read_all_whole(coordinator, keys, found, deadline_s=DEADLINE_S):
+        chain = chains.archive.parse(whole.item.value, whole.item.mod_revision, whole.pages)
+        chains.by_partition[chain.partition] = chain
+    return chains
+
+
+def _plan_chains(
+    plan: Plan, keys: Keys, items: Mapping[str, KeyValue], chains: _Chains, told: Sequence[Told]
 ) -> dict[str, dict[int, Chain]]:
     """Chains and cursors; returns the partitions of each topic, by number."""
-    archive = ChainArchive()
-    found = [item for name, item in items.items() if name.startswith(keys.chains)]
-    current: dict[PartitionId, Chain] = {}
-    for whole in await read_all_whole(coordinator, keys, found, deadline_s=DEADLINE_S):
-        chain = archive.parse(whole.item.value, whole.item.mod_revision, whole.pages)
-        current[chain.partition] = chain
+    current = chains.by_partition
     deleted = {partition_of(name) for name in items if name.startswith(keys.tombstones)}
     topics: dict[str, dict[int, Chain]] = {}
     for partition in sorted({*current, *(number for one in told for number in one.chains)} - deleted):
@@ -181,7 +223,7 @@ async def _plan_chains(
         chain = planned.chain or planned.current or next(iter(known.values()))
         topics.setdefault(chain.topic, {})[chain.number] = chain
         if planned.chain is not None:
-            _plan_chain(plan, keys, items, archive, planned)
+            _plan_chain(plan, keys, items, chains.archive, planned)
         cursors = [cursor for one in told for cursor in one.cursors.get(partition, ())]
         for group in sorted({cursor.group for cursor in cursors}):
             key = keys.cursor(partition, group)
@@ -226,7 +268,7 @@ def _plan_topics(
             continue
         missing = [number for number in range(max(chains) + 1) if number not in chains]
         if missing:
-            plan.conflicts.append(f"topic {name}: nobody knows its partitions {missing}; its record is not written")
+            plan.conflicts.append(f"topic {name}: no broker knows its partitions {missing}; its record is not written")
             continue
         first = chains[0]
         record = records_pb2.TopicRecord(
@@ -246,18 +288,65 @@ def _plan_topics(
         _put(plan, items, keys.partition_counter, value, f"the next partition id, {highest + 1}")
 
 
-def _tell_unknown(plan: Plan, keys: Keys, items: Mapping[str, KeyValue], told: Sequence[Told]) -> None:
-    names = {one.name for one in told}
-    silent = {
-        member.broker
-        for one in told
-        for chain in one.chains.values()
-        for segment in chain.segments
-        for member in (*segment.members, *segment.tail_copies)
-        if member.broker not in names
-    }
-    if silent:
-        plan.unknown.append(f"what {', '.join(sorted(silent))} know, who were not asked")
+def _known_brokers(
+    keys: Keys, items: Mapping[str, KeyValue], chains: _Chains, told: Sequence[Told]
+) -> dict[str, set[str]]:
+    """All brokers that are registered, or that a chain names as holding a copy, by broker group."""
+    names = {name.removeprefix(keys.members) for name in items if name.startswith(keys.members)}
+    names |= {one.name for one in told}
+    for chain in (*chains.by_partition.values(), *(chain for one in told for chain in one.chains.values())):
+        for segment in chain.segments:
+            names |= {member.broker for member in (*segment.members, *segment.tail_copies)}
+    groups: dict[str, set[str]] = {}
+    for name in names:
+        groups.setdefault(name.rpartition("-")[0], set()).add(name)
+    return groups
+
+
+def _tell_silence(
+    plan: Plan, groups: Mapping[str, set[str]], answers: Answers, without_groups: Collection[str]
+) -> None:
+    """Say which brokers told nothing, and refuse to write if a whole group did not.
+
+    Each member of a segment has its chain record on its disk before a message of it. So with one answer from each group
+    every segment with acknowledged messages is known. What would happen without an answer from group B:
+
+        1  Segment 2 is open on B, and messages are acknowledged there, when the coordinator goes back to segment 1.
+        2  No other broker has learned of segment 2, and B does not answer: the rebuild finds nothing to write.
+        3  The partition goes on from segment 1 with another segment 2 (I7), and readers never get what B has (I1).
+    """
+    speakers = {one.name for one in answers.told}
+    without_answer = {group: names for group, names in sorted(groups.items()) if not names & speakers}
+    mistaken = sorted(set(without_groups) - set(without_answer))
+    if mistaken:
+        raise BadRequestError(f"{', '.join(mistaken)}: not a broker group of which no member answered")
+    for group, names in sorted(groups.items()):
+        for name in sorted(names - speakers):
+            why = answers.silent.get(name)
+            said = f"{name} did not answer ({why})" if why is not None else f"{name} was not named in --brokers"
+            others = ", ".join(sorted(names & speakers))
+            rest = (
+                f"{others} of its group told, so every segment with acknowledged messages of the group is known; what "
+                f"{name} alone knows may be lost: how it sealed or settled segments just before the end, and cursors"
+                if others
+                else "see below"
+            )
+            plan.silent.append(f"{said}; {rest}")
+        if group in without_answer:
+            cost = (
+                f"no member of the broker group {group} told ({', '.join(sorted(names))}): segments that were opened "
+                "on it in the lost time are not known, and all messages that were acknowledged in them would be lost"
+            )
+            if group in without_groups:
+                plan.unknown.append(cost)
+            else:
+                plan.refusals.append(
+                    f"{cost}. Remedy: start a member and name it in --brokers; or, if all its disks "
+                    f"are lost for good, add --without-group {group}"
+                )
+
+
+def _tell_unknown(plan: Plan) -> None:
     if plan.steps:
         plan.unknown.append("topics, groups and partitions that were deleted in the lost time: they are back")
         plan.unknown.append("consumer groups that acknowledged nothing: they begin anew")

@@ -1,0 +1,77 @@
+"""Asking one broker from a command: a channel for a few calls, with errors of the catalogue.
+
+The brokers themselves ask each other with `outbound`, which keeps its channels and marks its calls as forwarded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from types import TracebackType
+from typing import Any, TypeVar
+
+import grpc
+from seriatim_api.errors import UnavailableError
+from seriatim_api.status import from_status
+from seriatim_api.tls import TlsFiles, TlsSource
+from seriatim_api.v1 import broker_pb2, broker_pb2_grpc, operations_pb2, operations_pb2_grpc
+
+from .transport import PLAIN, TlsTransport, Transport
+
+_Answer = TypeVar("_Answer")
+
+
+def transport_of(tls: TlsFiles | None) -> Transport:
+    """How brokers are reached with these certificates; None: in plain text.
+
+    Raises:
+        PreconditionError: A file cannot be used; the text says why and what to do.
+    """
+    return PLAIN if tls is None else TlsTransport(TlsSource(tls))
+
+
+class AskedBroker:
+    """One broker, asked within an `async with`, which closes the channel at its end.
+
+    Each method raises the `SeriatimError` that the broker answered, or `UnavailableError` or `DeadlineExceededError` if
+    it did not answer. A deadline is that of each call.
+    """
+
+    def __init__(self, address: str, transport: Transport = PLAIN) -> None:
+        self._address = address
+        self._transport = transport
+
+    async def __aenter__(self) -> AskedBroker:
+        self._channel = self._transport.channel(self._address)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._channel.close()
+
+    async def describe_chain(self, topic: str, partition: int, *, deadline_s: float) -> Any:
+        """The record of a partition's chain (`records_pb2.ChainRecord`)."""
+        stub: Any = broker_pb2_grpc.AdminStub(self._channel)  # type: ignore[no-untyped-call]
+        request = broker_pb2.DescribeChainRequest(topic=topic, partition=partition)
+        return await self._answer(stub.DescribeChain(request, timeout=deadline_s))
+
+    async def tell_known(self, *, deadline_s: float) -> list[operations_pb2.TellKnownResponse]:
+        """All that the broker knows of the cluster, page by page."""
+        stub: Any = operations_pb2_grpc.OperationsStub(self._channel)  # type: ignore[no-untyped-call]
+        pages: list[operations_pb2.TellKnownResponse] = []
+        after = 0
+        while not pages or not pages[-1].is_last:
+            request = operations_pb2.TellKnownRequest(after_partition_id=after)
+            pages.append(await self._answer(stub.TellKnown(request, timeout=deadline_s)))
+            after = max((known.chain.partition_id for known in pages[-1].partitions), default=after)
+        return pages
+
+    async def _answer(self, call: Awaitable[_Answer]) -> _Answer:
+        try:
+            return await call
+        except grpc.aio.AioRpcError as exc:
+            cause = self._transport.tls_failure(exc.details() or "")
+            if cause is not None:
+                raise UnavailableError(f"{self._address}: {cause}") from exc
+            metadata = [(str(key), value) for key, value in exc.trailing_metadata() or ()]
+            raise from_status(exc.code(), exc.details() or "", metadata) from exc

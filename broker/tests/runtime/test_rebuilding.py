@@ -1,0 +1,97 @@
+"""A plan to rebuild the coordinator: what is said, and refused, because brokers did not tell what they know."""
+
+from __future__ import annotations
+
+import pytest
+from seriatim_api.errors import BadRequestError
+from seriatim_api.ids import MemberId, PartitionId
+from seriatim_api.v1 import records_pb2
+from seriatim_broker.core.chain import Chain, Opening, create
+from seriatim_broker.interfaces.coordinator import Put
+from seriatim_broker.runtime.keys import Keys
+from seriatim_broker.runtime.rebuilding import Answers, Plan, Told, make_plan
+from seriatim_broker.runtime.records import member_to_record
+from seriatim_broker.testing.memory_coordinator import MemoryCoordinator, MemoryStore
+
+pytestmark = pytest.mark.asyncio
+
+KEYS = Keys("c")
+P = PartitionId(7)
+M00, M01, M10, M11 = (MemberId(f"g{group}-{slot}", f"{group}{slot}" * 16) for group in (0, 1) for slot in (0, 1))
+
+
+def chain_on(group: str, members: tuple[MemberId, ...]) -> Chain:
+    opening = Opening(b"attempt---------", group, members, 1, False)
+    return create(P, "orders", 0, True, ("g0", "g1"), opening, 0)
+
+
+FIRST = chain_on("g0", (M00, M01))
+SECOND = chain_on("g1", (M10, M11))
+
+
+def record(member: MemberId, run: int = 1) -> records_pb2.MemberRecord:
+    group, _, slot = member.broker.partition("-")
+    return records_pb2.MemberRecord(
+        member=member_to_record(member), group=group, slot=int(slot), run=run, admitted=True
+    )
+
+
+def told(member: MemberId, chain: Chain) -> Told:
+    return Told(member.broker, "c", "id", record(member), {P: chain}, {})
+
+
+async def planned(answers: Answers, *registered: MemberId, without: tuple[str, ...] = ()) -> Plan:
+    coordinator = MemoryCoordinator(MemoryStore())
+    cluster = records_pb2.ClusterRecord(cluster="c", id="id", format_level=1)
+    puts = [Put(KEYS.cluster_record, cluster.SerializeToString())]
+    puts += [Put(KEYS.member(member.broker), record(member).SerializeToString()) for member in registered]
+    await coordinator.txn((), puts)
+    return await make_plan(coordinator, KEYS, answers, without)
+
+
+async def test_a_group_of_which_no_member_told_stops_the_rebuild() -> None:
+    answers = Answers((told(M00, FIRST), told(M01, FIRST)), {"g1-0": "UNAVAILABLE: connection refused"})
+    plan = await planned(answers, M00, M01, M10, M11)
+    assert plan.silent == [
+        "g1-0 did not answer (UNAVAILABLE: connection refused); see below",
+        "g1-1 was not named in --brokers; see below",
+    ]
+    (refusal,) = plan.refusals
+    assert "no member of the broker group g1 told (g1-0, g1-1)" in refusal
+    assert "would be lost" in refusal
+    assert "--without-group g1" in refusal
+
+
+async def test_a_group_that_only_a_chain_names_stops_it_as_well() -> None:
+    plan = await planned(Answers((told(M00, SECOND),)), M00, M01)
+    assert [line.partition(" ")[0] for line in plan.silent] == ["g0-1", "g1-0", "g1-1"]
+    assert len(plan.refusals) == 1
+    assert "the broker group g1" in plan.refusals[0]
+
+
+async def test_a_person_may_say_that_it_goes_on_without_a_group() -> None:
+    plan = await planned(Answers((told(M00, FIRST),)), M00, M01, M10, M11, without=("g1",))
+    assert plan.refusals == []
+    assert any("no member of the broker group g1 told" in line for line in plan.unknown)
+
+
+@pytest.mark.parametrize("group", ["g0", "g9"])
+async def test_a_group_that_answered_or_is_not_known_is_a_mistake(group: str) -> None:
+    with pytest.raises(BadRequestError, match=f"{group}: not a broker group of which no member answered"):
+        await planned(Answers((told(M00, FIRST), told(M10, FIRST))), M00, M01, M10, M11, without=(group,))
+
+
+async def test_one_silent_member_beside_one_that_told_is_said_and_does_not_stop_it() -> None:
+    plan = await planned(Answers((told(M00, FIRST), told(M11, FIRST))), M00, M01, M10, M11)
+    assert plan.refusals == []
+    assert [line.partition(";")[0] for line in plan.silent] == [
+        "g0-1 was not named in --brokers",
+        "g1-0 was not named in --brokers",
+    ]
+    assert all("every segment with acknowledged messages of the group is known" in line for line in plan.silent)
+
+
+async def test_if_all_tell_nothing_is_said_of_silence() -> None:
+    plan = await planned(Answers(tuple(told(member, SECOND) for member in (M00, M01, M10, M11))))
+    assert plan.silent == []
+    assert plan.refusals == []
