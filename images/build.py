@@ -146,13 +146,13 @@ def lay_out(context: Path, image: str, source: Path, target: Target, wheels: Pat
 
 
 def lay_out_etcd(context: Path) -> None:
-    """The context of the test clusters' etcd: two binaries that `make tools` has built."""
+    """The context of the test clusters' etcd: the binaries that `make tools` has built."""
     binaries = ROOT / ".tools" / "bin"
     if not (binaries / "etcd").exists():
         raise engines.EngineError("there is no .tools/bin/etcd to put into an image: run `make tools` first")
     shutil.rmtree(context, ignore_errors=True)
     context.mkdir(parents=True)
-    for name in ("etcd", "etcdctl"):
+    for name in ("etcd", "etcdctl", "etcdutl"):
         shutil.copy(binaries / name, context)
     shutil.copy(HERE / "etcd" / "Dockerfile", context)
 

@@ -1,9 +1,9 @@
 #!/bin/sh
-# Builds etcd and etcdctl, at the version that go.mod names, into .tools/bin of the repository.
+# Builds etcd, etcdctl and etcdutl (which restores snapshots), at the version that go.mod names, into .tools/bin of the repository.
 #
 # A module of its own with `tool` directives, because `go install go.etcd.io/etcd/server/v3@version` is refused:
 # etcd's own go.mod has replace directives. The server's package is called `server`; its binary is `etcd` here.
-# Does nothing where both binaries of that version are there already.
+# Does nothing where all binaries of that version are there already.
 set -eu
 
 here=$(cd "$(dirname "$0")" && pwd)
@@ -13,9 +13,10 @@ version=$(sed -n 's|^.*go\.etcd\.io/etcd/server/v3 v\([0-9.]*\).*$|\1|p' "$here/
 [ -n "$version" ] || { echo "tools/etcd/go.mod names no version of go.etcd.io/etcd/server/v3" >&2; exit 1; }
 
 is_built() {
-    [ -x "$bin/etcd" ] && [ -x "$bin/etcdctl" ] &&
+    [ -x "$bin/etcd" ] && [ -x "$bin/etcdctl" ] && [ -x "$bin/etcdutl" ] &&
         "$bin/etcd" --version 2>/dev/null | grep -qx "etcd Version: $version" &&
-        "$bin/etcdctl" version 2>/dev/null | grep -qx "etcdctl version: $version"
+        "$bin/etcdctl" version 2>/dev/null | grep -qx "etcdctl version: $version" &&
+        "$bin/etcdutl" version 2>/dev/null | grep -qx "etcdutl version: $version"
 }
 
 if is_built; then
@@ -25,7 +26,7 @@ fi
 if ! command -v go >/dev/null 2>&1; then
     cat >&2 <<TEXT
 Building etcd $version needs Go (1.26 or newer): install it from https://go.dev/dl/ or from your system's packages
-and run this again; or put binaries "etcd" and "etcdctl" $version into .tools/bin yourself.
+and run this again; or put binaries "etcd", "etcdctl" and "etcdutl" $version into .tools/bin yourself.
 Nothing else needs it: without etcd, Seriatim uses its embedded coordinator, and the tests against etcd are skipped.
 TEXT
     exit 1
@@ -36,9 +37,10 @@ work=$(mktemp -d "$bin/.build.XXXXXX")
 trap 'rm -rf "$work"' EXIT INT TERM
 echo "building etcd $version (about 35 s where nothing is cached)"
 (cd "$here" && CGO_ENABLED=0 go build -mod=readonly -trimpath -ldflags '-s -w' -o "$work/" \
-    go.etcd.io/etcd/server/v3 go.etcd.io/etcd/etcdctl/v3)
-# Renamed last and each in one step: whoever looks meanwhile sees the old binary or the new one.
+    go.etcd.io/etcd/server/v3 go.etcd.io/etcd/etcdctl/v3 go.etcd.io/etcd/etcdutl/v3)
+# Renamed last and each in one step: a process that starts one meanwhile gets the old binary or the new one.
 mv -f "$work/server" "$bin/etcd"
 mv -f "$work/etcdctl" "$bin/etcdctl"
+mv -f "$work/etcdutl" "$bin/etcdutl"
 is_built || { echo "what was built is not etcd $version" >&2; exit 1; }
-echo "etcd $version and etcdctl are in .tools/bin"
+echo "etcd $version, etcdctl and etcdutl are in .tools/bin"
