@@ -122,6 +122,14 @@ class Admins:
         """As `Admin.check_restart`, from the first broker that answers."""
         return await self._look(lambda admin: admin.check_restart(broker), CHANGE_S)
 
+    async def declare_dead_at(self, address: str, broker: str, run: int, issuer: str) -> None:
+        """As `Admin.declare_dead`; the broker at that address is asked, once.
+
+        Raises:
+            SeriatimError: It refuses, or does not answer.
+        """
+        await self._within(CHANGE_S, self._by_address[address].declare_dead(broker, run, issuer))
+
     async def scrub(self, broker: str) -> Scrubbed:
         """Have a broker read all that it holds; asked of whichever broker answers, and again if it does not end.
 

@@ -8,6 +8,7 @@ from typing import Final
 
 from e2e.faults import clusters, shims
 from e2e.faults.balance import UnevenHeads
+from e2e.faults.certificates import FalseCertificate
 from e2e.faults.clocks import ClockJump
 from e2e.faults.coordinator import CompactedWatch, OneOfThree
 from e2e.faults.damage import BitFlip
@@ -44,6 +45,7 @@ QUICK: Final = (
     "bit flip in a table",
     "wiped disk of slave",
     "drained group",
+    "unread false certificate of master",
 )
 """At least one of each kind, those first that have found something."""
 
@@ -88,6 +90,10 @@ def all_faults() -> list[Fault]:
         BothDisksLost(),
         OldCopy("master"),
         OldCopy("slave"),
+        FalseCertificate("master"),
+        FalseCertificate("slave"),
+        FalseCertificate("master", unread=True),
+        FalseCertificate("slave", unread=True),
         ClockJump(HOUR_S, "master"),
         ClockJump(-HOUR_S, "master"),
         ClockJump(HOUR_S, "all"),

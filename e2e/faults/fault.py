@@ -52,6 +52,16 @@ def lacks_copies(snapshot: Snapshot) -> str:
     return "" if snapshot.settled() else "a segment is not settled"
 
 
+def lacks_copies_without(snapshot: Snapshot, broker: str) -> str:
+    """What does not have two copies on other brokers than this one, for people; empty if everything has."""
+    for chain in snapshot.chains:
+        for segment in chain.segments:
+            others = set(segment.eligible) - {broker}
+            if segment.state != LOST and len(others) < MEMBER_COUNT:
+                return f"segment {segment.no} of partition {chain.partition} can be served by {sorted(others)} only"
+    return "" if snapshot.settled() else "a segment is not settled"
+
+
 @dataclass(slots=True)
 class Scene:
     """What a fault may use.

@@ -47,13 +47,12 @@ async def first_answer(
             done, asking = await asyncio.wait(asking, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
             if not done and patience_s is not None:
                 patience_s *= 2
-            failures = []
-            for task in done:
-                error = task.exception()
+            failures = [(task, task.exception()) for task in done]  # all are read, or asyncio reports the others
+            for task, error in failures:
                 if error is None:
                     return task.result()
-                failures.append(error)
-            for failure in failures:
+            for _, failure in failures:
+                assert failure is not None
                 if not is_passing(failure):
                     raise failure
     finally:
