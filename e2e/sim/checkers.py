@@ -25,7 +25,7 @@ from seriatim_broker.core.effects import Note
 from seriatim_broker.core.events import AckLevel, CursorRecord
 from seriatim_broker.core.log import Batch, PutBatch, PutPreparation, PutSegment, PutTailCopy, Write
 from seriatim_broker.core.producers import IdleBlock, ProducerTable, newest_of
-from seriatim_broker.testing.memory_disk import DiskImage
+from seriatim_broker.testing.memory_disk import DiskImage, SegmentImage
 
 from .excuses import Excuse
 from .losses import Losses, Place, own_tail
@@ -107,6 +107,7 @@ class Judge:
         self.groups: dict[tuple[str, PartitionId], GroupView] = {}
         self.gaps_asked: set[Place] = set()
         self.certified_falsely: dict[RunId, None] = {}  # by a fault
+        self.contradicted: dict[Place, int] = {}  # an older copy may decide there; below what another disk must keep
         self.graveyard: list[tuple[MemberId, DiskImage]] = []
         self.seen_states: set[str] = set()
         self.accepted_count = 0
@@ -348,7 +349,7 @@ class Judge:
         ):
             self.fail("I14", f"{what}: {new.server} becomes its server and does not hold all of it")
         if old.state is not SegmentState.SEALED and new.state is SegmentState.SEALED:
-            self._sealed(chain, old, new)
+            self._sealed(chain, new)
         if old.state is not SegmentState.LOST and new.state is SegmentState.LOST:
             self._declared_lost(chain.partition, old)
 
@@ -402,7 +403,7 @@ class Judge:
         if len(new.members) > len(old.members) or set(new.members) - set(old.members):
             seen.add("copy listed")
 
-    def _sealed(self, chain: Chain, old: Segment, segment: Segment) -> None:
+    def _sealed(self, chain: Chain, segment: Segment) -> None:
         length, partition = segment.sealed_len, chain.partition
         assert length is not None
         what = f"segment {segment.no} of partition {partition} is sealed at {length}"
@@ -414,13 +415,9 @@ class Judge:
             self.fail("I5", f"{what}, with a checksum that is not that of the log")
         for batch in self.batches(partition, segment.no, length):
             self._two_hold(batch, what)
-        kept = old.state is SegmentState.UNSETTLED and segment.server == old.server  # it copies what it lacks
         if not self.is_whole(partition, segment, segment.server):
-            if kept:
-                self.excuse(Excuse.SERVER_COPIES)
-            else:
-                self.fail("I14", f"{what}, and its server {segment.server} does not hold it")
-        for member in segment.eligible if not kept else ():
+            self.fail("I14", f"{what}, and its server {segment.server} does not hold it")
+        for member in segment.eligible:
             if not self.is_whole(partition, segment, member):
                 self.fail("I14", f"{what}, and {member} is eligible and does not hold it")
         for member in segment.tail_copies:
@@ -446,6 +443,16 @@ class Judge:
     def _forgive(self, partition: PartitionId, no: int, length: int, promised: int, what: str) -> None:
         """I6, unless nobody is left who has more: then what was promised above the length is gone for ever."""
         place = (partition, no)
+        if place in self.contradicted:
+            known = max(image.known_commit for image in self._logs(place))
+            if known > length:
+                self.excuse(Excuse.CONTRADICTED)
+            else:
+                self.excuse(Excuse.CUT_ABOVE_COMMIT)
+            self.contradicted[place] = promised if known > length else 0  # what is quarantined is kept as it is
+            self.losses.cut[place] = length
+            self._forget_deliveries(partition, no, length)
+            return
         if self._flush:
             self.fail("I6", f"{what}, and all below {promised} was acknowledged or delivered")
         if length < self._flushed.get(place, 0):
@@ -925,6 +932,7 @@ class Judge:
                 self.fail("I10", f"{message} failed, and stands at {format_offset(standing[message])}")
         self._check_producer_order(order)
         self._check_times(chain, open_length)
+        self._check_quarantine(partition)
         for group, no in self.untold(partition, groups):
             self.fail("I1", f"segment {no} was declared lost, and {group} was never told")
         for group in groups:
@@ -932,6 +940,20 @@ class Judge:
             if firsts != order:
                 at = next((i for i, pair in enumerate(order) if i >= len(firsts) or firsts[i] != pair), len(order))
                 self.fail("I2", f"{group} differs from the replay at {at}: {firsts[at : at + 3]}, {order[at : at + 3]}")
+
+    def _check_quarantine(self, partition: PartitionId) -> None:
+        """KEPT: what an older copy of a disk made the chain leave out is on another disk still, marked for a person."""
+        for place, promised in self.contradicted.items():
+            if place[0] != partition or not promised:
+                continue
+            if not any(log.record.quarantined and log.tail >= promised for log in self._logs(place)):
+                self.fail("KEPT", f"no disk keeps what was acknowledged of segment {place[1]}, below {promised}")
+            self.seen_states.add("quarantined")
+
+    def _logs(self, place: Place) -> list[SegmentImage]:
+        """What the present disks have of a segment."""
+        images = [broker.disk.durable.partitions.get(place[0]) for broker in self._brokers.values()]
+        return [image.segments[place[1]] for image in images if image is not None and place[1] in image.segments]
 
     def untold(self, partition: PartitionId, groups: list[str]) -> list[tuple[str, int]]:
         """Groups that had not left a segment when it was declared lost, and have not been told of it."""

@@ -61,6 +61,7 @@ MORE_KINDS: tuple[str, ...] = (
     "hung_disk",
     "full_disk",
     "older_disk",
+    "contradicted",
     "held_frames",
 )
 """Those that a world meets only if it has something more than an ordinary one (`with_something_more`)."""
@@ -544,6 +545,17 @@ def _older_disks(rng: random.Random, options: Options) -> Options:
     )
 
 
+def _contradicted(rng: random.Random, options: Options) -> Options:
+    """An older copy of a disk decides a length alone, and then the member comes back that knows better."""
+    return replace(
+        _older_disks(rng, options),
+        kinds={"contradicted": 1},
+        certificate_never_share=0.0,
+        fault_span_us=2_400_000,
+        readers_after_us=4_000_000,
+    )
+
+
 def _damage(rng: random.Random, options: Options) -> Options:
     """Bits flip in what is stored, under switches and restarts."""
     return replace(
@@ -830,6 +842,7 @@ PROFILES: dict[str, Profile] = {
     "hung-disks": Profile(_hung_disks, 0),
     "full-disks": Profile(_full_disks, 0),
     "older-disks": Profile(_older_disks, 0),
+    "contradicted": Profile(_contradicted, 0),
     "fences": Profile(_fences, 0),
     "prepared": Profile(_prepared, 0),
     "two-servers": Profile(_two_servers, 0),

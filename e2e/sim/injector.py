@@ -24,6 +24,10 @@ HANG_US_MORE = 2_000_000
 """A hang that outlasts the other faults ends so long after the time that a run may take to go on without the disk."""
 
 
+CONTRADICTED_US_MORE = 600_000
+"""A member comes back so long after the time for which a started disk waits for it: others have switched by then."""
+
+
 OWN_FLUSH_US = 300_000
 """After this a run has flushed, or never will, what another member acknowledged to it before that one cut the link.
 A directory that is deleted earlier takes away the one copy of it; nothing that a broker does can prevent that."""
@@ -359,7 +363,18 @@ class Injector(ServingFaults):
             look()
 
     def inject_older_disk(self) -> None:
-        """The disk of a member of the open segment is copied, and a moment later the copy takes its place. Once."""
+        """The disk of a member of the open segment is copied, and a moment later the copy takes its place. Once.
+
+        Both members end, and are back within the time that the first one waits for the second.
+        """
+        self._older_disk(lambda _older: self._rng.randint(5_000, 120_000))
+
+    def inject_contradicted(self) -> None:
+        """The same, but the other members come back long after the copy has decided alone."""
+        late_us = self._world.config.second_member_us + CONTRADICTED_US_MORE
+        self._older_disk(lambda is_older: self._rng.randint(5_000, 60_000) + (0 if is_older else late_us))
+
+    def _older_disk(self, back_us: Callable[[bool], int]) -> None:
         chain, _ = self._world.coordinator.records.chain(self._partition())
         if chain is None or self._world.judge.graveyard:
             return
@@ -381,8 +396,11 @@ class Injector(ServingFaults):
             self._world.judge.seen_states.add("older disk")
             copy.crash(0)
             older.disk = copy
-            for broker in brokers:  # within the time that the first one waits for the second
-                self._schedule.after(self._rng.randint(5_000, 120_000), self._restart, broker)
+            waits = [back_us(broker is older) for broker in brokers]
+            if max(waits) > self._world.config.second_member_us:
+                self._world.judge.contradicted[chain.partition, segment.no] = 0
+            for broker, wait_us in zip(brokers, waits, strict=True):
+                self._schedule.after(wait_us, self._restart, broker)
 
         self._schedule.after(self._rng.randint(20_000, 250_000), put_back)
 

@@ -629,7 +629,9 @@ class World:
             for member in segment.members:
                 broker = self.brokers[member.broker]
                 if broker.member == member:
-                    whole += own_tail(broker.disk.durable, chain.partition, segment.no) == segment.sealed_len
+                    tail = own_tail(broker.disk.durable, chain.partition, segment.no)
+                    keeps_more = (chain.partition, segment.no) in self.judge.contradicted and tail > segment.sealed_len
+                    whole += tail == segment.sealed_len or keeps_more
             if whole < 2:
                 return False
         return True

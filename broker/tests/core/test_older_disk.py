@@ -6,8 +6,8 @@ from seriatim_api.ids import MemberId
 from seriatim_broker.core import effects as fx
 from seriatim_broker.core import events as ev
 from seriatim_broker.core import messages as msg
-from seriatim_broker.core.chain import SegmentState
-from seriatim_broker.core.log import PutBatch, PutSegment, RecoveredPartition, Truncate
+from seriatim_broker.core.chain import SegmentState, drop_oldest
+from seriatim_broker.core.log import DropSegment, PutBatch, PutSegment, RecoveredPartition, Truncate
 
 from .support import (
     GROUPS,
@@ -176,6 +176,36 @@ def test_nothing_is_copied_over_what_is_quarantined() -> None:
     assert not bench.sent(msg.EligibleRequest)
     assert not bench.writes(PutBatch)
     assert bench.part.switch is None
+
+
+def test_what_is_quarantined_stays_when_its_segment_leaves_the_record() -> None:
+    bench = contradicted()
+    assert bench.part.chain is not None
+    bench.hear(M10, msg.ChainUpdate(drop_oldest(bench.part.chain, 2), 200))
+    assert bench.part.chain.segments[0].no == 2
+    assert not bench.writes(DropSegment)
+    assert bench.core.quarantined == {(P, 1): 3}
+    assert bench.part.logs[1].tail == 3
+
+
+def test_what_agrees_with_the_record_goes_with_its_segment() -> None:
+    bench = back(M01)
+    bench.read_chain(sealed_chain(first_chain(), 3, checksum_of(BATCHES), server=M00, eligible=(M00, M01)))
+    assert bench.part.chain is not None
+    bench.hear(M10, msg.ChainUpdate(drop_oldest(bench.part.chain, 2), 200))
+    assert [write.segment_no for write in bench.writes(DropSegment)] == [1]
+
+
+def test_the_member_that_settles_serves_though_the_contradicted_one_was_the_server() -> None:
+    before = unsettled_chain(first_chain((M01, M00)))
+    assert segment_of(before, 1).server == M01
+    assert segment_of(before, 1).eligible == (M01, M00)
+    bench = back(M00, stored=0, commit=0)
+    bench.read_chain(before)
+    bench.persist()
+    bench.wait(2 * SECOND_US, (M10, M11))
+    settled = segment_of(bench.all(fx.WriteChain)[-1].chain, 1)
+    assert (settled.sealed_len, settled.server, settled.eligible) == (0, M00, (M00,))
 
 
 def test_the_next_start_goes_on_and_knows_it_still() -> None:

@@ -21,6 +21,7 @@ from seriatim_broker.core import (
     partition,
     preparing,
     producers,
+    quarantine,
     record,
     replica,
     replication,
@@ -445,6 +446,16 @@ def _own_death() -> list[Patch]:
     return [(Outbox, "end_run", nothing)]
 
 
+def _contradicted_is_cut() -> list[Patch]:
+    """The log is cut to the length in the chain, as an uncertain tail is."""
+
+    def forget(log: replica.SegmentLog, segment: Any) -> bool:
+        log.commit = min(log.commit, segment.sealed_len)
+        return False
+
+    return [(quarantine, "contradicts", forget)]
+
+
 # ---- append time ----------------------------------------------------------------------------------------
 
 
@@ -577,6 +588,9 @@ MUTATIONS: dict[str, Mutation] = {
         batch_count=150,
     ),
     "second-member": Mutation("a started disk waits for the second", _decides_alone, LOSS, "older-disks"),
+    "contradicted": Mutation(
+        "a contradicted disk keeps what it has", _contradicted_is_cut, ("KEPT", *LOSS), "contradicted"
+    ),
     "longest-of-started": Mutation("of started disks the longest decides", _shortest_of_started, LOSS, "older-disks"),
 }
 """By name."""

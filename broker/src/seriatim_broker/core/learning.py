@@ -91,11 +91,16 @@ def _keep(outbox: Outbox, partition: Partition, chain: Chain) -> None:
 
 
 def _drop_forgotten(outbox: Outbox, partition: Partition, chain: Chain, is_first: bool, changes: Changes) -> None:
-    """Retention: what the record no longer names is dropped here too."""
+    """Retention: what the record no longer names is dropped here too.
+
+    Rule `quarantine-stays`: not what is quarantined. Only a person decides that it is not needed any more. Without it:
+    (1) this member keeps acknowledged messages that the chain says are not there, and tells a person; (2) the segment
+    leaves the record before the person has looked, and the only copy of these messages is deleted (I1).
+    """
     first = chain.segments[0].no
     if not is_first and not changes.gone:
         return
-    for no in [no for no in partition.logs if no < first]:
+    for no in [no for no, log in partition.logs.items() if no < first and not log.record.quarantined]:
         log = partition.logs.pop(no)
         outbox.write(DropSegment(partition.id, no))
         if log.opened_with is not None:
