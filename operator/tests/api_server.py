@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import socket
 import ssl
 import subprocess
 import time
@@ -24,6 +23,8 @@ from urllib.error import HTTPError
 import yaml
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
+
+from tools.ports import free_ports
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 PROGRAMS: Final = ("etcd", "kube-apiserver", "kubectl")
@@ -99,7 +100,7 @@ def find_program(name: str) -> str | None:
 @contextmanager
 def running_api_server(directory: Path, programs: dict[str, str]) -> Iterator[ApiServer]:
     """An API server that knows nothing of us; it ends with the block."""
-    etcd_port, peer_port, port = _free_ports(3)
+    etcd_port, peer_port, port = free_ports(3)
     kubeconfig = directory / "kubeconfig"
     kubeconfig.write_text(yaml.safe_dump(_kubeconfig(f"https://127.0.0.1:{port}")))
     with ExitStack() as stack:
@@ -113,14 +114,6 @@ def running_api_server(directory: Path, programs: dict[str, str]) -> Iterator[Ap
 @cache
 def _context() -> ssl.SSLContext:
     return ssl._create_unverified_context()
-
-
-def _free_ports(count: int) -> list[int]:
-    with ExitStack() as stack:
-        listeners = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for listener in listeners:
-            listener.bind(("127.0.0.1", 0))
-        return [listener.getsockname()[1] for listener in listeners]
 
 
 def _etcd_flags(directory: Path, port: int, peer_port: int) -> list[str]:

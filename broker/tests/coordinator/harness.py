@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -21,6 +20,8 @@ from aetcd.rpc import rpc_pb2, rpc_pb2_grpc
 from seriatim_broker.adapters.etcd import EtcdConfig, EtcdCoordinator
 from seriatim_broker.embedded import EmbeddedCoordinator, serve
 from seriatim_broker.interfaces.coordinator import Coordinator
+
+from tools.ports import free_port
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 ETCD_BINARY = REPOSITORY / ".tools" / "bin" / "etcd"
@@ -80,14 +81,6 @@ async def freeze(process: subprocess.Popen[bytes]) -> None:
     """Stop a child, and wait until the last of its threads has stopped: the signal alone is only on its way."""
     process.send_signal(signal.SIGSTOP)
     await asyncio.to_thread(os.waitid, os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
-
-
-def free_port() -> int:
-    """A port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 async def until(condition: Callable[[], Awaitable[bool]], within_s: float) -> None:

@@ -31,7 +31,9 @@ from seriatim_broker.embedded.mvcc import FROM_KEY, Change, Mvcc
 from seriatim_broker.embedded.refusal import Refusal
 from seriatim_broker.interfaces.coordinator import CompactedError, CoordinatorUnavailableError, Delete, Put
 
-from .harness import ETCDCTL_BINARY, free_port, start_child, until
+from tools.ports import free_port
+
+from .harness import ETCDCTL_BINARY, start_child, until
 
 
 @asynccontextmanager

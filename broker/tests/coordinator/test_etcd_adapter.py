@@ -32,7 +32,9 @@ from seriatim_broker.embedded import serve, service, watch
 from seriatim_broker.interfaces.coordinator import CoordinatorUnavailableError, Get, GetPrefix, Put
 from structlog.testing import capture_logs
 
-from .harness import ETCD_BINARY, EtcdProcess, free_port, freeze, start_child, until
+from tools.ports import free_port
+
+from .harness import ETCD_BINARY, EtcdProcess, freeze, start_child, until
 
 # -- nobody there --------------------------------------------------------------------------------------------
 

@@ -7,7 +7,6 @@ import contextlib
 import os
 import shutil
 import signal
-import socket
 import ssl
 import subprocess
 import sys
@@ -16,17 +15,10 @@ from pathlib import Path
 
 import pytest
 
+from tools.ports import free_ports
+
 READY_DEADLINE_S = 60.0
 _SLOWDISK = Path(__file__).parents[3] / "tools" / "slowdisk" / "slowdisk.c"
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on now."""
-    with contextlib.ExitStack() as stack:
-        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [int(probe.getsockname()[1]) for probe in probes]
 
 
 class Process:

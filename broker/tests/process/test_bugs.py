@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import sys
 from pathlib import Path
 
 import pytest
+
+from tools.ports import free_ports
 
 PLANTED = {
     "a step of the core": "BrokerCore.step",
@@ -73,19 +74,12 @@ main(prog_name="seriatim")
 """
 
 
-def _free_port() -> int:
-    """The first of three that are free."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 @pytest.mark.parametrize("place", PLANTED)
 async def test_a_broken_assertion_ends_the_process(place: str, tmp_path: Path) -> None:
+    first, _, _, admin = free_ports(4)  # it takes three in a row
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", PROGRAM, PLANTED[place], f"127.0.0.1:{_free_port()}",
-        "--data", str(tmp_path / "data"), "--admin-listen", f"127.0.0.1:{_free_port()}",
+        sys.executable, "-c", PROGRAM, PLANTED[place], f"127.0.0.1:{first}",
+        "--data", str(tmp_path / "data"), "--admin-listen", f"127.0.0.1:{admin}",
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
     )  # fmt: skip
     try:

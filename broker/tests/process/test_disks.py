@@ -13,7 +13,9 @@ import pytest
 from seriatim_api.v1 import broker_pb2, records_pb2
 from seriatim_broker.composition import EXIT_STATUS_RUN_OVER
 
-from .cluster import Cluster, free_ports, running_cluster
+from tools.ports import free_ports
+
+from .cluster import Cluster, running_cluster
 from .test_faults import fill
 from .wire import Admin, Consumer, Producer
 

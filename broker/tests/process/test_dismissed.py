@@ -18,7 +18,9 @@ from seriatim_broker.composition import EXIT_STATUS_RUN_OVER
 from seriatim_broker.runtime.keys import Keys
 from seriatim_broker.runtime.membership import certify_death
 
-from .cluster import Cluster, free_ports, running_cluster
+from tools.ports import free_ports
+
+from .cluster import Cluster, running_cluster
 from .test_faults import fill, other_group
 from .wire import Admin, Consumer, Producer, refusal
 

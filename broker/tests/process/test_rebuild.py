@@ -15,7 +15,9 @@ from seriatim_api.ids import make_offset
 from seriatim_api.tls import TlsFiles
 from seriatim_broker.local import tls as local_tls
 
-from .cluster import Cluster, free_ports
+from tools.ports import free_ports
+
+from .cluster import Cluster
 from .wire import Admin, Consumer, Producer
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.faults]

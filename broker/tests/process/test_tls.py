@@ -15,7 +15,9 @@ from seriatim_broker.health import AdminPort
 from seriatim_broker.local import tls as local_tls
 from seriatim_broker.tls import admin_context, open_source
 
-from .cluster import Cluster, free_ports
+from tools.ports import free_ports
+
+from .cluster import Cluster
 
 pytestmark = pytest.mark.timeout(120)
 

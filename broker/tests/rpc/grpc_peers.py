@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from dataclasses import replace
 
 import grpc
@@ -13,14 +12,9 @@ from seriatim_broker.rpc.peer import GrpcDialer, PeerServicer
 from seriatim_broker.rpc.transport import PLAIN, TlsTransport
 from seriatim_broker.tls import server_credentials
 
+from tools.ports import free_port
+
 from .link_contract import Peer, identity
-
-
-def free_port() -> int:
-    """One that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class GrpcPeers:

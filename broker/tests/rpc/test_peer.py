@@ -15,7 +15,9 @@ from seriatim_broker.core.producers import Entry, append_time_of, entries_of, pa
 from seriatim_broker.interfaces.link import PeerRefusedError, PeerSilentError
 from seriatim_broker.rpc.peer import GrpcDialer
 
-from .grpc_peers import GrpcPeers, free_port
+from tools.ports import free_port
+
+from .grpc_peers import GrpcPeers
 from .link_contract import identity
 
 

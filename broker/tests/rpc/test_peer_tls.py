@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -23,6 +22,8 @@ from seriatim_broker.rpc.transport import TlsTransport
 from seriatim_broker.runtime.links import DIAL_DEADLINE_S
 from seriatim_broker.tls import server_credentials
 from structlog.testing import capture_logs
+
+from tools.ports import free_port
 
 from .certificates import write
 
@@ -124,9 +125,7 @@ async def test_the_name_that_is_dialed_must_stand_in_the_certificate(tmp_path: P
 
 
 async def test_nobody_there_is_still_nobody_there(tmp_path: Path, authority: trustme.CA) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    address = f"127.0.0.1:{free_port()}"
     with pytest.raises(PeerRefusedError):
         await reaches(write(tmp_path / "a", authority, "127.0.0.1"), address)
 

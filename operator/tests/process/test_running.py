@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +15,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
+from tools.ports import free_port
 
 from ..api_server import ApiServer
 
@@ -37,9 +38,7 @@ def until(what: str, found: Callable[[], object]) -> object:
 @contextlib.contextmanager
 def operator(server: ApiServer, directory: Path) -> Iterator[tuple[subprocess.Popen[bytes], Callable[[], str]]]:
     """A running operator, and what its probe says."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     environment = {name: value for name, value in os.environ.items() if not name.startswith("SERIATIM_")}
     environment |= {
         "KUBECONFIG": str(server.kubeconfig),
