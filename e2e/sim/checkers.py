@@ -5,7 +5,8 @@ every batch that was ever written. Rules are named as in the protocol's last sec
 promise, `TABLE` that a prepared producer table tells the truth, `COPY` that a named copy is there, `LEAVE` that a copy
 leaves a record only where two stay, `TIME` that append time never goes back nor far ahead, `GATE` that who may be
 stopped holds nothing alone, `CERT` that a run which was certified dead is, `FULL` that a full
-disk takes no new batches, `PLACE` that readers get a message where its receipt says that they do.
+disk takes no new batches, `TWO` that of two processes with one directory one ends, `KEPT` that a contradicted disk keeps
+what it has, `PLACE` that readers get a message where its receipt says that they do.
 """
 
 from __future__ import annotations
@@ -109,6 +110,7 @@ class Judge:
         self.certified_falsely: dict[RunId, None] = {}  # by a fault
         self.contradicted: dict[Place, int] = {}  # an older copy may decide there; below what another disk must keep
         self.graveyard: list[tuple[MemberId, DiskImage]] = []
+        self.displaced: list[tuple[MemberId, DiskImage]] = []  # of processes that were copied, and may run on
         self.seen_states: set[str] = set()
         self.accepted_count = 0
         self._schedule = schedule
@@ -235,6 +237,7 @@ class Judge:
         for broker in self._brokers.values():
             yield broker.member, broker.real_disk.durable
         yield from self.graveyard
+        yield from self.displaced
 
     def _two_hold(self, batch: Batch, why: str) -> None:
         """I12 for what consumers get and segments are sealed with.

@@ -63,6 +63,7 @@ MORE_KINDS: tuple[str, ...] = (
     "older_disk",
     "contradicted",
     "held_frames",
+    "started_copy",
 )
 """Those that a world meets only if it has something more than an ordinary one (`with_something_more`)."""
 
@@ -201,7 +202,8 @@ def draw_for_brokers(
         options = _balanced(more, options)
     batches = (batch_count or rng.choice(BATCHES_A_RUN)) // (options.producer_count * options.partition_count)
     gap_us = rng.choice((2_000, 2_000, 4_000, 8_000))
-    span_us = max(options.fault_span_us if options.producers_idle else 400_000, batches * gap_us)
+    is_long = options.producers_idle or "started_copy" in options.kinds
+    span_us = max(options.fault_span_us if is_long else 400_000, batches * gap_us)
     kinds = dict(options.kinds)
     if not profile or profile == "anything":
         for kind in ("island", "clock_jump", *RUNTIME_KINDS):
@@ -556,6 +558,19 @@ def _contradicted(rng: random.Random, options: Options) -> Options:
     )
 
 
+def _started_copies(rng: random.Random, options: Options) -> Options:
+    """A copy of the directory of a broker that runs is started. It may not know control records: see `_older_disks`."""
+    return replace(
+        options,
+        kinds={"started_copy": 1},
+        fault_span_us=4_000_000,
+        partition_count=1,
+        outage_us_max=4_000_000,
+        wipe_share=0.0,
+        readers_after_us=6_000_000,
+    )
+
+
 def _damage(rng: random.Random, options: Options) -> Options:
     """Bits flip in what is stored, under switches and restarts."""
     return replace(
@@ -843,6 +858,7 @@ PROFILES: dict[str, Profile] = {
     "full-disks": Profile(_full_disks, 0),
     "older-disks": Profile(_older_disks, 0),
     "contradicted": Profile(_contradicted, 0),
+    "started-copies": Profile(_started_copies, 0),
     "fences": Profile(_fences, 0),
     "prepared": Profile(_prepared, 0),
     "two-servers": Profile(_two_servers, 0),

@@ -283,7 +283,7 @@ class Injector(ServingFaults):
             self._schedule.after(OWN_FLUSH_US, self._give_up, broker, process, run, is_known)
 
     def _restart(self, broker: Broker) -> None:
-        if broker.process is not None:
+        if broker.process is not None or self._world.brokers[broker.name] is not broker:
             return
         if broker.hung_until_us > self._schedule.now_us:
             self._schedule.at(broker.hung_until_us, self._restart, broker)  # its run's number cannot be written before

@@ -64,6 +64,7 @@ class RuntimeBroker:
 
     def __init__(self, name: str, group: str, incarnation: str) -> None:
         self.name = name
+        self.address = name
         self.group = group
         self.disk = MemoryDisk()
         self.directory = SimulatedDirectory(name, incarnation)
@@ -78,6 +79,7 @@ class RuntimeBroker:
         self.backup: tuple[MemoryDisk, SimulatedDirectory] | None = None
         self.put_away: tuple[MemoryDisk, SimulatedDirectory] | None = None
         self.given_up: MemoryDisk | None = None
+        self.copy: RuntimeBroker | None = None  # another machine with a copy of the directory, made while this one ran
 
     @property
     def member(self) -> MemberId:
@@ -113,6 +115,15 @@ class RuntimeBroker:
         if machine:
             self.directory.boot_now += 1
 
+    def copied(self, address: str) -> RuntimeBroker:
+        """Another machine, with a copy of what is on this disk now, and of the directory."""
+        copy = RuntimeBroker(self.name, self.group, self.directory.incarnation)
+        copy.disk, copy.directory = self.disk.twin(), self.directory.twin()
+        copy.disk.crash(0)
+        copy.address = address
+        vars(copy)["forms"] = vars(self).get("forms")
+        return copy
+
     def put_back(self, backup: tuple[MemoryDisk, SimulatedDirectory]) -> None:
         """An older copy takes the place of the disk, which is put away."""
         assert self.process is None
@@ -129,7 +140,7 @@ class RuntimeBroker:
         """Start the next run on this disk."""
         assert self.process is None
         self.process = RuntimeProcess(world, self)
-        world.network.machine_is_up(self.name)
+        world.network.machine_is_up(self.address)
         world.coordinator.knows(self.member)
         self.process.start()
         return self.process
@@ -206,14 +217,14 @@ class RuntimeProcess:
     def _begin(self) -> None:
         world, broker, rng = self._world, self.broker, self._schedule.rng
         group, _, slot = self.name.rpartition("-")
-        place = Place(CLUSTER, group, int(slot), self.name, replace_disk=broker.replace_disk)
+        place = Place(CLUSTER, group, int(slot), broker.address, replace_disk=broker.replace_disk)
         self._storage = world.open_storage(self)
         self._storage.look_full = lambda: broker.full_until_us > self._schedule.now_us
         machine = Machine(
             broker.directory,
             self._storage,
             world.network,
-            world.coordinator.client(self.name),
+            world.coordinator.client(broker.address),
             self.clock,
             rng,
             CaretakerSettings(heal_after_s=HEAL_AFTER_S),
@@ -228,6 +239,7 @@ class RuntimeProcess:
         world = self._world
         if self.broker.put_away is not None:
             world.judge.fail("I14", f"{self.name} began run {identity.run} on an older copy of its disk")
+        world.joined(self.broker)
         self.broker.replace_disk = False
         self.broker.joined_run = identity.run
         self._has_joined = True

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 STOP_US_MAX = 4_000_000
 """What an orderly stop may take before its supervisor kills the process."""
 
+ONE_ENDS_US = 3_000_000
+"""So long after everything has healed, of two processes with one directory only one may run."""
+
 
 class RuntimeInjector(Injector):
     """The faults of bare cores and, with `inject_...` below, those of `faults.RUNTIME_KINDS`."""
@@ -32,6 +35,11 @@ class RuntimeInjector(Injector):
             if broker.process is not None:
                 broker.process.clock.stalls_us_max = 0
         super().heal()
+        world: Any = self._world
+        for broker in world.displaced:
+            if broker.process is not None and broker.process.frozen:
+                broker.process.thaw()
+        self._schedule.after(ONE_ENDS_US, world.check_one_ends)
 
     def inject_starve(self) -> None:
         """A process gets little of its processor: each of its steps takes long."""
@@ -105,6 +113,53 @@ class RuntimeInjector(Injector):
             base_index = self._rng.choice(batches).header.base_index
             self._tell(f"a bit flips on {broker.name} at {segment.no}:{base_index}")
             broker.disk.flip(partition, segment.no, base_index)
+
+    def inject_started_copy(self) -> None:
+        """A copy of a living broker's directory is started on another machine; the original may not answer it.
+
+        At another address: the two reach each other (the copy must be refused), or they do not, or the original reaches
+        nobody for a while, or it is frozen. Or the address leads to the machine of the copy, and the original keeps its
+        connections.
+        """
+        world: Any = self._world
+        broker: Any = self._victim()
+        process = broker.process
+        if process is None or not world.is_calm() or broker.copy is not None or world.displaced or self._healing:
+            return
+        how = self._rng.choice(("linked", "apart", "alone", "frozen", "moved"))
+        if how != "linked" and not world.may_lose_a_disk(broker):
+            return
+        elsewhere = f"{broker.name}'"
+        if how != "linked":  # its run will be certified while it lives
+            world.lost_a_disk()
+            world.judge.certified_falsely[RunId(broker.member, broker.run)] = None
+        copy = broker.copied(broker.name if how == "moved" else elsewhere)
+        broker.copy = copy
+        self._tell(f"a copy of the directory of {broker.name} is started at {copy.address}: {how}")
+        world.judge.seen_states.add(f"copy started, {how}")
+        world.disturbed()
+        if how == "moved":
+            world.network.move_away(broker.address, elsewhere)
+            broker.address = elsewhere
+        elif how == "apart":
+            self._cut([(elsewhere, broker.name)], both=True)
+        elif how == "alone":
+            others = [name for name in sorted(world.brokers) if name != broker.name]
+            self._island([broker.name], [*others, elsewhere], True)
+        elif how == "frozen":
+            process.freeze()
+            self._schedule.after(self._outage_us(), self._thaw, process)
+        self._schedule.after(self._rng.randint(0, 20_000), self._start_copy, broker, copy)
+
+    def _start_copy(self, broker: RuntimeBroker, copy: RuntimeBroker) -> None:
+        if broker.copy is copy and copy.process is None:
+            world: Any = self._world
+            copy.start(world)
+
+    def _thaw(self, process: Any) -> None:
+        if process.alive and process.frozen:
+            self._tell(f"{process.name} thaws")
+            process.thaw()
 
     def inject_roll(self) -> None:
         """A broker is stopped in order and started again."""

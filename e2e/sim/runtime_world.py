@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from seriatim_api.errors import ForeignDiskError, OldDiskError, SeriatimError
+from seriatim_api.errors import DirectoryInUseError, ForeignDiskError, OldDiskError, SeriatimError
 from seriatim_api.ids import MemberId, RunId
 from seriatim_api.v1 import records_pb2
 from seriatim_broker.runtime import archive, records
@@ -36,7 +36,7 @@ class RuntimeNetwork(MemoryNetwork):
 
     def process_ended(self, process: RuntimeProcess, *, silent: bool) -> None:
         """All connections of a process end; with `silent` (a machine went down) nobody is told."""
-        self.ended(process.name, silent=silent)
+        self.ended(process.broker.address, silent=silent)
 
 
 class RuntimeWorld(World):
@@ -51,6 +51,10 @@ class RuntimeWorld(World):
     brokers: dict[str, Any]
     network: RuntimeNetwork
     coordinator: RuntimeCoordinator
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        self.displaced: list[RuntimeBroker] = []  # a process with a copy of its directory took the slot of each
+        super().__init__(*arguments, **options)
 
     def _draw(self, profile: str, batch_count: int) -> Options:
         return draw_for_brokers(self.schedule.rng, profile, batch_count, self._more())
@@ -86,10 +90,49 @@ class RuntimeWorld(World):
         broker.joined_run = 0
         self.schedule.tell("FAULT", f"{broker.name} has lost its disk and will be {broker.member}")
 
+    # ---- copies of a living broker's directory ------------------------------------------------------
+
+    def joined(self, broker: RuntimeBroker) -> None:
+        """A process has begun its run. With a copy of a directory it takes the place of the one that has the other."""
+        before = self.brokers[broker.name]
+        if before.copy is broker:
+            self._displace(before, broker)
+
+    def _displace(self, before: RuntimeBroker, copy: RuntimeBroker) -> None:
+        """From now on the copy is the broker, whether or not the process with the original has ended."""
+        self.schedule.tell("FAULT", f"{copy.name} is the process at {copy.address} now")
+        self.judge.seen_states.add("copy took over")
+        self.brokers[copy.name] = copy
+        before.copy = None
+        self.displaced.append(before)
+        self.judge.displaced.append((before.member, before.disk.durable))
+        if copy.process is None:
+            copy.start(self)
+
+    def check_one_ends(self) -> None:
+        """TWO: of two processes with copies of one directory, only one goes on."""
+        for broker in self.displaced:
+            if broker.process is not None:
+                self.judge.fail("TWO", f"{broker.name} runs on, and so does a later run of {broker.member}")
+
+    def run_over(self, process: Any) -> None:
+        """As in a world of bare cores; where a copy has taken the slot, nothing is started again."""
+        broker = process.broker
+        if broker.copy is not None:
+            self._displace(broker, broker.copy)
+        super().run_over(process)
+
     def start_failed(self, broker: RuntimeBroker, error: BaseException) -> None:
         """A process could not join: its supervisor reaps it, certifies what ended, and starts it again."""
         process = broker.process
         if process is None:
+            return
+        original = self.brokers[broker.name]
+        if original.copy is broker:
+            self.judge.seen_states.add("copy refused" if isinstance(error, DirectoryInUseError) else "copy failed")
+            self.network.process_ended(process, silent=False)
+            process.end()
+            original.copy = None
             return
         self.judge.seen_states.add(f"start failed: {type(error).__name__}")
         self.network.process_ended(process, silent=False)
@@ -103,6 +146,8 @@ class RuntimeWorld(World):
         self.schedule.after(START_AGAIN_US, self._start_again, broker)
 
     def _start_again(self, broker: RuntimeBroker) -> None:
+        if self.brokers[broker.name] is not broker:
+            return
         self.disturbed()
         if broker.hung_until_us > self.schedule.now_us:
             self.schedule.at(broker.hung_until_us, self._start_again, broker)
@@ -122,6 +167,8 @@ class RuntimeWorld(World):
 
     def _is_drained(self) -> bool:
         """Also every broker is back."""
+        if any(broker.process is not None for broker in self.displaced):
+            return False
         return super()._is_drained() and all(_serves(broker.process) for broker in self.brokers.values())
 
     def _stuck(self) -> str:
@@ -168,7 +215,8 @@ class RuntimeWorld(World):
             with _short_records(self.options.record_segments_max):
                 return super().run()
         finally:
-            for broker in self.brokers.values():
+            machines = [*self.brokers.values(), *self.displaced]
+            for broker in (*machines, *(broker.copy for broker in machines if broker.copy is not None)):
                 if broker.process is not None:
                     broker.process.end()
             self.coordinator.close()

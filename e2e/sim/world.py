@@ -269,6 +269,10 @@ class World:
             return True
         return self._lost_disks < self.options.disk_loss_max and self._is_repaired()
 
+    def lost_a_disk(self) -> None:
+        """A disk will be missing, or what it held last."""
+        self._lost_disks += 1
+
     def may_lose_a_group(self) -> bool:
         """Once in a run, while nothing else is missing, all disks of a group may go: somebody will declare a gap."""
         if not self.options.may_lose_groups or self._has_lost_a_group:

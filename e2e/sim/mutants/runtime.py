@@ -20,6 +20,7 @@ from seriatim_api.errors import UnavailableError
 from seriatim_api.ids import RunId
 from seriatim_broker.core.effects import WriteChain
 from seriatim_broker.core.events import WriteOutcome
+from seriatim_broker.core.outbox import Outbox
 from seriatim_broker.interfaces.coordinator import Compare, Coordinator, Operation
 from seriatim_broker.runtime import membership
 from seriatim_broker.runtime.coordination import WRITE_DEADLINE_S, CoordinatorWork
@@ -27,7 +28,7 @@ from seriatim_broker.runtime.driver import Driver
 from seriatim_broker.runtime.keys import Keys
 from seriatim_broker.testing.simulated_directory import SimulatedDirectory
 
-from .mutation import Mutation, Patch
+from .mutation import Mutation, Patch, nothing
 
 _LOSS = ("I1", "I2", "I5", "I6", "I7", "I9", "I10", "I12", "RT", "COPY", "CORE", "TABLE", "CERT")
 
@@ -118,7 +119,31 @@ def _own_run_is_certified() -> list[Patch]:
     return [(membership, "_certify_earlier_runs", too_many)]
 
 
+def _nothing_is_asked() -> list[Patch]:
+    async def trust(*_arguments: Any) -> None:
+        """Whoever has the directory is taken for the only one."""
+
+    return [(membership, "_refuse_a_copy", trust)]
+
+
 MUTATIONS: dict[str, Mutation] = {
+    "ask-the-address": Mutation(
+        "a start asks whether the run in its record still answers",
+        _nothing_is_asked,
+        ("CERT",),
+        "started-copies",
+        world="brokers",
+        layer="runtime",
+        batch_count=100,
+    ),
+    "later-run": Mutation(
+        "a run ends that sees a later run of its disk",
+        lambda: [(Outbox, "end_run", nothing)],
+        ("TWO",),
+        "started-copies",
+        world="brokers",
+        batch_count=100,
+    ),
     "durable-early": Mutation(
         "durable is what the storage reported", _durable_when_submitted, _LOSS, world="brokers", layer="runtime"
     ),

@@ -64,6 +64,7 @@ def test_two_thousand_seeds_keep_every_promise() -> None:
         ("false-certificates", "cores", 60, {"certified falsely": 40, "ended itself": 40, "switched": 30}),
         ("false-certificates", "brokers", 8, {"certified falsely": 6, "ended itself": 6}),
         ("contradicted", "cores", 20, {"quarantined": 5}),
+        ("started-copies", "brokers", 6, {"copy refused": 1, "copy took over": 3, "ended itself": 3}),
         ("long-chains", "brokers", 4, {"paged": 2}),
         ("balance", "brokers", 12, {"head moved for balance": 4}),
     ],
@@ -73,7 +74,7 @@ def test_worlds_with_something_more_keep_every_promise(
 ) -> None:
     states: dict[str, int] = {}
     for seed in range(seed_count):
-        task = Task(seed, world, profile=profile)
+        task = Task(seed, world, profile=profile, batch_count=100 if profile == "started-copies" else 0)
         result = task.run()
         assert not result.violation, f"{task.command}: {result.violation}"
         for state in result.states:

@@ -65,9 +65,13 @@ class _Bundle(NamedTuple):
 class MemoryConnection:
     """One end of a connection; implements `interfaces.link.Connection`."""
 
-    def __init__(self, network: MemoryNetwork, own: PeerIdentity, peer: PeerIdentity, *, dialed: bool) -> None:
+    def __init__(
+        self, network: MemoryNetwork, own: PeerIdentity, peer: PeerIdentity, own_at: str, peer_at: str, *, dialed: bool
+    ) -> None:
         self.own = own
         self.peer = peer
+        self.own_at = own_at  # the address of this end, and of the other one
+        self.peer_at = peer_at
         self.dialed = dialed
         self.loop = asyncio.get_running_loop()
         self.is_closed = False
@@ -133,7 +137,7 @@ class MemoryConnection:
 
 
 class MemoryNetwork(Paths):
-    """All connections of a cluster. Brokers are reached under their names.
+    """All connections of a cluster. Brokers are reached under their addresses: their names, if nothing else is said.
 
     Args:
         timers: The time.
@@ -149,24 +153,41 @@ class MemoryNetwork(Paths):
         self._posts: dict[str, _Post] = {}
         self._refuses: dict[str, bool] = {}
         self._connections: dict[MemoryConnection, None] = {}  # the dialers' ends
+        self._dialers: dict[MemoryDialer, None] = {}
 
     # ---- processes ----------------------------------------------------------------------------------
 
-    def listen(self, identity: PeerIdentity, carry: Carry) -> None:
+    def listen(self, identity: PeerIdentity, carry: Carry, at: str = "") -> None:
         """From now on this process accepts connections, on the running event loop."""
-        self._posts[identity.member.broker] = _Post(identity, carry)
+        self._posts[at or identity.member.broker] = _Post(identity, carry)
 
-    def dialer(self, identity: PeerIdentity) -> MemoryDialer:
+    def dialer(self, identity: PeerIdentity, at: str = "") -> MemoryDialer:
         """What a process dials with."""
-        return MemoryDialer(self, identity)
+        dialer = MemoryDialer(self, identity, at or identity.member.broker)
+        self._dialers[dialer] = None
+        return dialer
+
+    def move_away(self, address: str, to: str) -> None:
+        """The address leads to another machine from now on. Who had it keeps its connections, and is not found."""
+        self._posts.pop(address, None)
+        self._refuses[address] = True
+        for dialer in self._dialers:
+            if dialer.at == address:
+                dialer.at = to
+        for connection in self._connections:
+            for end in (connection, connection.other):
+                end.own_at = to if end.own_at == address else end.own_at
+                end.peer_at = to if end.peer_at == address else end.peer_at
 
     def ended(self, broker: str, *, silent: bool) -> None:
-        """The process is gone; with `silent` its machine too, so that nobody is told."""
+        """The process at an address is gone; with `silent` its machine too, so that nobody is told."""
         self._posts.pop(broker, None)
         self._refuses[broker] = not silent
+        for dialer in [dialer for dialer in self._dialers if dialer.at == broker]:
+            del self._dialers[dialer]
         for connection in list(self._connections):
             for end in (connection, connection.other):
-                if end.own.member.broker == broker and not end.is_silent:
+                if end.own_at == broker and not end.is_silent:
                     end.is_silent = end.is_closed = True
                     if not silent:
                         self.tell(end.other, "the peer reset the connection")
@@ -179,7 +200,7 @@ class MemoryNetwork(Paths):
         """End the connections between two brokers; whether there was one."""
         found = False
         for end in list(self._connections):
-            if {end.own.member.broker, end.peer.member.broker} == {first, second} and not end.is_closed:
+            if {end.own_at, end.peer_at} == {first, second} and not end.is_closed:
                 self.tell(end, "the connection broke")
                 self.tell(end.other, "the connection broke")
                 found = True
@@ -189,7 +210,7 @@ class MemoryNetwork(Paths):
         """What was held arrives now."""
         for connection in list(self._connections):
             for end in (connection, connection.other):
-                if (end.own.member.broker, end.peer.member.broker) == (source, target):
+                if (end.own_at, end.peer_at) == (source, target):
                     held, end.held = end.held, []
                     for lane, messages in held:
                         self._hand_on(end, lane, messages)
@@ -218,7 +239,7 @@ class MemoryNetwork(Paths):
         self._hand_on(end, lane, end.bundles[lane].popleft().messages)
 
     def _hand_on(self, end: MemoryConnection, lane: int, messages: list[Message]) -> None:
-        source, target = end.own.member.broker, end.peer.member.broker
+        source, target = end.own_at, end.peer_at
         if self.is_cut(source, target) or any(held == lane for held, _ in end.held):
             end.held.append((lane, messages))
             return
@@ -237,7 +258,7 @@ class MemoryNetwork(Paths):
     def _notice(self, end: MemoryConnection, reason: str) -> None:
         if end.is_closed:
             self._forget(end)
-        elif self.is_cut(end.peer.member.broker, end.own.member.broker):
+        elif self.is_cut(end.peer_at, end.own_at):
             self._timers.after(RESEND_US, self._notice, end, reason)
         else:
             end.loop.call_soon(self._broken, end, reason)
@@ -262,7 +283,7 @@ class MemoryNetwork(Paths):
         self._timers.after(self.latency_us(), self._knock, attempt)
 
     def _knock(self, attempt: _Attempt) -> None:
-        source, target = attempt.source.identity.member.broker, attempt.target
+        source, target = attempt.source.at, attempt.target
         if attempt.is_over:
             return
         post = self._posts.get(target)
@@ -277,13 +298,15 @@ class MemoryNetwork(Paths):
         """The acceptor answers the hello."""
         if attempt.source.identity.cluster_id != post.identity.cluster_id:
             return
-        accepted = MemoryConnection(self, post.identity, attempt.source.identity, dialed=False)
+        accepted = MemoryConnection(
+            self, post.identity, attempt.source.identity, attempt.target, attempt.source.at, dialed=False
+        )
         self._timers.after(self.latency_us(), self._answer, attempt, accepted)
 
     def _answer(self, attempt: _Attempt, accepted: MemoryConnection | None) -> None:
         if attempt.is_over:
             return
-        if self.is_cut(attempt.target, attempt.source.identity.member.broker):
+        if self.is_cut(attempt.target, attempt.source.at):
             self._timers.after(RESEND_US, self._answer, attempt, accepted)
             return
         attempt.loop.call_soon(self._dialed, attempt, accepted)
@@ -295,7 +318,9 @@ class MemoryNetwork(Paths):
         if accepted is None:
             attempt.answer.set_exception(PeerRefusedError("nobody listens there"))
             return
-        end = MemoryConnection(self, attempt.source.identity, accepted.own, dialed=True)
+        end = MemoryConnection(
+            self, attempt.source.identity, accepted.own, attempt.source.at, accepted.own_at, dialed=True
+        )
         end.other, accepted.other = accepted, end
         self._connections[end] = None
         if self._posts.get(attempt.target) is None or self._posts[attempt.target].identity != accepted.own:
@@ -312,11 +337,11 @@ class MemoryNetwork(Paths):
 
     def _confirmed(self, end: MemoryConnection) -> None:
         accepted = end.other
-        target = accepted.own.member.broker
+        target = accepted.own_at
         post = self._posts.get(target)
         if accepted.is_closed or end.is_closed or post is None or post.identity != accepted.own:
             return
-        if self.is_cut(end.own.member.broker, target):
+        if self.is_cut(end.own_at, target):
             self._timers.after(RESEND_US, self._confirmed, end)
             return
         accepted.loop.call_soon(self._accept, post, accepted)
@@ -336,12 +361,13 @@ class MemoryNetwork(Paths):
 class MemoryDialer:
     """One process's way to others; implements `interfaces.link.Dialer`."""
 
-    def __init__(self, network: MemoryNetwork, identity: PeerIdentity) -> None:
+    def __init__(self, network: MemoryNetwork, identity: PeerIdentity, at: str) -> None:
         self.identity = identity
+        self.at = at
         self._network = network
 
     async def dial(self, address: str, deadline_s: float) -> MemoryConnection:
-        """See `Dialer`; an address is a broker's name."""
+        """See `Dialer`."""
         loop = asyncio.get_running_loop()
         attempt = _Attempt(self, address, loop.create_future(), loop)
         self._network.dial(attempt)

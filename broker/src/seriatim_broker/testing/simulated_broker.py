@@ -11,12 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
-from seriatim_api.ids import MemberId
+from seriatim_api.ids import MemberId, RunId
 
 from seriatim_broker.core.log import RecoveredPartition
 from seriatim_broker.interfaces.clock import Clock
 from seriatim_broker.interfaces.coordinator import Coordinator
-from seriatim_broker.interfaces.link import PeerIdentity
+from seriatim_broker.interfaces.link import PeerIdentity, PeerRefusedError, PeerSilentError
 from seriatim_broker.interfaces.storage import Storage
 from seriatim_broker.metrics import Counters
 from seriatim_broker.runtime.assembly import Ground, Runtime
@@ -31,6 +31,8 @@ from .memory_network import MemoryNetwork
 from .simulated_directory import SimulatedDirectory
 
 JOIN_DEADLINE_S = 30.0
+RUNNING_DEADLINE_S = 1.0
+"""For so long a starting broker waits for an answer from the address in its record."""
 
 MakeCore = Callable[[Identity, list[RecoveredPartition]], Core]
 
@@ -83,7 +85,13 @@ class SimulatedBroker:
         directory = machine.directory
         boot = f"boot {directory.boot_now}"
         identity = await join(
-            machine.coordinator, self._keys, self.place, directory.open, boot, deadline_s=JOIN_DEADLINE_S
+            machine.coordinator,
+            self._keys,
+            self.place,
+            directory.open,
+            boot,
+            deadline_s=JOIN_DEADLINE_S,
+            is_running=self._is_running,
         )
         directory.has_data = True
         core = self._make_core(identity, list(machine.storage.recover()))
@@ -91,7 +99,7 @@ class SimulatedBroker:
         ground = Ground(
             machine.storage,
             machine.coordinator,
-            machine.network.dialer(peer),
+            machine.network.dialer(peer, self.place.advertise),
             machine.clock,
             machine.chance,
             Counters(),
@@ -100,11 +108,21 @@ class SimulatedBroker:
         )
         runtime = self.runtime = Runtime(identity, self._keys, core, ground, {}, machine.settings, machine.balancing)
         runtime.start()
-        machine.network.listen(peer, runtime.links.carry_accepted)
+        machine.network.listen(peer, runtime.links.carry_accepted, self.place.advertise)
         self.is_serving = True
         async with asyncio.TaskGroup() as group:
             for name, duty in runtime.duties():
                 group.create_task(duty, name=f"{name} of {self.place.broker}")
+
+    async def _is_running(self, cluster_id: str, address: str, run: RunId) -> bool:
+        """As `composition.Broker` asks."""
+        dialer = self._machine.network.dialer(PeerIdentity(cluster_id, run.member, run.run), self.place.advertise)
+        try:
+            connection = await dialer.dial(address, RUNNING_DEADLINE_S)
+        except (PeerRefusedError, PeerSilentError):
+            return False
+        await connection.abandon("it was only asked who it is")
+        return (connection.peer.member, connection.peer.run) == (run.member, run.run)
 
     @property
     def member(self) -> MemberId:
