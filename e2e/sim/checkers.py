@@ -5,8 +5,8 @@ every batch that was ever written. Rules are named as in the protocol's last sec
 promise, `TABLE` that a prepared producer table tells the truth, `COPY` that a named copy is there, `LEAVE` that a copy
 leaves a record only where two stay, `TIME` that append time never goes back nor far ahead, `GATE` that who may be
 stopped holds nothing alone, `CERT` that a run which was certified dead is, `FULL` that a full
-disk takes no new batches, `TWO` that of two processes with one directory one ends, `KEPT` that a contradicted disk keeps
-what it has, `PLACE` that readers get a message where its receipt says that they do.
+disk takes no new batches, `TWO` that of two processes with one directory one ends, `KEPT` that a contradicted disk
+keeps what it has, `PLACE` that readers get a message where its receipt says that they do.
 """
 
 from __future__ import annotations
