@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 from seriatim_api.errors import BadRequestError, PreconditionError
-from seriatim_broker.local import LocalCluster
+from seriatim_broker.local import LocalCluster, runner
 from seriatim_broker.local.commands import cluster as command
 from seriatim_broker.local.control import ControlServer, find_running, request
+from seriatim_broker.local.runner import RunnerConfig
 from seriatim_broker.local.state import read_state
 
 from .fakes import FakePrograms
@@ -35,6 +36,22 @@ async def run(directory: Path, *words: str) -> Result:
     return await asyncio.to_thread(
         CliRunner().invoke, command, [words[0], "--dir", str(directory), *words[1:]], catch_exceptions=False
     )
+
+
+async def test_up_starts_as_many_groups_as_the_directory_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[tuple[int, int]] = []
+
+    def detach(config: RunnerConfig) -> tuple[str, ...]:
+        begun.append((config.groups, config.members))
+        return ()
+
+    monkeypatch.setattr(runner, "detach", detach)
+    await run(tmp_path, "up")
+    async with controlled(tmp_path) as (cluster, _):
+        assert await cluster.add_group() == "g1"
+    await run(tmp_path, "up")  # without g1 nothing that lies there could be read
+    await run(tmp_path, "up", "--groups", "4", "--members", "3")
+    assert begun == [(3, 2), (2, 2), (4, 3)]
 
 
 async def test_the_commands_do_what_they_say(tmp_path: Path) -> None:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 CALL_DEADLINE_S: Final = 30.0
 DOWN_DEADLINE_S: Final = 60.0
+GROUP_COUNT: Final = 3
+MEMBER_COUNT: Final = 2
 _STATE_STYLES: Final = {"running": "green", "frozen": "cyan", "dead": "red"}
 
 _directory = click.option(
@@ -64,8 +66,18 @@ def cluster() -> None:
 
 @cluster.command()
 @_directory
-@click.option("--groups", type=click.IntRange(1), default=3, show_default=True, help="Broker groups.")
-@click.option("--members", type=click.IntRange(1), default=2, show_default=True, help="Members of each group.")
+@click.option(
+    "--groups",
+    type=click.IntRange(1),
+    show_default="as many as the directory has; 3 in a new one",
+    help="Broker groups.",
+)
+@click.option(
+    "--members",
+    type=click.IntRange(1),
+    show_default="as many as the directory has; 2 in a new one",
+    help="Members of each group.",
+)
 @click.option(
     "--coordinator",
     type=click.Choice(["embedded", "etcd"]),
@@ -81,8 +93,8 @@ def cluster() -> None:
 @click.option("--broker-option", "broker_options", multiple=True, metavar="WORD", help="A word more for each broker.")
 def up(
     directory: Path,
-    groups: int,
-    members: int,
+    groups: int | None,
+    members: int | None,
     coordinator: Any,
     proxy: bool,
     name: str,
@@ -96,10 +108,11 @@ def up(
 
     from seriatim_broker.local import runner  # imports gRPC
 
+    earlier = read_state(directory)  # groups that were added hold copies: without them messages cannot be read
     config = runner.RunnerConfig(
         directory=str(directory.resolve()),
-        groups=groups,
-        members=members,
+        groups=groups or (GROUP_COUNT if earlier is None else earlier.group_count),
+        members=members or (MEMBER_COUNT if earlier is None else earlier.member_count),
         proxy=proxy,
         coordinator=coordinator,
         name=name,
