@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 from seriatim._core import producer as producing
 from seriatim_api.ids import MemberId, PartitionId, RunId
@@ -89,6 +89,9 @@ IDLE_LIMITS: dict[str, int] = {
 }
 """When producers are forgotten in worlds in which they are: later than any of them tries to deliver one."""
 
+SPELLED_OUT_BYTES: Final = (BrokerConfig().spelled_out_bytes_max, 1_500, 400)
+"""What a table that is spelled out may have in such worlds: everything, 30 producers, or 8."""
+
 
 @dataclass(slots=True)
 class Result:
@@ -144,7 +147,9 @@ class World:
             told_segments_max=updates.choice((0, 1, 2, 16)),
         )
         if self.options.producers_idle:
-            self.config = replace(self.config, **IDLE_LIMITS)
+            tables = random.Random(f"tables {seed}")
+            spelled_out_bytes_max = tables.choice(SPELLED_OUT_BYTES)
+            self.config = replace(self.config, **IDLE_LIMITS, spelled_out_bytes_max=spelled_out_bytes_max)
         self.core_kind = core_kind
         self.brokers: dict[str, Broker] = {}
         for group in range(self.options.group_count):

@@ -9,10 +9,21 @@ from collections.abc import AsyncIterator, Callable, Iterator
 
 import grpc
 import pytest
+from seriatim_api.errors import BadRequestError
 from seriatim_api.ids import PartitionId
+from seriatim_api.v1 import peer_pb2
 from seriatim_broker.core import messages as m
-from seriatim_broker.core.producers import Entry, append_time_of, entries_of, pack_table, pack_window
+from seriatim_broker.core.producers import (
+    KEPT_BATCHES,
+    Entry,
+    Table,
+    append_time_of,
+    entries_of,
+    pack_table,
+    pack_window,
+)
 from seriatim_broker.interfaces.link import PeerRefusedError, PeerSilentError
+from seriatim_broker.rpc import peer_frames
 from seriatim_broker.rpc.peer import GrpcDialer
 
 from tools.ports import free_port
@@ -111,6 +122,66 @@ async def test_a_table_of_4_mb_arrives(peers: GrpcPeers) -> None:
     new.links.send("b", answer)
     await other.until(lambda: bool(other.messages()))
     assert other.messages() == [answer]
+
+
+def _table_of(size_mb: int) -> Table:
+    """Of producers with full windows."""
+    window = pack_window([Entry(0, at, 1, at) for at in range(KEPT_BATCHES)], 7)
+    return pack_table({at.to_bytes(16, "big"): window for at in range(size_mb * 1_000_000 // (17 + len(window)))})
+
+
+@pytest.mark.parametrize("kind", ["prepare", "fence", "table", "copy"])
+async def test_a_message_that_is_larger_than_a_frame_arrives_and_heartbeats_go_between(
+    peers: GrpcPeers, kind: str
+) -> None:
+    """gRPC refuses what is above 32 MiB, and ends the stream: the link broke, and broke again with each retry."""
+    new, other = await peers.start("a", 1), await peers.start("b", 4)
+    new.links.connect("b")
+    await new.until(lambda: bool(new.ups()))
+    await other.until(lambda: bool(other.ups()))
+    table, at = _table_of(40), PartitionId(7)
+    message = {
+        "prepare": m.PrepareRequest(at, 2, b"a" * 16, (), True, False, table, None),
+        "fence": m.FenceAnswer(at, 1, b"s" * 16, True, 5, 0, True, 5, 0, table, False, ()),
+        "table": m.TableAnswer(at, 1, table),
+        "copy": m.CopyAnswer(at, 1, 0, True, (), table),
+    }[kind]
+    new.links.send("b", message)
+    await asyncio.sleep(0)  # the large one is on its way
+    new.links.send("b", m.Heartbeat(3))
+    new.links.send("b", m.TableRequest(at, 9))
+    await other.until(lambda: len(other.messages()) == 3)
+    assert other.messages() == [m.Heartbeat(3), message, m.TableRequest(at, 9)]
+    assert not new.downs(refused=False)
+
+
+async def test_a_peer_that_takes_no_parts_is_not_sent_what_would_break_the_link(peers: GrpcPeers) -> None:
+    new, other = await peers.start("a", 1), await peers.start("b", 4, forms=m.FORMS & ~m.FORM_PARTS)
+    new.links.connect("b")
+    await new.until(lambda: bool(new.ups()))
+    await other.until(lambda: bool(other.ups()))
+    new.links.send("b", m.TableAnswer(PartitionId(7), 1, _table_of(40)))
+    new.links.send("b", m.TableAnswer(PartitionId(7), 2, _table_of(24)))
+    await other.until(lambda: bool(other.messages()))
+    assert [message.segment_no for message in other.messages()] == [2]
+    assert not new.downs(refused=False)
+
+
+def test_parts_that_do_not_follow_one_another_are_refused() -> None:
+    answer = m.TableAnswer(PartitionId(7), 1, _table_of(4))
+    frames = list(peer_frames.write_control_frames([answer]))
+    assert len(frames) == 4
+    assert max(map(len, frames)) < peer_frames.PART_SIZE_BYTES + 100
+    whole = peer_frames.ControlReader()
+    assert [whole.read(frame) for frame in frames] == [[], [], [], [answer]]
+    assert [whole.read(frame) for frame in frames] == [[], [], [], [answer]], "and the next one"
+    cut = peer_frames.ControlReader()
+    cut.read(frames[0])
+    with pytest.raises(BadRequestError, match="parts"):
+        cut.read(frames[2])
+    huge = peer_pb2.PeerFrame(part=b"x", parts_left=256).SerializeToString()
+    with pytest.raises(BadRequestError, match="at most"):
+        peer_frames.ControlReader().read(huge)
 
 
 async def test_garbage_breaks_the_link_and_nothing_else(peers: GrpcPeers) -> None:

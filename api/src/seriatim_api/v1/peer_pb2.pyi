@@ -99,12 +99,20 @@ Global___PeerHello: _TypeAlias = PeerHello  # noqa: Y015
 
 @_typing.final
 class PeerFrame(_message.Message):
-    """Several small messages, each an encoded PeerMessage."""
+    """Several small messages, each an encoded PeerMessage; or a part of a large one, for a reader that said in its hello
+    that it takes parts. The parts of a message come in order; only frames with heartbeats may stand between them.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
     HELLO_FIELD_NUMBER: _builtins.int
     MESSAGES_FIELD_NUMBER: _builtins.int
+    PART_FIELD_NUMBER: _builtins.int
+    PARTS_LEFT_FIELD_NUMBER: _builtins.int
+    part: _builtins.bytes
+    """of an encoded PeerMessage"""
+    parts_left: _builtins.int
+    """how many more parts of it follow"""
     @_builtins.property
     def hello(self) -> Global___PeerHello: ...
     @_builtins.property
@@ -114,10 +122,12 @@ class PeerFrame(_message.Message):
         *,
         hello: Global___PeerHello | None = ...,
         messages: _abc.Iterable[_builtins.bytes] | None = ...,
+        part: _builtins.bytes = ...,
+        parts_left: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["hello", b"hello"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["hello", b"hello", "messages", b"messages"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["hello", b"hello", "messages", b"messages", "part", b"part", "parts_left", b"parts_left"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

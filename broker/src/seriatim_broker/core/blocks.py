@@ -19,6 +19,7 @@ from seriatim_api.ids import MemberId
 from .log import DropBlock, PutBlock
 from .messages import (
     FORM_IDLE_BLOCKS,
+    FORM_PARTS,
     BlockAnswer,
     BlockOffer,
     BlockRequest,
@@ -68,6 +69,17 @@ def reads(outbox: Outbox, member: MemberId) -> bool:
 def all_read(outbox: Outbox) -> bool:
     """Whether every broker that was linked to this one in its run understands them."""
     return all(link.forms & FORM_IDLE_BLOCKS for link in outbox.links.values() if link.member is not None)
+
+
+def table_bytes_max(outbox: Outbox, member: MemberId | None = None) -> int:
+    """How large a table may be for a member to take it; without one, for every broker that is linked."""
+    config = outbox.config
+    if member is not None:
+        link = outbox.links.get(member.broker)
+        takes_parts = member == outbox.member or (link is not None and bool(link.forms & FORM_PARTS))
+    else:
+        takes_parts = all(link.forms & FORM_PARTS for link in outbox.links.values() if link.member is not None)
+    return config.table_bytes_max if takes_parts else config.spelled_out_bytes_max
 
 
 def _find(partition: Partition, block: bytes) -> IdleBlock | None:

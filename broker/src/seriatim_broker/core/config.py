@@ -54,6 +54,10 @@ class BrokerConfig:
         block_timeout_us: How long a member waits for idle blocks before it asks again.
         blocks_asked_max: Idle blocks asked for at once while a switch waits; ahead of a switch it is one.
         table_timeout_us: How long a switch waits for tables to merge before it passes the mark on.
+        spelled_out_bytes_max: Bytes of a producer table that is sent without names of idle blocks, because a switch may
+            have to merge it or a broker of 0.2.0 is linked; and of one that was merged. A broker of 0.2.0 takes frames
+            of 32 MiB, and its form of a table is up to a third larger.
+        table_bytes_max: Bytes of any producer table in a message, which goes in parts to brokers that take these.
         retry_us: First pause before a failed switch, settlement or copy is tried again; doubles up to `retry_us_max`.
         retry_us_max: The longest such pause.
         refused_us: First pause of a partition after the coordinator refused a write of it; doubles with each refusal in
@@ -116,6 +120,8 @@ class BrokerConfig:
     block_timeout_us: int = 500_000
     blocks_asked_max: int = 16
     table_timeout_us: int = 150_000
+    spelled_out_bytes_max: int = 24 << 20
+    table_bytes_max: int = 192 << 20
     retry_us: int = 50_000
     retry_us_max: int = 1_000_000
     refused_us: int = 250_000
@@ -138,6 +144,7 @@ class BrokerConfig:
     def __post_init__(self) -> None:
         assert self.min_copies >= 2, "the promise needs two copies"
         assert self.switch_bytes_per_s > 0
+        assert 0 < self.spelled_out_bytes_max <= self.table_bytes_max
         assert 0 < self.tidy_ms <= self.producer_idle_ms <= self.producer_evict_ms <= self.producer_expiry_ms
         assert self.producer_count_max > self.idle_block_rows > 0
         assert self.heartbeat_us < self.serve_lease_us, "a lease outlives a heartbeat"

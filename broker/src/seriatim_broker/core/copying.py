@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from seriatim_api.ids import MemberId
 
-from . import tables
+from . import blocks, tables
 from .chain import Chain, Segment, SegmentState, add_copy, replace_copy
 from .effects import ReadLog
 from .events import WriteOutcome
@@ -17,7 +17,7 @@ from .log import Batch, LocalSegment, Preparation, PutPreparation, PutSegment
 from .messages import CopyAnswer, CopyRequest, EligibleRequest
 from .outbox import Outbox
 from .partition import Partition
-from .producers import NO_TABLE, SPELLED_OUT_BYTES_MAX, ProducerTable, Table
+from .producers import NO_TABLE, ProducerTable, Table
 from .replica import SegmentLog
 from .segments import Changes
 from .state import State, drop, put
@@ -175,12 +175,12 @@ def on_copy_request(outbox: Outbox, partition: Partition, sender: MemberId, mess
         outbox.emit(ReadLog(serial, partition.id, message.segment_no, message.from_index, until, message.max_bytes))
         return
     batches = tail_copy_batches(partition, message.segment_no, message.from_index)
-    table = table_at_open(partition, message.segment_no) if message.want_table else None
+    table = table_at_open(outbox, partition, message.segment_no, sender) if message.want_table else None
     available = bool(batches) and (table is not None or not message.want_table)
     outbox.send(sender, CopyAnswer(partition.id, message.segment_no, message.from_index, available, batches, table))
 
 
-def table_at_open(partition: Partition, no: int) -> Table | None:
+def table_at_open(outbox: Outbox, partition: Partition, no: int, to: MemberId) -> Table | None:
     """The producer table that a segment was opened with, if this member has it; empty if nothing needs it any more.
 
     Members of an older version ask for it all the same, and are content with an empty one.
@@ -190,10 +190,13 @@ def table_at_open(partition: Partition, no: int) -> Table | None:
     if chain is not None and segment is not None and not tables.is_kept(chain, no):
         return NO_TABLE
     chosen = partition.chosen_preparation(segment) if segment is not None else None
-    if chosen is None or not chosen.table.blocks:
-        return chosen.table if chosen is not None else None
-    table = ProducerTable(chosen.table, (), partition.blocks).spelled_out()
-    return table if table.size_bytes <= SPELLED_OUT_BYTES_MAX else None
+    if chosen is None:
+        return None
+    size_bytes_max = blocks.table_bytes_max(outbox, to)
+    if not chosen.table.blocks:
+        return chosen.table if chosen.table.size_bytes <= size_bytes_max else None
+    table = ProducerTable(chosen.table, (), partition.blocks)
+    return table.spelled_out(size_bytes_max, outbox.config.producer_evict_ms)
 
 
 def tail_copy_batches(partition: Partition, no: int, from_index: int) -> tuple[Batch, ...]:
@@ -220,7 +223,7 @@ def on_log_read(
     with_table: bool,
 ) -> None:
     """The disk answered for a `CopyRequest`."""
-    table = table_at_open(partition, no) if with_table else None
+    table = table_at_open(outbox, partition, no, to) if with_table else None
     log = partition.logs.get(no)
     nothing_to_read = log is not None and log.is_whole and from_index == log.tail
     available = (bool(batches) or nothing_to_read) and (table is not None or not with_table)

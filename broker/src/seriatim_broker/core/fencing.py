@@ -82,9 +82,9 @@ def fence_and_answer(outbox: Outbox, partition: Partition, log: SegmentLog, mess
 
 def fence_answer(outbox: Outbox, log: SegmentLog, message: FenceRequest) -> FenceAnswer:
     """Only a master without a break since it opened the segment may speak of its commit; others of their tail."""
-    length: int | None = log.commit if log.unbroken else log.tail
-    if log.suspect:
-        length = None
+    here = log.commit if log.unbroken else log.tail
+    table = table_as_of(outbox, log, here) if not log.suspect else None
+    length = here if table is not None else None
     return FenceAnswer(
         partition=log.partition,
         segment_no=log.no,
@@ -95,20 +95,33 @@ def fence_answer(outbox: Outbox, log: SegmentLog, message: FenceRequest) -> Fenc
         unbroken=log.unbroken,
         commit=log.flushed,
         last_append_ms=log.last_append_ms,
-        table=_table_as_of(outbox, log, length) if length is not None else NO_TABLE,
+        table=table if table is not None else NO_TABLE,
         incomplete_table=log.record.incomplete_table,
         tail=log.tail_copy(length).batches if length is not None else (),
         from_disk=log.is_from_disk,
     )
 
 
-def _table_as_of(outbox: Outbox, log: SegmentLog, length: int) -> Table:
-    """The table, its blocks by name unless some broker does not understand names, or the switcher has to merge."""
-    table = log.table_as_of(length)
+def table_as_of(outbox: Outbox, log: SegmentLog, length: int) -> Table | None:
+    """The table; None if it is too large for some broker that may get it.
+
+    Its blocks are named, unless some broker does not understand names, or the switcher has to merge the table. One that
+    is too large for a merge keeps the names, and the next segment keeps the mark. One that is too large for a broker of
+    an older version is not told, and neither is a length: the next segment is opened over this one, and whoever is
+    back settles it. Rule `table-too-large` (I9): a part of the table, or none, would pass for all of it.
+    """
+    config, table = outbox.config, log.table_as_of(length)
+    is_told = table.size_bytes <= blocks.table_bytes_max(outbox)
     if table.blocks and (log.record.incomplete_table or not blocks.all_read(outbox)):
-        known = {block.id: block for block in log.live_table.blocks}
-        return ProducerTable(table, (), known).spelled_out()
-    return table
+        live = ProducerTable(table, (), {block.id: block for block in log.live_table.blocks})
+        spelled_out = live.spelled_out(config.spelled_out_bytes_max, config.producer_evict_ms)
+        is_told = spelled_out is not None or (is_told and blocks.all_read(outbox))
+        table = spelled_out if spelled_out is not None else table
+    if is_told:
+        return table
+    producers = table.row_count + sum(name.producer_count for name in table.blocks)
+    outbox.note("table_too_large", log.partition, segment=log.no, producers=producers)
+    return None
 
 
 def _answer_decided(outbox: Outbox, partition: Partition, sender: MemberId, segment_no: int) -> bool:

@@ -25,7 +25,10 @@ FORM_CHAIN_CHANGES = 2
 FORM_IDLE_BLOCKS = 4
 """A peer that says so understands tables that name idle blocks, and the messages about them."""
 
-FORMS = FORM_PACKED_TABLES | FORM_CHAIN_CHANGES | FORM_IDLE_BLOCKS
+FORM_PARTS = 8
+"""It takes a message that is larger than a frame in parts."""
+
+FORMS = FORM_PACKED_TABLES | FORM_CHAIN_CHANGES | FORM_IDLE_BLOCKS | FORM_PARTS
 """What this version reads beyond 0.2.0."""
 
 

@@ -283,9 +283,6 @@ class Table:
 
 NO_TABLE: Final = Table()
 
-SPELLED_OUT_BYTES_MAX: Final = 24 << 20
-"""A table whose blocks cannot be named is sent up to this size: a frame between brokers holds 32 MiB."""
-
 
 def _columns(rows: bytes) -> tuple[list[bytes], list[Window]]:
     if not rows:
@@ -410,9 +407,30 @@ class ProducerTable(State):
             for block in self.blocks
         )
 
-    def spelled_out(self) -> Table:
-        """The whole table without blocks: for readers that have none."""
-        return pack_table(dict(self.items())) if self.blocks else pack_table(self.windows)
+    def spelled_out(self, size_bytes_max: int, evict_ms: int) -> Table | None:
+        """The whole table without blocks, for readers that have none; None if it is larger than that.
+
+        To make it fit, blocks that were idle for `evict_ms` are left out, the oldest first, as if there were too many
+        producers. It is a copy of the table that is cut so: this one stays as it is.
+        """
+        blocks = self.blocks
+        newest_ms = max(map(append_time_of, self.windows.values()), default=0)
+        newest_ms = max((newest_ms, *(block.newest_ms for block in blocks)))
+        size_bytes = _COUNT.size + sum(map(len, self.windows.values())) + len(self.windows) * (PRODUCER_BYTES + 1)
+        size_bytes += sum(self._spelled_out_bytes(block) for block in blocks)
+        while size_bytes > size_bytes_max and blocks and newest_ms - blocks[0].newest_ms >= evict_ms:
+            size_bytes -= self._spelled_out_bytes(blocks[0])
+            blocks = blocks[1:]
+        if size_bytes > size_bytes_max:
+            return None
+        if not blocks:
+            return pack_table(self.windows)
+        rows = {producer: row for block in blocks for producer, row in block.rows(self.hidden.get(block.id, 0))}
+        return pack_table({**rows, **self.windows})
+
+    def _spelled_out_bytes(self, block: IdleBlock) -> int:
+        row_count = block.producer_count - self.hidden.get(block.id, 0).bit_count()
+        return row_count * (PRODUCER_BYTES + 1 + ROW_BYTES)
 
     # ---- growing ----
 

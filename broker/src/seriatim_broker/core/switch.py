@@ -452,7 +452,8 @@ class Switch(State):
         self.table = answer.table
         self.table_complete = not answer.incomplete_table
         before = self.chain.before(self.segment_no)
-        if not self.table_complete and before is not None and self.chain.settled_before(self.segment_no):
+        mergeable = not self.table_complete and not self.table.blocks  # blocks are named only if it is too large
+        if mergeable and before is not None and self.chain.settled_before(self.segment_no):
             self.phase = Phase.TABLES
             self._set_deadline(outbox, partition, outbox.config.table_timeout_us)
             outbox.send(before.server, TableRequest(partition.id, before.no))
@@ -480,8 +481,10 @@ class Switch(State):
         if self.phase is not Phase.TABLES or before is None or segment_no != before.no:
             return
         if table is not None:
-            self.table = merge([ProducerTable(table), ProducerTable(self.table)]).at_rest()
-            self.table_complete = True
+            merged = merge([ProducerTable(table), ProducerTable(self.table)]).at_rest()
+            if merged.size_bytes <= outbox.config.spelled_out_bytes_max:
+                self.table = merged
+                self.table_complete = True
         self._choose_groups(outbox, partition)
 
     def _ask_certificate(self, outbox: Outbox, partition: Partition) -> None:

@@ -15,12 +15,13 @@ from typing import NamedTuple
 
 from seriatim_api.ids import MemberId
 
+from . import blocks
 from .chain import Chain, Segment, SegmentState
 from .log import DropPreparation, PutPreparation
 from .messages import TableAnswer, TableRequest
 from .outbox import Outbox
 from .partition import Partition
-from .producers import NO_TABLE, SPELLED_OUT_BYTES_MAX, ProducerTable, merge
+from .producers import NO_TABLE, ProducerTable, merge
 from .state import drop, put
 
 KnownTables = Mapping[int, ProducerTable]
@@ -174,7 +175,9 @@ def _answer(outbox: Outbox, partition: Partition, ask: bool) -> None:
         if table is None:
             still.append(wait)
         else:
-            answer = table.spelled_out()
-            told = answer if answer.size_bytes <= SPELLED_OUT_BYTES_MAX else None
+            size_bytes_max = blocks.table_bytes_max(outbox, wait.member)
+            told = table.spelled_out(size_bytes_max, outbox.config.producer_evict_ms)
+            if told is None:
+                outbox.note("table_too_large", partition.id, segment=wait.segment_no, producers=table.producer_count)
             outbox.send(wait.member, TableAnswer(partition.id, wait.segment_no, told))
     partition.table_waits = tuple(still)

@@ -23,7 +23,7 @@ from seriatim_api.ids import MemberId
 from seriatim_api.status import to_status
 from seriatim_api.v1 import peer_pb2
 
-from ..core.messages import DATA, Heartbeat, HeartbeatAnswer, Message
+from ..core.messages import Heartbeat, HeartbeatAnswer, Message
 from ..interfaces.link import PeerIdentity, PeerRefusedError, PeerSilentError
 from . import peer_frames
 from .limits import PROTOCOL
@@ -133,7 +133,7 @@ class PeerConnection:
         """Queue a message; what is queued in one turn of the loop leaves together."""
         if self._ended.done():
             return
-        half = self._data if isinstance(message, DATA) else self._control
+        half = self._data if peer_frames.is_data(message, self.peer.forms) else self._control
         half.queued_bytes += peer_frames.size_of(message)
         if half.queued_bytes > half.queued_bytes_max:
             self.close(f"more than {half.queued_bytes_max} bytes waited to be sent")
@@ -206,11 +206,15 @@ class PeerConnection:
             while half.urgent or half.queue:
                 messages = half.take()
                 for frame in half.encode(messages):
+                    urgent, half.urgent = half.urgent, deque()  # a large message has many frames
                     try:
+                        for heartbeats in half.encode(urgent):
+                            await half.write(heartbeats)
                         await half.write(frame)
                     except Exception as exc:  # as in `_read`
                         self.close(_describe(exc))
                         return
+                    half.queued_bytes -= sum(map(peer_frames.size_of, urgent))
                 half.queued_bytes -= sum(map(peer_frames.size_of, messages))
 
 
@@ -222,7 +226,7 @@ def _describe(exc: BaseException) -> str:
 
 def _control_half(read: Callable[[], Awaitable[Any]], write: Callable[[bytes], Awaitable[None]], forms: int) -> _Half:
     encode = partial(peer_frames.write_control_frames, forms=forms)
-    return _Half(read, write, encode, peer_frames.read_control_frame, CONTROL_QUEUE_SIZE_BYTES_MAX)
+    return _Half(read, write, encode, peer_frames.ControlReader().read, CONTROL_QUEUE_SIZE_BYTES_MAX)
 
 
 def _data_half(read: Callable[[], Awaitable[Any]], write: Callable[[bytes], Awaitable[None]], forms: int) -> _Half:

@@ -3,12 +3,18 @@
 The control stream carries `PeerFrame`s; the replication stream `ReplicateFrame`s, in which the encoded messages come
 before the runs of batches. Messages about one partition keep their order: where a message about a partition follows a
 run of that partition, a new frame is begun.
+
+A message that is larger than a frame may be (a producer table, mostly) travels in parts, and heartbeats go between
+them. A peer of an older version takes no parts: it is not sent such a message at all. It would break the link, and so
+would each retry; whatever the message is about has a deadline.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Final
 
+import structlog
 from google.protobuf.message import DecodeError
 from seriatim_api.errors import BadRequestError
 from seriatim_api.frames import FrameError, ReplicateRun, read_replicate_frame, write_replicate_frame
@@ -18,6 +24,7 @@ from seriatim_api.v1 import peer_pb2
 from ..core import messages as m
 from ..core.log import Batch
 from . import codec
+from .limits import MESSAGE_SIZE_BYTES_MAX
 
 FRAME_SIZE_BYTES = 1 << 20
 """A frame is closed when it holds this much; one larger message still travels alone."""
@@ -25,8 +32,28 @@ FRAME_SIZE_BYTES = 1 << 20
 CONTROL_FRAME_SIZE_BYTES = 64 << 10
 """The same for control frames: a heartbeat waits for the one before it to be read, about 10 ms for so much."""
 
+PART_SIZE_BYTES: Final = 1 << 20
+"""A control message above it travels in parts of this size: a heartbeat waits for one of them, some milliseconds."""
+
+PARTS_SIZE_BYTES_MAX: Final = 256 << 20
+"""Largest message in parts, as many bytes as may wait for a peer. The core keeps its tables below it
+(`table_bytes_max`)."""
+
 _OVERHEAD_BYTES = 64
 """Counted for a message or a run beside its batches, so that a frame of many small ones is bounded as well."""
+
+
+_log = structlog.get_logger(__name__)
+
+
+def is_data(message: m.Message, forms: int) -> bool:
+    """Whether a message travels on the replication stream: its kind does, and it fits into a frame.
+
+    A copy with a large producer table goes on the control stream, in parts. It answers one question, and nothing about
+    its partition has to come before it.
+    """
+    too_large = isinstance(message, m.CopyAnswer) and message.table and message.table.size_bytes > PART_SIZE_BYTES
+    return isinstance(message, m.DATA) and not (too_large and forms & m.FORM_PARTS)
 
 
 def size_of(message: m.Message) -> int:
@@ -51,6 +78,15 @@ def write_control_frames(messages: Sequence[m.Message], forms: int = m.FORMS) ->
     size = 0
     for message in messages:
         data = codec.encode(message, forms)
+        if len(data) > PART_SIZE_BYTES and forms & m.FORM_PARTS:
+            if encoded:
+                yield peer_pb2.PeerFrame(messages=encoded).SerializeToString()
+                encoded, size = [], 0
+            yield from _write_parts(data)
+            continue
+        if len(data) > MESSAGE_SIZE_BYTES_MAX - FRAME_SIZE_BYTES:
+            _log.error("peer_message_too_large", kind=type(message).__name__, size_bytes=len(data))
+            continue
         if encoded and size + len(data) > CONTROL_FRAME_SIZE_BYTES:
             yield peer_pb2.PeerFrame(messages=encoded).SerializeToString()
             encoded, size = [], 0
@@ -60,17 +96,57 @@ def write_control_frames(messages: Sequence[m.Message], forms: int = m.FORMS) ->
         yield peer_pb2.PeerFrame(messages=encoded).SerializeToString()
 
 
+def _write_parts(data: bytes) -> Iterator[bytes]:
+    """The frames of one large message."""
+    view = memoryview(data)
+    count = -(-len(data) // PART_SIZE_BYTES)
+    for number in range(count):
+        part = bytes(view[number * PART_SIZE_BYTES : (number + 1) * PART_SIZE_BYTES])
+        yield peer_pb2.PeerFrame(part=part, parts_left=count - 1 - number).SerializeToString()
+
+
+class ControlReader:
+    """Reads the control frames of one stream, in their order, and puts together what comes in parts."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        self._parts_left = 0
+
+    def read(self, data: bytes) -> list[m.Message]:
+        """The messages that are complete with this frame.
+
+        Raises:
+            BadRequestError: Not a frame of known messages, or not the next part.
+        """
+        try:
+            frame = peer_pb2.PeerFrame.FromString(data)
+        except DecodeError as exc:
+            raise BadRequestError("a peer's control frame cannot be read") from exc
+        messages = [codec.decode(message) for message in frame.messages]
+        if frame.part:
+            messages += self._take_part(frame.part, frame.parts_left)
+        return messages
+
+    def _take_part(self, part: bytes, parts_left: int) -> list[m.Message]:
+        if self._parts and parts_left != self._parts_left - 1:
+            raise BadRequestError(f"{self._parts_left - 1} parts of a peer's message are to follow, not {parts_left}")
+        if (len(self._parts) + 1 + parts_left) * PART_SIZE_BYTES > PARTS_SIZE_BYTES_MAX or len(part) > PART_SIZE_BYTES:
+            raise BadRequestError(f"a peer's message in parts has at most {PARTS_SIZE_BYTES_MAX} bytes")
+        self._parts.append(part)
+        self._parts_left = parts_left
+        if parts_left:
+            return []
+        whole, self._parts = b"".join(self._parts), []
+        return [codec.decode(whole)]
+
+
 def read_control_frame(data: bytes) -> list[m.Message]:
-    """The messages of a control frame.
+    """The messages of a control frame that stands alone.
 
     Raises:
         BadRequestError: Not a frame of known messages.
     """
-    try:
-        frame = peer_pb2.PeerFrame.FromString(data)
-    except DecodeError as exc:
-        raise BadRequestError("a peer's control frame cannot be read") from exc
-    return [codec.decode(message) for message in frame.messages]
+    return ControlReader().read(data)
 
 
 def write_data_frames(messages: Sequence[m.Message], forms: int = m.FORMS) -> Iterator[bytes]:

@@ -1,0 +1,191 @@
+"""Producer tables that are too large for a message: a switch and the readers go on all the same."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from seriatim_api.ids import MemberId
+from seriatim_broker.core import effects as fx
+from seriatim_broker.core import events as ev
+from seriatim_broker.core import messages as msg
+from seriatim_broker.core.blocks import table_bytes_max
+from seriatim_broker.core.producers import (
+    Entry,
+    IdleBlock,
+    ProducerTable,
+    Table,
+    append_time_of,
+    entries_of,
+    pack_table,
+    pack_window,
+)
+
+from .support import M00, M01, M10, M11, M20, M21, SECOND, Bench, P, Serving, attempt, opened_master, prepared
+from .test_idle_blocks import TABLE
+from .test_idle_producers import QUICK, _append, _id, pass_time
+from .test_switch import _behind, _fence_second, _switch_second, asked_to_prepare
+
+ROW_BYTES = 49
+"""Of a producer in a table that is spelled out."""
+
+NO_NAMES = msg.FORM_PACKED_TABLES
+NO_PARTS = msg.FORMS & ~msg.FORM_PARTS
+
+
+def _fenced(
+    rows_max: int, *, incomplete: bool, forms: int = msg.FORMS, idle_s: int = 0
+) -> tuple[Bench, msg.FenceAnswer]:
+    """What a master answers that knows 5 producers, 4 of them in a block, if at most so many may be spelled out."""
+    bench = opened_master(config=replace(QUICK, spelled_out_bytes_max=4 + ROW_BYTES * rows_max + 3 * 24))
+    bench.link(M20)
+    bench.sessions[M21.broker] = 9
+    bench.do(ev.LinkUp(M21.broker, M21, 1, 9, forms))
+    for number in range(4):
+        _append(bench, number)
+    pass_time(bench, (M01, M20, M21))
+    for sequence in range(4, 4 + idle_s):
+        bench.wait(SECOND, (M01, M20, M21))
+        _append(bench, 9, sequence, starts=False)
+    log = bench.part.logs[1]
+    log.record = replace(log.record, incomplete_table=incomplete)
+    bench.hear(M20, msg.FenceRequest(P, 1, attempt(1), b"s" * 16))
+    bench.persist()
+    (answer,) = bench.sent(msg.FenceAnswer, M20)
+    return bench, answer
+
+
+def _too_large(bench: Bench) -> list[fx.Note]:
+    return [note for note in bench.all(fx.Note) if note.name == "table_too_large"]
+
+
+# ---- the fence answer -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("rows_max", "told"), [(5, (0, 5)), (4, (1, 1))])
+def test_an_incomplete_table_that_cannot_be_spelled_out_keeps_its_names(rows_max: int, told: tuple[int, int]) -> None:
+    """Spelled out, 700,000 producers were larger than a message may be: the link broke, and so at each try again."""
+    bench, answer = _fenced(rows_max, incomplete=True)
+    assert (len(answer.table.blocks), answer.table.row_count) == told
+    assert answer.length is not None
+    assert answer.incomplete_table
+    assert not _too_large(bench)
+
+
+def test_blocks_that_were_idle_for_long_are_left_out_so_that_the_rest_can_be_spelled_out() -> None:
+    """QUICK: after 5 s, as in a table with too many producers."""
+    _, early = _fenced(4, incomplete=True, idle_s=2)
+    assert early.table.blocks, "not before"
+    bench, late = _fenced(4, incomplete=True, idle_s=5)
+    assert [producer for producer, _ in late.table] == [_id(9)]
+    assert bench.part.logs[1].live_table.producer_count == 5, "the table itself is as it was"
+
+
+def test_a_table_that_an_older_version_cannot_take_is_not_told_and_neither_is_a_length() -> None:
+    """A part of the table would pass for all of it, and repeats for new batches (I9). Without a length the next segment
+    is opened over this one."""
+    bench, answer = _fenced(5, incomplete=False, forms=NO_NAMES)
+    assert (answer.length, answer.table.row_count) == (4 + 4, 5)
+    bench, answer = _fenced(4, incomplete=False, forms=NO_NAMES)
+    assert (answer.fenced, answer.length, answer.table, answer.tail) == (True, None, Table(), ())
+    assert [dict(note.fields)["producers"] for note in _too_large(bench)] == [5]
+
+
+@pytest.mark.parametrize(("forms", "is_told"), [(msg.FORMS, True), (NO_PARTS, False)])
+def test_a_table_without_blocks_goes_in_parts_to_those_who_take_them(forms: int, is_told: bool) -> None:
+    """100,000 producers with full windows are 79 MB, without any idle block."""
+    bench = opened_master(config=replace(QUICK, spelled_out_bytes_max=ROW_BYTES))
+    bench.sessions[M21.broker] = 9
+    bench.do(ev.LinkUp(M21.broker, M21, 1, 9, forms))
+    for number in range(3):
+        _append(bench, number)
+    bench.hear(M21, msg.FenceRequest(P, 1, attempt(1), b"s" * 16))
+    bench.persist()
+    (answer,) = bench.sent(msg.FenceAnswer, M21)
+    assert (answer.length is not None, answer.table.row_count) == ((True, 3) if is_told else (False, 0))
+
+
+# ---- the switcher ---------------------------------------------------------------------------------------
+
+
+def test_a_switcher_does_not_merge_a_table_whose_blocks_are_named() -> None:
+    bench = _switch_second(_behind(settled=True))
+    _fence_second(bench, TABLE)
+    assert not bench.sent(msg.TableRequest)
+    assert asked_to_prepare(bench)
+    assert all(request.incomplete_table and request.table == TABLE for _, request in asked_to_prepare(bench))
+
+
+@pytest.mark.parametrize(("rows_max", "is_merged"), [(4, True), (3, False)])
+def test_a_table_that_a_merge_made_too_large_is_not_sent_and_the_mark_is_passed_on(
+    rows_max: int, is_merged: bool
+) -> None:
+    here, before = (
+        pack_table({_id(number): pack_window([Entry(0, 0, 1, number)], 7) for number in numbers})
+        for numbers in ((1, 2), (3, 4))
+    )
+    bench = _switch_second(_behind(settled=True))
+    bench.core.outbox.config = replace(bench.config, spelled_out_bytes_max=4 + ROW_BYTES * rows_max)
+    _fence_second(bench, here)
+    bench.hear(M01, msg.TableAnswer(P, 1, before))
+    requests = [request for _, request in asked_to_prepare(bench)]
+    assert {(request.incomplete_table, request.table.row_count) for request in requests} == {
+        (not is_merged, 4 if is_merged else 2)
+    }
+
+
+# ---- for readers ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("forms", "is_told"), [(msg.FORMS, True), (NO_PARTS, False)])
+def test_a_table_for_readers_is_told_whole_or_an_event_says_why_not(forms: int, is_told: bool) -> None:
+    bench = Serving()
+    bench.core.outbox.config = replace(bench.config, spelled_out_bytes_max=ROW_BYTES)
+    bench.sessions[M10.broker] = 9
+    bench.do(ev.LinkUp(M10.broker, M10, 1, 9, forms))
+    log = bench.part.logs[1]
+    log.opened_with = prepared(1, (M00, M01))
+    log.table = ProducerTable(pack_table({_id(number): pack_window([Entry(0, 0, 1, 0)], 7) for number in range(3)}))
+    bench.hear(M10, msg.TableRequest(P, 1))
+    (answer,) = bench.sent(msg.TableAnswer, M10)
+    assert (answer.table is not None) == is_told
+    assert [dict(note.fields)["producers"] for note in _too_large(bench)] == ([] if is_told else [3])
+
+
+# ---- spelling out ---------------------------------------------------------------------------------------
+
+
+def test_what_is_spelled_out_is_what_the_table_knows_and_no_larger_than_it_says() -> None:
+    old, new = (
+        IdleBlock.of((_id(number), pack_window([Entry(0, 0, 1, number)], time_ms)) for number in numbers)
+        for numbers, time_ms in (((1, 2, 3), 1_000), ((3, 4, 5), 7_000))
+    )
+    table = ProducerTable()
+    table.blocks = (old, new)
+    table.hidden = {old.id: 1 << old.find(_id(3))}
+    table.windows = {_id(6): pack_window([Entry(0, 0, 1, 8), Entry(0, 1, 1, 9)], 9_000)}
+    whole = table.spelled_out(1 << 20, 5_000)
+    assert whole is not None
+    assert dict(whole) == dict(table.items())
+    assert table.spelled_out(whole.size_bytes, 5_000) == whole
+    less = table.spelled_out(whole.size_bytes - 1, 8_000)
+    assert less is not None
+    assert {producer for producer, _ in less} == {_id(3), _id(4), _id(5), _id(6)}
+    assert [(len(entries_of(window)), append_time_of(window)) for window in dict(less).values()][-1] == (2, 9_000)
+    assert table.spelled_out(whole.size_bytes - 1, 8_001) is None, "nothing that was idle for less"
+    assert table.spelled_out(less.size_bytes - 1, 8_000) is None
+
+
+def test_members_are_told_apart_by_what_they_take() -> None:
+    bench = opened_master()
+    bench.sessions[M21.broker] = 9
+
+    def limits(*members: MemberId) -> list[int]:
+        return [table_bytes_max(bench.core.outbox, member) for member in members]
+
+    large, small = bench.config.table_bytes_max, bench.config.spelled_out_bytes_max
+    bench.link(M10)
+    assert table_bytes_max(bench.core.outbox) == large
+    bench.do(ev.LinkUp(M21.broker, M21, 1, 9, 0))
+    assert table_bytes_max(bench.core.outbox) == small
+    assert limits(M00, M10, M21, M11) == [large, large, small, small]
