@@ -98,7 +98,8 @@ def over_the_wire(steps: Steps, message: m.Message) -> m.Message:
     """The message as it arrives."""
     name = type(message).__name__
     frames = steps.run(f"{name} encoded", lambda: list(peer_frames.write_control_frames([message])))
-    (arrived,) = steps.run(f"{name} decoded", lambda: peer_frames.read_control_frame(frames[0]))
+    reader = peer_frames.ControlReader()
+    (arrived,) = steps.run(f"{name} decoded", lambda: [found for frame in frames for found in reader.read(frame)])
     return arrived
 
 

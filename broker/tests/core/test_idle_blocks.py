@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
 import pytest
@@ -276,6 +277,108 @@ def test_a_restarted_member_makes_blocks_and_sets_no_timer_before_it_is_ready() 
     table = bench.part.logs[1].live_table
     assert [block.producer_count for block in table.blocks] == [4]
     assert dict(table.items()).keys() == dict(master.part.logs[1].live_table.items()).keys()
+
+
+def _restart(master: Bench) -> Bench:
+    """The follower of that master, restarted with what the master wrote."""
+    batches = tuple(write.batch for write in master.writes(PutBatch))
+    last_ms = master.part.logs[1].last_append_ms
+    found = replace(recovered(1, batches, commit=batches[-1].header.end_index), last_append_ms=last_ms)
+    written = {write.block: write.data for write in master.writes(PutBlock)}
+    return Bench(M01, 2, (RecoveredPartition(P, (found,), blocks=tuple(written.values())),), config=QUICK)
+
+
+def test_a_restarted_member_names_the_blocks_that_it_named_before() -> None:
+    """The next group was given these. Blocks made anew of the same producers would have to be got in the switch."""
+    master = opened_master(config=QUICK)
+    for number in range(4):
+        _append(master, number)
+    pass_time(master, (M01,))
+    for number in range(4, 8):
+        _append(master, number, run=1)
+    _append(master, 2, 1, run=2)  # who came back has a window
+    pass_time(master, (M01,), run=3)
+    before = master.part.logs[1].live_table
+    table = _restart(master).part.logs[1].live_table
+    assert len(before.blocks) == 2
+    assert {block.id for block in before.blocks} <= {block.id for block in table.blocks}
+    assert {p: newest_of(w) for p, w in table.items()} == {p: newest_of(w) for p, w in before.items()}
+
+
+def test_what_a_restarted_member_knows_of_a_producer_is_what_it_knew() -> None:
+    """Whatever blocks are on its disk, old ones too, and in whatever order producers come back and fall silent."""
+    chance = random.Random(7)
+    named = 0
+    for run in range(12):
+        master = opened_master(config=QUICK)
+        for step in range(60):
+            number = chance.randrange(11)
+            last = master.part.logs[1].live_table.last(_id(number))
+            _append(master, number, last.base_sequence + 1 if last is not None else 0, run=step)
+            master.wait(chance.randrange(SECOND // 2), (M01,))
+        before = master.part.logs[1].live_table
+        after = _restart(master).part.logs[1].live_table
+        for number in range(11):
+            assert before.last(_id(number)) in (None, after.last(_id(number))), (run, number)
+        assert after.producer_count == len(dict(after.items()))
+        named += len({block.id for block in before.blocks} & {block.id for block in after.blocks})
+    assert named > 6
+
+
+def test_a_row_above_the_commit_that_a_restarted_member_knows_keeps_its_window() -> None:
+    """A switch may cut it: (1) a block has a row for a batch; (2) the switch seals below that batch; (3) the producer
+    sends it again, and it counts as stored: it is acknowledged, and nowhere (I1)."""
+    table = ProducerTable(pack_table(dict(FROM_1.rows())))
+    table.take_back([FROM_1], 12)
+    assert not table.blocks, "half of it is not committed here"
+    table.take_back([FROM_1], 13)
+    assert [block.id for block in table.blocks] == [FROM_1.id]
+    assert set(table.windows) == {_id(13)}
+    assert table.cut(0, 13, [_id(13)]) == {_id(13): None}
+
+
+def test_an_older_row_never_comes_before_a_newer_one() -> None:
+    """Of producer 1 in two blocks on the disk and a window that says something else, the window counts."""
+    old, new = (
+        IdleBlock.of((_id(number), pack_window([Entry(0, sequence, 1, sequence)], 10 + sequence)) for number in numbers)
+        for numbers, sequence in (((1, 2, 3, 4), 0), ((1, 5, 6, 7), 1))
+    )
+    table = ProducerTable(pack_table({**dict(old.rows()), **dict(new.rows()), _id(1): dict(old.rows())[_id(1)]}))
+    expected = dict(table.items())
+    table.take_back([old, new], 100)
+    assert [block.id for block in table.blocks] == [old.id, new.id]
+    assert dict(table.items()) == expected
+    assert all(table.window(producer) == window for producer, window in expected.items())
+
+
+def test_blocks_that_were_given_to_a_member_stay_when_it_restarts_until_they_are_offered_again() -> None:
+    """All brokers restart. What the member was offered is not on its disk, and the one that offers has to start too."""
+    bench = Bench(M10, 2, (RecoveredPartition(P, (), blocks=tuple(block.data for block in ALL)),))
+    bench.link(M20)
+    bench.link(M00)
+    bench.read_chain(first_chain())
+    bench.core.outbox.poll(0, "blocks", P)
+    bench.wait(SECOND, (M00, M20))
+    assert not bench.writes(DropBlock)
+    _prepare(bench)
+    assert bench.writes(PutPreparation), "and none has to be got in the switch"
+    assert not bench.sent(msg.BlockRequest)
+
+
+def test_blocks_that_a_start_found_go_when_others_are_offered_or_nobody_offers_for_long() -> None:
+    for offered in (True, False):
+        config = replace(BrokerConfig(), block_keep_us=3 * SECOND)
+        bench = Bench(M10, 2, (RecoveredPartition(P, (), blocks=(FROM_1.data,)),), config=config)
+        bench.link(M20)
+        bench.link(M00)
+        bench.core.outbox.poll(0, "blocks", P)
+        bench.wait(SECOND, (M00, M20))
+        assert not bench.writes(DropBlock)
+        if offered:
+            bench.hear(M00, msg.BlockOffer(P, 1, (FROM_2.id,)))
+        for _ in range(1 if offered else 4):
+            bench.wait(SECOND, (M00, M20))
+        assert [write.block for write in bench.writes(DropBlock)] == [FROM_1.id]
 
 
 def test_windows_without_a_time_are_not_folded_until_they_have_one() -> None:

@@ -220,11 +220,13 @@ def _append(bench: Bench, number: int, sequence: int = 0, run: int = 0, starts: 
     return request
 
 
-def pass_time(bench: Bench, beating: tuple[MemberId, ...]) -> None:
+def pass_time(bench: Bench, beating: tuple[MemberId, ...], run: int = 0) -> None:
     """Two seconds pass, in which producer 9 sends."""
-    for sequence in range(4):
+    last = bench.part.logs[1].live_table.last(_id(9))
+    first = last.base_sequence + 1 if last is not None else 0
+    for sequence in range(first, first + 4):
         bench.wait(SECOND // 2, beating)
-        _append(bench, 9, sequence, starts=not sequence)
+        _append(bench, 9, sequence, run=run, starts=sequence == first)
 
 
 def test_a_master_and_its_follower_come_to_the_same_blocks() -> None:

@@ -139,6 +139,7 @@ def _collect(outbox: Outbox, partition: Partition) -> None:
     if not partition.blocks:
         return
     named: set[bytes] = set(partition.offer.blocks) if partition.offer is not None else set()
+    named.update(_found_at_start(outbox, partition))
     tables = [preparation.table for preparation in partition.preparations.values()]
     tables += [wait.request.table for wait in partition.awaiting]
     for log in partition.logs.values():
@@ -150,6 +151,22 @@ def _collect(outbox: Outbox, partition: Partition) -> None:
     for block in [block for block in partition.blocks if block not in named]:
         partition.blocks = drop(partition.blocks, block)
         outbox.write(DropBlock(partition.id, block))
+
+
+def _found_at_start(outbox: Outbox, partition: Partition) -> tuple[bytes, ...]:
+    """What this member had been given before it restarted, until it is offered anew, or nobody does so for long.
+
+    Without it: (1) all brokers restart; (2) the members of the next group drop the blocks that they were given, for
+    what they were offered is not on their disks; (3) one of the open segment answers the fence, and all of them are got
+    anew in the middle of the switch.
+    """
+    if partition.blocks_found:
+        left_us = outbox.started_us + outbox.config.block_keep_us - outbox.now.mono_us
+        if partition.offer is not None or left_us <= 0:
+            partition.blocks_found = ()
+        else:
+            outbox.poll(left_us, "blocks", partition.id)
+    return partition.blocks_found
 
 
 def _offer(outbox: Outbox, partition: Partition, no: int, blocks: tuple[bytes, ...]) -> None:

@@ -52,6 +52,8 @@ class BrokerConfig:
         block_pause_us: Between two looks at what idle blocks there are to write, to drop and to get ahead of a switch.
         block_offer_us: Between two offers of a master's idle blocks to the members of the next group.
         block_timeout_us: How long a member waits for idle blocks before it asks again.
+        block_keep_us: How long after a start idle blocks stay on the disk that nothing names any more. Who named them
+            is starting too, perhaps, and will offer them again.
         blocks_asked_max: Idle blocks asked for at once while a switch waits; ahead of a switch it is one.
         table_timeout_us: How long a switch waits for tables to merge before it passes the mark on.
         spelled_out_bytes_max: Bytes of a producer table that is sent without names of idle blocks, because a switch may
@@ -118,6 +120,7 @@ class BrokerConfig:
     block_pause_us: int = 50_000
     block_offer_us: int = 5_000_000
     block_timeout_us: int = 500_000
+    block_keep_us: int = 600_000_000
     blocks_asked_max: int = 16
     table_timeout_us: int = 150_000
     spelled_out_bytes_max: int = 24 << 20

@@ -26,7 +26,7 @@ def fence_at_start(outbox: Outbox, partition: Partition) -> None:
     fence_unsealed(outbox, partition)
     for log in partition.logs.values():
         if log.record.sealed_len is None and log.table is not None:
-            log.fold(outbox.config)
+            log.fold(outbox.config, partition.blocks.values())
     preparing.void_attempts(outbox, partition)
 
 

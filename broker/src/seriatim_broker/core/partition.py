@@ -54,6 +54,7 @@ class Partition(State):
         "awaiting",
         "before_tables",
         "blocks",
+        "blocks_found",
         "chain",
         "copies",
         "cursors",
@@ -94,6 +95,7 @@ class Partition(State):
         self.logs: dict[int, SegmentLog] = {}
         self.unsealed: tuple[int, ...] = ()  # numbers of logs, among them all that are not sealed
         self.blocks: Mapping[bytes, IdleBlock] = NOTHING  # on the disk, or in a write of this step
+        self.blocks_found: tuple[bytes, ...] = ()  # by the start: they stay for a while although nothing names them
         self.offer: Offer | None = None
         self.awaiting: tuple[Awaiting, ...] = ()
         self.asked: Asked | None = None
@@ -125,6 +127,7 @@ class Partition(State):
         """Take up what the disk holds; of what runs before that one wrote without a flush, some may be missing."""
         for block in map(IdleBlock, found.blocks):
             self.blocks = put(self.blocks, block.id, block)
+        self.blocks_found = tuple(self.blocks)
         for preparation in found.preparations:
             key = (preparation.segment_no, preparation.attempt)
             self.preparations = put(self.preparations, key, preparation)

@@ -528,6 +528,43 @@ class ProducerTable(State):
             while len(self.windows) >= config.idle_block_rows and self._make_block(config, now_ms, committed):
                 pass
 
+    def take_back(self, on_disk: Iterable[IdleBlock], committed: int) -> None:
+        """Have blocks that the disk has in place of windows that say the same, after a start.
+
+        So a table names what it named before the restart. The newest come first; an older row of the same producer is
+        hidden. A block that mostly says something else is left out, and one that contradicts an older block.
+
+        Args:
+            on_disk: Blocks, in any order.
+            committed: The offset at the commit known here. What stands above it may be cut, so it keeps its window.
+        """
+        known = {block.id for block in self.blocks}
+        differ: set[bytes] = set()
+        taken: list[IdleBlock] = []
+        for block in sorted(on_disk, key=lambda block: (block.newest_ms, block.id), reverse=True):
+            rows = {} if block.id in known else dict(block.rows())
+            found = {producer: self.window(producer) or b"" for producer in rows}
+            same = [
+                producer
+                for producer, row in rows.items()
+                if found[producer].endswith(row) and producer not in differ and newest_of(row).offset < committed
+            ]
+            others = rows.keys() - set(same)
+            contradicts = any(found[producer] and producer not in self.windows for producer in others)
+            if contradicts or len(others) >= len(same):
+                continue
+            taken.append(block)
+            for producer in same:
+                if producer in self.windows:
+                    self.windows = drop(self.windows, producer)
+                else:
+                    self._come_back(producer)  # from an older block to this one
+            if others:
+                differ |= others
+                bits = sum(1 << at for at, producer in enumerate(rows) if producer in others)
+                self.hidden = put(self.hidden, block.id, bits)
+        self.blocks = (*self.blocks, *reversed(taken))
+
     def tidy(self, config: BrokerConfig, before_ms: int, now_ms: int, committed: int) -> tuple[bytes, ...]:
         """Make room: called with each batch, and does something once in `tidy_ms` of append time.
 

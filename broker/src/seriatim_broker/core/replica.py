@@ -7,7 +7,7 @@ their bytes have a limit (`unflushed_bytes_max`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -266,9 +266,14 @@ class SegmentLog(State):
         if self.live_table.blocks is not blocks:
             outbox.poll(outbox.config.block_pause_us, "blocks", self.partition)
 
-    def fold(self, config: BrokerConfig) -> None:
-        """Make blocks of the producers that were idle when this member was stopped: its disk has windows of them."""
-        self.live_table.fold(config, self.last_append_ms, make_offset(self.no, self.commit))
+    def fold(self, config: BrokerConfig, on_disk: Iterable[IdleBlock]) -> None:
+        """Have the producers that were idle when this member was stopped in blocks: its disk has windows of them.
+
+        `on_disk`: the blocks that it had of them. The members of the next group were given these, by their names.
+        """
+        committed = make_offset(self.no, self.commit)
+        self.live_table.take_back(on_disk, committed)
+        self.live_table.fold(config, self.last_append_ms, committed)
 
     def makes_room(self, outbox: Outbox) -> bool:
         """Whether the table may take up one more producer, after those that may be forgotten are.
