@@ -23,9 +23,7 @@ import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from itertools import pairwise
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,16 +31,14 @@ import pyarrow as pa
 import structlog
 from rich.console import Console
 from rich.markup import escape
-from seriatim import Admin, Client, Deliveries, Delivery, Part, Producer, SendError, TopicSettings
+from seriatim import Client, Deliveries, Part, Producer
 from seriatim_api.errors import SeriatimError
 from seriatim_broker.local import LocalCluster
 
 from e2e.bench.figures import Figure, percentile, table, to_json, write_json
 from e2e.bench.machine import SYNC_BYTES, CpuClock, machine_facts
+from e2e.bench.steady import DEADLINE_S, MESSAGE_SIZE_BYTES, SteadySender, bench_cluster, make_topic
 from e2e.observe import Observer, Snapshot
-
-MESSAGE_SIZE_BYTES: Final = 512
-SETTINGS: Final = TopicSettings(flush=True)
 
 ONE_PARTITION_S: Final = 6.0
 MANY_PARTITIONS_S: Final = 6.0
@@ -50,8 +46,6 @@ MANY_PARTITIONS: Final = 1000
 ONE_IN_FLIGHT_S: Final = 4.0
 WARM_UP_S: Final = 1.0
 KILL_COUNT: Final = 5
-KILL_SEND_S: Final = 0.001
-"""Between two messages while a master is killed: the gap is known to about this."""
 
 AIMS: Final = {"one_partition": 150_000.0, "many_partitions": 80_000.0, "one_in_flight": 1.2, "kill_gap": 150.0}
 
@@ -63,8 +57,6 @@ UNSETTLED_MESSAGES_MAX: Final = 60_000
 ROUND_ROWS: Final = 50
 """Messages that go to one of many partitions before the next one's turn, and so the size of a batch: what comes
 together for a partition in two thirds of a second at the rate that is aimed at."""
-
-DEADLINE_S: Final = 30.0
 
 
 def _rows(count: int) -> pa.Table:
@@ -209,54 +201,13 @@ async def _one_in_flight(client: Client) -> Figure:
     return Figure("one_in_flight", "one message in flight, p50", p50, "ms", AIMS["one_in_flight"], details=details)
 
 
-class _SteadySender:
-    """Sends a message every `KILL_SEND_S` and notes when each was acknowledged."""
-
-    def __init__(self, producer: Producer) -> None:
-        self._producer = producer
-        self._under_way: asyncio.Queue[Delivery] = asyncio.Queue()
-        self._acknowledged = asyncio.Event()
-        self.ack_times: list[float] = []
-        self.not_ok = 0
-
-    async def send(self) -> None:
-        """Send for ever."""
-        value = random.Random(3).randbytes(MESSAGE_SIZE_BYTES)
-        while True:
-            self._under_way.put_nowait(await self._producer.send(value))
-            await asyncio.sleep(KILL_SEND_S)
-
-    async def note(self) -> None:
-        """Note outcomes for ever. Those of one partition come in its order, so waiting in order loses nothing."""
-        while True:
-            delivery = await self._under_way.get()
-            try:
-                await delivery
-            except SendError:
-                self.not_ok += 1
-            else:
-                self.ack_times.append(time.monotonic())
-                self._acknowledged.set()
-
-    async def wait_for_ack_after(self, at: float) -> None:
-        """Wait until something was acknowledged after `at`."""
-        async with asyncio.timeout(DEADLINE_S):
-            while not self.ack_times or self.ack_times[-1] <= at:
-                self._acknowledged.clear()
-                await self._acknowledged.wait()
-
-    def gap_s(self, at: float) -> float:
-        """The longest time between two acknowledgements of which the later came after `at`."""
-        return max(later - earlier for earlier, later in pairwise(self.ack_times) if later > at)
-
-
 async def _kill_gap(client: Client, cluster: LocalCluster, progress: Callable[[str], None]) -> Figure:
     """Kill the master of a partition that is written to, again and again."""
     admin = client.admin()
     observer = Observer(admin, "kill_gap")
     gaps_ms: list[float] = []
     async with client.producer("kill_gap") as producer, asyncio.TaskGroup() as tasks:
-        sender = _SteadySender(producer)
+        sender = SteadySender(producer)
         running = [tasks.create_task(sender.send(), name="send"), tasks.create_task(sender.note(), name="note")]
         for number in range(KILL_COUNT):
             await sender.wait_for_ack_after(time.monotonic())
@@ -279,20 +230,6 @@ async def _kill_gap(client: Client, cluster: LocalCluster, progress: Callable[[s
     return Figure("kill_gap", text, median, "ms", AIMS["kill_gap"], details=details, problem=problem)
 
 
-@asynccontextmanager
-async def _cluster(directory: Path, groups: int) -> AsyncIterator[tuple[LocalCluster, Client]]:
-    async with (
-        LocalCluster(directory / f"groups-{groups}", groups=groups, proxy=False, name="bench") as cluster,
-        Client.connect(cluster.bootstrap) as client,
-    ):
-        yield cluster, client
-
-
-async def _topic(admin: Admin, name: str, partition_count: int) -> None:
-    await admin.create_topic(name, partition_count, settings=SETTINGS)
-    await Observer(admin, name).wait_until(Snapshot.settled, f"{name} accepts", DEADLINE_S)
-
-
 async def measure(directory: Path, progress: Callable[[str], None]) -> list[Figure]:
     """All four figures, on clusters in `directory`.
 
@@ -300,23 +237,23 @@ async def measure(directory: Path, progress: Callable[[str], None]) -> list[Figu
         SeriatimError: A cluster did not come up, or a topic could not be made.
     """
     figures = []
-    async with _cluster(directory, 1) as (cluster, client):
+    async with bench_cluster(directory, 1) as (cluster, client):
         admin = client.admin()
-        await _topic(admin, "one_in_flight", 1)
+        await make_topic(admin, "one_in_flight", 1)
         progress("one message in flight")
         figures.append(await _one_in_flight(client))
-        await _topic(admin, "one_partition", 1)
+        await make_topic(admin, "one_partition", 1)
         progress("one partition")
         one = await _throughput("one_partition", "one partition", client, cluster, 1, PIECE_ROWS, ONE_PARTITION_S)
         progress(f"{MANY_PARTITIONS:,} partitions")
-        await _topic(admin, "many_partitions", MANY_PARTITIONS)
+        await make_topic(admin, "many_partitions", MANY_PARTITIONS)
         many = await _throughput(
             "many_partitions", f"{MANY_PARTITIONS:,} partitions", client, cluster, MANY_PARTITIONS, ROUND_ROWS,
             MANY_PARTITIONS_S,
         )  # fmt: skip
         figures = [one, many, *figures]
-    async with _cluster(directory, 2) as (cluster, client):
-        await _topic(client.admin(), "kill_gap", 1)
+    async with bench_cluster(directory, 2) as (cluster, client):
+        await make_topic(client.admin(), "kill_gap", 1)
         figures.append(await _kill_gap(client, cluster, progress))
     return figures
 

@@ -1,0 +1,82 @@
+"""What several benchmarks do: a cluster of processes, a topic on it, and a producer whose gaps are measured."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Final
+
+from seriatim import Admin, Client, Delivery, Producer, SendError, TopicSettings
+from seriatim_broker.local import LocalCluster
+
+from e2e.observe import Observer, Snapshot
+
+MESSAGE_SIZE_BYTES: Final = 512
+SETTINGS: Final = TopicSettings(flush=True)
+
+SEND_PAUSE_S: Final = 0.001
+"""Between two messages while a master is killed: the gap is known to about this."""
+
+DEADLINE_S: Final = 30.0
+
+
+class SteadySender:
+    """Sends a message every `SEND_PAUSE_S` and notes when each was acknowledged."""
+
+    def __init__(self, producer: Producer) -> None:
+        self._producer = producer
+        self._under_way: asyncio.Queue[Delivery] = asyncio.Queue()
+        self._acknowledged = asyncio.Event()
+        self.ack_times: list[float] = []
+        self.not_ok = 0
+
+    async def send(self) -> None:
+        """Send for ever."""
+        value = random.Random(3).randbytes(MESSAGE_SIZE_BYTES)
+        while True:
+            self._under_way.put_nowait(await self._producer.send(value))
+            await asyncio.sleep(SEND_PAUSE_S)
+
+    async def note(self) -> None:
+        """Note outcomes for ever. Those of one partition come in its order, so waiting in order loses nothing."""
+        while True:
+            delivery = await self._under_way.get()
+            try:
+                await delivery
+            except SendError:
+                self.not_ok += 1
+            else:
+                self.ack_times.append(time.monotonic())
+                self._acknowledged.set()
+
+    async def wait_for_ack_after(self, at: float) -> None:
+        """Wait until something was acknowledged after `at`."""
+        async with asyncio.timeout(DEADLINE_S):
+            while not self.ack_times or self.ack_times[-1] <= at:
+                self._acknowledged.clear()
+                await self._acknowledged.wait()
+
+    def gap_s(self, at: float) -> float:
+        """The longest time between two acknowledgements of which the later came after `at`."""
+        return max(later - earlier for earlier, later in pairwise(self.ack_times) if later > at)
+
+
+@asynccontextmanager
+async def bench_cluster(directory: Path, groups: int) -> AsyncIterator[tuple[LocalCluster, Client]]:
+    """A cluster with that many groups in a new directory, and a client of it; both end with the block."""
+    async with (
+        LocalCluster(directory / f"groups-{groups}", groups=groups, proxy=False, name="bench") as cluster,
+        Client.connect(cluster.bootstrap) as client,
+    ):
+        yield cluster, client
+
+
+async def make_topic(admin: Admin, name: str, partition_count: int) -> None:
+    """Make a topic that flushes, and wait until it accepts messages."""
+    await admin.create_topic(name, partition_count, settings=SETTINGS)
+    await Observer(admin, name).wait_until(Snapshot.settled, f"{name} accepts", DEADLINE_S)
