@@ -301,6 +301,7 @@ class SimProducer:
         self._clients = clients
         self._schedule = clients.schedule
         self.level = clients.draw_level()
+        self._levels: dict[int, int] = {}  # batch -> its ack level, where each batch has its own
         self._core = core.PartitionProducer(config)
         self._bodies: dict[int, bytes] = {}
         self._messages: dict[int, list[int]] = {}
@@ -339,12 +340,17 @@ class SimProducer:
             batch_id = messages[0]
             self._messages[batch_id] = messages
             self._bodies[batch_id] = batch_id.to_bytes(8, "big")
+            if self._clients.options.mixed_levels:
+                self._levels[batch_id] = self._clients.draw_level()
             for message in messages:
-                self._clients.judge.sent(message, self.partition, self.producer, self.level)
+                self._clients.judge.sent(message, self.partition, self.producer, self._level_of(batch_id))
             self._tell(f"application sends {messages}")
             self._step(core.Enqueue(batch_id, count, 8))
         gap = self._clients.options.send_gap_us
         self._schedule.after(self._schedule.rng.randint(gap // 4, gap), self._send_next)
+
+    def _level_of(self, batch_id: int) -> int:
+        return self._levels.get(batch_id, self.level)
 
     def _tell(self, text: str) -> None:
         self._schedule.tell(self.name, text)
@@ -387,7 +393,7 @@ class SimProducer:
             messages = self._messages.pop(effect.batch_id)
             self._tell(f"application is told: {messages} {effect.outcome.value}")
             ok = effect.outcome is core.Outcome.OK
-            is_final = effect.offset_is_final and self.level >= AckLevel.REPLICATED
+            is_final = effect.offset_is_final and self._level_of(effect.batch_id) >= AckLevel.REPLICATED
             offset = effect.offset if ok else None
             self._clients.judge.settled(messages, effect.outcome.value, offset, is_final=is_final)
         else:
@@ -427,18 +433,19 @@ class SimProducer:
             body_crc=checksum(0, body),
         )
         messages = list(range(effect.batch_id, effect.batch_id + effect.message_count))
+        level = self._level_of(effect.batch_id)
 
         def answered(answer: Any) -> None:
             if isinstance(answer, tuple):
                 who, accepted = answer
-                self._clients.judge.accepted(who, self.partition, messages, accepted.offset, self.level)
+                self._clients.judge.accepted(who, self.partition, messages, accepted.offset, level)
             else:
                 self._replied(effect, answer)
 
         request = self._clients.ask(stream, answered)
         self._clients.send(
             stream,
-            Append(request, self.partition, parse_header(header), body, effect.run, effect.starts_run, self.level),
+            Append(request, self.partition, parse_header(header), body, effect.run, effect.starts_run, level),
         )
 
     def _came_back(self, what: Any) -> None:

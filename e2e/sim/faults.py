@@ -86,7 +86,8 @@ class Options:
 
     `kinds` maps a fault to its weight; `fault_count` faults happen at random times of the first `fault_span_us`, after
     which everything heals and the run must drain within `drain_us`. `flush`: whether the topic flushes before it
-    commits. `levels`: the ack levels that producers ask for, one each. `disk_loss_max`: how many disks may be lost one
+    commits. `levels`: the ack levels that producers ask for, one each;
+    with `mixed_levels` each batch asks for its own. `disk_loss_max`: how many disks may be lost one
     at a time, the next one when all that the last one held has two copies again. `may_lose_groups`: also both disks of
     a group at once, for good; then somebody declares a gap. `record_segments_max`: how many segments a chain's record
     holds before older ones go to pages, where that is not what it is in production (whole brokers only).
@@ -140,6 +141,7 @@ class Options:
 
     flush: bool = True
     levels: tuple[int, ...] = (int(AckLevel.REPLICATED_FLUSHED),)
+    mixed_levels: bool = False
     disk_loss_max: int = 1
     may_lose_groups: bool = False
     record_segments_max: int = 0
@@ -475,6 +477,14 @@ def _suspects(rng: random.Random, options: Options) -> Options:
         batches_per_producer=16,
         wipe_share=0.0,
         levels=rng.choice((WITH_PROMISE, WITH_PROMISE[:1], WITH_PROMISE[1:])),
+    )
+
+
+def _mixed_levels(rng: random.Random, options: Options) -> Options:
+    """Each batch of a producer asks for another ack level, on topics that flush before they commit, and that do not."""
+    flushing = rng.random() < 0.5
+    return replace(
+        _suspects(rng, options), flush=flushing, levels=tuple(int(level) for level in AckLevel), mixed_levels=True
     )
 
 
@@ -846,6 +856,7 @@ PROFILES: dict[str, Profile] = {
     "islands": Profile(_islands, 0),
     "impatient": Profile(_impatient, 0),
     "suspects": Profile(_suspects, 0),
+    "mixed-levels": Profile(_mixed_levels, 0),
     "gaps": Profile(_gaps, 0),
     "long-chains": Profile(_long_chains, 0),
     "thousands": Profile(_thousands, 0),

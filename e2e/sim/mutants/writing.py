@@ -456,6 +456,21 @@ def _contradicted_is_cut() -> list[Patch]:
     return [(quarantine, "contradicts", forget)]
 
 
+def _one_level_a_log() -> list[Patch]:
+    """The first of those who wait decides for all of them."""
+    real = appending.release
+
+    def release(outbox: Outbox, log: replica.SegmentLog) -> None:
+        waiting = list(log.waiting)
+        if waiting:
+            log.waiting = [entry._replace(level=waiting[0].level) for entry in waiting]
+        real(outbox, log)
+        left = {entry.request for entry in log.waiting}
+        log.waiting = [entry for entry in waiting if entry.request in left] or ()
+
+    return [(appending, "release", release)]
+
+
 # ---- append time ----------------------------------------------------------------------------------------
 
 
@@ -588,6 +603,7 @@ MUTATIONS: dict[str, Mutation] = {
         batch_count=150,
     ),
     "second-member": Mutation("a started disk waits for the second", _decides_alone, LOSS, "older-disks"),
+    "one-level": Mutation("each batch waits for its own ack level", _one_level_a_log, ("I12", *LOSS), "mixed-levels"),
     "contradicted": Mutation(
         "a contradicted disk keeps what it has", _contradicted_is_cut, ("KEPT", *LOSS), "contradicted"
     ),

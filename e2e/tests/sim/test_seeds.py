@@ -63,6 +63,7 @@ def test_two_thousand_seeds_keep_every_promise() -> None:
         ("three-members", "cores", 40, {"switched": 20, "server taken": 5}),
         ("false-certificates", "cores", 60, {"certified falsely": 40, "ended itself": 40, "switched": 30}),
         ("false-certificates", "brokers", 8, {"certified falsely": 6, "ended itself": 6}),
+        ("mixed-levels", "cores", 20, {"excused: acknowledged at a level without a promise": 1}),
         ("contradicted", "cores", 20, {"quarantined": 5}),
         ("started-copies", "brokers", 6, {"copy refused": 1, "copy took over": 3, "ended itself": 3}),
         ("long-chains", "brokers", 4, {"paged": 2}),
