@@ -15,6 +15,7 @@ import structlog
 from seriatim_api.errors import PreconditionError, RunOverError, SeriatimError
 from seriatim_api.ids import MemberId, PartitionId, RunId
 from seriatim_api.tls import TlsSource
+from seriatim_api.troubles import COORDINATOR_BEHIND, COORDINATOR_REFUSES, DISK_CONTRADICTS
 from seriatim_api.v1 import broker_pb2_grpc, operations_pb2_grpc
 
 from .adapters.crc import crc32c
@@ -332,7 +333,7 @@ class Broker:
         if self.tls is None:
             return None
         if self.settings.tls_client_auth != "required":
-            _log.warning("client_certificates_optional", note="nobody is asked who they are: brokers neither")
+            _log.warning("client_certificates_optional", note="neither clients nor brokers are asked who they are")
             return None
         directory = self._directory_of_members
         return PeerNames(
@@ -405,7 +406,7 @@ class Broker:
             return f"{self.settings.broker} is not serving"
         why = behind.reason(self._core.outbox)
         if why:
-            return f"{self.settings.broker}: {why}"
+            return f"{self.settings.broker}: {COORDINATOR_BEHIND.line(why)}"
         if not self._core.ready:
             return f"{self.settings.broker} is still fencing what earlier runs left open"
         if not self._directory_of_members.is_admitted(self.identity.member):
@@ -421,12 +422,12 @@ class Broker:
         return ""
 
     def warnings(self) -> str:
-        """What is wrong though this broker is ready; empty if nothing is."""
+        """What is wrong though this broker is ready, a line for each; empty if nothing is."""
         if not self._is_serving:
             return ""
-        return "; ".join(
-            filter(None, (self._runtime.refusals.warning, self._disk_warning(), self._quarantine_warning()))
-        )
+        refusal = COORDINATOR_REFUSES.line(self._runtime.refusals.warning)
+        quarantine = DISK_CONTRADICTS.line(self._quarantine_warning())
+        return "\n".join(filter(None, (refusal, self._disk_warning(), quarantine)))
 
     def _quarantine_warning(self) -> str:
         """What to say of segments that the chain contradicts; empty if there are none."""
@@ -437,7 +438,7 @@ class Broker:
         return (
             f"{len(kept)} segments on {self.settings.broker} end elsewhere than the cluster decided, because an older "
             f"copy of another disk decided it; the first is segment {segment} of partition {partition}, of which "
-            f"{count} messages are kept here. They are served to nobody. Keep this disk, and see the runbook "
+            f"{count} messages are kept here. This broker does not serve them. Keep this disk, and see the runbook "
             "disk-contradicts"
         )
 
@@ -666,10 +667,10 @@ async def serve_admin(address: str, exposition: Exposition, brokers: list[Broker
     tls = brokers[0].tls
 
     def not_ready() -> str:
-        return "; ".join(filter(None, (broker.not_ready() for broker in brokers)))
+        return "\n".join(filter(None, (broker.not_ready() for broker in brokers)))
 
     def warnings() -> str:
-        return "; ".join(filter(None, (broker.warnings() for broker in brokers)))
+        return "\n".join(filter(None, (broker.warnings() for broker in brokers)))
 
     def not_alive() -> str:
         return "; ".join(filter(None, (broker.not_alive() for broker in brokers)))

@@ -4,7 +4,7 @@ It is enough for Prometheus, a kubelet and curl, and asks nobody for a certifica
 
 /metrics   the counters, in Prometheus' text format
 /healthz   200 while the event loop turns; 503 once the disk has hung for `disk_hang_dead_s`
-/readyz    200 when admitted and serving, with a second line if something needs a person; else 503 with the reason
+/readyz    200 when admitted and serving, with a line for each thing that needs a person; else 503 with the reason
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class AdminPort:
         not_ready: Why the broker is not ready; empty if it is.
         not_alive: Why the process should be ended; empty if it should go on.
         tls: For HTTPS; None serves plain HTTP.
-        warnings: What a person should look at though the broker is ready; empty if there is nothing.
+        warnings: What a person should look at though the broker is ready, a line for each; empty if there is nothing.
     """
 
     def __init__(
@@ -105,8 +105,8 @@ class AdminPort:
             reason = self._not_ready()
             if reason:
                 return _response(503, f"{reason}\n".encode())
-            warnings = self._warnings()
-            return _response(200, f"ready\nwarning: {warnings}\n".encode() if warnings else b"ready\n")
+            warnings = "".join(f"warning: {line}\n" for line in self._warnings().splitlines())
+            return _response(200, f"ready\n{warnings}".encode())
         return _response(404, b"/metrics, /healthz, /readyz\n")
 
 

@@ -30,7 +30,9 @@ async def echo(reader, writer):
 
 async def ready(reader, writer):
     await reader.readline()
-    writer.write(b"HTTP/1.1 200 OK\\r\\n\\r\\n")
+    page = pathlib.Path(data) / "readyz"
+    status = b"503 Not Ready" if page.exists() else b"200 OK"
+    writer.write(b"HTTP/1.1 " + status + b"\\r\\n\\r\\n" + (page.read_bytes() if page.exists() else b"ready\\n"))
     await writer.drain()
     writer.close()
 

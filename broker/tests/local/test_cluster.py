@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import os
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from seriatim_api.errors import BadRequestError, PreconditionError
 from seriatim_api.ids import MemberId, RunId
+from seriatim_api.troubles import COORDINATOR_BEHIND
 from seriatim_api.v1 import records_pb2
 from seriatim_broker.adapters.etcd import EtcdConfig, EtcdCoordinator
 from seriatim_broker.local import Hosts, LocalCluster
 from seriatim_broker.local.certificates import certificate_key
+from seriatim_broker.local.commands import render_status
 from seriatim_broker.local.ports import PortRange
 from seriatim_broker.local.procfs import ProcessIdentity, identify, state_of
 from seriatim_broker.local.state import is_running, read_state
@@ -123,6 +128,20 @@ async def test_a_frozen_broker_is_shown_as_such_and_is_not_certified(cluster: Lo
     await cluster.thaw("g0-1")
     await cluster.wait_ready("g0-1")
     assert await certificate(cluster, "g0-1", 1) is None
+
+
+async def test_the_status_names_what_brokers_say_a_person_has_to_do(cluster: LocalCluster) -> None:
+    (cluster.data_directory("g0-1") / "readyz").write_text(f"g0-1: {COORDINATOR_BEHIND.line('it lost epoch 7')}\n")
+    status = await cluster.status()
+    assert [broker.ready for broker in status.brokers] == [True, False, True, True]
+    assert [broker.troubles for broker in status.brokers if broker.name != "g0-1"] == [(), (), ()]
+    (line,) = status.brokers[1].troubles
+    assert line.startswith("coordinator-behind (error 605): it lost epoch 7. To do: ")
+    assert "seriatim coordinator rebuild" in line
+    console = Console(width=200, file=io.StringIO())
+    console.print(render_status(asdict(status)))
+    assert isinstance(console.file, io.StringIO)
+    assert f"g0-1: {line}" in console.file.getvalue()
 
 
 async def test_cuts_are_by_directed_pair(cluster: LocalCluster) -> None:

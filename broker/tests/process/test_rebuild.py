@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from seriatim_api import troubles
 from seriatim_api.ids import make_offset
 from seriatim_api.tls import TlsFiles
 from seriatim_broker.local import tls as local_tls
@@ -170,6 +171,8 @@ async def test_brokers_stop_and_the_coordinator_is_rebuilt(tmp_path: Path, kind:
             assert await asyncio.wait_for(running.wait(), DEADLINE_S) == 2
             assert "seriatim coordinator rebuild" in cluster.brokers[away].log_text()
         assert await answers(cluster, "the coordinator has lost decisions")
+        pages = [(await cluster.get(name, "/readyz"))[1] for name in cluster.addresses if name != away]
+        assert troubles.COORDINATOR_BEHIND in {trouble for page in pages for trouble, _ in troubles.read(page)}
         status, said = await rebuild(cluster)
         assert status == 1, said
         assert f"would write: the chain of partition {partition} (t 0)" in said

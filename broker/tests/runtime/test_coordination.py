@@ -292,3 +292,6 @@ def test_readyz_says_what_needs_a_person() -> None:
     answer = port._answer(b"GET /readyz HTTP/1.1\r\n\r\n")
     assert answer.startswith(b"HTTP/1.1 200 ")
     assert answer.endswith(b"ready\nwarning: the coordinator refuses\n")
+    warnings = "one\ntwo"
+    answer = port._answer(b"GET /readyz HTTP/1.1\r\n\r\n")
+    assert answer.endswith(b"ready\nwarning: one\nwarning: two\n")

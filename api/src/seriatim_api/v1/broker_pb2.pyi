@@ -1594,12 +1594,12 @@ class GroupPartition(_message.Message):
     active_consumer: _builtins.str
     group_epoch: _builtins.int
     end_is_at_least: _builtins.bool
-    """whoever serves the group has not the open segment: the end lies there or behind"""
+    """the group's server does not hold the open segment: the end lies there or behind"""
     @_builtins.property
     def standby_consumers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
     def error(self) -> _common_pb2.Error:
-        """nobody could say where the group is: the rest is what the coordinator knows, and the least"""
+        """no server told where the group is: the rest is what the coordinator knows, and the least"""
 
     def __init__(
         self,

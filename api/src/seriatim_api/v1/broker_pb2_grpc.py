@@ -485,7 +485,7 @@ class AdminServicer:
         raise NotImplementedError('Method not implemented!')
 
     def CreateConsumerGroup(self, request, context):
-        """Write a consumer group's cursors before anybody joins, and forget a group that nobody is in.
+        """Write a consumer group's cursors before the first consumer joins, and forget a group without consumers.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

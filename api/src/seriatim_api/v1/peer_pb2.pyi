@@ -798,7 +798,7 @@ class ChainChanges(_message.Message):
     revision: _builtins.int
     """of the key at the coordinator"""
     since: _builtins.int
-    """epoch: whoever knows the record of it, or a later one, has the new one with these changes"""
+    """epoch: a member with the record of it, or a later one, gets the new record by these changes"""
     digest: _builtins.int
     """of all segments of the new record"""
     @_builtins.property

@@ -422,7 +422,7 @@ class SegmentRecord(_message.Message):
     opened_at_ms: _builtins.int
     sealed_at_ms: _builtins.int
     records_lost: _builtins.bool
-    """at some time nobody had the groups' control records of this segment"""
+    """at some time no member had the groups' control records of this segment"""
     append_floor_ms: _builtins.int
     """the newest append time before the segment; without it: opened_at_ms"""
     @_builtins.property

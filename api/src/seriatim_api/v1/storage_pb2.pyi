@@ -47,7 +47,7 @@ class StoredSegment(_message.Message):
     sealed_checksum: _builtins.int
     lost: _builtins.bool
     quarantined: _builtins.bool
-    """the chain contradicts what is here: kept as it is, served to nobody"""
+    """the chain contradicts what is here: this member keeps it as it is, and does not serve it"""
     @_builtins.property
     def members(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Member]: ...
     def __init__(

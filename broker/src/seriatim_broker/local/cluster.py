@@ -19,12 +19,14 @@ from types import TracebackType
 from typing import Final
 
 import structlog
+from seriatim_api import troubles
 from seriatim_api.errors import DeadlineExceededError, PreconditionError, SeriatimError, UnavailableError
 
 from seriatim_broker.adapters.etcd import EtcdConfig, EtcdCoordinator, EtcdTls
 from seriatim_broker.local import broker_groups, chains, health, names
 from seriatim_broker.local.certificates import CertificateWriter
 from seriatim_broker.local.faults import FaultKind, FaultListener, FaultRecord, Phase
+from seriatim_broker.local.health import Health
 from seriatim_broker.local.names import Path as LinkPath
 from seriatim_broker.local.network import Network
 from seriatim_broker.local.plan import COORDINATOR, LOOPBACK, ClusterPlan, make_plan
@@ -56,6 +58,7 @@ KILL_DEADLINE_S: Final = 10.0
 DRAIN_DEADLINE_S: Final = 60.0
 READY_POLL_S: Final = 0.05
 READY_DEADLINE_S: Final = 0.5
+_SILENT: Final = Health(ready=False, page="")
 CERTIFICATE_DEADLINE_S: Final = 2.0
 LOG_TAIL_BYTES: Final = 2000
 
@@ -71,6 +74,7 @@ class BrokerStatus:
         run: The run of its data directory; None before its first start.
         ready: What its admin port says; False for a process that does not answer.
         cuts: Ends that it is cut off from, `>x` for what it sends, `<x` for what it hears, `x` for both.
+        troubles: What it says that a person has to do something about, and what: `seriatim_api.troubles`.
     """
 
     name: str
@@ -82,6 +86,7 @@ class BrokerStatus:
     address: str
     admin: str
     cuts: tuple[str, ...]
+    troubles: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -399,18 +404,18 @@ class LocalCluster:
         waiting = [name for name in wanted if name != COORDINATOR]
 
         async def ready() -> bool:
-            answers = await asyncio.gather(*(self._is_ready(name) for name in waiting))
-            waiting[:] = [name for name, answer in zip(waiting, answers, strict=True) if not answer]
+            answers = await asyncio.gather(*(self._health_of(name) for name in waiting))
+            waiting[:] = [name for name, answer in zip(waiting, answers, strict=True) if not answer.ready]
             return not waiting
 
         await self._until(ready, tuple(waiting), deadline_s, f"{', '.join(waiting)} are ready")
 
-    async def _is_ready(self, name: str) -> bool:
+    async def _health_of(self, name: str) -> Health:
         if self.pid(name) is None:
-            return False
+            return _SILENT
         # Made anew for each question: a test may have replaced the files.
         tls = ssl.create_default_context(cafile=str(self.tls.ca)) if self.tls is not None else None
-        return await health.is_ready(self.plan.broker(name).admin, deadline_s=READY_DEADLINE_S, tls=tls)
+        return await health.ask(self.plan.broker(name).admin, deadline_s=READY_DEADLINE_S, tls=tls)
 
     async def _coordinator_answers(self) -> bool:
         assert self._coordinator is not None
@@ -647,7 +652,7 @@ class LocalCluster:
 
     async def status(self) -> ClusterStatus:
         """How everything is now; takes at most about `READY_DEADLINE_S`."""
-        ready = await asyncio.gather(*(self._is_ready_now(name) for name in self.broker_names))
+        answers = await asyncio.gather(*(self._health_now(name) for name in self.broker_names))
         figures = None if self._proxy is None or self._proxy.process.ended else await self._proxy.figures()
         coordinator = self._processes.get(COORDINATOR)
         return ClusterStatus(
@@ -659,16 +664,15 @@ class LocalCluster:
             certificates_pending=0 if self._certificates is None else self._certificates.pending_count,
             proxy_bytes=None if figures is None else figures.forwarded_bytes,
             brokers=tuple(
-                self._broker_status(name, is_ready=answer)
-                for name, answer in zip(self.broker_names, ready, strict=True)
+                self._broker_status(name, answer) for name, answer in zip(self.broker_names, answers, strict=True)
             ),
         )
 
-    async def _is_ready_now(self, name: str) -> bool:
+    async def _health_now(self, name: str) -> Health:
         process = self._running(name)
-        return process is not None and process.state == "running" and await self._is_ready(name)
+        return await self._health_of(name) if process is not None and process.state == "running" else _SILENT
 
-    def _broker_status(self, name: str, *, is_ready: bool) -> BrokerStatus:
+    def _broker_status(self, name: str, answer: Health) -> BrokerStatus:
         plan, process = self.plan.broker(name), self._processes.get(name)
         return BrokerStatus(
             name=name,
@@ -676,10 +680,13 @@ class LocalCluster:
             pid=self.pid(name),
             run=self._run_number(name),
             state="dead" if process is None else process.state,
-            ready=is_ready,
+            ready=answer.ready,
             address=str(plan.advertised),
             admin=str(plan.admin),
             cuts=_cuts_of(name, self._cuts),
+            troubles=tuple(
+                f"{trouble.line(text)}. To do: {trouble.remedy}" for trouble, text in troubles.read(answer.page)
+            ),
         )
 
     def _run_number(self, name: str) -> int | None:

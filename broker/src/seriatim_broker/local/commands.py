@@ -138,7 +138,7 @@ def _print_up(directory: Path, config: Any, bootstrap: Any) -> None:
 @cluster.command()
 @_directory
 def status(directory: Path) -> None:
-    """Show every process: its pid, run and state, whether it is ready, and what it is cut off from."""
+    """Show every process: pid, run and state, whether it is ready, its cuts, and what a person has to do about it."""
     found = _ask(directory, "status")
     if _wants_json():
         click.echo(json.dumps(found))
@@ -185,6 +185,7 @@ def render_status(found: dict[str, Any]) -> Group:
         Text(f"cluster {found['cluster']} in {found['directory']}", style="bold"),
         table,
         Text(f"coordinator {found['coordinator']} ({found['coordinator_kind']}): {state}{more}"),
+        *(Text(f"{broker['name']}: {line}", style="red") for broker in found["brokers"] for line in broker["troubles"]),
     )
 
 

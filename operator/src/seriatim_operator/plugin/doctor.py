@@ -16,6 +16,7 @@ from .errors import PluginError
 from .findings import Finding, bad, unknown, well
 from .findings import Level as Level
 from .findings import draw_findings as draw_findings
+from .health import examine_pages
 from .live import reach_brokers
 from .look import Look
 
@@ -41,6 +42,7 @@ async def examine(connection: Connection, kube: Kube, look: Look, *, with_broker
     """Everything that can be found out about a cluster."""
     findings = [*await _kubernetes(connection), *(finding for check in CHECKS for finding in check(look))]
     if with_brokers:
+        findings += await examine_pages(connection, kube, look)
         findings += await _ask(connection, kube, look)
     return findings
 

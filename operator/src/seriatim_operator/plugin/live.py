@@ -28,7 +28,7 @@ async def reach_brokers(connection: Connection, kube: Kube, cluster: BrokerClust
         PluginError: No broker runs, or none is let through, or the client certificate may not be read.
     """
     pods = await _candidates(kube, cluster)
-    credentials = await _credentials(kube, cluster)
+    credentials = await client_credentials(kube, cluster)
     async with contextlib.AsyncExitStack() as stack:
         address = await _first_way(stack, connection, cluster, pods)
         brokers = Brokers(cluster.name, None)
@@ -62,7 +62,12 @@ async def _candidates(kube: Kube, cluster: BrokerCluster) -> list[PodView]:
     return sorted(running, key=lambda view: (not view.is_ready, view.name))
 
 
-async def _credentials(kube: Kube, cluster: BrokerCluster) -> Credentials | None:
+async def client_credentials(kube: Kube, cluster: BrokerCluster) -> Credentials | None:
+    """With which a client reaches the brokers; None: in plain text.
+
+    Raises:
+        PluginError: They may not be read, or are not there.
+    """
     if not cluster.spec.tls.enabled:
         return None
     name = tls_secret_name(cluster.name, "client")

@@ -25,6 +25,7 @@ from .chains import draw_topic, draw_topic_status, find_topic
 from .doctor import Level, draw_findings, examine
 from .draining import Progress, check_drain, count, find_group, read_progress, set_state, watch_drain
 from .errors import PluginError
+from .health import draw_troubles, examine_pages
 from .live import reach_brokers
 from .look import explain, find_cluster, look_at
 from .pictures import draw_plan, draw_status
@@ -112,14 +113,20 @@ def _command(work: Callable[..., Coroutine[Any, Any, int]]) -> Callable[..., Non
 
 @main.command()
 @click.argument("cluster", required=False)
+@click.option("--offline", is_flag=True, help="Only what Kubernetes tells; asks no broker.")
 @_shared
 @click.pass_obj
 @_command
-async def status(way: Way, cluster: str | None) -> int:
-    """How a cluster is, what it does, and where everything stands."""
-    async with way.open() as (_, kube, namespace):
+async def status(way: Way, cluster: str | None, offline: bool) -> int:
+    """How a cluster is, what it does, where everything stands, and what brokers say that a person has to do."""
+    async with way.open() as (connection, kube, namespace):
         look = await look_at(kube, await find_cluster(kube, namespace, cluster))
+        findings = [] if offline else await examine_pages(connection, kube, look)
     way.console.print(draw_status(look))
+    for line in draw_troubles(findings):
+        way.console.print(line, soft_wrap=True)
+    if any(finding.level is Level.BAD for finding in findings):
+        return UNWELL
     return 0 if look.cluster.status.is_true("Ready") else UNWELL
 
 
