@@ -49,7 +49,7 @@ from .runtime.assembly import Ground, Runtime
 from .runtime.balancer import BalancerSettings
 from .runtime.caretaker import CaretakerSettings
 from .runtime.keys import Keys
-from .runtime.membership import KnownDisk, Place, join, mark_clean
+from .runtime.membership import KnownDisk, Place, Seen, join, mark_clean
 from .runtime.traffic import Measured
 from .settings import BrokerSettings
 from .status_file import StatusFile
@@ -118,9 +118,20 @@ class _Disk:
         """Whether anything was ever stored on it."""
         return self.directory.has_data
 
+    @property
+    def seen(self) -> Seen:
+        """What the passport keeps of the coordinator."""
+        passport = self.directory.passport
+        assert passport is not None
+        return Seen(passport.registered_run, passport.coordinator_revision, passport.coordinator_rebuilt_at_ms)
+
     def raise_run(self) -> int:
         """Begin a run."""
         return self.directory.raise_run()
+
+    def note_seen(self, seen: Seen) -> None:
+        """Keep it in the passport."""
+        self.directory.note_coordinator(seen.registered_run, seen.revision, seen.rebuilt_at_ms)
 
 
 def _is_new(directory: DataDirectory, slot: KnownMember | None) -> bool:
@@ -294,6 +305,7 @@ class Broker:
             self.counters,
             self._die,
             self._measure_traffic,
+            self._remember,
         )
         healing = CaretakerSettings(heal_after_s=settings.heal_after_s)
         runtime = self._runtime = Runtime(
@@ -487,6 +499,11 @@ class Broker:
             if problem:
                 self._end_without_directory(problem)
                 return
+
+    async def _remember(self, seen: Seen) -> None:
+        """Keep on the disk what was seen of the coordinator."""
+        assert self._directory is not None
+        await asyncio.to_thread(_Disk(self._directory).note_seen, seen)
 
     def _end_without_directory(self, problem: str) -> None:
         """End this run at once: a stop in order would write to a directory that is gone."""

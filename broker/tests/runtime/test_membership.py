@@ -33,7 +33,16 @@ from seriatim_broker.runtime.coordination import CoordinatorWork
 from seriatim_broker.runtime.directory import Directory
 from seriatim_broker.runtime.keys import Keys
 from seriatim_broker.runtime.lease import LeaseKeeper
-from seriatim_broker.runtime.membership import Identity, KnownDisk, Place, certify_death, join, mark_clean
+from seriatim_broker.runtime.membership import (
+    NEVER_SEEN,
+    Identity,
+    KnownDisk,
+    Place,
+    Seen,
+    certify_death,
+    join,
+    mark_clean,
+)
 from seriatim_broker.runtime.records import chain_to_record
 
 from .test_planning import CHAIN
@@ -49,6 +58,7 @@ class FakeDisk:
     run: int = 0
     suspect_before_run: int = 0
     ended_early: bool = False
+    seen: Seen = NEVER_SEEN
 
     @property
     def has_data(self) -> bool:
@@ -57,6 +67,9 @@ class FakeDisk:
     def raise_run(self) -> int:
         self.run += 1
         return self.run
+
+    def note_seen(self, seen: Seen) -> None:
+        self.seen = seen
 
 
 class Stuttering:
@@ -355,3 +368,42 @@ async def test_a_run_that_is_known_to_have_ended_is_not_asked(coordinator: Coord
     place, disk = Place("c", "g0", 0, "127.0.0.1:7000"), FakeDisk(member, run=1)
     identity = await join(coordinator, KEYS, place, lambda *_: disk, "boot", deadline_s=10, is_running=is_running)
     assert identity.run == 2
+
+
+async def test_a_passport_ahead_of_what_the_coordinator_confirmed_is_not_registered_again(
+    coordinator: Coordinator,
+) -> None:
+    disk = FakeDisk(MemberId("g0-0", "a" * 32))
+    place = Place("c", "g0", 0, "host:1")
+    start = lambda: join(coordinator, KEYS, place, lambda *_: disk, "boot", deadline_s=10)  # noqa: E731
+    await start()
+    copy = await coordinator.get(KEYS.member("g0-0"))
+    cluster = await coordinator.get(KEYS.cluster_record)
+    assert copy is not None
+    assert cluster is not None
+    await start()
+    assert disk.seen.registered_run == 2
+    await coordinator.txn((), [Put(copy.key, copy.value)])  # an older copy of the coordinator is restored
+    for run in (3, 4):
+        assert (await start()).run == run
+        kept = await coordinator.get(copy.key)
+        assert kept is not None
+        assert kept.value == copy.value, "the proof stays until a rebuild"
+    rebuilt = records_pb2.ClusterRecord.FromString(cluster.value)
+    rebuilt.rebuilt_at_ms = 77
+    await coordinator.txn((), [Put(cluster.key, rebuilt.SerializeToString())])
+    assert (await start()).seen == Seen(5, 0, 77)
+    kept = await coordinator.get(copy.key)
+    assert kept is not None
+    assert records_pb2.MemberRecord.FromString(kept.value).run == 5
+
+
+async def test_starts_that_were_never_confirmed_are_no_proof(coordinator: Coordinator) -> None:
+    disk = FakeDisk(MemberId("g0-0", "a" * 32))
+    place = Place("c", "g0", 0, "host:1")
+    await join(coordinator, KEYS, place, lambda *_: disk, "boot", deadline_s=10)
+    disk.run += 5  # the coordinator did not answer five starts
+    await join(coordinator, KEYS, place, lambda *_: disk, "boot", deadline_s=10)
+    item = await coordinator.get(KEYS.member("g0-0"))
+    assert item is not None
+    assert records_pb2.MemberRecord.FromString(item.value).run == disk.run == 7

@@ -305,6 +305,9 @@ class StoredPassport(_message.Message):
     CLEAN_SHUTDOWN_FIELD_NUMBER: _builtins.int
     SUSPECT_BEFORE_RUN_FIELD_NUMBER: _builtins.int
     STORAGE_MADE_FIELD_NUMBER: _builtins.int
+    REGISTERED_RUN_FIELD_NUMBER: _builtins.int
+    COORDINATOR_REVISION_FIELD_NUMBER: _builtins.int
+    COORDINATOR_REBUILT_AT_MS_FIELD_NUMBER: _builtins.int
     format_version: _builtins.int
     cluster_id: _builtins.str
     broker: _builtins.str
@@ -317,6 +320,12 @@ class StoredPassport(_message.Message):
     """the run that followed the last time the machine went down with the process"""
     storage_made: _builtins.bool
     """a start got so far as to make the database and its watermark: both must be there"""
+    registered_run: _builtins.int
+    """the newest run that the coordinator confirmed"""
+    coordinator_revision: _builtins.int
+    """the highest that was seen since the rebuild below"""
+    coordinator_rebuilt_at_ms: _builtins.int
+    """ClusterRecord.rebuilt_at_ms"""
     def __init__(
         self,
         *,
@@ -329,10 +338,13 @@ class StoredPassport(_message.Message):
         clean_shutdown: _builtins.bool = ...,
         suspect_before_run: _builtins.int = ...,
         storage_made: _builtins.bool = ...,
+        registered_run: _builtins.int = ...,
+        coordinator_revision: _builtins.int = ...,
+        coordinator_rebuilt_at_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["boot_id", b"boot_id", "broker", b"broker", "clean_shutdown", b"clean_shutdown", "cluster_id", b"cluster_id", "format_version", b"format_version", "incarnation", b"incarnation", "run", b"run", "storage_made", b"storage_made", "suspect_before_run", b"suspect_before_run"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["boot_id", b"boot_id", "broker", b"broker", "clean_shutdown", b"clean_shutdown", "cluster_id", b"cluster_id", "coordinator_rebuilt_at_ms", b"coordinator_rebuilt_at_ms", "coordinator_revision", b"coordinator_revision", "format_version", b"format_version", "incarnation", b"incarnation", "registered_run", b"registered_run", "run", b"run", "storage_made", b"storage_made", "suspect_before_run", b"suspect_before_run"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -14,9 +14,10 @@ from __future__ import annotations
 import fcntl
 import os
 import struct
+import threading
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from uuid import uuid4
 
 from google.protobuf.message import DecodeError
@@ -65,6 +66,9 @@ class Passport:
     clean_shutdown: bool
     suspect_before_run: int = 0
     storage_made: bool = False
+    registered_run: int = 0
+    coordinator_revision: int = 0
+    coordinator_rebuilt_at_ms: int = 0
     format_version: int = FORMAT_VERSION
 
     @property
@@ -94,6 +98,7 @@ class DataDirectory:
         self.path = path
         self.passport = passport
         self._lock = lock
+        self._writing = threading.Lock()  # the coordinator's revision is noted by another thread
         self._checksum = checksum
         self.ended_badly = passport is not None and not passport.clean_shutdown
         # A run that ended in good order had closed its storage, whether or not its version noted that it made one.
@@ -136,7 +141,7 @@ class DataDirectory:
         """Make this empty directory a new incarnation, durably. Blocks."""
         assert self.passport is None, "the directory has a passport"
         passport = Passport(cluster_id, broker, uuid4().hex, run=0, boot_id=boot_id(), clean_shutdown=True)
-        self._write(passport)
+        self._put(passport)
         return passport
 
     def raise_run(self) -> int:
@@ -144,20 +149,27 @@ class DataDirectory:
         assert self.passport is not None, "no passport yet"
         run = self.passport.run + 1
         before = run if self.ended_badly else self.passport.suspect_before_run
-        self._write(replace(self.passport, run=run, boot_id=boot_id(), clean_shutdown=False, suspect_before_run=before))
+        self._write(run=run, boot_id=boot_id(), clean_shutdown=False, suspect_before_run=before)
         return run
+
+    def note_coordinator(self, registered_run: int, revision: int, rebuilt_at_ms: int) -> None:
+        """Keep what was seen of the coordinator, durably. Blocks; may be called by another thread."""
+        assert self.passport is not None, "no passport yet"
+        self._write(
+            registered_run=registered_run, coordinator_revision=revision, coordinator_rebuilt_at_ms=rebuilt_at_ms
+        )
 
     def note_storage(self) -> None:
         """Note, durably, that the database and its watermark are made. Blocks; does nothing if it is noted already."""
         assert self.passport is not None, "no passport yet"
         if not self.passport.storage_made:
-            self._write(replace(self.passport, storage_made=True))
+            self._write(storage_made=True)
         self.has_storage = True
 
     def mark_clean(self) -> None:
         """Note that this run ended in good order: everything was written and closed. Blocks."""
         assert self.passport is not None, "no passport yet"
-        self._write(replace(self.passport, clean_shutdown=True))
+        self._write(clean_shutdown=True)
 
     def release(self) -> None:
         """Let another process have the directory."""
@@ -165,7 +177,12 @@ class DataDirectory:
             os.close(self._lock)
             self._lock = -1
 
-    def _write(self, passport: Passport) -> None:
+    def _write(self, **changes: Any) -> None:
+        with self._writing:
+            assert self.passport is not None, "no passport yet"
+            self._put(replace(self.passport, **changes))
+
+    def _put(self, passport: Passport) -> None:
         assert self._lock >= 0, "the directory was released"
         message = storage_pb2.StoredPassport(
             format_version=passport.format_version,
@@ -177,6 +194,9 @@ class DataDirectory:
             clean_shutdown=passport.clean_shutdown,
             suspect_before_run=passport.suspect_before_run,
             storage_made=passport.storage_made,
+            registered_run=passport.registered_run,
+            coordinator_revision=passport.coordinator_revision,
+            coordinator_rebuilt_at_ms=passport.coordinator_rebuilt_at_ms,
         ).SerializeToString()
         data = _HEAD.pack(_MAGIC, self._checksum(0, message)) + message
         try:
@@ -361,6 +381,9 @@ def _parse(path: Path, data: bytes, checksum: Checksum) -> Passport:
         clean_shutdown=stored.clean_shutdown,
         suspect_before_run=stored.suspect_before_run,
         storage_made=stored.storage_made,
+        registered_run=stored.registered_run,
+        coordinator_revision=stored.coordinator_revision,
+        coordinator_rebuilt_at_ms=stored.coordinator_rebuilt_at_ms,
         format_version=stored.format_version,
     )
 

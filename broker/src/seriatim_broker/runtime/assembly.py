@@ -34,7 +34,7 @@ from .election import Election
 from .keys import Keys
 from .lease import LeaseKeeper
 from .links import Links
-from .looking_back import LookingBack
+from .looking_back import LookingBack, Remember
 from .membership import Identity, live_record
 from .refusals import Refusals
 from .restart_gate import RestartGate
@@ -66,6 +66,7 @@ class Ground:
         chance: Spreads pauses; nothing that must hold depends on it.
         die: Called once when a step of the core failed; must end the process.
         measure: Asks another broker what it took from producers lately.
+        remember: Keeps on the disk what was seen of the coordinator.
     """
 
     storage: Storage
@@ -76,6 +77,7 @@ class Ground:
     counters: Counters
     die: Callable[[BaseException], None]
     measure: MeasureTraffic
+    remember: Remember
 
 
 class Runtime:
@@ -122,6 +124,7 @@ class Runtime:
             self.directory.is_dismissed,
             self.driver.fail,
         )
+        self._looking_back = LookingBack(coordinator, keys, identity, post, ground.remember)
         self.refusals = Refusals(
             coordinator, keys.probe(broker), lambda refused: post(WritesRefused(refused)), clock
         )  # fmt: skip
@@ -166,7 +169,7 @@ class Runtime:
             ("disk room", self._watch_room()),
             ("links of the group", self._watch_group()),
             ("refusals", self.refusals.run()),
-            ("looking back", LookingBack(self._coordinator, self._keys, self.identity, self.driver.post).run()),
+            ("looking back", self._looking_back.run()),
             ("controller", self.controller.run()),
         ]
 

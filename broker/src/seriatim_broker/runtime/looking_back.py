@@ -1,28 +1,36 @@
 """Looking back: whether the coordinator still has what it had.
 
 An older copy of the coordinator comes with an outage of it, with a revision that falls, or with member records that
-fall. This duty asks for the broker's own record every few seconds, and looks at all three. It proves nothing by itself
-except for the record: after an outage, or a revision below an earlier one, the core compares the chain records of its
-partitions with those that it knows.
+fall. This duty asks for the broker's own record every few seconds, and looks at all three. A record below the run that
+the broker is in, and a revision below the highest that was seen, prove that the coordinator went back, unless it was
+rebuilt since: the rebuild writes its time into the cluster's record, and revisions begin anew with it. The disk keeps
+the highest revision, noted rarely. After an outage the core compares the chain records of its partitions as well.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 import structlog
-from seriatim_api.errors import SeriatimError
+from seriatim_api.errors import SeriatimError, StorageError
 from seriatim_api.v1 import records_pb2
 
 from ..core.events import CompareChains, Event, OwnRecordSeen
 from ..interfaces.coordinator import Coordinator, Get
 from .keys import Keys
-from .membership import Identity
+from .membership import Identity, Seen
 
 LOOK_S = 2.0
 LOOK_DEADLINE_S = 2.0
 """A look that is not answered within this counts as an outage."""
+
+NOTE_LOOKS = 30
+"""The highest revision is noted on the disk with every so many looks, if it has grown: once a minute."""
+
+Remember = Callable[[Seen], Awaitable[None]]
+"""`remember(seen)`: keep it on the disk. Raises `StorageError` if that fails."""
 
 _log = structlog.get_logger(__name__)
 
@@ -30,39 +38,84 @@ _log = structlog.get_logger(__name__)
 class LookingBack:
     """One broker's look at the coordinator."""
 
-    def __init__(self, coordinator: Coordinator, keys: Keys, identity: Identity, emit: Callable[[Event], None]) -> None:
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        keys: Keys,
+        identity: Identity,
+        emit: Callable[[Event], None],
+        remember: Remember,
+    ) -> None:
         self._coordinator = coordinator
         self._key = keys.member(identity.member.broker)
+        self._cluster_key = keys.cluster_record
         self._identity = identity
         self._emit = emit
-        self._revision = 0
+        self._remember = remember
+        self._seen = self._noted = identity.seen
+        self._looks_until_note = 0
         self._was_away = False
         self._problem = ""
 
     async def run(self) -> None:
         """Look until cancelled."""
         while True:
-            await asyncio.sleep(LOOK_S)
             await self.look()
+            await asyncio.sleep(LOOK_S)
 
     async def look(self) -> None:
         """Ask once."""
         try:
-            result = await self._coordinator.txn((), [Get(self._key)], deadline_s=LOOK_DEADLINE_S)
+            result = await self._coordinator.txn(
+                (), [Get(self._key), Get(self._cluster_key)], deadline_s=LOOK_DEADLINE_S
+            )
         except SeriatimError:
             self._was_away = True
             return
-        item = result.responses[0].item
-        problem = self._problem_of(item.value if item is not None else None)
+        mine, cluster = (response.item for response in result.responses)
+        record = records_pb2.ClusterRecord.FromString(cluster.value) if cluster is not None else None
+        rebuilt_at_ms = record.rebuilt_at_ms if record is not None else 0
+        problem = self._problem_of(mine.value if mine is not None else None) or self._fall(
+            result.revision, rebuilt_at_ms
+        )
+        if self._was_away or problem not in ("", self._problem):
+            self._emit(CompareChains())
         if problem != self._problem:
             self._problem = problem
             self._emit(OwnRecordSeen(problem))
-        if self._was_away or result.revision < self._revision:
-            if result.revision < self._revision:
-                _log.error("coordinator_revision_fell", before=self._revision, now=result.revision)
-            self._emit(CompareChains())
         self._was_away = False
-        self._revision = result.revision
+        if not problem:
+            self._seen = replace(
+                self._seen, registered_run=self._identity.run, revision=result.revision, rebuilt_at_ms=rebuilt_at_ms
+            )
+            await self._note()
+
+    def _fall(self, revision: int, rebuilt_at_ms: int) -> str:
+        """How the coordinator's revision contradicts what was seen of it; empty if it does not.
+
+        Rule `revision-floor`: decisions without a chain record (cursors, topics, certificates) are lost as well when an
+        older copy is restored, and nothing but the revision tells.
+        """
+        seen = self._seen
+        if rebuilt_at_ms < seen.rebuilt_at_ms:
+            return "it is a copy from before it was rebuilt"
+        if rebuilt_at_ms == seen.rebuilt_at_ms and revision < seen.revision:
+            return f"its revision is {revision}, and this broker has seen {seen.revision}"
+        return ""
+
+    async def _note(self) -> None:
+        """Keep on the disk what was seen: a rebuild at once, a higher revision once a minute."""
+        self._looks_until_note -= 1
+        is_due = self._looks_until_note <= 0 or self._seen.rebuilt_at_ms != self._noted.rebuilt_at_ms
+        if not is_due or self._seen == self._noted:
+            return
+        self._looks_until_note = NOTE_LOOKS
+        try:
+            await self._remember(self._seen)
+        except StorageError as exc:
+            _log.warning("coordinator_revision_not_noted", error=str(exc))  # an older floor proves less, never wrongly
+            return
+        self._noted = self._seen
 
     def _problem_of(self, value: bytes | None) -> str:
         me = self._identity

@@ -51,6 +51,29 @@ _log = structlog.get_logger(__name__)
 _T = TypeVar("_T")
 
 
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a disk keeps of the coordinator, to know it again if an older copy of it is restored.
+
+    Attributes:
+        registered_run: The newest run of the disk that the coordinator confirmed.
+        revision: The highest that was seen since that rebuild, as of the last note.
+        rebuilt_at_ms: `ClusterRecord.rebuilt_at_ms`, 0: never rebuilt.
+    """
+
+    registered_run: int = 0
+    revision: int = 0
+    rebuilt_at_ms: int = 0
+
+    def is_ahead_of(self, cluster: records_pb2.ClusterRecord, member: records_pb2.MemberRecord) -> bool:
+        """Whether the coordinator once confirmed a later run than it has, and was not rebuilt since."""
+        return cluster.rebuilt_at_ms <= self.rebuilt_at_ms and member.run < self.registered_run
+
+
+NEVER_SEEN = Seen()
+"""Of a new disk, and of one that an older version wrote."""
+
+
 class Disk(Protocol):
     """The data directory with its passport, locked and judged."""
 
@@ -70,8 +93,15 @@ class Disk(Protocol):
     def has_data(self) -> bool:
         """Whether a broker ever opened its storage there."""
 
+    @property
+    def seen(self) -> Seen:
+        """What it keeps of the coordinator."""
+
     def raise_run(self) -> int:
         """Begin a run: write the next number durably, without the clean mark; returns it."""
+
+    def note_seen(self, seen: Seen) -> None:
+        """Keep that durably."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +149,7 @@ class Identity:
     slot: int
     run: int
     suspect_before_run: int
+    seen: Seen = NEVER_SEEN
 
     @property
     def run_id(self) -> RunId:
@@ -160,7 +191,8 @@ async def join(
         TimeoutError: No answer within the deadline.
     """
     async with asyncio.timeout(deadline_s):
-        cluster_id = await _insist(lambda: _read_or_write_cluster(coordinator, keys))
+        cluster = await _insist(lambda: _read_or_write_cluster(coordinator, keys))
+        cluster_id = cluster.id
         key = keys.member(place.broker)
         item = await _insist(lambda: coordinator.get(key))
         record = records_pb2.MemberRecord.FromString(item.value) if item else None
@@ -182,15 +214,24 @@ async def join(
         if record is not None:
             await _refuse_a_copy(coordinator, keys, cluster_id, record, disk.member, is_running)
         run = disk.raise_run()
-        mine = _make_record(record, disk.member, place, run, boot_id)
-        await _insist(lambda: _register(coordinator, key, item, mine))
+        is_same = record is not None and record.member.incarnation == disk.member.incarnation
+        if is_same and record is not None and disk.seen.is_ahead_of(cluster, record):
+            # Rule `not-registered-again`: the record below this run is what the broker says that the coordinator lost
+            # decisions by (`looking_back`), at each start, until a rebuild asks it and writes its record.
+            _log.error("coordinator_behind", knows_run=record.run, registered_run=disk.seen.registered_run)
+        else:
+            mine = _make_record(record, disk.member, place, run, boot_id)
+            await _insist(lambda: _register(coordinator, key, item, mine))
+            is_rebuilt = cluster.rebuilt_at_ms > disk.seen.rebuilt_at_ms
+            revision = 0 if is_rebuilt or not is_same else disk.seen.revision
+            disk.note_seen(Seen(run, revision, max(cluster.rebuilt_at_ms, disk.seen.rebuilt_at_ms)))
         await _insist(lambda: _certify_earlier_runs(coordinator, keys, RunId(disk.member, run)))
         if record is not None and record.member.incarnation != disk.member.incarnation:
             # who started with the explicit word vouches that the old process is gone
             old = RunId(member_from_record(record.member), record.run)
             evidence = "its slot was given to another disk"
             await _insist(lambda: certify_death(coordinator, keys, old, "replaced", evidence))
-    identity = Identity(cluster_id, disk.member, place.group, place.slot, run, disk.suspect_before_run)
+    identity = Identity(cluster_id, disk.member, place.group, place.slot, run, disk.suspect_before_run, disk.seen)
     _log.info(
         "joined", cluster=place.cluster, member=str(identity.member), run=run, suspect_before=disk.suspect_before_run
     )
@@ -312,7 +353,7 @@ async def certify_death(
     return result.succeeded
 
 
-async def _read_or_write_cluster(coordinator: Coordinator, keys: Keys) -> str:
+async def _read_or_write_cluster(coordinator: Coordinator, keys: Keys) -> records_pb2.ClusterRecord:
     key = keys.cluster_record
     while True:
         item = await coordinator.get(key)
@@ -324,7 +365,7 @@ async def _read_or_write_cluster(coordinator: Coordinator, keys: Keys) -> str:
                 raise NewerFormatError(
                     f"the cluster is at format level {record.format_level}, this version knows {FORMAT_LEVEL}"
                 )
-            return record.id
+            return record
         record = records_pb2.ClusterRecord(cluster=keys.cluster, id=uuid.uuid4().hex, format_level=FORMAT_LEVEL)
         await coordinator.txn([absent(key)], [Put(key, record.SerializeToString())])
 

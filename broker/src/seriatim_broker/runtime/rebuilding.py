@@ -115,6 +115,7 @@ async def make_plan(
     chains = await _read_chains(coordinator, keys, items)
     topics = _plan_chains(plan, keys, items, chains, told)
     _plan_topics(plan, keys, items, topics)
+    _plan_lower_revision(plan, keys, items, told)
     _tell_silence(plan, _known_brokers(keys, items, chains, told), answers, without_groups)
     _tell_unknown(plan)
     return plan
@@ -144,8 +145,30 @@ def _plan_cluster(plan: Plan, keys: Keys, items: Mapping[str, KeyValue], cluster
         return
     if found is not None and any(name.startswith(keys.chains) for name in items):
         raise PreconditionError(f"the coordinator has a cluster {keys.cluster!r} with another id, and data of it")
-    record = records_pb2.ClusterRecord(cluster=keys.cluster, id=cluster_id, format_level=FORMAT_LEVEL)
+    record = records_pb2.ClusterRecord(
+        cluster=keys.cluster, id=cluster_id, format_level=FORMAT_LEVEL, rebuilt_at_ms=_now_ms()
+    )
     _put(plan, items, key, record.SerializeToString(), f"the cluster's record, id {cluster_id}")
+
+
+def _plan_lower_revision(plan: Plan, keys: Keys, items: Mapping[str, KeyValue], told: Sequence[Told]) -> None:
+    """Last of all, have the brokers accept a revision below the highest that they have seen.
+
+    A coordinator that was restored counts from where its copy was. So brokers that keep the highest revision would say
+    for ever that it went back. The time of the rebuild tells them that it is repaired, and revisions begin anew.
+    """
+    key = keys.cluster_record
+    if key not in items or not (plan.steps or any(one.behind for one in told)):
+        return
+    record = records_pb2.ClusterRecord.FromString(items[key].value)
+    if record.id != told[0].cluster_id:
+        return  # it is written anew, with the time
+    record.rebuilt_at_ms = max(_now_ms(), record.rebuilt_at_ms + 1)
+    _put(plan, items, key, record.SerializeToString(), "the time of this rebuild: brokers accept its revision")
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 def _plan_member(plan: Plan, keys: Keys, items: Mapping[str, KeyValue], told: Told) -> None:
@@ -277,7 +300,7 @@ def _plan_topics(
             state=records_pb2.TOPIC_STATE_READY,
             partition_ids=[chains[number].partition for number in range(len(chains))],
             settings=records_pb2.TopicSettings(flush=first.flush, chain_width=first.width),
-            created_at_ms=time.time_ns() // 1_000_000,
+            created_at_ms=_now_ms(),
         )
         plan.unknown.append(f"topic {name}: settings other than flush and width; whether it had more partitions")
         _put(plan, items, key, record.SerializeToString(), f"topic {name} with {len(chains)} partitions")

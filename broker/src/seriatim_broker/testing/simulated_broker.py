@@ -24,7 +24,7 @@ from seriatim_broker.runtime.balancer import BalancerSettings
 from seriatim_broker.runtime.caretaker import CaretakerSettings
 from seriatim_broker.runtime.driver import Core
 from seriatim_broker.runtime.keys import Keys
-from seriatim_broker.runtime.membership import Identity, Place, join, mark_clean
+from seriatim_broker.runtime.membership import Identity, Place, Seen, join, mark_clean
 from seriatim_broker.runtime.traffic import MeasureTraffic
 
 from .memory_network import MemoryNetwork
@@ -105,6 +105,7 @@ class SimulatedBroker:
             Counters(),
             self._die,
             machine.measure,
+            self._remember,
         )
         runtime = self.runtime = Runtime(identity, self._keys, core, ground, {}, machine.settings, machine.balancing)
         runtime.start()
@@ -123,6 +124,9 @@ class SimulatedBroker:
             return False
         await connection.abandon("it was only asked who it is")
         return (connection.peer.member, connection.peer.run) == (run.member, run.run)
+
+    async def _remember(self, seen: Seen) -> None:
+        self._machine.directory.note_seen(seen)
 
     @property
     def member(self) -> MemberId:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from seriatim_api.errors import ForeignDiskError, OldDiskError, WipedDiskError
 from seriatim_api.ids import MemberId
 
-from seriatim_broker.runtime.membership import KnownDisk
+from seriatim_broker.runtime.membership import NEVER_SEEN, KnownDisk, Seen
 
 
 @dataclass(slots=True)
@@ -19,6 +19,7 @@ class SimulatedDirectory:
     """What `runtime.membership.Disk` asks for.
 
     Attributes:
+        seen: Of the coordinator.
         broker: Whose slot it is.
         incarnation: Empty while the directory is.
         next_incarnation: What it becomes when a process takes it.
@@ -35,6 +36,7 @@ class SimulatedDirectory:
     suspect_before_run: int = 0
     boot_now: int = 0
     has_data: bool = False
+    seen: Seen = NEVER_SEEN
 
     @property
     def member(self) -> MemberId:
@@ -68,6 +70,10 @@ class SimulatedDirectory:
         self.clean = False
         return self.run
 
+    def note_seen(self, seen: Seen) -> None:
+        """Keep what was seen of the coordinator."""
+        self.seen = seen
+
     def twin(self) -> SimulatedDirectory:
         """A copy, as one takes it for a backup."""
         return replace(self)
@@ -78,3 +84,4 @@ class SimulatedDirectory:
         self.run = self.suspect_before_run = 0
         self.clean = True
         self.has_data = False
+        self.seen = NEVER_SEEN

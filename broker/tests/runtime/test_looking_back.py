@@ -1,0 +1,115 @@
+"""Looking back: what proves that the coordinator went back in time, and what ends the alarm."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from seriatim_api.errors import StorageError
+from seriatim_api.ids import MemberId
+from seriatim_api.v1 import records_pb2
+from seriatim_broker.core.events import CompareChains, Event, OwnRecordSeen
+from seriatim_broker.interfaces.coordinator import Put
+from seriatim_broker.runtime.keys import Keys
+from seriatim_broker.runtime.looking_back import NOTE_LOOKS, LookingBack
+from seriatim_broker.runtime.membership import Identity, Seen
+from seriatim_broker.runtime.records import member_to_record
+from seriatim_broker.testing.memory_coordinator import MemoryCoordinator, MemoryStore
+
+pytestmark = pytest.mark.asyncio
+
+KEYS = Keys("c")
+ME = MemberId("g0-0", "a" * 32)
+
+
+class Bench:
+    """A broker in run 3, and a coordinator that has its record."""
+
+    def __init__(self, seen: Seen = Seen(3)) -> None:  # noqa: B008 - it is frozen
+        self.events: list[Event] = []
+        self.kept: list[Seen] = []
+        self.coordinator = MemoryCoordinator(MemoryStore())
+        self.disk_is_full = False
+        identity = Identity("id", ME, "g0", 0, 3, 0, seen)
+        self.back = LookingBack(self.coordinator, KEYS, identity, self.events.append, self._remember)
+
+    async def _remember(self, seen: Seen) -> None:
+        if self.disk_is_full:
+            raise StorageError("no space")
+        self.kept.append(seen)
+
+    async def write(self, run: int = 3, rebuilt_at_ms: int = 0) -> int:
+        """The broker's record and the cluster's; returns the revision."""
+        mine = records_pb2.MemberRecord(member=member_to_record(ME), group="g0", run=run, admitted=True)
+        cluster = records_pb2.ClusterRecord(cluster="c", id="id", rebuilt_at_ms=rebuilt_at_ms)
+        puts = [Put(KEYS.member("g0-0"), mine.SerializeToString())]
+        puts.append(Put(KEYS.cluster_record, cluster.SerializeToString()))
+        return (await self.coordinator.txn((), puts)).revision
+
+    async def look(self) -> list[Event]:
+        self.events.clear()
+        await self.back.look()
+        return list(self.events)
+
+
+def problem_in(events: list[Event]) -> str:
+    (seen,) = [event for event in events if isinstance(event, OwnRecordSeen)]
+    return seen.problem
+
+
+async def test_a_revision_below_the_one_on_the_disk_is_an_alarm() -> None:
+    bench = Bench(Seen(3, 500))
+    revision = await bench.write()
+    events = await bench.look()
+    assert problem_in(events) == f"its revision is {revision}, and this broker has seen 500"
+    assert CompareChains() in events
+    assert await bench.look() == [], "said once"
+    assert bench.kept == [], "the highest stays on the disk"
+
+
+async def test_a_rebuild_ends_it_and_revisions_begin_anew() -> None:
+    bench = Bench(Seen(3, 500))
+    await bench.write()
+    await bench.look()
+    revision = await bench.write(rebuilt_at_ms=77)
+    assert await bench.look() == [OwnRecordSeen("")]
+    assert bench.kept == [Seen(3, revision, 77)], "at once: else a restart would raise the alarm again"
+
+
+async def test_a_copy_from_before_a_rebuild_is_an_alarm_whatever_its_revision() -> None:
+    bench = Bench(Seen(3, 0, 77))
+    await bench.write(rebuilt_at_ms=0)
+    assert problem_in(await bench.look()) == "it is a copy from before it was rebuilt"
+
+
+async def test_a_rebuild_does_not_excuse_a_record_below_the_run() -> None:
+    bench = Bench(Seen(3, 500))
+    await bench.write(run=2, rebuilt_at_ms=77)
+    assert problem_in(await bench.look()) == "it knows run 2 of g0-0, which is in run 3"
+
+
+async def test_the_highest_revision_is_noted_once_a_minute_and_only_if_it_grew() -> None:
+    bench = Bench()
+    for _ in range(2 * NOTE_LOOKS):
+        await bench.write()
+        assert await bench.look() == []
+    assert [seen.revision for seen in bench.kept] == [2, NOTE_LOOKS + 2]
+    for _ in range(2 * NOTE_LOOKS):
+        await bench.look()
+    assert len(bench.kept) == 3
+
+
+async def test_a_disk_that_takes_no_note_ends_nothing() -> None:
+    bench = Bench()
+    bench.disk_is_full = True
+    await bench.write()
+    assert await bench.look() == []
+    assert bench.kept == []
+
+
+async def test_a_passport_is_ahead_only_of_a_coordinator_that_had_confirmed_it() -> None:
+    cluster, record = records_pb2.ClusterRecord(rebuilt_at_ms=5), records_pb2.MemberRecord(run=3)
+    assert Seen(4, 0, 5).is_ahead_of(cluster, record)
+    assert not Seen(3, 0, 5).is_ahead_of(cluster, record)
+    assert not Seen(4, 0, 4).is_ahead_of(cluster, record), "it was rebuilt since"
+    assert not replace(Seen(4, 0, 5), registered_run=0).is_ahead_of(cluster, record), "a disk of an older version"
