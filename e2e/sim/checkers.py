@@ -113,6 +113,7 @@ class Judge:
         self.displaced: list[tuple[MemberId, DiskImage]] = []  # of processes that were copied, and may run on
         self.seen_states: set[str] = set()
         self.accepted_count = 0
+        self.folded_count = 0  # empty segments that left their record
         self._schedule = schedule
         self._brokers = brokers
         self.losses = Losses(brokers, watches_memory=not flush)
@@ -190,8 +191,9 @@ class Judge:
         if time_ms > wall_ms + limit_ms:
             what = f"{who} appends {header.segment}:{header.base_index} at {time_ms}"
             self.fail("TIME", f"{what}, {time_ms - wall_ms} ms ahead of its clock")
-        known = self.history[partition][-1].segment(header.segment)
-        assert known is not None
+        known = next(
+            segment for chain in reversed(self.history[partition]) if (segment := chain.segment(header.segment))
+        )  # one that was folded since is in an older record
         if max(self._newest_ms.get(place, 0), known.append_floor_ms) > wall_ms + limit_ms:
             self._set_back.add(key)
         self._newest_ms[place] = max(self._newest_ms.get(place, 0), time_ms)
@@ -285,13 +287,16 @@ class Judge:
             return
         if after.epoch != before.epoch + 1:
             self.fail("I7", f"epoch {before.epoch} is followed by {after.epoch}")
-        if after.segments[0].no != before.segments[0].no or len(after.segments) - len(before.segments) not in (0, 1):
-            self.fail("I7", f"segments came or went: {before} {after}")
+        opened = after.open_segment.no - before.open_segment.no
+        if opened not in (0, 1) or any(before.segment(new.no) is None for new in after.segments[: -opened or None]):
+            self.fail("I7", f"segments came: {before} {after}")
         for old in before.segments:
             new = after.segment(old.no)
-            assert new is not None
-            self._segment_changed(after, old, new)
-        if len(after.segments) > len(before.segments):
+            if new is None:
+                self._folded(before, after, old)
+            else:
+                self._segment_changed(after, old, new)
+        if opened:
             if before.open_segment.state is not SegmentState.OPEN:
                 self.fail("I7", "opened behind a segment that was not open")
             self._opened(after)
@@ -300,6 +305,22 @@ class Judge:
                 self.fail("I7", f"{old.no} was opened over without the certificate of {old.master_run_id}")
             if old.state is SegmentState.UNSETTLED and certificate is not None and self._runs(certificate):
                 self.fail("CERT", f"{old.no} was opened over with the certificate of {certificate}, which runs")
+
+    def _folded(self, before: Chain, after: Chain, old: Segment) -> None:
+        """A segment leaves the record only if it is empty for ever, and no other one needs what its members keep."""
+        what = f"segment {old.no} of partition {after.partition} is folded"
+        self.seen_states.add("folded")
+        self.folded_count += 1
+        if not after.is_folded(old.no):
+            self.fail("I7", f"{what}, and the record does not say so: {after}")
+        if old.state is not SegmentState.SEALED or old.sealed_len != 0:
+            self.fail("I8", f"{what}, and it is {old.state.value} with {old.sealed_len} messages")
+        nearest = before.before(old.no)
+        if nearest is None or nearest.tail_from is None or nearest.state is not SegmentState.SEALED:
+            return
+        whole = [m for m in nearest.members if self._is_present(m) and self.is_whole(after.partition, nearest, m)]
+        if len(whole) < 2 and all(map(self._is_present, nearest.members)):
+            self.fail("COPY", f"{what}, and its members have the tail of {nearest.no}, which is whole on {whole} only")
 
     def _used_once(self, who: str, after: Chain) -> None:
         """TWICE: a segment in which something was stored has one attempt for ever, whatever the coordinator forgot."""

@@ -96,7 +96,7 @@ class Options:
     for a second or two. `old_segments`: so many empty segments are in each chain from the beginning, and every broker
     has to take them up (bare cores only). `producers_start_us`: within which time producers begin to send.
     `copy_bytes`: of one answer to a member that copies. `readers_after_us`: consumers
-    come so late.
+    come so late. `one_version`: all brokers read everything that this version reads; else some may be older.
     """
 
     group_count: int = 2
@@ -150,6 +150,7 @@ class Options:
     old_segments: int = 0
     producers_start_us: int = 20_000
     copy_bytes: int = 1 << 20
+    one_version: bool = False
 
 
 WITH_PROMISE = (int(AckLevel.REPLICATED), int(AckLevel.REPLICATED_FLUSHED))
@@ -394,6 +395,32 @@ def _thousands(rng: random.Random, options: Options) -> Options:
         certificate_never_share=0.0,
         old_segments=rng.choice((500, 1500, 3000)),
         drain_us=20_000_000,
+    )  # fmt: skip
+
+
+def _chatty(rng: random.Random, options: Options) -> Options:
+    """A broken client complains all the time about masters that are well, and next to nothing is sent meanwhile."""
+    return replace(
+        options,
+        kinds={
+            "complaint": 30, "two_complaints": 6, "plan": 4, "race": 1, "crash": 5, "crash_group": 1, "cut": 1,
+            "consumer_crash": 3, "client_break": 2,
+        },
+        fault_count=rng.choice((40, 80)),
+        fault_span_us=rng.choice((2_000_000, 4_000_000)),
+        partition_count=1,
+        send_gap_us=rng.choice((40_000, 400_000)),
+        batches_per_producer=rng.choice((8, 16)),
+        outage_us_max=200_000,
+        restart_us_max=rng.choice((50_000, 600_000)),
+        certificate_us_max=30_000,
+        certificate_never_share=rng.choice((0.0, 0.2)),
+        wipe_share=rng.choice((0.0, 0.1)),
+        record_segments_max=rng.choice((0, 2, 4)),
+        flush=rng.random() < 0.8,
+        ack_lag=rng.choice((0, 2)),
+        drain_us=20_000_000,
+        one_version=True,
     )  # fmt: skip
 
 
@@ -860,6 +887,7 @@ PROFILES: dict[str, Profile] = {
     "gaps": Profile(_gaps, 0),
     "long-chains": Profile(_long_chains, 0),
     "thousands": Profile(_thousands, 0),
+    "chatty": Profile(_chatty, 0),
     "producers-crash": Profile(_weak_levels, 0),
     "three-members": Profile(_three_members, 0),
     "idle-producers": Profile(_idle_producers, 0),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from seriatim_broker.core import fencing, preparing
 
-from .mutants import balance, client, coordinator, groups, idle, reading, runtime, serving, storage, writing
+from .mutants import balance, client, coordinator, folding, groups, idle, reading, runtime, serving, storage, writing
 from .mutants.mutation import LOSS, Mutation, applied, nothing
 
 MUTATIONS: dict[str, Mutation] = {
@@ -22,6 +22,7 @@ MUTATIONS: dict[str, Mutation] = {
     **serving.MUTATIONS,
     **coordinator.MUTATIONS,
     **idle.MUTATIONS,
+    **folding.MUTATIONS,
 }
 """By name."""
 

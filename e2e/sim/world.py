@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field, replace
+from functools import reduce
+from operator import and_
 from typing import Any, Final
 
 from seriatim._core import producer as producing
@@ -157,6 +159,8 @@ class World:
                 name = f"g{group}-{slot}"
                 self.brokers[name] = broker = self._make_broker(name, f"g{group}")
                 broker.forms = updates.choice((FORMS, FORMS, FORMS, 0))
+                if self.options.one_version:
+                    broker.forms = FORMS
         self.partitions = [PartitionId(number + 1) for number in range(self.options.partition_count)]
         self.judge = self.judge_kind(
             self.schedule,
@@ -208,6 +212,7 @@ class World:
         return DirectoryChanged(
             tuple((group, tuple(broker.member for broker in members)) for group, members in sorted(groups.items())),
             tuple((broker.member, broker.run) for broker in self.brokers.values() if broker.run),
+            forms=reduce(and_, (broker.forms for broker in self.brokers.values())),
         )
 
     def sync_us(self, broker: Any) -> int:
@@ -417,7 +422,7 @@ class World:
         result.accepted_count = self.judge.accepted_count
         for chains in self.judge.history.values():
             result.segment_count += len(chains[-1].segments)
-            result.switch_count += len(chains[-1].segments) - 1
+            result.switch_count += chains[-1].open_segment.no - 1
         result.fault_count = self.options.fault_count
         for fate in self.judge.fates.values():
             outcome = fate.outcome or "open"

@@ -305,3 +305,60 @@ def test_chains_share_the_objects_they_have_in_common() -> None:
     assert one.segments[0].members is other.segments[1].members
     assert one.segments[0].server is other.segments[0].members[0]
     assert one.segments[0].eligible is one.segments[0].members
+
+
+def folded(chain: Chain, times: int) -> Chain:
+    """The chain after so many switches with nothing in between."""
+    for _ in range(times):
+        opened = opening(chain.open_segment.no + 1)
+        chain = seal_and_open(chain, Seal(0, 0, A, (A, B), None, ()), opened, 1, folds=True)
+    return chain
+
+
+def test_pages_may_leave_out_numbers_where_segments_were_folded() -> None:
+    """Three stretches of segments with messages, with more than a page of empty ones folded between them."""
+    store, writer, reader = Store(), ChainArchive(), ChainArchive()
+    chain = longer(2)
+    for _ in range(3):
+        chain = switched(chain, 100)
+        store.write(writer, chain)
+        chain = folded(chain, 2 * PAGE_SEGMENTS)
+        store.write(writer, chain)
+    chain = switched(chain, 100)
+    store.write(writer, chain)
+    record = parse_record(store.record)
+    numbers = page_numbers(record)
+    assert sorted(store.pages) == list(numbers)
+    assert list(numbers) != list(range(numbers[0], numbers[-1] + 1)), "some pages would be empty"
+    assert sum(segment.sealed_len == 0 for segment in chain.segments) == 3, "the last one of each stretch"
+    pages = [store.pages[number] for number in numbers]
+    assert reader.parse(store.record, store.revision, pages) == chain
+    assert reader.unread(store.record) == ()
+    assert reader.parse(store.record, store.revision, (), ()) == chain
+
+
+def test_page_numbers_of_another_epoch_are_not_believed() -> None:
+    """A version that does not know them leaves them as they were, and writes another epoch."""
+    store, archive = Store(), ChainArchive()
+    store.write(archive, switched(longer(2), 298))
+    record = parse_record(store.record)
+    expected = list(page_numbers(record))
+    assert not record.page_numbers
+    record.page_numbers[:] = [7] * record.page_count
+    record.page_digests_at = record.epoch - 1
+    assert list(page_numbers(record)) == expected
+    record.page_digests_at = record.epoch
+    with pytest.raises(CorruptionError):
+        page_numbers(record)
+
+
+def test_a_number_that_is_missing_without_a_word_is_damage() -> None:
+    store, archive = Store(), ChainArchive()
+    chain = folded(switched(longer(2), 298), 3)
+    store.write(archive, chain)
+    record = parse_record(store.record)
+    (segment,) = [segment for segment in record.segments if segment.folded]
+    segment.folded = 0
+    pages = [store.pages[number] for number in page_numbers(record)]
+    with pytest.raises(CorruptionError):
+        ChainArchive().parse(record.SerializeToString(), 1, pages)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -28,6 +29,7 @@ from seriatim_broker.core.events import (
     Event,
     WriteOutcome,
 )
+from seriatim_broker.core.messages import FORMS
 from seriatim_broker.interfaces.coordinator import Coordinator, Put
 from seriatim_broker.runtime.coordination import CoordinatorWork
 from seriatim_broker.runtime.directory import Directory
@@ -162,11 +164,39 @@ class Taker:
         self.events.append(event)
         self.arrived.set()
 
+    async def until(self, holds: Callable[[Event], bool]) -> None:
+        async with asyncio.timeout(10):
+            while not any(map(holds, self.events)):
+                self.arrived.clear()
+                await self.arrived.wait()
+
     async def until_count(self, count: int) -> None:
         async with asyncio.timeout(10):
             while len(self.events) < count:
                 self.arrived.clear()
                 await self.arrived.wait()
+
+
+async def test_the_directory_tells_what_every_registered_broker_reads(coordinator: Coordinator) -> None:
+    """Not admitted ones count too; an older version leaves the fields of a run before, and raises the run."""
+    taker = Taker()
+    directory = Directory("g0-0", KEYS, {}, taker)
+    await joined(coordinator, FakeDisk(MemberId("g0-0", "disk-a")))
+    await joined(coordinator, FakeDisk(MemberId("g0-1", "disk-b")), slot=1)
+    following = asyncio.create_task(directory.run(coordinator))
+    try:
+        await taker.until(lambda event: isinstance(event, DirectoryChanged) and len(event.runs) == 2)
+        record = await record_of(coordinator, "g0-1")
+        assert (record.forms, record.forms_run) == (FORMS, record.run)
+        record.run += 1
+        await coordinator.txn((), [Put(KEYS.member("g0-1"), record.SerializeToString())])
+        await taker.until(lambda event: isinstance(event, DirectoryChanged) and event.runs[-1][1] == 2)
+        told = [event.forms for event in taker.events if isinstance(event, DirectoryChanged) and event.runs]
+        assert told[-1] == 0
+        assert told[0] == FORMS
+    finally:
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
 
 
 async def test_the_directory_tells_the_core_who_is_admitted(coordinator: Coordinator) -> None:
@@ -183,8 +213,8 @@ async def test_the_directory_tells_the_core_who_is_admitted(coordinator: Coordin
         await taker.until_count(3)
         runs = ((identity.member, 1),)
         assert taker.events[1:3] == [
-            DirectoryChanged((), runs),
-            DirectoryChanged((("g0", (identity.member,)),), runs),
+            DirectoryChanged((), runs, forms=FORMS),
+            DirectoryChanged((("g0", (identity.member,)),), runs, forms=FORMS),
         ]
         assert directory.peer_address("g0-1") == "127.0.0.1:7001"
         assert directory.peer_address("g9-0") == "proxy:1"

@@ -15,6 +15,8 @@ SEEDS_A_MUTANT = 300
 
 SLOW = {
     "dismissed-run",
+    "folds-with-table",
+    "folds-with-tail",
     "lease-from-receipt",
     "no-second-look",
     "old-certificate",

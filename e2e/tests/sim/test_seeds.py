@@ -60,6 +60,7 @@ def test_two_thousand_seeds_keep_every_promise() -> None:
         ("gaps", "cores", 60, {"declared lost": 5, "declared lost unsettled": 15, "told of a gap": 20}),
         ("producers-crash", "cores", 60, {"a gap told to a producer": 3}),
         ("idle-producers", "cores", 40, {"producer forgotten": 12, "forgotten producer told": 5}),
+        ("chatty", "cores", 20, {"folded": 18, "opened over": 3}),
         ("three-members", "cores", 40, {"switched": 20, "server taken": 5}),
         ("false-certificates", "cores", 60, {"certified falsely": 40, "ended itself": 40, "switched": 30}),
         ("false-certificates", "brokers", 8, {"certified falsely": 6, "ended itself": 6}),
@@ -110,3 +111,12 @@ def test_partitions_that_have_had_thousands_of_segments_go_through_faults(seed: 
     assert not result.violation
     assert result.segment_count >= 500
     assert result.accepted_count
+
+
+def test_chains_do_not_grow_by_switches_without_messages() -> None:
+    """A client complains all the time: hundreds of switches, and only some segments stay."""
+    results = [run_seed(seed, profile="chatty") for seed in range(12)]
+    assert not [result.violation for result in results if result.violation]
+    switch_count, segment_count = (sum(getattr(r, name) for r in results) for name in ("switch_count", "segment_count"))
+    assert switch_count > 150
+    assert segment_count < switch_count / 2

@@ -176,6 +176,8 @@ class MemberRecord(_message.Message):
     PROTOCOL_MAX_FIELD_NUMBER: _builtins.int
     PEER_ADDRESSES_FIELD_NUMBER: _builtins.int
     JOIN_NONCE_FIELD_NUMBER: _builtins.int
+    FORMS_FIELD_NUMBER: _builtins.int
+    FORMS_RUN_FIELD_NUMBER: _builtins.int
     group: _builtins.str
     slot: _builtins.int
     run: _builtins.int
@@ -191,6 +193,10 @@ class MemberRecord(_message.Message):
     protocol_max: _builtins.int
     join_nonce: _builtins.bytes
     """random, of the start that wrote `run`: two starts with copies of one directory differ in it"""
+    forms: _builtins.int
+    """what run `forms_run` reads beyond version 0.2.0, a sum; other runs said nothing"""
+    forms_run: _builtins.int
+    """a version that does not know these fields leaves both as they were, and raises `run`"""
     @_builtins.property
     def member(self) -> _common_pb2.Member: ...
     @_builtins.property
@@ -212,10 +218,12 @@ class MemberRecord(_message.Message):
         protocol_max: _builtins.int = ...,
         peer_addresses: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         join_nonce: _builtins.bytes = ...,
+        forms: _builtins.int = ...,
+        forms_run: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["member", b"member"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "admitted", b"admitted", "boot_id", b"boot_id", "clean_shutdown", b"clean_shutdown", "group", b"group", "join_nonce", b"join_nonce", "member", b"member", "peer_addresses", b"peer_addresses", "protocol_max", b"protocol_max", "protocol_min", b"protocol_min", "run", b"run", "slot", b"slot"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "admitted", b"admitted", "boot_id", b"boot_id", "clean_shutdown", b"clean_shutdown", "forms", b"forms", "forms_run", b"forms_run", "group", b"group", "join_nonce", b"join_nonce", "member", b"member", "peer_addresses", b"peer_addresses", "protocol_max", b"protocol_max", "protocol_min", b"protocol_min", "run", b"run", "slot", b"slot"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -412,6 +420,7 @@ class SegmentRecord(_message.Message):
     SEALED_AT_MS_FIELD_NUMBER: _builtins.int
     RECORDS_LOST_FIELD_NUMBER: _builtins.int
     APPEND_FLOOR_MS_FIELD_NUMBER: _builtins.int
+    FOLDED_FIELD_NUMBER: _builtins.int
     no: _builtins.int
     attempt: _builtins.bytes
     group: _builtins.str
@@ -429,6 +438,8 @@ class SegmentRecord(_message.Message):
     """at some time no member had the groups' control records of this segment"""
     append_floor_ms: _builtins.int
     """the newest append time before the segment; without it: opened_at_ms"""
+    folded: _builtins.int
+    """so many numbers right before this one belonged to empty segments that are not kept any more"""
     @_builtins.property
     def members(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Member]:
         """the first is the master"""
@@ -461,10 +472,11 @@ class SegmentRecord(_message.Message):
         sealed_at_ms: _builtins.int = ...,
         records_lost: _builtins.bool = ...,
         append_floor_ms: _builtins.int | None = ...,
+        folded: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_append_floor_ms", b"_append_floor_ms", "_base", b"_base", "_sealed_checksum", b"_sealed_checksum", "_sealed_len", b"_sealed_len", "_tail_from", b"_tail_from", "append_floor_ms", b"append_floor_ms", "base", b"base", "sealed_checksum", b"sealed_checksum", "sealed_len", b"sealed_len", "server", b"server", "tail_from", b"tail_from"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_append_floor_ms", b"_append_floor_ms", "_base", b"_base", "_sealed_checksum", b"_sealed_checksum", "_sealed_len", b"_sealed_len", "_tail_from", b"_tail_from", "append_floor_ms", b"append_floor_ms", "attempt", b"attempt", "base", b"base", "eligible", b"eligible", "group", b"group", "incomplete_table", b"incomplete_table", "master_run", b"master_run", "members", b"members", "no", b"no", "opened_at_ms", b"opened_at_ms", "records_lost", b"records_lost", "sealed_at_ms", b"sealed_at_ms", "sealed_checksum", b"sealed_checksum", "sealed_len", b"sealed_len", "server", b"server", "server_epoch", b"server_epoch", "state", b"state", "tail_copies", b"tail_copies", "tail_from", b"tail_from"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_append_floor_ms", b"_append_floor_ms", "_base", b"_base", "_sealed_checksum", b"_sealed_checksum", "_sealed_len", b"_sealed_len", "_tail_from", b"_tail_from", "append_floor_ms", b"append_floor_ms", "attempt", b"attempt", "base", b"base", "eligible", b"eligible", "folded", b"folded", "group", b"group", "incomplete_table", b"incomplete_table", "master_run", b"master_run", "members", b"members", "no", b"no", "opened_at_ms", b"opened_at_ms", "records_lost", b"records_lost", "sealed_at_ms", b"sealed_at_ms", "sealed_checksum", b"sealed_checksum", "sealed_len", b"sealed_len", "server", b"server", "server_epoch", b"server_epoch", "state", b"state", "tail_copies", b"tail_copies", "tail_from", b"tail_from"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__append_floor_ms: _TypeAlias = _typing.Literal["append_floor_ms"]  # noqa: Y015
     _WhichOneofArgType__append_floor_ms: _TypeAlias = _typing.Literal["_append_floor_ms", b"_append_floor_ms"]  # noqa: Y015
@@ -506,6 +518,7 @@ class ChainRecord(_message.Message):
     CHAIN_WIDTH_FIELD_NUMBER: _builtins.int
     PAGE_DIGESTS_FIELD_NUMBER: _builtins.int
     PAGE_DIGESTS_AT_FIELD_NUMBER: _builtins.int
+    PAGE_NUMBERS_FIELD_NUMBER: _builtins.int
     partition_id: _builtins.int
     epoch: _builtins.int
     topic: _builtins.str
@@ -526,6 +539,10 @@ class ChainRecord(_message.Message):
     def page_digests(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """of the segments of each page: who holds a page with that digest need not read it"""
 
+    @_builtins.property
+    def page_numbers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """of the pages at that epoch, unless they are the last ones before the segments here"""
+
     def __init__(
         self,
         *,
@@ -540,10 +557,11 @@ class ChainRecord(_message.Message):
         chain_width: _builtins.int = ...,
         page_digests: _abc.Iterable[_builtins.int] | None = ...,
         page_digests_at: _builtins.int = ...,
+        page_numbers: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chain_width", b"chain_width", "epoch", b"epoch", "flush", b"flush", "page_count", b"page_count", "page_digests", b"page_digests", "page_digests_at", b"page_digests_at", "partition", b"partition", "partition_id", b"partition_id", "segments", b"segments", "send_chain", b"send_chain", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chain_width", b"chain_width", "epoch", b"epoch", "flush", b"flush", "page_count", b"page_count", "page_digests", b"page_digests", "page_digests_at", b"page_digests_at", "page_numbers", b"page_numbers", "partition", b"partition", "partition_id", b"partition_id", "segments", b"segments", "send_chain", b"send_chain", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -70,6 +70,11 @@ def _without_floors(chain: Chain) -> list[Segment]:
 def contradiction(known: Chain, other: Chain) -> str:
     """How a record that is not older than the known one cannot have followed it; empty if it can."""
     last = min(known.open_segment.no, other.open_segment.no)
+    if known.is_folded(last) and other.epoch >= known.epoch:
+        what = f"partition {known.partition} ({known.topic} {known.number})"
+        return f"its record of {what} ends with segment {last}, which was empty and is past, as this broker knows"
+    if other.is_folded(last):
+        return _folded_contradiction(known, other, last)
     mine, theirs = known.segment(last), other.segment(last)
     if mine is None or theirs is None:
         return ""
@@ -81,6 +86,17 @@ def contradiction(known: Chain, other: Chain) -> str:
         return f"{name} was opened twice: on {mine.group} and on {theirs.group}"
     if None not in (mine.sealed_len, theirs.sealed_len) and mine.sealed_len != theirs.sealed_len:
         return f"{name} was sealed twice: at {mine.sealed_len} and at {theirs.sealed_len}"
+    return ""
+
+
+def _folded_contradiction(known: Chain, other: Chain, last: int) -> str:
+    """`contradiction` where the last common number is folded in the other record: it says that nothing is in it.
+
+    A member that has committed messages of that segment sees it when it takes the record up (`folding`).
+    """
+    mine = known.segment(last)
+    if mine is not None and mine.sealed_len:
+        return f"segment {last} of partition {known.partition} was sealed twice: at {mine.sealed_len} and as empty"
     return ""
 
 

@@ -167,9 +167,12 @@ class BrokerCore(State):
         found: list[tuple[PartitionId, int, int, int]] = []
         for partition, no in sorted(self.outbox.quarantined):
             known = self.partitions.get(partition)
-            segment = known.chain.segment(no) if known is not None and known.chain is not None else None
-            if known is not None and segment is not None and segment.sealed_len is not None:
-                found.append((partition, no, segment.sealed_len, known.logs[no].tail))
+            if known is None or known.chain is None:
+                continue
+            segment = known.chain.segment(no)
+            decided = segment.sealed_len if segment is not None else 0 if known.chain.is_folded(no) else None
+            if decided is not None:
+                found.append((partition, no, decided, known.logs[no].tail))
         return found
 
     @property
@@ -419,6 +422,7 @@ class BrokerCore(State):
         registered = (*(member for _, members in event.groups for member in members), *outbox.runs)
         outbox.learn_holders({member.broker: member for member in registered})
         outbox.specs = dict(event.specs)
+        outbox.forms_of_all = event.forms
         newest = outbox.runs.get(outbox.member, 0)
         if newest > outbox.run:
             outbox.end_run(

@@ -38,6 +38,11 @@ LEGAL_TRANSITIONS: dict[SegmentState, frozenset[SegmentState]] = {
 }
 
 
+FOLDED_MAX = 4
+"""Segments that leave the record in one transaction. A chain gets one new segment with each, so it never grows by empty
+ones; and those that an older version left get fewer. Few, because the members are told the numbers."""
+
+
 class IllegalTransitionError(AssertionError):
     """A transition that the table does not have: a bug of ours."""
 
@@ -51,7 +56,8 @@ class Segment:
     [tail_from, sealed_len) is also on those members of the next segment. `records_lost`: at some time nobody was left
     who had the groups' control records of this segment, so whatever its servers deliver may be a repeat. `opened_at_ms`
     is the switcher's clock, for people and for ages; `append_floor_ms` is the newest append time before the segment, as
-    far as the switcher knew, and no clock of its own is in it.
+    far as the switcher knew, and no clock of its own is in it. `folded`: so many numbers right before this one belonged
+    to empty segments, which are not kept any more (`folding`).
     """
 
     no: int
@@ -73,6 +79,12 @@ class Segment:
     sealed_at_ms: int = 0
     records_lost: bool = False
     append_floor_ms: int = 0
+    folded: int = 0
+
+    @property
+    def previous_no(self) -> int:
+        """The number of the segment before this one; 0 of the first one."""
+        return self.no - 1 - self.folded
 
     @property
     def master(self) -> MemberId:
@@ -153,6 +165,16 @@ class Chain:
         position = self.parts.position(no)
         return self.parts[position + 1 : position + 1 + count] if position is not None else ()
 
+    def from_no(self, no: int) -> Segment | None:
+        """The segment of that number, else the next one behind it; None behind the open one."""
+        place = self.parts.place(no)
+        return self.segments[place] if place < len(self.segments) else None
+
+    def is_folded(self, no: int) -> bool:
+        """Whether that number belonged to an empty segment that is not kept any more."""
+        segment = self.from_no(no)
+        return segment is not None and segment.previous_no < no < segment.no
+
     def settled_before(self, no: int) -> bool:
         """Whether every segment before `no` is settled: that one has a base then (`check`)."""
         segment = self.segment(no)
@@ -211,8 +233,13 @@ def create(
     return chain
 
 
-def seal_and_open(chain: Chain, seal: Seal, opening: Opening, now_ms: int, floor_ms: int = 0) -> Chain:
-    """Seal the open segment and open the next one behind it: the switch's one transaction."""
+def seal_and_open(
+    chain: Chain, seal: Seal, opening: Opening, now_ms: int, floor_ms: int = 0, *, folds: bool = False
+) -> Chain:
+    """Seal the open segment and open the next one behind it: the switch's one transaction.
+
+    With `folds`, empty segments right before the one that is sealed leave the record (`folding`).
+    """
     epoch = chain.epoch + 1
     old = chain.open_segment
     sealed = replace(
@@ -229,7 +256,9 @@ def seal_and_open(chain: Chain, seal: Seal, opening: Opening, now_ms: int, floor
         records_lost=_loses_records(old, seal.server),
     )
     base = None if old.base is None else old.base + seal.length
-    return _moved(chain, sealed, _open(opening, old.no + 1, base, epoch, now_ms, floor_ms), opening.send_chain)
+    gone = foldable(chain, opening.incomplete_table) if folds else ()
+    opened = _open(opening, old.no + 1, base, epoch, now_ms, floor_ms)
+    return _moved(chain, sealed, opened, opening.send_chain, gone)
 
 
 def open_over(chain: Chain, opening: Opening, now_ms: int, floor_ms: int = 0) -> Chain:
@@ -238,7 +267,7 @@ def open_over(chain: Chain, opening: Opening, now_ms: int, floor_ms: int = 0) ->
     old = chain.open_segment
     unsettled = replace(old, state=old.to_state(SegmentState.UNSETTLED), sealed_at_ms=now_ms)
     opened = _open(opening, old.no + 1, None, chain.epoch + 1, now_ms, floor_ms)
-    return _moved(chain, unsettled, opened, opening.send_chain)
+    return _moved(chain, unsettled, opened, opening.send_chain, ())
 
 
 def settle(chain: Chain, no: int, seal: Seal) -> Chain:
@@ -360,6 +389,52 @@ def drop_oldest(chain: Chain, first_kept: int) -> Chain:
     return _changed(chain, chain.epoch + 1, gone=gone)
 
 
+def foldable(chain: Chain, next_is_incomplete: bool) -> tuple[Segment, ...]:
+    """The empty segments right before the open one that may leave the record when the next segment opens, newest first.
+
+    Each switch may leave an empty segment behind, e.g. one for each complaint of a client that reaches no master. It
+    says nothing to a reader, but it would stay in the record, and on disks, as long as what lies before it. The open
+    segment itself is not folded in the transaction that seals it: its members learn its length from the record.
+
+    Args:
+        chain: Before the transaction.
+        next_is_incomplete: Whether the segment that is about to be opened begins with an incomplete table.
+    """
+    marks = (chain.open_segment.incomplete_table, next_is_incomplete)
+    found: list[Segment] = []
+    for place in range(len(chain.segments) - 2, max(-1, len(chain.segments) - 2 - FOLDED_MAX), -1):
+        segment, before = chain.segments[place], chain.segments[place - 1] if place else None
+        if not may_fold(segment, before, marks):
+            break
+        found.append(segment)
+    return tuple(found)
+
+
+def may_fold(segment: Segment, before: Segment | None, marks_behind: tuple[bool, bool]) -> bool:
+    """Whether nothing is lost if this segment leaves the record.
+
+    Args:
+        segment: Which one.
+        before: The one before it, if there is one.
+        marks_behind: Of the next two segments, whether each has an incomplete table.
+    """
+    # Rule `folds-empty` (I1): a reader that goes on behind a folded number has missed nothing. SEALED says so for ever
+    # (I5); an UNSETTLED one may get a length yet, and a LOST one is a gap that its readers must be told of.
+    if segment.state is not SegmentState.SEALED or segment.sealed_len != 0:
+        return False
+    # Rule `folds-no-tail` (I12): members of a segment keep the uncertain tail of the one before it.
+    #   1  Segment 1 is sealed with a message that only one member of it has; segment 2's members have a copy.
+    #   2  Segment 2 stays empty, is folded, and its members drop what was prepared for it.
+    #   3  The message is on one disk.
+    if before is not None and before.tail_from is not None and not before.has_two_copies:
+        return False
+    # Rule `folds-no-table` (I9): tables before incomplete segments are asked for, of the segment right before.
+    #   1  Segments 1 and 2 are complete, so members have forgotten the table of segment 1 (`tables.is_kept`).
+    #   2  Segment 3 is incomplete: its readers skip by the table of segment 2.
+    #   3  Segment 2 is folded: the readers would ask for the table of segment 1, and give what it says again.
+    return (segment.incomplete_table and before is not None) or not any(marks_behind)
+
+
 def check(chain: Chain) -> None:
     """Assert what is true of every chain record (invariants I5 and I7 in one record)."""
     assert chain.segments, "a chain has at least one segment"
@@ -389,7 +464,7 @@ def _check_segment(chain: Chain, previous: Segment | None, segment: Segment) -> 
     assert segment.state is not SegmentState.OPEN or segment.sealed_len is None
     if previous is None:
         return
-    assert segment.no == previous.no + 1, "segment numbers have no gap"
+    assert segment.previous_no == previous.no, "segment numbers have no gap, unless empty segments were folded"
     if previous.base is not None and previous.sealed_len is not None and previous.is_settled:
         assert segment.base == previous.base + previous.sealed_len, "positions are continuous"
     else:
@@ -414,14 +489,16 @@ def _open(opening: Opening, no: int, base: int | None, epoch: int, now_ms: int, 
     )
 
 
-def _moved(chain: Chain, old: Segment, new: Segment, send_chain: tuple[str, ...]) -> Chain:
+def _moved(chain: Chain, old: Segment, new: Segment, send_chain: tuple[str, ...], folded: tuple[Segment, ...]) -> Chain:
     """The head moves: the failed group goes to the tail of the send chain, the new one to the front."""
     others = tuple(group for group in chain.send_chain if group not in (old.group, new.group))
     rest = (old.group,) if old.group != new.group else ()
     send_chain = send_chain or (new.group, *others, *rest)
     assert send_chain[0] == new.group, "the head of the send chain owns the open segment"
     assert len(set(send_chain)) == len(send_chain)
-    return _changed(replace(chain, send_chain=send_chain), chain.epoch + 1, old, new)
+    old = replace(old, folded=old.folded + sum(1 + segment.folded for segment in folded))
+    gone = tuple(segment.no for segment in folded)
+    return _changed(replace(chain, send_chain=send_chain), chain.epoch + 1, old, new, gone=gone)
 
 
 def _require(chain: Chain, no: int) -> Segment:

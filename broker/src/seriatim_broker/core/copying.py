@@ -61,6 +61,8 @@ def heal(outbox: Outbox, partition: Partition, no: int, replaces: MemberId | Non
     """Become a copy of a segment that has too few."""
     chain = partition.chain
     segment = chain.segment(no) if chain is not None else None
+    if chain is not None and chain.is_folded(no):
+        return  # the controller read an older record
     if segment is None:
         partition.copies = put(partition.copies, no, Copying(replaces))  # goes on when the chain is known
         partition.read_chain(outbox)

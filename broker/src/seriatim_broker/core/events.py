@@ -225,12 +225,14 @@ class OwnRecordSeen:
 class DirectoryChanged:
     """The admitted members of each group, by slot; the runs that members last registered; what is wanted of groups.
 
-    `runs` names every registered disk, admitted or not, one for each broker name.
+    `runs` names every registered disk, admitted or not, one for each broker name. `forms`: what all of them read beyond
+    0.2.0, a sum of `messages.FORM_*`; 0 if one of them does not say.
     """
 
     groups: tuple[tuple[str, tuple[MemberId, ...]], ...]
     runs: tuple[tuple[MemberId, int], ...] = ()
     specs: tuple[tuple[str, GroupSpec], ...] = ()
+    forms: int = 0
 
 
 # ---- clients --------------------------------------------------------------------------------------------

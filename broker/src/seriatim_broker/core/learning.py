@@ -12,6 +12,7 @@ from . import (
     blocks,
     copying,
     fencing,
+    folding,
     quarantine,
     quiescence,
     replication,
@@ -53,6 +54,7 @@ def learn(outbox: Outbox, partition: Partition, chain: Chain, revision: int = 0)
     _note_step(outbox, partition, known, chain, changes)
     outbox.watch_peers(partition.id, chain)
     _drop_forgotten(outbox, partition, chain, known is None, changes)
+    folding.on_learned(outbox, partition, chain, changes, is_first=known is None)
     for segment in changes.changed:
         _agree(outbox, partition, chain, segment)
     _decide_preparations(outbox, partition, chain)
@@ -85,9 +87,10 @@ def _keep(outbox: Outbox, partition: Partition, chain: Chain) -> None:
     if partition.kept is None and not (partition.logs or partition.tail_copies):
         return
     if partition.kept is None or chain.epoch > partition.kept.epoch:
-        changed = tuple(segment.no for segment in chain.changes_since(partition.kept).changed)
+        changes = chain.changes_since(partition.kept)
         partition.kept = chain
-        outbox.write(PutChain(partition.id, chain, changed))
+        changed = tuple(segment.no for segment in changes.changed)
+        outbox.write(PutChain(partition.id, chain, changed, changes.gone))
 
 
 def _drop_forgotten(outbox: Outbox, partition: Partition, chain: Chain, is_first: bool, changes: Changes) -> None:
@@ -100,14 +103,15 @@ def _drop_forgotten(outbox: Outbox, partition: Partition, chain: Chain, is_first
     first = chain.segments[0].no
     if not is_first and not changes.gone:
         return
-    for no in [no for no, log in partition.logs.items() if no < first and not log.record.quarantined]:
+    own = [no for no in partition.logs if no < first and not chain.is_folded(no)]
+    for no in [no for no in own if not partition.logs[no].record.quarantined]:
         log = partition.logs.pop(no)
         outbox.write(DropSegment(partition.id, no))
         if log.opened_with is not None:
             outbox.write(DropPreparation(partition.id, no, log.opened_with.attempt))
     for key in [key for key in partition.cursors if key[0] < first]:
         partition.cursors = drop(partition.cursors, key)
-    for no in [no for no in partition.tail_copies if no < first]:
+    for no in [no for no in partition.tail_copies if no < first and not chain.is_folded(no)]:
         partition.tail_copies = drop(partition.tail_copies, no)
         outbox.write(DropSegment(partition.id, no))
 
@@ -130,8 +134,8 @@ def _agree(outbox: Outbox, partition: Partition, chain: Chain, segment: Segment)
         assert segment.sealed_len is not None
         assert segment.sealed_checksum is not None
         quiescence.end(outbox, partition)
-        if quarantine.contradicts(log, segment):
-            quarantine.begin(outbox, partition, log, segment)
+        if quarantine.contradicts(log, segment.sealed_len):
+            quarantine.begin(outbox, partition, log, segment.sealed_len)
             return
         log.seal(outbox, segment.sealed_len, segment.sealed_checksum)
         appending.settle_waiting(outbox, log, partition.route())

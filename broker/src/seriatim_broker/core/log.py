@@ -203,11 +203,13 @@ class PutCursor:
 @dataclass(frozen=True, slots=True)
 class PutChain:
     """The chain record as it was last learned: its head, and of its segments those that `changed` since the last such
-    write. Kept so that a coordinator which lost decisions is noticed, and can be rebuilt."""
+    write. Kept so that a coordinator which lost decisions is noticed, and can be rebuilt. `gone`: numbers of segments
+    that the record had then, and has no more."""
 
     partition: PartitionId
     chain: Chain
     changed: tuple[int, ...]
+    gone: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

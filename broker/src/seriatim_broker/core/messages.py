@@ -28,7 +28,10 @@ FORM_IDLE_BLOCKS = 4
 FORM_PARTS = 8
 """It takes a message that is larger than a frame in parts."""
 
-FORMS = FORM_PACKED_TABLES | FORM_CHAIN_CHANGES | FORM_IDLE_BLOCKS | FORM_PARTS
+FORM_FOLDED = 16
+"""A broker that says so understands chains from which empty segments were folded; another one would end on them."""
+
+FORMS = FORM_PACKED_TABLES | FORM_CHAIN_CHANGES | FORM_IDLE_BLOCKS | FORM_PARTS | FORM_FOLDED
 """What this version reads beyond 0.2.0."""
 
 

@@ -121,6 +121,7 @@ class Outbox(State):
         "ended_by",
         "flapping",
         "former",
+        "forms_of_all",
         "groups",
         "held",
         "holders",
@@ -193,6 +194,7 @@ class Outbox(State):
         self.refused: dict[PartitionId, tuple[int, int]] = {}  # -> (last pause after a refused write, until when)
         self.attempts: dict[PartitionId, tuple[Attempt, ...]] = {}  # to open the next segment, oldest first
         self.started_us = 0
+        self.forms_of_all = 0  # what every registered broker reads beyond 0.2.0
         self.suspect_before_run = 0  # what earlier runs wrote without a flush may be gone
         self.credits: dict[int, int] = {}  # consumers' stream -> bytes that may still be delivered
         self.consumers_heard: dict[int, tuple[int, int]] = {}  # consumers' stream -> (last heartbeat, silent after it)

@@ -12,22 +12,20 @@ do with the messages is for a person to decide: see ADR 0030.
 from __future__ import annotations
 
 from . import appending
-from .chain import Segment
 from .outbox import Outbox
 from .partition import Partition
 from .replica import SegmentLog
 
 
-def contradicts(log: SegmentLog, segment: Segment) -> bool:
+def contradicts(log: SegmentLog, sealed_len: int) -> bool:
     """Whether the chain's length of a sealed segment cannot be true, as far as this member knows.
 
     Rule `contradicted`: a length below the commit would cut messages that were acknowledged (I1).
     """
-    assert segment.sealed_len is not None
-    return segment.sealed_len < log.commit
+    return sealed_len < log.commit
 
 
-def begin(outbox: Outbox, partition: Partition, log: SegmentLog, segment: Segment) -> None:
+def begin(outbox: Outbox, partition: Partition, log: SegmentLog, sealed_len: int) -> None:
     """Keep the log as it is, and say so."""
     log.quarantine(outbox)
     appending.abandon_waiting(outbox, log, partition.route())
@@ -36,7 +34,7 @@ def begin(outbox: Outbox, partition: Partition, log: SegmentLog, segment: Segmen
         "disk_contradicts_chain",
         partition.id,
         segment=log.no,
-        sealed_len=segment.sealed_len,
+        sealed_len=sealed_len,
         commit=log.commit,
         tail=log.tail,
     )

@@ -63,6 +63,10 @@ def plan_chain(partition: PartitionId, told: Mapping[str, Chain], current: Chain
 
 
 def _conflict(one: Chain, other: Chain) -> str:
+    for has, lacks in ((one, other), (other, one)):
+        for segment in has.segments:
+            if segment.sealed_len and lacks.is_folded(segment.no):
+                return f"segment {segment.no} was sealed twice, at {segment.sealed_len} and as empty"
     for mine in one.segments:
         theirs = other.segment(mine.no)
         if theirs is None or theirs is mine:

@@ -135,11 +135,13 @@ def _note_switch(outbox: Outbox, partition: Partition, chain: Chain) -> None:
 
 
 def _announce(outbox: Outbox, partition: Partition, before: Chain | None) -> None:
-    """Tell the members concerned what the chain says now: of the last two segments, and of those that changed."""
+    """Tell the members concerned what the chain says now: of the last two segments, and of what changed or went."""
     chain = partition.chain
     assert chain is not None
     told: dict[MemberId, None] = {}
-    for segment in (*chain.segments[-2:], *chain.changes_since(before).changed):
+    changes = chain.changes_since(before)
+    gone = [segment for no in changes.gone if before is not None and (segment := before.segment(no)) is not None]
+    for segment in (*chain.segments[-2:], *changes.changed, *gone):
         told.update(dict.fromkeys((*segment.members, *segment.eligible)))
     for member in told:
         if member != outbox.member and outbox.is_linked(member):

@@ -139,6 +139,14 @@ class Segments(Sequence["Segment"]):
             return None
         return self._ends[at] - len(segments) + place
 
+    def place(self, no: int) -> int:
+        """How many segments have lower numbers: where one of that number stands, or would stand."""
+        at = bisect_right(self._chunks, no, key=_first) - 1
+        if at < 0:
+            return 0
+        segments = self._chunks[at].segments
+        return self._ends[at] - len(segments) + bisect_left(segments, no, key=_number)
+
     def at(self, no: int) -> Segment | None:
         """The segment of that number, or None."""
         position = self.position(no)
@@ -224,7 +232,7 @@ def _name(member: MemberId) -> tuple[str, str]:
 def _digest(segment: Segment) -> int:
     """Of all that a record says of a segment. A field that is added later must not change it while it is not set."""
     lists = (segment.members, segment.eligible, segment.tail_copies)
-    said = (
+    said: tuple[object, ...] = (
         segment.no,
         segment.attempt,
         segment.group,
@@ -243,4 +251,6 @@ def _digest(segment: Segment) -> int:
         segment.records_lost,
         segment.append_floor_ms,
     )
+    if segment.folded:
+        said = (*said, segment.folded)
     return int.from_bytes(hashlib.blake2b(repr(said).encode(), digest_size=8).digest(), "big")

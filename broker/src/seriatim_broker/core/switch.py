@@ -12,7 +12,7 @@ import enum
 from seriatim_api import errors
 from seriatim_api.ids import MemberId, RunId
 
-from . import attempts, behind, blocks, candidates
+from . import attempts, behind, blocks, candidates, folding
 from .chain import Chain, Opening, Seal, Segment, create, open_over, seal_and_open
 from .effects import ReadCertificate, Resolved
 from .events import CreatePartition, PlanSwitch, WriteOutcome
@@ -679,7 +679,8 @@ class Switch(State):
             chain = open_over(self.chain, opening, now_ms, floor_ms)
             partition.write_chain(outbox, "switch", chain, certificate=self.certificate)
             return
-        chain = seal_and_open(self.chain, self._seal(old), opening, now_ms, floor_ms)
+        folds = folding.is_understood(outbox)
+        chain = seal_and_open(self.chain, self._seal(old), opening, now_ms, floor_ms, folds=folds)
         partition.write_chain(outbox, "switch", chain)
 
     def _seal(self, old: Segment) -> Seal:

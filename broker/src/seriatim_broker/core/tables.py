@@ -162,6 +162,8 @@ def on_learned(outbox: Outbox, partition: Partition, chain: Chain) -> None:
     """A settlement may have made a table known."""
     for no in [no for no in partition.before_tables if chain.segment(no) is None]:
         partition.before_tables = drop(partition.before_tables, no)
+    # Whoever waits for the table of a folded segment learns of the record, and asks for that of the one before.
+    partition.table_waits = tuple(wait for wait in partition.table_waits if not chain.is_folded(wait.segment_no))
     _answer(outbox, partition, ask=True)
 
 

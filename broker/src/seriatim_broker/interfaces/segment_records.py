@@ -82,6 +82,7 @@ def write_segment(record: records_pb2.SegmentRecord, segment: Segment) -> None:
     record.sealed_at_ms = segment.sealed_at_ms
     record.records_lost = segment.records_lost
     record.append_floor_ms = segment.append_floor_ms
+    record.folded = segment.folded
 
 
 def _write_members(field: RepeatedMembers, members: tuple[MemberId, ...]) -> None:
@@ -120,4 +121,5 @@ def read_segment(record: records_pb2.SegmentRecord) -> Segment:
         sealed_at_ms=record.sealed_at_ms,
         records_lost=record.records_lost,
         append_floor_ms=record.append_floor_ms if record.HasField("append_floor_ms") else record.opened_at_ms,
+        folded=record.folded,
     )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from seriatim_api.errors import (
@@ -212,7 +213,10 @@ class GroupAdmin(TopicAdmin):
 def _row(chain: Chain, cursor: CursorRecord | None) -> broker_pb2.GroupPartition:
     """What the coordinator knows; a group without a cursor is where a new one would begin."""
     row = broker_pb2.GroupPartition(partition=chain.number, partition_id=chain.partition, has_cursor=cursor is not None)
-    segment = (chain.segment(cursor.segment_no) if cursor is not None else None) or chain.segments[0]
+    segment = chain.segments[0]
+    if cursor is not None:  # one in a folded segment is at the beginning of the next one
+        cursor = cursor if chain.segment(cursor.segment_no) is not None else replace(cursor, start_index=0)
+        segment = chain.from_no(cursor.segment_no) or chain.segments[0]
     row.segment = segment.no
     row.server_broker = segment.server.broker if cursor is not None else ""
     error: SeriatimError

@@ -39,6 +39,7 @@ from .records import (
     page_numbers,
     parse_page,
     parse_record,
+    put_page_numbers,
     segments_from_record,
     segments_to_record,
 )
@@ -171,7 +172,7 @@ class ChainArchive:
                 raise PagesNeededError
         newest = chain_from_record(record)
         chain = replace(newest, segments=(*paged, *newest.segments))
-        if any(later.no != earlier.no + 1 for earlier, later in pairwise(chain.segments)):
+        if any(later.previous_no != earlier.no for earlier, later in pairwise(chain.segments)):
             raise CorruptionError(f"segments of partition {partition} are missing between its pages")
         self._kept[partition] = _Kept(tuple(paged), digests)
         self._revisions[partition] = revision
@@ -188,7 +189,6 @@ class ChainArchive:
         paged = chain.parts[:count]
         before, after = _by_page(kept.paged), _by_page(paged)
         record = chain_to_record(chain, kept.record, kept.segments, paged_count=count)
-        record.page_count = len(after)
         digests = {
             number: kept.digests[number]
             if number in kept.digests and segments == before.get(number)
@@ -197,6 +197,7 @@ class ChainArchive:
         }
         record.page_digests[:] = digests.values()
         record.page_digests_at = chain.epoch if digests else 0
+        put_page_numbers(record, tuple(after))
         changed: list[tuple[int, bytes | None]] = [(number, None) for number in before if number not in after]
         for number, segments in after.items():
             if segments != before.get(number):
@@ -220,7 +221,7 @@ class ChainArchive:
 
 def _paged_count(chain: Chain, paged: Sequence[Segment]) -> int:
     """How many of the oldest segments lie in pages after this write."""
-    count = max(0, paged[-1].no + 1 - chain.segments[0].no) if paged else 0
+    count = chain.parts.place(paged[-1].no + 1) if paged else 0
     assert count < len(chain.segments), "the open segment is in the record"
     in_record = len(chain.segments) - count
     if in_record > RECORD_SEGMENTS_MAX:

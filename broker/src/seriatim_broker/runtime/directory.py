@@ -15,6 +15,7 @@ from seriatim_api.ids import MemberId, RunId
 from seriatim_api.v1 import records_pb2
 
 from ..core.events import CertificateSeen, DirectoryChanged, DropPartitionData, Event
+from ..core.messages import FORMS
 from ..core.placement import DEFAULT_SPEC, GroupSpec, placeable
 from ..interfaces.coordinator import Coordinator
 from .keys import Keys, partition_of
@@ -41,6 +42,7 @@ class Directory:
         self._listeners: list[Callable[[], None]] = []
         self._groups: tuple[tuple[str, tuple[MemberId, ...]], ...] | None = None
         self._runs: tuple[tuple[MemberId, int], ...] = ()
+        self._forms = 0  # what all registered brokers read beyond 0.2.0
         self.specs: dict[str, GroupSpec] = {}
         self.members: dict[str, records_pb2.MemberRecord] = {}
         self.live_runs: dict[str, int] = {}
@@ -154,9 +156,14 @@ class Directory:
             for name, records in sorted(groups.items())
         )
         runs = tuple(sorted((member_from_record(r.member), r.run) for r in self.members.values()))
-        if (found, runs) != (self._groups, self._runs):
+        forms = FORMS if self.members else 0
+        for record in self.members.values():
+            # A version that does not know the fields keeps those of a run before, and raises `run`.
+            forms &= record.forms if record.forms_run == record.run else 0
+        if (found, runs, forms) != (self._groups, self._runs, self._forms):
             self._groups = found
             self._runs = runs
+            self._forms = forms
             self._emit_groups()
         self.loaded.set()
         self._tell()
@@ -180,7 +187,8 @@ class Directory:
 
     def _emit_groups(self) -> None:
         assert self._groups is not None
-        self._emit(DirectoryChanged(self._groups, self._runs, tuple(sorted(self.specs.items(), key=_name_of))))
+        specs = tuple(sorted(self.specs.items(), key=_name_of))
+        self._emit(DirectoryChanged(self._groups, self._runs, specs, self._forms))
 
     def _lives_changed(self, values: Mapping[str, bytes], _keys: Sequence[str]) -> None:
         records = [records_pb2.LiveRecord.FromString(value) for value in values.values()]

@@ -32,6 +32,7 @@ from seriatim_api.errors import (
 from seriatim_api.ids import MemberId, RunId
 from seriatim_api.v1 import records_pb2
 
+from ..core.messages import FORMS
 from ..interfaces.coordinator import Coordinator, Get, KeyValue, Put, absent, mod_revision_is
 from .keys import Keys
 from .operators import Guard, unguarded
@@ -388,6 +389,8 @@ def _make_record(
     written.join_nonce = uuid.uuid4().bytes
     written.protocol_min = PROTOCOL_MIN
     written.protocol_max = PROTOCOL_MAX
+    written.forms = FORMS
+    written.forms_run = run
     return written
 
 

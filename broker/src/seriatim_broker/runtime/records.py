@@ -83,6 +83,7 @@ def chain_to_record(
     record.chain_width = chain.width
     record.send_chain[:] = chain.send_chain
     record.page_count = 0
+    del record.page_numbers[:]
     segments_to_record(record.segments, chain.segments[paged_count:], segments_over or {})
     return record
 
@@ -98,8 +99,10 @@ def segments_to_record(
         write_segment(written, segment)
 
 
-def page_numbers(record: records_pb2.ChainRecord) -> range:
-    """The pages of a chain: the last one ends right before the oldest segment of the record.
+def page_numbers(record: records_pb2.ChainRecord) -> Sequence[int]:
+    """The pages of a chain: the last ones before the oldest segment of the record, unless it says which.
+
+    Where many segments were folded, a page would be empty: it is not written.
 
     Raises:
         CorruptionError: A record that counts pages which cannot be.
@@ -107,9 +110,21 @@ def page_numbers(record: records_pb2.ChainRecord) -> range:
     if not record.page_count:
         return range(0)
     last = (record.segments[0].no - 1) // PAGE_SEGMENTS if record.segments else -1
-    if last + 1 < record.page_count:
+    numbers: Sequence[int] = range(last + 1 - record.page_count, last + 1)
+    if record.page_numbers and record.page_digests_at == record.epoch:
+        numbers = tuple(record.page_numbers)
+    is_ascending = all(earlier < later for earlier, later in pairwise(numbers))
+    if len(numbers) != record.page_count or numbers[0] < 0 or numbers[-1] > last or not is_ascending:
         raise CorruptionError(f"the chain record of partition {record.partition_id} cannot have that many pages")
-    return range(last + 1 - record.page_count, last + 1)
+    return numbers
+
+
+def put_page_numbers(record: records_pb2.ChainRecord, numbers: Sequence[int]) -> None:
+    """Say which pages the record has. The record has its segments, and `page_digests_at`."""
+    record.page_count = len(numbers)
+    del record.page_numbers[:]
+    if numbers and list(numbers) != list(page_numbers(record)):
+        record.page_numbers[:] = numbers
 
 
 def join_pages(value: bytes, pages: Sequence[bytes]) -> records_pb2.ChainRecord:
@@ -131,7 +146,8 @@ def join_pages(value: bytes, pages: Sequence[bytes]) -> records_pb2.ChainRecord:
         record.segments.extend(page.segments)
     record.segments.extend(newest)
     record.page_count = 0
-    if any(later.no != earlier.no + 1 for earlier, later in pairwise(record.segments)):
+    del record.page_numbers[:]
+    if any(later.no != earlier.no + 1 + later.folded for earlier, later in pairwise(record.segments)):
         raise CorruptionError(f"segments of partition {record.partition_id} are missing between its pages")
     return record
 

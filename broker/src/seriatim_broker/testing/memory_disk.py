@@ -154,9 +154,10 @@ class DiskImage:
         elif isinstance(write, PutCursor):
             partition.cursors[write.cursor.segment_no, write.cursor.group] = write.cursor
         elif isinstance(write, PutChain):
-            assert write.chain.changes_since(partition.chain).changed == tuple(
-                segment for segment in write.chain.segments if segment.no in write.changed
-            ), f"what changed is not what is written: {write.changed}"
+            changes = write.chain.changes_since(partition.chain)
+            written = tuple(segment for segment in write.chain.segments if segment.no in write.changed)
+            assert changes.changed == written, f"what changed is not what is written: {write.changed}"
+            assert changes.gone == write.gone, f"what is gone is not what is dropped: {write.gone}"
             partition.chain = write.chain
         elif isinstance(write, DropSegment):
             partition.segments.pop(write.segment_no, None)

@@ -252,15 +252,19 @@ def write_chain_segment(segment: Segment) -> bytes:
 
 
 def read_chain(value: bytes, segments: dict[int, bytes]) -> Chain:
-    """The chain of a head and of the values of segments, of which some may be older than the chain's first.
+    """The chain of a head and of the values of segments, of which some may not belong to it any more.
 
     Raises:
         CorruptionError: A segment is missing.
     """
     stored = _load(storage_pb2.StoredChain, value)
-    numbers = range(stored.first_segment, stored.open_segment + 1)
-    if any(no not in segments for no in numbers):
-        raise CorruptionError(f"the chain of partition {stored.head.partition_id} lacks a segment")
+    found: list[Segment] = []
+    no = stored.open_segment
+    while no >= stored.first_segment:
+        if no not in segments:
+            raise CorruptionError(f"the chain of partition {stored.head.partition_id} lacks a segment")
+        found.append(read_segment_record(_load(records_pb2.SegmentRecord, segments[no])))
+        no = found[-1].previous_no
     head = stored.head
     return Chain(
         partition=PartitionId(head.partition_id),
@@ -269,7 +273,7 @@ def read_chain(value: bytes, segments: dict[int, bytes]) -> Chain:
         number=head.partition,
         flush=head.flush,
         send_chain=tuple(head.send_chain),
-        segments=tuple(read_segment_record(_load(records_pb2.SegmentRecord, segments[no])) for no in numbers),
+        segments=tuple(reversed(found)),
         width=head.chain_width,
     )
 

@@ -305,6 +305,9 @@ class RocksStorage:
             assert segment is not None, (write.partition, no)
             key = keys.meta_key(write.partition, keys.CHAIN, no)
             self._put(group, META, key, codec.write_chain_segment(segment))
+        for no in write.gone:
+            key = keys.meta_key(write.partition, keys.CHAIN, no)
+            group.add((DELETE, self._engine.family(META), key, None), len(key))
 
     def _truncate(self, group: Group, write: Truncate) -> None:
         partition, segment = write.partition, write.segment_no

@@ -26,9 +26,15 @@ def cross_if_done(outbox: Outbox, partition: Partition, head: GroupHead) -> None
     if wait_us:  # the coordinator refuses: the group stays here, its consumers with it, and looks again
         outbox.poll(min(wait_us, outbox.config.refused_us_max), "pump", partition.id, head.segment_no)
     elif right.may_deliver(outbox, partition, head.segment_no):
-        move_on(outbox, partition, head, head.segment_no + 1)
+        move_on(outbox, partition, head, next_no(partition, head.segment_no))
     else:
         right.seek(outbox, partition, head.segment_no)
+
+
+def next_no(partition: Partition, no: int) -> int:
+    """The number of the segment behind that one; numbers of folded segments are passed over."""
+    following = partition.chain.from_no(no + 1) if partition.chain is not None else None
+    return following.no if following is not None else no + 1
 
 
 def jump(outbox: Outbox, partition: Partition, head: GroupHead, next_no: int, reason: str) -> None:
@@ -91,9 +97,10 @@ def _end_segment(outbox: Outbox, partition: Partition, head: GroupHead) -> None:
     """The cursor has moved, and only now the consumers hear of the end: they go to the next server."""
     log = partition.logs.get(head.segment_no)
     sealed_len = log.record.sealed_len if log is not None and log.record.sealed_len is not None else 0
-    following = partition.chain.segment(head.segment_no + 1) if partition.chain is not None else None
+    following_no = next_no(partition, head.segment_no)
+    following = partition.chain.segment(following_no) if partition.chain is not None else None
     server = following.server.broker if following is not None else ""
-    event = EndOfSegment(head.segment_no, sealed_len, head.segment_no + 1, server, head.group_epoch)
+    event = EndOfSegment(head.segment_no, sealed_len, following_no, server, head.group_epoch)
     for consumer in head.consumers:
         tell(outbox, consumer, event)
     attempts.forget(partition, head.group)

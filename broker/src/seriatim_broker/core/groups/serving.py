@@ -95,11 +95,14 @@ def _place(outbox: Outbox, partition: Partition, head: GroupHead, record: Cursor
         partition.read_chain(outbox)  # the cursor is newer than the chain known here
         outbox.poll(outbox.config.retry_us, "cursor", partition.id, head.group)
         return
+    if chain.is_folded(record.segment_no):
+        _pass_over_folded(outbox, partition, head, chain, record)
+        return
     if segment is None:
         crossing.jump(outbox, partition, head, chain.segments[0].no, "dropped by retention")
         return
     if segment.state is SegmentState.LOST:
-        crossing.jump(outbox, partition, head, segment.no + 1, "declared lost")
+        crossing.jump(outbox, partition, head, crossing.next_no(partition, segment.no), "declared lost")
         return
     if segment.server != outbox.member:
         _refuse_all(outbox, partition, head, segment)
@@ -118,6 +121,20 @@ def _place(outbox: Outbox, partition: Partition, head: GroupHead, record: Cursor
         _renew_epoch(outbox, partition, head, record)
         return
     _begin(outbox, partition, head, segment, record)
+
+
+def _pass_over_folded(
+    outbox: Outbox, partition: Partition, head: GroupHead, chain: Chain, record: CursorRecord
+) -> None:
+    """The head segment was empty and is not kept any more: the group begins at the next one, in the same epoch.
+
+    Rule `leaves-folded` (I13): no member serves that number any more. Any broker may write the cursor, because there
+    was nothing to deliver or to acknowledge in the segment.
+    """
+    following = chain.from_no(record.segment_no)
+    assert following is not None
+    moved = CursorRecord(following.no, record.group_epoch, 0, chain.topic)
+    crossing.write_cursor(outbox, partition, head, moved, head.cursor_revision)
 
 
 def _refuse_all(outbox: Outbox, partition: Partition, head: GroupHead, segment: Segment) -> None:
