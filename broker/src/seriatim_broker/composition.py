@@ -24,6 +24,7 @@ from .adapters.passport import DataDirectory, KnownMember, boot_id, judge, open_
 from .adapters.rocks.settings import RocksSettings
 from .adapters.rocks.storage import RocksStorage
 from .adapters.system_clock import SystemClock
+from .bugs import ServedCalls
 from .core import behind
 from .core.broker import BrokerCore
 from .core.effects import Note
@@ -354,7 +355,7 @@ class Broker:
         )
 
     async def _listen(self) -> None:
-        server = grpc.aio.server(options=SERVER_OPTIONS)
+        server = grpc.aio.server(interceptors=(ServedCalls(),), options=SERVER_OPTIONS)
         server.add_generic_rpc_handlers(
             (
                 self._peer_servicer.handler(),

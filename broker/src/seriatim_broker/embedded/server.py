@@ -9,6 +9,7 @@ import grpc
 import structlog
 from seriatim_api.errors import PreconditionError
 
+from seriatim_broker.bugs import ServedCalls
 from seriatim_broker.embedded.requests import REQUEST_SIZE_BYTES_MAX
 from seriatim_broker.embedded.service import add_services
 from seriatim_broker.embedded.store import HISTORY_REVISION_COUNT, FatalHandler, Store, end_process
@@ -74,6 +75,7 @@ async def serve(
     """
     store = await Store.open(directory, history_revision_count=history_revision_count, on_fatal=on_fatal)
     server = grpc.aio.server(
+        interceptors=(ServedCalls(),),
         options=[
             ("grpc.so_reuseport", 0),
             ("grpc.max_receive_message_length", 2 * REQUEST_SIZE_BYTES_MAX),

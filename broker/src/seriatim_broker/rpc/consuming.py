@@ -25,6 +25,7 @@ from seriatim_api.ids import PartitionId
 from seriatim_api.status import error_to_proto
 from seriatim_api.v1 import broker_pb2, records_pb2
 
+from ..bugs import end_at_bug
 from ..core import effects as fx
 from ..core.events import (
     ConsumerAck,
@@ -106,6 +107,7 @@ class _ConsumeStream:
         check_protocol(hello.hello.protocol)
         self._give_credit(hello.hello.credit_bytes)
         writer = asyncio.create_task(self._write(), name="deliveries")
+        writer.add_done_callback(end_at_bug)
         try:
             while (frame := await self._context.read()) is not grpc.aio.EOF and not writer.done():
                 self._take(_parse(frame))

@@ -31,6 +31,7 @@ from seriatim_api.ids import PartitionId
 from seriatim_api.status import error_to_proto
 from seriatim_api.v1 import broker_pb2
 
+from ..bugs import end_at_bug
 from ..core.effects import AppendAccepted, AppendRefused
 from ..core.events import AckLevel, Append
 from ..core.producers import WINDOW_BATCHES
@@ -112,6 +113,7 @@ class _AppendStream:
         self._greet(frame)
         await self._context.write(self._credit().SerializeToString())
         writer = asyncio.create_task(self._write(), name="append replies")
+        writer.add_done_callback(end_at_bug)
         try:
             while frame is not grpc.aio.EOF and not writer.done():
                 await self._take(frame)
