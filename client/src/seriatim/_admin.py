@@ -95,7 +95,8 @@ class Admin(BrokerGroupAdmin):
         """Add partitions to a topic or change its settings, and wait until all its partitions accept.
 
         Messages of a key go to another partition from then on, as far as the partitioner says so; nothing moves that
-        was sent before. What is None stays as it is; 0 is the cluster's default, or for ever.
+        was sent before. What is None stays as it is; 0 is the cluster's default, or for ever. This version stores
+        `retention_ms` and deletes no message by its age.
 
         Raises:
             UnknownTopicError: There is none.

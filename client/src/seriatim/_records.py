@@ -160,7 +160,16 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class TopicSettings:
-    """Zero or None: the cluster's default."""
+    """Settings of a topic; 0 is the cluster's default.
+
+    Attributes:
+        flush: Whether an acknowledgement waits for the flush to disk on every member.
+        message_size_bytes_max: Largest message.
+        batch_size_bytes_max: Largest batch.
+        retention_ms: How long messages are to be kept; 0 is for ever. This version stores it and deletes no message by
+            its age.
+        chain_width: How many broker groups a partition's send chain names.
+    """
 
     flush: bool = True
     message_size_bytes_max: int = 0

@@ -378,7 +378,7 @@ class TopicSettings(_message.Message):
     message_size_bytes_max: _builtins.int
     batch_size_bytes_max: _builtins.int
     retention_ms: _builtins.int
-    """0: keep for ever"""
+    """0: keep for ever. Stored; no broker deletes a message by its age yet."""
     chain_width: _builtins.int
     def __init__(
         self,

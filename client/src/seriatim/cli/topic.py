@@ -12,6 +12,8 @@ from seriatim.cli._ports import TopicView
 from seriatim.cli._running import run
 from seriatim.cli._settings import Settings
 
+RETENTION_HELP = "How long messages are to be kept. This version stores it and deletes no message by its age."
+
 
 @click.group()
 def topic() -> None:
@@ -23,7 +25,7 @@ def topic() -> None:
 @click.option("--partitions", type=click.IntRange(1), default=1, show_default=True, help="Order is kept within one.")
 @click.option("--flush/--no-flush", default=True, show_default=True, help="Acknowledge only what is flushed to disk.")
 @click.option("--message-size-max", type=click.IntRange(1), help="Bytes. [default: the cluster's]")
-@click.option("--retention-hours", type=click.FloatRange(0, min_open=True), help="How long messages are kept.")
+@click.option("--retention-hours", type=click.FloatRange(0, min_open=True), help=RETENTION_HELP)
 @click.option("--chain-width", type=click.IntRange(1), help="Broker groups that take turns. [default: the cluster's]")
 @click.pass_obj
 def create(
@@ -113,7 +115,7 @@ def describe(settings: Settings, name: str) -> None:
 @click.argument("name")
 @click.option("--partitions", type=click.IntRange(1), help="How many there are to be; never fewer than there are.")
 @click.option("--message-size-max", type=click.IntRange(0), help="Bytes; 0: the cluster's.")
-@click.option("--retention-hours", type=click.FloatRange(0), help="How long messages are kept; 0: for ever.")
+@click.option("--retention-hours", type=click.FloatRange(0), help=f"{RETENTION_HELP} 0: for ever.")
 @click.option("--chain-width", type=click.IntRange(0), help="Broker groups that take turns; 0: the cluster's.")
 @click.pass_obj
 def alter(

@@ -49,7 +49,7 @@ class TopicSpec(Model):
         ),
         Rule(f"self == '{FOREVER}' || self.matches('[1-9]')", "keep messages for at least a second"),
     ] = "72h"
-    """How long messages are kept, or `Forever`."""
+    """How long messages are to be kept, or `Forever`. This version stores it and deletes no message by its age."""
     batch_size_bytes_max: Annotated[int, Field(ge=1024, le=BYTES_MAX)] = BYTES_MAX
     """Largest batch."""
     message_size_bytes_max: Annotated[int, Field(ge=1, le=BYTES_MAX)] = BYTES_MAX
