@@ -7,6 +7,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
+import pytest_asyncio
 import trustme
 from seriatim_broker.testing.memory_network import MemoryNetwork
 from seriatim_broker.testing.virtual_time import LoopTimers
@@ -46,7 +47,7 @@ class MemoryPeers:
             await self.stop(peer)
 
 
-@pytest.fixture(params=["grpc", "tls", "memory"])
+@pytest_asyncio.fixture(loop_scope="session", params=["grpc", "tls", "memory"])
 async def peers(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Peers]:
     """A network on which nobody is yet."""
     made: GrpcPeers | MemoryPeers

@@ -10,6 +10,7 @@ from typing import Any
 
 import grpc
 import pytest
+import pytest_asyncio
 import trustme
 from seriatim_api import tls
 from seriatim_api.tls import TlsSource
@@ -37,7 +38,7 @@ class Other(broker_pb2_grpc.AdminServicer):  # type: ignore[misc]
         return broker_pb2.ListTopicsResponse()
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="session")
 async def serving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Other, str]]:
     """The other broker, with certificates in `b`."""
     monkeypatch.setattr(tls, "CHECK_INTERVAL_S", 0.0)

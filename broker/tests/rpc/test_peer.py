@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 
 import grpc
 import pytest
+import pytest_asyncio
 from seriatim_api.errors import BadRequestError
 from seriatim_api.ids import PartitionId
 from seriatim_api.v1 import peer_pb2
@@ -32,7 +33,7 @@ from .grpc_peers import GrpcPeers
 from .link_contract import identity
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="session")
 async def peers() -> AsyncIterator[GrpcPeers]:
     """Two addresses on which nobody is yet."""
     made = GrpcPeers()

@@ -11,6 +11,7 @@ import google_crc32c
 import grpc
 import pyarrow as pa
 import pytest
+import pytest_asyncio
 from seriatim_api import errors
 from seriatim_api.batch import make_header
 from seriatim_api.frames import AppendEntry, write_append_frame, write_field
@@ -109,7 +110,7 @@ def core() -> QuietCore:
     return QuietCore()
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="session")
 async def services(core: QuietCore) -> Services:
     storage = MemoryStorage()
     driver = Driver(core, storage, SystemClock(), Counters(), lambda _error: None)
