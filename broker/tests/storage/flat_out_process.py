@@ -1,6 +1,6 @@
 """A process that writes flat out for some seconds and watches for how long its event loop stands still.
 
-    python flat_out_process.py DIRECTORY SECONDS [FAULT]
+    python flat_out_process.py DIRECTORY SECONDS [FAULT FOUND_MS]
 
 `ready` is printed when the storage is open: the time to make the disk slow; a line on standard input begins the
 writing. Everything happens at once: memtables fill, small column families are compacted, segments are dropped,
@@ -14,7 +14,9 @@ Both times leave out what is the machine's doing and not the storage's:
 * the time that the hypervisor took from the machine. It tells, in steps of 10 ms, but not all. So where the thread did
   not once go to sleep, it waited for nothing and nobody, and its processor time is taken for all that held it.
 
-FAULT makes the storage do what it must not, to see that it is seen: see `FAULTS`.
+FAULT makes the storage do what it must not, to see that it is seen: see `FAULTS`. The writing ends then as soon as a
+pause of FOUND_MS was seen (of a write as well, if the fault is in writes): how soon a memtable is full, and a write
+waits, is a matter of how busy the machine is.
 """
 
 from __future__ import annotations
@@ -189,9 +191,9 @@ FAULTS: dict[str, Callable[[TimedEngine], None]] = {
 class Work:
     """Twenty partitions that are written to in turn; each drops its segment now and then and begins the next."""
 
-    def __init__(self, storage: RocksStorage, until: float) -> None:
+    def __init__(self, storage: RocksStorage, is_over: Callable[[], bool]) -> None:
         self._storage = storage
-        self._until = until
+        self._is_over = is_over
         self._reported = asyncio.Event()
         self._builders = [SegmentBuilder(partition, seed=partition) for partition in range(1, 21)]
         self.batches = 0
@@ -202,7 +204,7 @@ class Work:
 
     async def write(self) -> None:
         """As fast as the storage takes it."""
-        while time.monotonic() < self._until:
+        while not self._is_over():
             at = self.batches % len(self._builders)
             builder = self._builders[at]
             cursor = CursorState(builder.segment, f"group-{self.batches % 50}", 1, builder.index, builder.index)
@@ -224,7 +226,7 @@ class Work:
     async def read(self) -> None:
         """Somewhere behind the head, again and again."""
         chance = random.Random(1)
-        while time.monotonic() < self._until:
+        while not self._is_over():
             builder = chance.choice(self._builders)
             if builder.index:
                 begin = chance.randrange(builder.index)
@@ -233,7 +235,7 @@ class Work:
             await asyncio.sleep(0.005)
 
 
-async def main(directory: Path, seconds: float, fault: str | None) -> None:
+async def main(directory: Path, seconds: float, fault: str | None, found_ms: float) -> None:
     """Work until the time is up, close, and print the figures."""
     vars(storage_module)["Engine"] = TimedEngine  # the same, with a watch
     storage = RocksStorage.open(directory, SETTINGS, crc32c)
@@ -247,7 +249,14 @@ async def main(directory: Path, seconds: float, fault: str | None) -> None:
         FAULTS[fault](engine)
     heart = Heart()
     heart.beat()
-    work = Work(storage, time.monotonic() + seconds)
+    until = time.monotonic() + seconds
+
+    def is_over() -> bool:
+        in_writes = engine.write_ms if fault is not None and fault.endswith("in_writes") else found_ms
+        is_found = fault is not None and min(heart.pause_ms, in_writes) >= found_ms
+        return is_found or time.monotonic() >= until
+
+    work = Work(storage, is_over)
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(work.write())
         tasks.create_task(work.read())
@@ -264,4 +273,5 @@ async def main(directory: Path, seconds: float, fault: str | None) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(Path(sys.argv[1]), float(sys.argv[2]), sys.argv[3] if len(sys.argv) > 3 else None))
+    fault, found_ms = sys.argv[3:] or (None, "inf")
+    asyncio.run(main(Path(sys.argv[1]), float(sys.argv[2]), fault, float(found_ms)))

@@ -140,7 +140,7 @@ async def test_a_slow_disk_does_not_hold_up_the_loop_for_a_minute(tmp_path: Path
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", ["wait_in_writes", "flush_in_writes", "make_a_family"])
 async def test_what_waits_for_the_disk_on_the_loop_is_seen(tmp_path: Path, fault: str) -> None:
-    figures = await _flat_out(tmp_path, _SLOW, 2.0, fault)
+    figures = await _flat_out(tmp_path, _SLOW, 20.0, fault, str(_PAUSE_MS_MAX))
     assert figures["pause_ms"] >= _PAUSE_MS_MAX, figures
     assert (figures["write_ms"] >= _PAUSE_MS_MAX) == fault.endswith("in_writes"), figures
 
