@@ -25,7 +25,7 @@ from seriatim_broker.core.controller import holders
 from seriatim_broker.core.effects import Note
 from seriatim_broker.core.events import AckLevel, CursorRecord
 from seriatim_broker.core.log import Batch, PutBatch, PutPreparation, PutSegment, PutTailCopy, Write
-from seriatim_broker.core.producers import KEPT_BATCHES, IdleBlock, ProducerTable, newest_of
+from seriatim_broker.core.producers import IdleBlock, ProducerTable, newest_of
 from seriatim_broker.testing.memory_disk import DiskImage, SegmentImage
 
 from .excuses import Excuse
@@ -554,8 +554,7 @@ class Judge:
         heard, limits = self._heard.get(partition, {}), self._limits
         headers = [batch.header for batch in heard.get(producer, ())]
         times = [header.append_time_ms for header in headers if not self._is_cut(partition, header)]
-        spelled_out_bytes = sum(25 + 24 * min(len(batches), KEPT_BATCHES) for batches in heard.values())
-        full = len(heard) >= limits.producer_count_max or spelled_out_bytes > limits.spelled_out_bytes_max
+        full = len(heard) >= limits.producer_count_max
         limit_ms = limits.producer_evict_ms if full else limits.producer_expiry_ms
         if not times or self._latest_ms[partition] - max(times) < limit_ms:
             return False

@@ -10,7 +10,7 @@ import random
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from operator import and_
-from typing import Any, Final
+from typing import Any
 
 from seriatim._core import producer as producing
 from seriatim_api.ids import MemberId, PartitionId, RunId
@@ -91,9 +91,6 @@ IDLE_LIMITS: dict[str, int] = {
 }
 """When producers are forgotten in worlds in which they are: later than any of them tries to deliver one."""
 
-SPELLED_OUT_BYTES: Final = (BrokerConfig().spelled_out_bytes_max, 1_500, 400)
-"""What a table that is spelled out may have in such worlds: everything, 30 producers, or 8."""
-
 
 @dataclass(slots=True)
 class Result:
@@ -149,9 +146,7 @@ class World:
             told_segments_max=updates.choice((0, 1, 2, 16)),
         )
         if self.options.producers_idle:
-            tables = random.Random(f"tables {seed}")
-            spelled_out_bytes_max = tables.choice(SPELLED_OUT_BYTES)
-            self.config = replace(self.config, **IDLE_LIMITS, spelled_out_bytes_max=spelled_out_bytes_max)
+            self.config = replace(self.config, **IDLE_LIMITS)
         self.core_kind = core_kind
         self.brokers: dict[str, Broker] = {}
         for group in range(self.options.group_count):

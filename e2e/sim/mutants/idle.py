@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from seriatim_broker.core import blocks, fencing, producers
+from seriatim_broker.core import blocks, producers
 from seriatim_broker.core.config import BrokerConfig
 from seriatim_broker.core.state import NOTHING
 
@@ -51,17 +51,6 @@ def _missing_is_empty() -> list[Patch]:
     ]
 
 
-def _part_passes_for_all() -> list[Patch]:
-    """A table that is too large for a broker of an older version is told as an empty one."""
-    real = fencing.table_as_of
-
-    def told(outbox: Any, log: Any, length: int) -> Any:
-        table = real(outbox, log, length)
-        return table if table is not None else producers.NO_TABLE
-
-    return [(fencing, "table_as_of", told)]
-
-
 MUTATIONS: dict[str, Mutation] = {
     "forgotten-early": Mutation(
         "a producer is forgotten when it is expired, not before",
@@ -79,12 +68,6 @@ MUTATIONS: dict[str, Mutation] = {
         "a preparation is written with all idle blocks that it names",
         _missing_is_empty,
         ("TABLE", "CORE"),
-        "idle-producers",
-    ),
-    "table-too-large": Mutation(
-        "a table that is too large for an older version is not told, and no length either",
-        _part_passes_for_all,
-        ("TABLE", "GAP", "I9"),
         "idle-producers",
     ),
 }

@@ -108,7 +108,7 @@ def table_as_of(outbox: Outbox, log: SegmentLog, length: int) -> Table | None:
     Its blocks are named, unless some broker does not understand names, or the switcher has to merge the table. One that
     is too large for a merge keeps the names, and the next segment keeps the mark. One that is too large for a broker of
     an older version is not told, and neither is a length: the next segment is opened over this one, and whoever is
-    back settles it. Rule `table-too-large` (I9): a part of the table, or none, would pass for all of it.
+    back settles it. (I9: a part of the table, or none, would pass for all of it.)
     """
     config, table = outbox.config, log.table_as_of(length)
     is_told = table.size_bytes <= blocks.table_bytes_max(outbox)
