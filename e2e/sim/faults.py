@@ -64,6 +64,7 @@ MORE_KINDS: tuple[str, ...] = (
     "contradicted",
     "held_frames",
     "started_copy",
+    "stalled_lane",
 )
 """Those that a world meets only if it has something more than an ordinary one (`with_something_more`)."""
 
@@ -716,6 +717,20 @@ def _broken_links(rng: random.Random, options: Options) -> Options:
     )
 
 
+def _stalled_lanes(rng: random.Random, options: Options) -> Options:
+    """One lane of a link stops carrying, and the other goes on; members have to copy what they missed."""
+    return replace(
+        options,
+        kinds={"stalled_lane": 5, "crash": 2, "plan": 1, "complaint": 1, "consumer_crash": 1},
+        fault_count=rng.choice((4, 6, 9)),
+        restart_us_max=rng.choice((20_000, 300_000)),
+        send_gap_us=rng.choice((10_000, 40_000)),
+        batches_per_producer=rng.choice((16, 32)),
+        certificate_never_share=0.0,
+        late_group=True,
+    )
+
+
 def _serving(rng: random.Random, options: Options, kinds: dict[str, int], fault_count: int) -> Options:
     """Sealed segments that slow consumers read for as long as the faults last."""
     return replace(
@@ -906,6 +921,7 @@ PROFILES: dict[str, Profile] = {
     "restored": Profile(_restored, 0),
     "clocks": Profile(_clocks, 0),
     "broken-links": Profile(_broken_links, 1),
+    "stalled-lanes": Profile(_stalled_lanes, 0),
     "slow-links": Profile(_slow_links, 0),
     "cut-short": Profile(_cut_short, 0),
     "slow-reads": Profile(_slow_reads, 0),
@@ -929,5 +945,6 @@ MORE: tuple[str, ...] = (
     "hung-disks",
     "idle-producers",
     "full-disks",
+    "stalled-lanes",
 )
 """Profiles that may be drawn on top of another one; see `draw`."""

@@ -46,6 +46,10 @@ class Fault:
     seed: int
 
 
+CONTROL_LANE, DATA_LANE = 0, 1
+LANE_NAMES = ("control", "data")
+
+
 REFUSAL_US_MAX = 3_000_000
 """For so long the coordinator refuses to write."""
 
@@ -473,6 +477,15 @@ class Injector(ServingFaults):
         first, second = self._pair()
         self._tell(f"the link {first} {second} breaks")
         self._world.network.break_link(first, second)
+
+    def inject_stalled_lane(self) -> None:
+        """One lane of a link carries nothing more, one way or both ways, until the link ends; the other goes on."""
+        first, second = self._pair()
+        lane = self._rng.choice((CONTROL_LANE, DATA_LANE, DATA_LANE))
+        paths = [(first, second), (second, first)]
+        for source, target in paths if self._rng.random() < 0.5 else [self._rng.choice(paths)]:
+            if self._world.network.stall_lane(source, target, lane):
+                self._tell(f"the {LANE_NAMES[lane]} lane from {source} to {target} is stalled")
 
     def inject_client_break(self) -> None:
         """Streams of clients break, and perhaps clients cannot reach a broker for a while."""

@@ -1,9 +1,10 @@
-"""The network between brokers: links with sessions, two lanes each, cuts, breaks and half-open ends.
+"""The network between brokers: links with sessions, two lanes each, cuts, breaks, half-open ends and stalled lanes.
 
 A link joins two processes. Each end has a session number of its own and two lanes (control, data), each first in first
 out, with random delays; between the lanes nothing is ordered. A cut holds what would arrive, like a connection whose
 packets are repeated until they get through; a break ends the link, which the two ends notice at different times. What
-arrives at an end that has not noticed yet is still delivered.
+arrives at an end that has not noticed yet is still delivered. A lane that stalls loses all that its end sends until the
+link ends; the other lane goes on.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from seriatim_broker.core.events import LinkDown, LinkUp, Received
-from seriatim_broker.core.messages import DATA, Message
+from seriatim_broker.core.messages import DATA, LaneProbe, Message
 from seriatim_broker.testing.paths import Paths
 
 from .faults import Options, draw_latency_us
@@ -29,7 +30,7 @@ _DATA = frozenset(DATA)
 class End:
     """One process's end of a link."""
 
-    __slots__ = ("arrivals", "held", "is_open", "peer", "process", "session")
+    __slots__ = ("arrivals", "held", "is_open", "peer", "process", "session", "stalled")
 
     def __init__(self, process: Process, session: int) -> None:
         self.process = process
@@ -38,6 +39,7 @@ class End:
         self.peer: End = self
         self.arrivals = [0, 0]  # of what this end sent, by lane
         self.held: tuple[list[Message], list[Message]] = ([], [])
+        self.stalled: set[int] = set()  # lanes on which nothing of this end arrives any more
 
 
 class Network(Paths):
@@ -86,15 +88,22 @@ class Network(Paths):
             self.dial(process, target)
             return
         lane = 1 if type(message) in _DATA else 0
+        if lane in end.stalled:
+            return
         slow_us = self.slow_us.get((process.name, target), 0)
-        arrival = max(end.arrivals[lane], self._schedule.now_us + self.latency_us() + slow_us)
+        # A probe has no chance of its own, so that worlds go on as they would without it.
+        latency_us = self._options.latency_us_min if isinstance(message, LaneProbe) else self.latency_us()
+        arrival = max(end.arrivals[lane], self._schedule.now_us + latency_us + slow_us)
         end.arrivals[lane] = arrival
         self._schedule.at(arrival, self._arrive, end, message)
 
     def _arrive(self, end: End, message: Message) -> None:
         source = end.process.name
         target = end.peer.process.name
-        lane = end.held[1 if type(message) in _DATA else 0]
+        number = 1 if type(message) in _DATA else 0
+        if number in end.stalled:
+            return
+        lane = end.held[number]
         if lane or self.is_cut(source, target):
             lane.append(message)
             return
@@ -205,6 +214,16 @@ class Network(Paths):
             return False
         self._notice(end, False)
         self._notice(end.peer, False)
+        return True
+
+    def stall_lane(self, source: str, target: str, lane: int) -> bool:
+        """Let nothing more through on one lane (0: control, 1: data) of the link that stands; whether there was one."""
+        process = self._brokers[source].process
+        end = process.links.get(target) if process is not None else None
+        if end is None or not end.is_open:
+            return False
+        end.stalled.add(lane)
+        end.held[lane].clear()
         return True
 
     def process_ended(self, process: Process, *, silent: bool) -> None:

@@ -14,7 +14,7 @@ from seriatim_broker.core import messages as msg
 from seriatim_broker.core.chain import Chain, Segment
 from seriatim_broker.core.log import Batch
 
-_NOISE = (ev.Tick, ev.Persisted, msg.Heartbeat, msg.HeartbeatAnswer)
+_NOISE = (ev.Tick, ev.Persisted, msg.Heartbeat, msg.HeartbeatAnswer, msg.LaneProbe)
 
 
 def is_noise(thing: Any) -> bool:

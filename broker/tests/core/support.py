@@ -282,6 +282,7 @@ class Bench:
         self.effects: list[fx.Effect] = []
         self.token = 0
         self.sessions: dict[str, int] = {}
+        self.data_counts: dict[str, int] = {}  # what each broker was sent on the data lane of its link
         self.requests = 0
         self.revision = 0
         self.core = BrokerCore(self.config, member, run, NONCE, checksum, found, run if suspect else suspect_before_run)
@@ -307,6 +308,8 @@ class Bench:
         for effect in effects:
             if isinstance(effect, fx.Persist):
                 self.token = effect.token
+            if isinstance(effect, fx.Send) and isinstance(effect.message, msg.DATA):
+                self.data_counts[effect.broker] = self.data_counts.get(effect.broker, 0) + 1
         self.effects.extend(effects)
         return effects
 
@@ -338,7 +341,7 @@ class Bench:
                 if isinstance(effect, fx.Send) and isinstance(effect.message, msg.Heartbeat):
                     for member in beating:
                         if member.broker == effect.broker:
-                            seen += self.hear(member, msg.HeartbeatAnswer(effect.message.sent_us, ()))
+                            seen += self.answer(member, effect.message)
             steps += 1
             assert steps < 20_000, "timers multiply"
             if self.now_us >= until and (self.core.next_wake_us() or until + 1) > until:
@@ -347,6 +350,7 @@ class Bench:
     def link(self, member: MemberId, run: int = 1) -> list[fx.Effect]:
         """A connection to that member comes up."""
         self.sessions[member.broker] = self.sessions.get(member.broker, 0) + 1
+        self.data_counts[member.broker] = 0
         return self.do(ev.LinkUp(member.broker, member, run, self.sessions[member.broker]))
 
     def unlink(self, member: MemberId, refused: bool = False) -> list[fx.Effect]:
@@ -356,6 +360,11 @@ class Bench:
     def hear(self, member: MemberId, message: msg.Message) -> list[fx.Effect]:
         """A message from that member, on the present connection."""
         return self.do(ev.Received(member.broker, self.sessions[member.broker], message))
+
+    def answer(self, member: MemberId, beat: msg.Heartbeat) -> list[fx.Effect]:
+        """That member answers a heartbeat; all that it was sent has arrived."""
+        count = self.data_counts.get(member.broker, 0)
+        return self.hear(member, msg.HeartbeatAnswer(beat.sent_us, (), data_count=count))
 
     def read_chain(self, chain: Chain | None, failed: bool = False) -> list[fx.Effect]:
         """The coordinator answers a read of the chain."""

@@ -43,14 +43,15 @@ def events_in(bench: Bench, us: int, beating: tuple[object, ...] = ()) -> int:
     return fired
 
 
-def test_an_idle_broker_only_sends_heartbeats() -> None:
+def test_an_idle_broker_only_sends_heartbeats_and_now_and_then_a_probe() -> None:
     bench = opened_master()
     bench.wait(SECOND, (M01,))
     bench.clear()
     bench.wait(SECOND, (M01,))
     assert {type(effect) for effect in bench.effects} == {fx.Send}
-    assert {type(effect.message) for effect in bench.all(fx.Send)} == {msg.Heartbeat}
+    assert {type(effect.message) for effect in bench.all(fx.Send)} == {msg.Heartbeat, msg.LaneProbe}
     assert 8 <= len(bench.sent(msg.Heartbeat, M01)) <= 12
+    assert len(bench.sent(msg.LaneProbe, M01)) <= 2
 
 
 def test_several_groups_that_wait_for_the_right_poll_no_more_often_than_one() -> None:

@@ -7,6 +7,8 @@ from dataclasses import replace
 import grpc
 from seriatim_api.tls import TlsFiles, TlsSource
 from seriatim_broker.core.messages import FORMS
+from seriatim_broker.local.plan import Address, Link
+from seriatim_broker.local.proxy import Proxy
 from seriatim_broker.rpc.limits import SERVER_OPTIONS
 from seriatim_broker.rpc.peer import GrpcDialer, PeerServicer
 from seriatim_broker.rpc.transport import PLAIN, TlsTransport
@@ -17,13 +19,26 @@ from tools.ports import free_port
 from .link_contract import Peer, identity
 
 
+def address_of(text: str) -> Address:
+    """The same as host and port."""
+    host, port = text.split(":")
+    return Address(host, int(port))
+
+
 class GrpcPeers:
-    """A server for each broker; in plain text, or with one certificate for all."""
+    """A server for each broker, behind a proxy; in plain text, or with one certificate for all."""
 
     def __init__(self, files: TlsFiles | None = None) -> None:
         self._source = TlsSource(files) if files is not None else None
         self._transport = TlsTransport(self._source) if self._source is not None else PLAIN
         self._addresses = {name: f"127.0.0.1:{free_port()}" for name in ("a", "b")}
+        self._served = {name: f"127.0.0.1:{free_port()}" for name in ("a", "b")}
+        links = [
+            Link(source, target, address_of(self._addresses[target]), address_of(self._served[target]))
+            for source, target in (("a", "b"), ("b", "a"))
+        ]
+        self._proxy = Proxy(links)
+        self._proxy.start()
         self._servers: dict[Peer, grpc.aio.Server] = {}
 
     def address(self, name: str) -> str:
@@ -35,9 +50,9 @@ class GrpcPeers:
         server = self._servers[peer] = grpc.aio.server(options=SERVER_OPTIONS)
         server.add_generic_rpc_handlers((PeerServicer(who, peer.links.carry_accepted).handler(),))
         if self._source is None:
-            server.add_insecure_port(self._addresses[name])
+            server.add_insecure_port(self._served[name])
         else:
-            server.add_secure_port(self._addresses[name], server_credentials(self._source, "required"))
+            server.add_secure_port(self._served[name], server_credentials(self._source, "required"))
         await server.start()
         return peer
 
@@ -48,3 +63,9 @@ class GrpcPeers:
     async def close(self) -> None:
         for peer in list(self._servers):
             await self.stop(peer)
+        self._proxy.close()
+
+    def stall(self, source: str, target: str, lane: int) -> None:
+        """A link is two connections; which of them is which lane is not known here."""
+        assert self._proxy.connection_count == 2
+        assert self._proxy.stall((source, target), lane)

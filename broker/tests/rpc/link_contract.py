@@ -6,15 +6,20 @@ A module that has a `peers` fixture takes up `CASES`.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from random import Random
 from typing import Any, Protocol
 
+import pytest
 from seriatim_api.batch import make_header, parse_header
 from seriatim_api.ids import MemberId
 from seriatim_broker.adapters.system_clock import SystemClock
+from seriatim_broker.core import effects as fx
 from seriatim_broker.core import messages as m
-from seriatim_broker.core.events import Event, LinkDown, LinkUp, Received
+from seriatim_broker.core.broker import BrokerCore
+from seriatim_broker.core.config import BrokerConfig
+from seriatim_broker.core.events import Event, LinkDown, LinkUp, Moment, Received, Tick
 from seriatim_broker.core.log import Batch
 from seriatim_broker.interfaces.link import Connection, Dialer, PeerIdentity
 from seriatim_broker.runtime.links import Links
@@ -31,11 +36,13 @@ class Peer:
         self.events: list[Event] = []
         self._arrived = asyncio.Event()
         broker = identity.member.broker
+        self.hears: Callable[[Event], None] = lambda _event: None
         self.links = Links(broker, dialer, resolve, self._take, self._take, SystemClock(), Random(1))
 
     def _take(self, event: Event) -> None:
         self.events.append(event)
         self._arrived.set()
+        self.hears(event)
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait for a state."""
@@ -57,6 +64,63 @@ class Peer:
         return [event.message for event in self.events if isinstance(event, Received)]
 
 
+class Watching:
+    """A core that watches over the peer's links, as in a broker, with times that are short and still bear a busy
+    machine."""
+
+    CONFIG = BrokerConfig(slow_heartbeat_us=150_000, lane_probe_us=50_000, lane_stall_us=500_000)
+
+    def __init__(self, peer: Peer) -> None:
+        who = peer.identity
+        self.stalled: list[object] = []
+        self._core = BrokerCore(self.CONFIG, who.member, who.run, bytes(12), lambda *_: 0)
+        self._clock = SystemClock()
+        self._loop = asyncio.get_running_loop()
+        self._links = peer.links
+        self._queue: deque[Event] = deque()
+        self._turns = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._perform(self._core.start(self._now()))
+        peer.hears = self.feed
+        self.feed(Tick())
+
+    def stop(self) -> None:
+        """Watch no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._turns = True
+
+    def feed(self, event: Event) -> None:
+        """One step, and all that follow from it."""
+        self._queue.append(event)
+        if self._turns:
+            return
+        self._turns = True
+        while self._queue:
+            self._perform(self._core.step(self._queue.popleft(), self._now()))
+        self._turns = False
+        due_us = self._core.next_wake_us()
+        if self._timer is not None:
+            self._timer.cancel()
+        if due_us is not None:
+            delay_s = max(0.001, (due_us - self._clock.monotonic_us()) / 1e6)
+            self._timer = self._loop.call_later(delay_s, self.feed, Tick())
+
+    def _now(self) -> Moment:
+        return Moment(self._clock.monotonic_us(), 1)
+
+    def _perform(self, effects: list[fx.Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, fx.Send):
+                self._links.send(effect.broker, effect.message)
+            elif isinstance(effect, fx.Connect):
+                self._links.connect(effect.broker)
+            elif isinstance(effect, fx.Disconnect):
+                self._links.disconnect(effect.broker, effect.session)
+            elif isinstance(effect, fx.Note) and effect.name == "lane_stalled":
+                self.stalled.append(dict(effect.fields)["lane"])
+
+
 class Peers(Protocol):
     """A network under test."""
 
@@ -68,6 +132,9 @@ class Peers(Protocol):
 
     def address(self, name: str) -> str:
         """Where a broker is reached."""
+
+    def stall(self, source: str, target: str, lane: int) -> None:
+        """Let nothing through any more on one lane of the link that `source` dialed; a new link is not concerned."""
 
 
 def identity(name: str, run: int, cluster: str = "c1") -> PeerIdentity:
@@ -191,6 +258,31 @@ async def test_dials_that_cross_end_in_one_link(peers: Peers) -> None:
         downs = len(b.downs(refused=False))
         a.links.disconnect("b", a.ups()[-1].session)
         await b.until(lambda downs=downs: len(b.downs(refused=False)) > downs)  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("lane", [0, 1])
+async def test_a_link_with_a_stalled_lane_ends_and_is_made_anew(peers: Peers, lane: int) -> None:
+    a, b = await peers.start("a", 1), await peers.start("b", 4)
+    a.links.connect("b")
+    await a.until(lambda: bool(a.ups()))
+    await b.until(lambda: bool(b.ups()))
+    watching = Watching(a), Watching(b)
+    for peer, other in ((a, b), (b, a)):  # they were not watched when it came up
+        peer.hears(LinkUp(other.identity.member.broker, other.identity.member, other.identity.run, 1))
+    assert len(a.ups()) == len(b.ups()) == 1
+    peers.stall("a", "b", lane)
+    await a.until(lambda: len(a.ups()) > 1)
+    await b.until(lambda: len(b.ups()) > 1)
+    assert {name for watcher in watching for name in watcher.stalled} <= {"control", "data"}
+    assert any(watcher.stalled for watcher in watching)
+    for watcher in watching:
+        watcher.stop()
+    before = len(b.messages())
+    async with asyncio.timeout(DEADLINE_S):
+        while not {m.LaneProbe(), m.Heartbeat(77)} <= set(b.messages()[before:]):
+            a.links.send("b", m.LaneProbe())
+            a.links.send("b", m.Heartbeat(77))
+            await asyncio.sleep(0.02)
 
 
 CASES: dict[str, Any] = {name: case for name, case in list(globals().items()) if name.startswith("test_")}

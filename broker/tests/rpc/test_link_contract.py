@@ -30,6 +30,10 @@ class MemoryPeers:
     def address(self, name: str) -> str:
         return name
 
+    def stall(self, source: str, target: str, lane: int) -> None:
+        assert self._network.stall_lane(source, target, lane)
+        assert self._network.stall_lane(target, source, lane)
+
     async def start(self, name: str, run: int) -> Peer:
         who = identity(name, run)
         peer = Peer(who, self._network.dialer(who), lambda broker: broker)

@@ -38,6 +38,11 @@ _UNSEEN = frozenset(
         "beat_due_us",
         "beat_us",
         "heard_us",  # a lost link counts from its loss
+        "control_heard_us",  # whether lanes carry is found out by heartbeats
+        "data_count",
+        "data_proved_us",
+        "data_told",
+        "probed_us",
         "checksum",
         "config",
         "durable_token",  # tokens count from it

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from seriatim_api.ids import MemberId
-from seriatim_broker.core import copying, disks, learning, leaving, producers, record, replica, right, tables
+from seriatim_broker.core import copying, disks, lanes, learning, leaving, producers, record, replica, right, tables
 from seriatim_broker.core.effects import Send
 from seriatim_broker.core.groups import crossing, cursors, delivery
 from seriatim_broker.core.messages import ChainChanges, CopyAnswer, CursorSync
@@ -119,6 +119,10 @@ def _hang_unnoticed() -> list[Patch]:
     return [(disks, "is_hung", lambda outbox, member: False), (disks, "on_answer", nothing)]
 
 
+def _lanes_unwatched() -> list[Patch]:
+    return [(lanes, "look", lambda outbox, link: False)]
+
+
 def _only_own_fullness() -> list[Patch]:
     real = disks.full_for_us
     return [
@@ -150,6 +154,7 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "copy-durable": Mutation("a copy counts once it is on the disk", _copy_in_memory, ("COPY",), "lost-disks"),
     "hang-unnoticed": Mutation("a member whose disk hangs is silent", _hang_unnoticed, ("I13",), "hung-disks"),
+    "lane-unwatched": Mutation("a link with a stalled lane ends", _lanes_unwatched, ("I13",), "stalled-lanes"),
     "full-slave": Mutation("a slave's full disk refuses or moves", _only_own_fullness, ("FULL",), "full-disks"),
     "full-stays": Mutation("a head leaves a full disk", _stays_on_full_disks, ("I13",), "full-disks"),
     "incarnation": Mutation("an emptied disk is another member", _incarnation, ("I14", *LOSS), "lost-disks"),

@@ -22,6 +22,7 @@ from . import (
     dropping,
     fencing,
     gaps,
+    lanes,
     leaving,
     links,
     quarantine,
@@ -89,6 +90,7 @@ from .messages import (
     HealRequest,
     Heartbeat,
     HeartbeatAnswer,
+    LaneProbe,
     Message,
     MoveRequest,
     ReleaseRequest,
@@ -294,7 +296,7 @@ class BrokerCore(State):
         link = self.outbox.links.get(event.broker)
         if link is None or not link.up or link.session != event.session:
             return
-        link.heard_us = self.outbox.now.mono_us
+        lanes.on_received(link, event.message, self.outbox.now.mono_us)
         assert link.member is not None
         self._on_message(link.member, event.message)
 
@@ -322,6 +324,8 @@ class BrokerCore(State):
         if isinstance(message, CopiesAnswer):
             standing.on_answer(self.outbox, sender, message)
             return
+        if isinstance(message, LaneProbe):
+            return  # it was counted
         partition = self._partition(message.partition)
         dispatch.MESSAGES[type(message)](self.outbox, partition, sender, message)
         self._forget_if_idle(partition)

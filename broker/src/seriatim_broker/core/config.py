@@ -13,6 +13,11 @@ class BrokerConfig:
         heartbeat_us: Between heartbeats to brokers that share an open segment or a serving right.
         slow_heartbeat_us: Between heartbeats to all other linked brokers.
         silence_us: A watched broker that was silent for so long is taken for dead. Wrong costs a switch.
+        lane_probe_us: If a peer has not received anything on a link's data lane for so long, a probe is sent there.
+        lane_stall_us: One lane of a link that carried nothing for so long counts as silence of the peer, although
+            another lane carries. Longer than the largest message takes (32 MiB at `switch_bytes_per_s`: 1.7 s),
+            because nothing behind it arrives before it, and longer than the hang of a disk that is noticed; a lane
+            that is stalled delays what is sent on it for at most this and `lane_probe_us`.
         probe_us: A master that a client finds silent is asked; without an answer in this time it is taken for dead.
         restless_us: A partition that was opened twice within this is restless: a client's complaint alone does not move
             it at once, see `patience_us`.
@@ -92,6 +97,8 @@ class BrokerConfig:
     heartbeat_us: int = 100_000
     slow_heartbeat_us: int = 500_000
     silence_us: int = 600_000
+    lane_probe_us: int = 500_000
+    lane_stall_us: int = 3_000_000
     probe_us: int = 150_000
     restless_us: int = 10_000_000
     patience_us: int = 1_000_000

@@ -61,9 +61,9 @@ def look_at_own(outbox: Outbox, asleep: bool) -> None:
     outbox.disk_hangs = hangs
 
 
-def answer(outbox: Outbox, sent_us: int, refused: Refused) -> HeartbeatAnswer:
-    """The answer to a heartbeat, with what this member says of its disk."""
-    return HeartbeatAnswer(sent_us, refused, stall_us(outbox), outbox.disk_full_since_us is not None)
+def answer(outbox: Outbox, sent_us: int, refused: Refused, data_count: int) -> HeartbeatAnswer:
+    """The answer to a heartbeat, with what this member says of its disk, and of the link's lanes (`lanes`)."""
+    return HeartbeatAnswer(sent_us, refused, stall_us(outbox), outbox.disk_full_since_us is not None, data_count)
 
 
 def full_for_us(outbox: Outbox, member: MemberId) -> int | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from seriatim_api.ids import MemberId
 
-from . import copying, disks, eligibility, replication, right, settle, switch, updates
+from . import copying, disks, eligibility, lanes, replication, right, settle, switch, updates
 from .effects import Disconnect, Send
 from .events import LinkDown, LinkUp
 from .groups import cursors
@@ -36,6 +36,7 @@ def on_up(outbox: Outbox, partitions: Partitions, event: LinkUp) -> None:
     link.session = event.session
     link.forms = event.forms
     link.heard_us = outbox.now.mono_us
+    lanes.on_up(link, outbox.now.mono_us)
     link.refused_by = frozenset()
     link.disk_stall_us = 0
     link.disk_full_since_us = None
@@ -154,8 +155,10 @@ def beat(outbox: Outbox, partitions: Partitions) -> None:
             continue
         if asleep:
             link.heard_us = now  # it was this process that slept
+            lanes.on_awake(link, now)
         watched = bool(outbox.watched.get(broker))
-        if now - link.heard_us > (config.silence_us if watched else 4 * config.slow_heartbeat_us):
+        is_silent = now - link.heard_us > (config.silence_us if watched else 4 * config.slow_heartbeat_us)
+        if is_silent or lanes.look(outbox, link):
             outbox.emit(Disconnect(broker, link.session))
             _lose(outbox, partitions, broker, refused=False)
             _peer_dead(outbox, partitions, broker)
@@ -167,7 +170,8 @@ def beat(outbox: Outbox, partitions: Partitions) -> None:
 def on_heartbeat(outbox: Outbox, sender: MemberId, message: Heartbeat) -> None:
     """Answer, and name the segments for which the sender is no longer answered."""
     refused = right.refused_to(outbox, sender.broker)
-    outbox.emit(Send(sender.broker, disks.answer(outbox, message.sent_us, refused)))
+    answer = disks.answer(outbox, message.sent_us, refused, outbox.links[sender.broker].data_count)
+    outbox.emit(Send(sender.broker, answer))
 
 
 def on_heartbeat_answer(outbox: Outbox, partitions: Partitions, sender: MemberId, message: HeartbeatAnswer) -> None:
@@ -175,5 +179,6 @@ def on_heartbeat_answer(outbox: Outbox, partitions: Partitions, sender: MemberId
     link = outbox.links[sender.broker]
     link.answered_us = max(link.answered_us, message.sent_us)
     link.refused_by = frozenset(message.refused)
+    lanes.on_answer(link, message.data_count, outbox.now.mono_us)
     right.forget_told(outbox, sender.broker, link.session, message.sent_us)
     disks.on_answer(outbox, link, message, lambda: _peer_hangs(outbox, partitions, sender.broker))

@@ -31,7 +31,10 @@ FORM_PARTS = 8
 FORM_FOLDED = 16
 """A broker that says so understands chains from which empty segments were folded; another one would end on them."""
 
-FORMS = FORM_PACKED_TABLES | FORM_CHAIN_CHANGES | FORM_IDLE_BLOCKS | FORM_PARTS | FORM_FOLDED
+FORM_LANE_PROBES = 32
+"""A peer that says so reads `LaneProbe`, and its heartbeat answers say how much arrived on the replication stream."""
+
+FORMS = FORM_PACKED_TABLES | FORM_CHAIN_CHANGES | FORM_IDLE_BLOCKS | FORM_PARTS | FORM_FOLDED | FORM_LANE_PROBES
 """What this version reads beyond 0.2.0."""
 
 
@@ -48,12 +51,19 @@ class HeartbeatAnswer:
 
     `disk_stall_us`: for how long the answerer's disk has completed nothing although a write waits. A broker of an
     older version does not say it: 0. `disk_is_full`: the reserve of the answerer's disk is reached.
+    `data_count`: how many `DATA` messages the answerer has received on this link. See `lanes`.
     """
 
     sent_us: int
     refused: tuple[tuple[PartitionId, int], ...]
     disk_stall_us: int = 0
     disk_is_full: bool = False
+    data_count: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LaneProbe:
+    """DATA. Says nothing: that it arrives proves that the replication stream carries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -430,6 +440,7 @@ class CopiesAnswer:
 Message = (
     Heartbeat
     | HeartbeatAnswer
+    | LaneProbe
     | FenceRequest
     | FenceAnswer
     | PrepareRequest
@@ -474,5 +485,6 @@ DATA = (
     CopyAnswer,
     BlockRequest,
     BlockAnswer,
+    LaneProbe,
 )
 """The kinds that travel on the replication stream."""

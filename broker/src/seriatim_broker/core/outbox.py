@@ -68,12 +68,17 @@ class Link(State):
         "answered_us",
         "beat_us",
         "broker",
+        "control_heard_us",
         "cut_us",
+        "data_count",
+        "data_proved_us",
+        "data_told",
         "disk_full_since_us",
         "disk_stall_us",
         "forms",
         "heard_us",
         "member",
+        "probed_us",
         "refused",
         "refused_by",
         "run",
@@ -90,7 +95,12 @@ class Link(State):
         self.run = 0
         self.session = 0
         self.forms = 0  # what its broker reads beyond 0.2.0
-        self.heard_us = 0
+        self.heard_us = 0  # on whichever lane
+        self.control_heard_us = 0
+        self.data_count = 0  # `DATA` messages received on this link
+        self.data_told = 0  # the same of the other end, as its newest answer said
+        self.data_proved_us = 0  # when that number was seen to grow
+        self.probed_us: int | None = None  # when a `LaneProbe` was sent, if the number did not grow since
         self.answered_us = -(1 << 60)  # when the newest heartbeat that it answered was sent
         self.refused_by: frozenset[tuple[PartitionId, int]] = frozenset()
         self.wanted_us = 0

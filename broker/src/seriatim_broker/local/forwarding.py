@@ -155,6 +155,9 @@ class Connection:
         there: The path from the caller to the target; the other direction is its reverse.
         held: Whether a path is cut now.
         closed: Called once, when nothing of it is left.
+
+    Attributes:
+        stalled: It carries nothing any more, as if the machines between its ends had forgotten it.
     """
 
     __slots__ = (
@@ -168,6 +171,7 @@ class Connection:
         "_target",
         "_upstream",
         "directions",
+        "stalled",
         "there",
     )
 
@@ -190,6 +194,7 @@ class Connection:
         self._connecting: asyncio.TimerHandle | None = None
         self._lingering: asyncio.TimerHandle | None = None
         self._lost = False
+        self.stalled = False
         self.directions: tuple[Direction, ...] = ()
         _prepare(accepted)
 
@@ -214,7 +219,7 @@ class Connection:
                 self._connect()
             return
         for direction in self.directions:  # none yet while connecting; `_join` comes here again
-            if self._held(direction.path):
+            if self.stalled or self._held(direction.path):
                 direction.hold()
             else:
                 direction.go()

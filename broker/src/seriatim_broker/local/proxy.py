@@ -85,6 +85,23 @@ class Proxy:
             self._cuts.pop(path, None)
         self._apply()
 
+    def stall(self, path: Path, number: int) -> bool:
+        """Let nothing through any more, both ways, on one of the connections of a link; new ones are not concerned.
+
+        Args:
+            path: Who called whom, (from, to).
+            number: Which of the connections that are open and not stalled, 0 for the oldest.
+
+        Returns:
+            Whether there was one.
+        """
+        found = [each for each in self._connections if each.there == path and not each.stalled]
+        if number >= len(found):
+            return False
+        found[number].stalled = True
+        found[number].apply()
+        return True
+
     @property
     def cuts(self) -> dict[Path, CutMode]:
         """What is cut now."""

@@ -172,12 +172,13 @@ def _write_heartbeat_answer(message: m.HeartbeatAnswer, field: Pb) -> None:
     field.refused_segment.extend(segment for _, segment in message.refused)
     field.disk_stall_us = message.disk_stall_us
     field.disk_is_full = message.disk_is_full
+    field.data_count = message.data_count
 
 
 def _read_heartbeat_answer(field: Pb) -> m.HeartbeatAnswer:
     refused = zip(field.refused_partition, field.refused_segment, strict=True)
     segments = tuple((PartitionId(partition), segment) for partition, segment in refused)
-    return m.HeartbeatAnswer(field.sent_us, segments, field.disk_stall_us, field.disk_is_full)
+    return m.HeartbeatAnswer(field.sent_us, segments, field.disk_stall_us, field.disk_is_full, field.data_count)
 
 
 def _write_fence_request(message: m.FenceRequest, field: Pb) -> None:
@@ -497,6 +498,7 @@ _STANDINGS = frozenset(map(int, m.Standing))
 _TABLE: dict[type, tuple[str, Callable[[Any, Pb], None], Callable[[Pb], Any]]] = {
     m.Heartbeat: ("heartbeat", _write_heartbeat, _read_heartbeat),
     m.HeartbeatAnswer: ("heartbeat_answer", _write_heartbeat_answer, _read_heartbeat_answer),
+    m.LaneProbe: ("lane_probe", lambda message, field: None, lambda f: m.LaneProbe()),
     m.FenceRequest: ("fence_request", _write_fence_request, _read_fence_request),
     m.FenceAnswer: ("fence_answer", _write_fence_answer, _read_fence_answer),
     m.PrepareRequest: ("prepare_request", _write_prepare_request, _read_prepare_request),

@@ -158,7 +158,8 @@ def write_data_frames(messages: Sequence[m.Message], forms: int = m.FORMS) -> It
     for message in messages:
         is_run = isinstance(message, m.Replicate)
         added = size_of(message)
-        follows_run = not is_run and message.partition in with_runs  # type: ignore[union-attr]
+        has_place = not is_run and not isinstance(message, m.LaneProbe)
+        follows_run = has_place and message.partition in with_runs  # type: ignore[union-attr]
         if (encoded or runs) and (follows_run or size + added > FRAME_SIZE_BYTES):
             yield write_replicate_frame(encoded, runs)
             encoded, runs, with_runs, size = [], [], set(), 0

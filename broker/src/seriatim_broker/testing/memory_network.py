@@ -4,7 +4,7 @@ A connection has two lanes, control and data, each first in first out; heartbeat
 as they do in the real one. Between lanes, and between connections, nothing is ordered. A cut holds what would arrive,
 like packets that are sent again until they get through. A connection that breaks is noticed by its two ends at
 different times, and by one whose machine went down never: what the other end sends is then answered once somebody is
-there again who knows nothing of it.
+there again who knows nothing of it. A lane of an end that is stalled loses what is sent on it; the other lane goes on.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import NamedTuple
 
-from seriatim_broker.core.messages import DATA, Heartbeat, HeartbeatAnswer, Message
+from seriatim_broker.core.messages import DATA, Heartbeat, HeartbeatAnswer, LaneProbe, Message
 from seriatim_broker.interfaces.link import PeerIdentity, PeerRefusedError, PeerSilentError
 
 from .paths import Paths
@@ -24,6 +24,9 @@ from .virtual_time import Timers
 
 RESEND_US = 120_000
 """When what did not get through is tried again."""
+
+PROBE_US = 500
+"""What a probe of a lane takes."""
 
 CONTROL, REPLICATION, URGENT = range(3)
 _LANES: dict[type, int] = {**dict.fromkeys(DATA, REPLICATION), Heartbeat: URGENT, HeartbeatAnswer: URGENT}
@@ -80,6 +83,7 @@ class MemoryConnection:
         self.bundles: tuple[deque[_Bundle], ...] = (deque(), deque(), deque())  # on their way, by lane
         self.arrivals = [0, 0, 0]  # of what this end sent, by lane
         self.held: list[tuple[int, list[Message]]] = []
+        self.stalled: set[int] = set()  # lanes on which nothing of this end arrives any more
         self._network = network
         self._inbox: list[Message] = []
         self._receive: Callable[[Message], None] | None = None
@@ -206,6 +210,18 @@ class MemoryNetwork(Paths):
                 found = True
         return found
 
+    def stall_lane(self, source: str, target: str, lane: int) -> bool:
+        """Let nothing more through on one lane (0: control, 1: data) of the connections that stand; whether there was
+        one."""
+        found = False
+        for connection in self._connections:
+            for end in (connection, connection.other):
+                if (end.own_at, end.peer_at) == (source, target) and not end.is_closed:
+                    end.stalled |= {REPLICATION} if lane else {CONTROL, URGENT}
+                    end.held = [held for held in end.held if held[0] not in end.stalled]
+                    found = True
+        return found
+
     def opened(self, source: str, target: str) -> None:
         """What was held arrives now."""
         for connection in list(self._connections):
@@ -225,7 +241,8 @@ class MemoryNetwork(Paths):
             bundles[-1].messages.append(message)
             return
         arrivals = end.arrivals
-        arrival = now + self.latency_us()
+        # A probe has no chance of its own, so that worlds go on as they would without it.
+        arrival = now + (PROBE_US if isinstance(message, LaneProbe) else self.latency_us())
         if lane == URGENT:  # overtakes, and is overtaken by nothing
             arrival = max(arrival, arrivals[URGENT])
             arrivals[CONTROL] = max(arrivals[CONTROL], arrival)
@@ -240,6 +257,8 @@ class MemoryNetwork(Paths):
 
     def _hand_on(self, end: MemoryConnection, lane: int, messages: list[Message]) -> None:
         source, target = end.own_at, end.peer_at
+        if lane in end.stalled:
+            return
         if self.is_cut(source, target) or any(held == lane for held, _ in end.held):
             end.held.append((lane, messages))
             return
