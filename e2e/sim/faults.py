@@ -73,7 +73,7 @@ DISK_KINDS: tuple[str, ...] = ("fsync_error",)
 """Those that only the storage adapter can meet; methods of `e2e.sim.disks_world.DisksInjector`."""
 
 
-SERVING_KINDS: tuple[str, ...] = ("slow_link", "cut_short", "slow_reads", "server_falls", "late_word")
+SERVING_KINDS: tuple[str, ...] = ("slow_link", "cut_short", "slow_reads", "server_falls", "late_word", "told_first")
 """Those that meet a server; methods of `e2e.sim.serving_faults.ServingFaults`."""
 
 
@@ -813,6 +813,11 @@ def _late_words(rng: random.Random, options: Options) -> Options:
     )
 
 
+def _told_first(rng: random.Random, options: Options) -> Options:
+    """Servers that were passed over hear so from other brokers only, and from them not all that they missed."""
+    return replace(_serving(rng, options, {"told_first": 3}, 3), fault_span_us=3_000_000, reservation_messages=1_000)
+
+
 def _any_serving(rng: random.Random, options: Options) -> Options:
     """One of those that are about servers."""
     return rng.choice((_slow_links, _cut_short, _slow_reads, _servers_fall, _half_copies, _late_words))(rng, options)
@@ -928,6 +933,7 @@ PROFILES: dict[str, Profile] = {
     "servers-fall": Profile(_servers_fall, 0),
     "half-copies": Profile(_half_copies, 0),
     "late-words": Profile(_late_words, 0),
+    "told-first": Profile(_told_first, 0),
     "serving": Profile(_any_serving, 1),
     "groups-change": Profile(_groups_change, 0),
     "false-certificates": Profile(_false_certificates, 0),

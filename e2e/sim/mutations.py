@@ -28,7 +28,6 @@ MUTATIONS: dict[str, Mutation] = {
 
 OVERLAPPING: dict[str, Mutation] = {
     **serving.OVERLAPPING,
-    **reading.OVERLAPPING,
     "fence-at-start": Mutation("a start fences", lambda: [(fencing, "fence_unsealed", nothing)], LOSS, "restarts"),
     "void-at-start": Mutation("a start voids", lambda: [(preparing, "void_attempts", nothing)], LOSS, "restarts"),
 }

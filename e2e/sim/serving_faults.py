@@ -152,6 +152,26 @@ class ServingFaults:
             self._schedule.after(after_us, self._world.clients.break_some, 0.4)
         self._schedule.after(self._rng.randint(600_000, 800_000), self._late_word, old)
 
+    def inject_told_first(self) -> None:
+        """A server that was passed over hears so from brokers, and cannot ask the coordinator.
+
+        1  the server reaches no broker and not the coordinator; some of its consumers stay
+        2  another one takes over, and more changes follow, of which the old one misses too many to be told them all
+        3  brokers reach the old one again, and the coordinator is still out of its reach
+        """
+        self._with_server(self._told_first)
+
+    def _told_first(self, server: str, _others: list[str]) -> None:
+        apart_us = self._rng.randint(500_000, 800_000)
+        self._tell(f"{server} reaches nobody, and then brokers only")
+        for other in self._others(server):
+            self._both_ways(server, other, apart_us)
+        self._isolate(server, apart_us + 1_500_000)
+        for after_us in (300_000, 400_000):
+            self._schedule.after(after_us, self._world.clients.break_some, 0.5)
+        for before_us in (50_000, 150_000):
+            self._schedule.after(apart_us - before_us, self._complain, 1)
+
     def _late_word(self, old: str) -> None:
         found = self._server()
         if found is None or self._healing or found[0] == old:

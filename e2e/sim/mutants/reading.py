@@ -152,6 +152,9 @@ MUTATIONS: dict[str, Mutation] = {
         ("I14", "LEAVE", "SERVER", *LOSS),
         "islands",
     ),
+    "changes-end-a-right": Mutation(
+        "changes that cannot be taken up end a right", _keeps_serving_what_it_cannot_read, ("SERVER",), "told-first"
+    ),
     "copy-durable": Mutation("a copy counts once it is on the disk", _copy_in_memory, ("COPY",), "lost-disks"),
     "hang-unnoticed": Mutation("a member whose disk hangs is silent", _hang_unnoticed, ("I13",), "hung-disks"),
     "lane-unwatched": Mutation("a link with a stalled lane ends", _lanes_unwatched, ("I13",), "stalled-lanes"),
@@ -160,15 +163,3 @@ MUTATIONS: dict[str, Mutation] = {
     "incarnation": Mutation("an emptied disk is another member", _incarnation, ("I14", *LOSS), "lost-disks"),
 }
 """By name."""
-
-OVERLAPPING: dict[str, Mutation] = {
-    "changes-end-a-right": Mutation(
-        "changes that cannot be taken up end a right", _keeps_serving_what_it_cannot_read, ("SERVER",), "serving"
-    ),
-}
-"""Rules whose absence shows nowhere.
-
-`changes-end-a-right`: a server that cannot take up what changed asks the coordinator at once, and has the answer within
-milliseconds. Both servers deliver only if the new one begins in between. Found in some worlds when it was planted, and
-in none of 500 since; `test_updates.py` of the core looks at it.
-"""

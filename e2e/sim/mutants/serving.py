@@ -225,7 +225,5 @@ OVERLAPPING: dict[str, Mutation] = {
 }
 """Rules whose absence shows nowhere, because another covers for each.
 
-`slave-keeps-run`: what a slave took in its last run and lost, it had not acknowledged. With an empty log it is fenced
-or behind the master's commit, and both end in a switch. `any-session`: what a living member says of its disk stays
-true, and questions are answered under ids of their own.
+Why, and why their code stays, is told in docs/internals/planted-bugs.md.
 """
