@@ -250,6 +250,22 @@ async def test_a_topic_that_is_deleted_while_it_grows_leaves_no_partition_behind
         assert len(store.under(KEYS.tombstones)) == 3
 
 
+@pytest.mark.parametrize("writes_max", [1, 2])
+async def test_a_deletion_that_failed_half_way_is_gone_on_with(writes_max: int) -> None:
+    store = MemoryStore()
+    async with Controller(store) as topics:
+        made = await topics.create("t", 1, SETTINGS, 5)
+    async with Controller(store, writes_max=writes_max) as topics:
+        with pytest.raises(CoordinatorUnavailableError):
+            await topics.delete("t", incarnation=made.incarnation)
+    assert topic_in(store).state == records_pb2.TOPIC_STATE_DELETING
+    async with Controller(store) as topics:
+        await topics.delete("t", incarnation=made.incarnation)
+    assert KEYS.topic("t") not in store.items
+    assert chains_in(store) == {}
+    assert len(store.under(KEYS.tombstones)) == 1
+
+
 async def test_only_the_incarnation_that_is_meant_is_deleted() -> None:
     store = MemoryStore()
     async with Controller(store) as topics:

@@ -183,6 +183,8 @@ class Topics:
     async def delete(self, name: str, guard: Guard = unguarded, incarnation: str = "") -> None:
         """Delete a topic and all its data. The guard is compared where that is decided.
 
+        A deletion that was begun and failed half way is gone on with.
+
         Raises:
             UnknownTopicError: There is none. NotServingError: This broker is not the controller.
             PreconditionError: Another incarnation than the one that is meant has the name.
@@ -193,18 +195,22 @@ class Topics:
         if item is None:
             raise UnknownTopicError(f"there is no topic {name!r}", topic=name)
         record = records_pb2.TopicRecord.FromString(item.value)
-        _check_incarnation(record, incarnation)
-        record.state = records_pb2.TOPIC_STATE_DELETING
-        result = await self._election.txn(
-            [*guarded, mod_revision_is(key, item.mod_revision)], [Put(key, record.SerializeToString())]
-        )
-        if not result.succeeded:
-            raise NotServingError(f"topic {name!r} was changed at the same time", retry_after_ms=50)
+        _check_same(record, incarnation)
+        revision = item.mod_revision
+        if record.state != records_pb2.TOPIC_STATE_DELETING:
+            _check_incarnation(record, incarnation)
+            record.state = records_pb2.TOPIC_STATE_DELETING
+            result = await self._election.txn(
+                [*guarded, mod_revision_is(key, revision)], [Put(key, record.SerializeToString())]
+            )
+            if not result.succeeded:
+                raise NotServingError(f"topic {name!r} was changed at the same time", retry_after_ms=50)
+            revision = result.revision
         finishing = self._finishing.get(record.incarnation)
         if finishing is not None:
             finishing.cancel()
             await asyncio.gather(finishing, return_exceptions=True)
-        await self._remove_topic(record)
+        await self._remove_topic(record, revision)
 
     async def _write_update(
         self,
@@ -366,14 +372,17 @@ class Topics:
             record = records_pb2.TopicRecord.FromString(item.value)
             try:
                 if record.state == records_pb2.TOPIC_STATE_DELETING:
-                    await self._remove_topic(record)
+                    await self._remove_topic(record, item.mod_revision)
                 elif record.state == records_pb2.TOPIC_STATE_CREATING or record.growing_partition_ids:
                     await asyncio.wait((self._finishing.get(record.incarnation) or self._begin_finishing(record),))
             except SeriatimError as exc:
                 _log.warning("topic_not_finished", topic=record.name, error=str(exc))
 
-    async def _remove_topic(self, record: records_pb2.TopicRecord) -> None:
-        """Tombstones before the chains, in the same transaction; the topic's own key last."""
+    async def _remove_topic(self, record: records_pb2.TopicRecord, revision: int) -> None:
+        """Tombstones before the chains, in the same transaction; the topic's own key last.
+
+        That key is removed only as it was at `revision`: if another request was first, it may be a new topic's.
+        """
         partitions = _all_ids(record)
         for start in range(0, len(partitions), DELETES_PER_TXN):
             operations: list[Operation] = []
@@ -391,7 +400,8 @@ class Topics:
                     DeletePrefix(self._keys.cursors_of(partition)),
                 ]
             await self._election.txn([], operations)
-        await self._election.txn([], [Delete(self._keys.topic(record.name))])
+        key = self._keys.topic(record.name)
+        await self._election.txn([mod_revision_is(key, revision)], [Delete(key)])
         _log.info("topic_deleted", topic=record.name, partitions=len(partitions))
 
 
@@ -406,11 +416,15 @@ def _check_is_meant(record: records_pb2.TopicRecord, incarnation: str) -> None:
     _check_incarnation(record, incarnation)
 
 
-def _check_incarnation(record: records_pb2.TopicRecord, incarnation: str) -> None:
+def _check_same(record: records_pb2.TopicRecord, incarnation: str) -> None:
     if incarnation not in ("", record.incarnation):
         raise PreconditionError(
             f"topic {record.name!r} was deleted and made anew: it is {record.incarnation}", topic=record.name
         )
+
+
+def _check_incarnation(record: records_pb2.TopicRecord, incarnation: str) -> None:
+    _check_same(record, incarnation)
     if record.state != records_pb2.TOPIC_STATE_READY:
         raise NotServingError(f"topic {record.name!r} is being created", retry_after_ms=50, topic=record.name)
 
