@@ -111,6 +111,7 @@ class Judge:
         self.contradicted: dict[Place, int] = {}  # an older copy may decide there; below what another disk must keep
         self.graveyard: list[tuple[MemberId, DiskImage]] = []
         self.displaced: list[tuple[MemberId, DiskImage]] = []  # of processes that were copied, and may run on
+        self.gone: set[PartitionId] = set()  # their topics were deleted
         self.seen_states: set[str] = set()
         self.accepted_count = 0
         self.folded_count = 0  # empty segments that left their record
@@ -278,6 +279,8 @@ class Judge:
 
             self._schedule.tell("coord", f"chain by {who}: {brief(after)} cert {certificate}")
         chains.check(after)
+        if after.partition in self.gone:
+            self.fail("GONE", f"{who} writes a chain of partition {after.partition}, whose topic was deleted")
         self._used_once(who, after)
         self.history.setdefault(after.partition, []).append(after)
         if before is None:
@@ -661,8 +664,8 @@ class Judge:
         self.accepted_count += 1
         if batch is None or messages_of(batch) != messages:
             self.fail("I1", f"{what}, where there is {batch and messages_of(batch)}")
-        if level < AckLevel.REPLICATED:
-            return
+        if level < AckLevel.REPLICATED or partition in self.gone:
+            return  # of a deleted topic a member may have nothing any more
         known = self.history.get(partition)
         segment = known[-1].segment(segment_no) if known else None
         if segment is not None and segment.state is SegmentState.UNSETTLED:
@@ -769,7 +772,8 @@ class Judge:
             if known is None or known.header.checksum != header.checksum:
                 self.fail("I5", f"{what}, which is not what was written there")
             self._promise(what, partition, header.segment, header.end_index, "I6")
-            self._two_hold(batch, what)
+            if partition not in self.gone:
+                self._two_hold(batch, what)
 
     def heads(self, partition: PartitionId) -> list[int]:
         """The segments in which groups stand, as their cursors say; the first one, before there is any."""
@@ -874,6 +878,8 @@ class Judge:
     ) -> None:
         """I8 and I11: a cursor goes forward, over settled segments that the group has drained."""
         self._schedule.tell("coord", f"cursor of {group} by {who}: {new}")
+        if partition in self.gone:
+            self.seen_states.add("cursor of a deleted partition written")
         self._cursors[group, partition] = new.segment_no
         if old is None:
             return
@@ -964,6 +970,30 @@ class Judge:
             if firsts != order:
                 at = next((i for i, pair in enumerate(order) if i >= len(firsts) or firsts[i] != pair), len(order))
                 self.fail("I2", f"{group} differs from the replay at {at}: {firsts[at : at + 3]}, {order[at : at + 3]}")
+
+    # ---- deleted topics -----------------------------------------------------------------------------
+
+    def topic_gone(self, partition: PartitionId) -> None:
+        """The topic of a partition is deleted: the coordinator has its tombstone."""
+        self.gone.add(partition)
+        if any(fate.partition == partition and not fate.outcome for fate in self.fates.values()):
+            self.seen_states.add("topic deleted under traffic")
+
+    def final_of_gone(self) -> None:
+        """GONE, I2, I10: every send to a deleted topic has an outcome, none that failed was given to a group.
+
+        What groups were given was in the order of sending.
+        """
+        for message, fate in self.fates.items():
+            if fate.partition in self.gone and not fate.outcome:
+                self.fail("GONE", f"{message} was sent to a topic that was deleted, and has no outcome")
+        for (group, partition), view in self.groups.items():
+            if partition not in self.gone:
+                continue
+            self._check_producer_order(view.firsts)
+            for _, message in view.firsts:
+                if self.fates[message].outcome == "failed":
+                    self.fail("I10", f"{message} failed with its topic, and {group} was given it")
 
     def _check_quarantine(self, partition: PartitionId) -> None:
         """KEPT: what an older copy of a disk made the chain leave out is on another disk still, marked for a person."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from seriatim._core import producer as core
 from seriatim_api.batch import make_header, parse_header
+from seriatim_api.errors import UnknownTopicError
 from seriatim_api.ids import PartitionId
 from seriatim_broker.core import effects as fx
 from seriatim_broker.core.events import AckLevel, Append, ConsumerGone, Event, ResolveConsumer, ResolveProducer
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 RESOLVE_DEADLINE_US = 300_000
 SILENCE_US = 250_000  # after this without a path a client takes its stream for dead
 WINDOW_BYTES = 1 << 20
+LOOK_US = 400_000
+"""How often a client looks whether its topic is there, where topics are deleted."""
 
 
 class Served(Protocol):
@@ -81,6 +84,7 @@ class Clients:
         self.network = network
         self.judge = judge
         self.cut: dict[str, int] = {}  # brokers that clients cannot reach
+        self.look: Callable[[PartitionId, Callable[[], None]], None] | None = None  # for the topic; None: it stays
         self._serial = 0
         self._asked: dict[int, tuple[Stream | None, Callable[[Any], None]]] = {}
         self._streams: dict[int, Stream] = {}
@@ -329,6 +333,28 @@ class SimProducer:
     def start(self, within_us: int = 20_000) -> None:
         """Begin to send, at some time within that."""
         self._schedule.after(self._schedule.rng.randint(0, within_us), self._send_next)
+        if self._clients.look is not None:
+            self._look_later(self._clients.look)
+
+    def _look_later(self, look: Callable[[PartitionId, Callable[[], None]], None]) -> None:
+        """Look now and then whether the topic is there, as long as there is anything to send."""
+
+        def again() -> None:
+            if self.alive and not self.is_done and self._core.ended is None:
+                look(self.partition, self._topic_gone)
+                self._look_later(look)
+
+        self._schedule.after(LOOK_US, again)
+
+    def _topic_gone(self) -> None:
+        """The topic was deleted: the application sends nothing more, and what is not settled is settled."""
+        if self.alive and self._core.ended is None:
+            self._tell("the topic was deleted")
+            self.left = 0
+            error = UnknownTopicError("the topic was deleted")
+            self._step(core.Abandon(core.ReplyError(error.number, error.message)))
+            if self._messages:
+                self._clients.judge.fail("GONE", f"{self.name} has ended, and {list(self._messages)} are not settled")
 
     def _send_next(self) -> None:
         if self.left == 0 or not self.alive:
@@ -396,6 +422,8 @@ class SimProducer:
             is_final = effect.offset_is_final and self._level_of(effect.batch_id) >= AckLevel.REPLICATED
             offset = effect.offset if ok else None
             self._clients.judge.settled(messages, effect.outcome.value, offset, is_final=is_final)
+        elif isinstance(effect, core.Ended) and effect.error.number == UnknownTopicError.number:
+            self.left = 0
         else:
             self._clients.judge.fail("CORE", f"{self.name} ended: {effect}")
 
@@ -471,6 +499,8 @@ class SimProducer:
             return ResolveProducer(request, self.partition, effect.failed_segment, deadline_us)
 
         def answered(answer: fx.Resolved | None) -> None:
+            if answer is not None and isinstance(answer.error, UnknownTopicError) and self._clients.look is not None:
+                self._clients.look(self.partition, self._topic_gone)
             self._step(core.Resolved(_route(answer.route) if answer is not None else None))
 
         self._clients.unary(effect.avoid_address, make, answered)

@@ -6,7 +6,7 @@ from typing import Any
 
 from seriatim._core import consumer as core
 from seriatim._core import consumer_types as ct
-from seriatim_api.errors import OrderViolationError, SeriatimError
+from seriatim_api.errors import OrderViolationError, SeriatimError, UnknownTopicError
 from seriatim_api.ids import PartitionId, make_offset
 from seriatim_broker.core import effects as fx
 from seriatim_broker.core.events import (
@@ -20,7 +20,7 @@ from seriatim_broker.core.events import (
 from seriatim_broker.core.log import Batch
 
 from .checkers import Judge, messages_of
-from .clients import RESOLVE_DEADLINE_US, SILENCE_US, Clients, Stream, ask_consumer_route
+from .clients import LOOK_US, RESOLVE_DEADLINE_US, SILENCE_US, Clients, Stream, ask_consumer_route
 
 PING_US = 200_000
 CONFIG = ct.ConsumerConfig(join_timeout_ms=250, ack_interval_ms=5, session_ms=1000, backoff_ms_min=2, backoff_ms_max=60)
@@ -55,6 +55,25 @@ class SimConsumer:
         """Join the group."""
         self._step(ct.Timer())
         self._ping()
+        self._look_later()
+
+    def _look_later(self) -> None:
+        if self._clients.look is not None:
+            self._schedule.after(LOOK_US, self._look)
+
+    def _look(self) -> None:
+        """Look whether the topic is there."""
+        if self.alive and self._clients.look is not None:
+            if not self._is_cut:
+                self._clients.look(self.partition, self._topic_gone)
+            self._look_later()
+
+    def _topic_gone(self) -> None:
+        """The application is told that the topic was deleted, and reads no more."""
+        if self.alive:
+            self._tell("the topic was deleted")
+            self._judge.seen_states.add("consumer told of a deleted topic")
+            self.crash()
 
     def _ping(self) -> None:
         """Heartbeats of all streams, as the client sends them."""
@@ -151,6 +170,12 @@ class SimConsumer:
         elif isinstance(effect, ct.AckedDurably):
             epoch = self._group_epoch
             self._judge.confirmed(self.group, self.partition, epoch, effect.segment, effect.index)
+        elif (
+            isinstance(effect, ct.Ended)
+            and isinstance(effect.error, core.ReplyError)
+            and (effect.error.number == UnknownTopicError.number and self.partition in self._judge.gone)
+        ):
+            self._topic_gone()
         elif isinstance(effect, ct.Ended):
             self._judge.fail("CORE", f"{self.name} ended: {effect}")
 

@@ -65,6 +65,7 @@ MORE_KINDS: tuple[str, ...] = (
     "held_frames",
     "started_copy",
     "stalled_lane",
+    "remake_topic",
 )
 """Those that a world meets only if it has something more than an ordinary one (`with_something_more`)."""
 
@@ -206,7 +207,7 @@ def draw_for_brokers(
         options = _balanced(more, options)
     batches = (batch_count or rng.choice(BATCHES_A_RUN)) // (options.producer_count * options.partition_count)
     gap_us = rng.choice((2_000, 2_000, 4_000, 8_000))
-    is_long = options.producers_idle or "started_copy" in options.kinds
+    is_long = options.producers_idle or not {"started_copy", "remake_topic"}.isdisjoint(options.kinds)
     span_us = max(options.fault_span_us if is_long else 400_000, batches * gap_us)
     kinds = dict(options.kinds)
     if not profile or profile == "anything":
@@ -609,6 +610,27 @@ def _started_copies(rng: random.Random, options: Options) -> Options:
     )
 
 
+def _topics_again(rng: random.Random, options: Options) -> Options:
+    """The topic is deleted and made again, under crashes and cuts, while batches are under way and consumers read."""
+    return replace(
+        options,
+        kinds={
+            "remake_topic": 6,
+            "crash": 2,
+            "slow_disk": 4,
+            "cut": 1,
+            "isolate": rng.choice((0, 1)),
+            "complaint": 2,
+            "plan": 2,
+            "consumer_crash": 1,
+        },
+        fault_span_us=rng.choice((1_000_000, 2_000_000)),
+        restart_us_max=rng.choice((50_000, 300_000)),
+        certificate_never_share=0.0,
+        wipe_share=0.0,
+    )
+
+
 def _damage(rng: random.Random, options: Options) -> Options:
     """Bits flip in what is stored, under switches and restarts."""
     return replace(
@@ -918,6 +940,7 @@ PROFILES: dict[str, Profile] = {
     "older-disks": Profile(_older_disks, 0),
     "contradicted": Profile(_contradicted, 0),
     "started-copies": Profile(_started_copies, 0),
+    "topics-again": Profile(_topics_again, 0),
     "fences": Profile(_fences, 0),
     "prepared": Profile(_prepared, 0),
     "two-servers": Profile(_two_servers, 0),

@@ -8,7 +8,20 @@ from __future__ import annotations
 
 from seriatim_broker.core import fencing, preparing
 
-from .mutants import balance, client, coordinator, folding, groups, idle, reading, runtime, serving, storage, writing
+from .mutants import (
+    balance,
+    client,
+    coordinator,
+    folding,
+    groups,
+    idle,
+    reading,
+    runtime,
+    serving,
+    storage,
+    topics,
+    writing,
+)
 from .mutants.mutation import LOSS, Mutation, applied, nothing
 
 MUTATIONS: dict[str, Mutation] = {
@@ -23,6 +36,7 @@ MUTATIONS: dict[str, Mutation] = {
     **coordinator.MUTATIONS,
     **idle.MUTATIONS,
     **folding.MUTATIONS,
+    **topics.MUTATIONS,
 }
 """By name."""
 

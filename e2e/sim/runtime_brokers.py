@@ -165,6 +165,7 @@ class RuntimeProcess:
         self.clock = ProcessClock(world.schedule.time, rng.randint(1_000_000, 50_000_000), wall_ms, drift, rng)
         self.jump_wall = self.clock.jump
         self.loop = ProcessLoop(world.schedule.time, self.clock, self.name)
+        self.watched: WatchedCore | None = None
         self._simulated: SimulatedBroker | None = None
         self._storage: ProcessStorage | None = None
         self._task: asyncio.Task[None] | None = None
@@ -253,7 +254,8 @@ class RuntimeProcess:
             identity.suspect_before_run,
         )
         self._schedule.tell(self.name, f"joined as run {identity.run} of {identity.member}")
-        return WatchedCore(core, self, self._schedule, world.judge)
+        self.watched = WatchedCore(core, self, self._schedule, world.judge)
+        return self.watched
 
     def _die(self, error: BaseException) -> None:
         """The broker's own code ended it: as it must if its run is certified falsely, and else never does."""

@@ -105,7 +105,9 @@ class RuntimeCoordinator(CoordinatorServer):
         for operation in done:
             if not isinstance(operation, Put):
                 continue
-            if operation.key.startswith(self.keys.chains):
+            if operation.key.startswith(self.keys.tombstones):
+                self._judge.topic_gone(partition_of(operation.key))
+            elif operation.key.startswith(self.keys.chains):
                 self._chain_written(client, operation, compares, result.revision)
             elif operation.key.startswith("/seriatim/sim/cursors/"):
                 self._cursor_written(client, operation)

@@ -41,6 +41,13 @@ class RuntimeInjector(Injector):
                 broker.process.thaw()
         self._schedule.after(ONE_ENDS_US, world.check_one_ends)
 
+    def inject_remake_topic(self) -> None:
+        """The topic is deleted and made again under its name; clients of the old one are not told."""
+        world: Any = self._world
+        if not self._healing and not world.topics.is_busy:
+            self._tell("the topic is deleted, and made again")
+            world.topics.remake()
+
     def inject_starve(self) -> None:
         """A process gets little of its processor: each of its steps takes long."""
         process: Any = self._victim().process

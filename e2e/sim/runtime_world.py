@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from seriatim_api.errors import DirectoryInUseError, ForeignDiskError, OldDiskError, SeriatimError
-from seriatim_api.ids import MemberId, RunId
+from seriatim_api.ids import MemberId, PartitionId, RunId
 from seriatim_api.v1 import records_pb2
 from seriatim_broker.runtime import archive, records
 from seriatim_broker.testing.memory_network import MemoryNetwork
@@ -24,10 +24,9 @@ from .runtime_brokers import READ_US, START_AGAIN_US, ProcessStorage, RuntimeBro
 from .runtime_coordinator import RuntimeCoordinator
 from .runtime_injector import RuntimeInjector
 from .schedule import Violation
+from .topics import FORGOTTEN_US, TOPIC, TOPIC_DEADLINE_S, TopicMaker
 from .world import World
 
-TOPIC = "topic"
-TOPIC_DEADLINE_S = 5.0
 LOOK_US = 20_000
 
 
@@ -55,6 +54,8 @@ class RuntimeWorld(World):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         self.displaced: list[RuntimeBroker] = []  # a process with a copy of its directory took the slot of each
         super().__init__(*arguments, **options)
+        self.topics = TopicMaker(self)
+        self.clients.look = self.topics.look if self.options.kinds.get("remake_topic") else None
 
     def _draw(self, profile: str, batch_count: int) -> Options:
         return draw_for_brokers(self.schedule.rng, profile, batch_count, self._more())
@@ -166,7 +167,9 @@ class RuntimeWorld(World):
         """The elected broker does that here."""
 
     def _is_drained(self) -> bool:
-        """Also every broker is back."""
+        """Also every broker is back, and the topic is there."""
+        if self.topics.is_busy:
+            return False
         if any(broker.process is not None for broker in self.displaced):
             return False
         return super()._is_drained() and all(_serves(broker.process) for broker in self.brokers.values())
@@ -196,9 +199,26 @@ class RuntimeWorld(World):
             if self.schedule.now_us > self.create_us_max:
                 raise Violation("I13", "the partitions were never created")
             self._run_until(self.schedule.now_us + LOOK_US)
-            leader = next((broker.process for broker in self.brokers.values() if _leads(broker.process)), None)
+            leader = self.leader()
             if leader is not None and self._all_admitted(leader) and all(task.done() for task in asking):
                 leader.loop.call_soon(_begin, asking, leader, create)
+
+    def leader(self) -> RuntimeProcess | None:
+        """The controller, if there is one."""
+        return next((broker.process for broker in self.brokers.values() if _leads(broker.process)), None)
+
+    def topic_made(self, partitions: list[PartitionId]) -> None:
+        """There is a topic with other partitions: the application makes producers and consumers for it."""
+        self.partitions = partitions
+        self._start_producers(max(1, self.options.batches_per_producer // 2))
+        for group in self.groups:
+            self._add_consumer(group, self.clients.number())
+
+    def _run(self) -> None:
+        super()._run()
+        if self.judge.gone:
+            self._run_until(self.schedule.now_us + FORGOTTEN_US)
+            self.topics.check()
 
     def _is_created(self) -> bool:
         return all(self.coordinator.chain(partition)[0] is not None for partition in self.partitions)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, Protocol
 
+from seriatim_api.ids import PartitionId
 from seriatim_broker.core import effects as fx
 from seriatim_broker.core.broker import BrokerCore
-from seriatim_broker.core.events import Append, Event, Moment
+from seriatim_broker.core.events import Append, DropPartitionData, Event, Moment
 from seriatim_broker.core.log import PutBatch
 
 from .schedule import Schedule, Violation
@@ -30,13 +32,15 @@ class Watched(Protocol):
 class WatchedCore:
     """Steps a core, and shows the judge its writes and where it put each batch."""
 
-    __slots__ = ("_core", "_judge", "_process", "_schedule", "next_wake_us")
+    __slots__ = ("_core", "_gone", "_judge", "_process", "_schedule", "_waiting", "next_wake_us")
 
     def __init__(self, core: BrokerCore, process: Watched, schedule: Schedule, judge: Judge) -> None:
         self._core = core
         self._process = process
         self._schedule = schedule
         self._judge = judge
+        self._gone: set[PartitionId] = set()  # it knows that their topics were deleted
+        self._waiting: dict[int, PartitionId] = {}  # appends without an answer, by request
         self.next_wake_us = core.next_wake_us
 
     def start(self, now: Moment) -> list[fx.Effect]:
@@ -53,7 +57,12 @@ class WatchedCore:
             effects = self._core.start(now) if event is None else self._core.step(event, now)
         except Exception as error:  # whatever it is, a core must not raise it
             raise Violation("CORE", f"{name} on {event}: {error!r}") from error
+        if isinstance(event, Append):
+            self._waiting[event.request] = event.partition
+        elif isinstance(event, DropPartitionData):
+            self._gone.add(event.partition)
         for effect in effects:
+            self._check_gone(effect)
             if isinstance(effect, fx.Persist):
                 self._judge.writes(name, effect.writes, now.wall_ms)
                 if isinstance(event, Append):
@@ -69,6 +78,24 @@ class WatchedCore:
         else:
             schedule.mark(name, f"{type(event).__name__} {len(effects)}")
         return effects
+
+    def _check_gone(self, effect: fx.Effect) -> None:
+        """GONE: who knows that a topic was deleted acknowledges and serves nothing of it."""
+        if isinstance(effect, fx.AppendAccepted | fx.AppendRefused):
+            partition = self._waiting.pop(effect.request, None)
+            if partition in self._gone and isinstance(effect, fx.AppendAccepted):
+                self._judge.fail("GONE", f"{self._process.name} acknowledges for {partition}, whose topic was deleted")
+        elif isinstance(effect, fx.Deliver) and isinstance(effect.event, fx.Batches):
+            for batch in effect.event.batches:
+                if batch.header.partition in self._gone:
+                    self._judge.fail("GONE", f"{self._process.name} serves {batch}, whose topic was deleted")
+
+    def check_answered(self, gone: Collection[PartitionId]) -> None:
+        """GONE: no append waits for a partition that was deleted. Asked late: an answer may wait for a slow disk."""
+        left = [partition for partition in self._waiting.values() if partition in gone]
+        if left:
+            what = f"{self._process.name} leaves {len(left)} appends to partition {left[0]} without an answer"
+            self._judge.fail("GONE", f"{what}, whose topic was deleted")
 
     def _note_place(self, event: Append, effect: fx.Persist) -> None:
         """Tell the judge where the master put the batch of a request."""

@@ -528,6 +528,15 @@ class World:
             self.coordinator.records.write_cursor(partition, group, CursorRecord(first, 1, 0, chain.topic), 0)
 
     def _start_clients(self) -> None:
+        self._start_producers(self.options.batches_per_producer)
+        self.groups = ["early", "late"] if self.options.late_group else ["early"]
+        for group in self.groups:
+            delay = 0 if group == "early" else self.schedule.rng.randint(0, self.options.fault_span_us * 2)
+            delay += self.options.readers_after_us
+            for number in range(2 if group == "early" else 1):
+                self.schedule.after(delay, self._add_consumer, group, number)
+
+    def _start_producers(self, batch_count: int) -> None:
         config = producing.ProducerConfig(
             window_batches_max=self.options.window_batches,
             delivery_timeout_ms=self.options.delivery_timeout_ms,
@@ -537,15 +546,9 @@ class World:
         )
         for partition in self.partitions:
             for number in range(self.options.producer_count):
-                producer = SimProducer(self.clients, partition, f"p{partition}.{number}", config)
+                producer = SimProducer(self.clients, partition, f"p{partition}.{number}", config, batch_count)
                 self.producers.append(producer)
                 producer.start(self.options.producers_start_us)
-        self.groups = ["early", "late"] if self.options.late_group else ["early"]
-        for group in self.groups:
-            delay = 0 if group == "early" else self.schedule.rng.randint(0, self.options.fault_span_us * 2)
-            delay += self.options.readers_after_us
-            for number in range(2 if group == "early" else 1):
-                self.schedule.after(delay, self._add_consumer, group, number)
 
     def _add_consumer(self, group: str, number: int) -> None:
         for partition in self.partitions:

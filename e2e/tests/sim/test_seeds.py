@@ -12,6 +12,9 @@ import pytest
 from e2e.sim.run import Task, run_seed, run_seeds
 
 SEED_COUNT = 2000
+SHORT = ("started-copies", "topics-again")
+"""Profiles of whole brokers in which few batches will do."""
+
 REPOSITORY = Path(__file__).parents[3]
 
 
@@ -67,6 +70,7 @@ def test_two_thousand_seeds_keep_every_promise() -> None:
         ("mixed-levels", "cores", 20, {"excused: acknowledged at a level without a promise": 1}),
         ("contradicted", "cores", 20, {"quarantined": 5}),
         ("started-copies", "brokers", 6, {"copy refused": 1, "copy took over": 3, "ended itself": 3}),
+        ("topics-again", "brokers", 6, {"topic made again": 4, "topic deleted under traffic": 3}),
         ("long-chains", "brokers", 4, {"paged": 2}),
         ("balance", "brokers", 12, {"head moved for balance": 4}),
     ],
@@ -76,7 +80,7 @@ def test_worlds_with_something_more_keep_every_promise(
 ) -> None:
     states: dict[str, int] = {}
     for seed in range(seed_count):
-        task = Task(seed, world, profile=profile, batch_count=100 if profile == "started-copies" else 0)
+        task = Task(seed, world, profile=profile, batch_count=100 if profile in SHORT else 0)
         result = task.run()
         assert not result.violation, f"{task.command}: {result.violation}"
         for state in result.states:

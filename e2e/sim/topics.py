@@ -1,0 +1,136 @@
+"""A topic is deleted and made again under its name, while producers and consumers of the old one go on.
+
+The elected broker does it with the production code. When it dies in between, its successor is asked again, as an
+administrator would. The partitions of the new topic have other numbers, so each message belongs to one incarnation.
+Producers and consumers ask for the topic by its name now and then, as the client does, and end when it is gone; the
+application makes others for the new topic.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from seriatim_api.errors import SeriatimError
+from seriatim_api.ids import PartitionId
+from seriatim_api.v1 import records_pb2
+
+from .runtime_brokers import RuntimeProcess
+
+if TYPE_CHECKING:
+    from .runtime_world import RuntimeWorld
+
+TOPIC = "topic"
+TOPIC_DEADLINE_S = 5.0
+STEP_US = 20_000
+FORGOTTEN_US = 3_000_000
+"""So long after all is healed and drained, nothing of a deleted topic is left."""
+
+
+class TopicMaker:
+    """Deletes the topic of a world and makes it again."""
+
+    def __init__(self, world: RuntimeWorld) -> None:
+        self.is_busy = False
+        self.count = 0
+        self._world = world
+        self._asked: tuple[RuntimeProcess, asyncio.Task[None]] | None = None
+
+    @property
+    def wanted(self) -> str:
+        """The incarnation that there should be."""
+        return f"made-{self.count}"
+
+    def remake(self) -> None:
+        """Begin, unless it is being done."""
+        if self.is_busy:
+            return
+        self.is_busy = True
+        self.count += 1
+        self._step()
+
+    def record(self) -> records_pb2.TopicRecord | None:
+        """What the coordinator has."""
+        coordinator = self._world.coordinator
+        item = coordinator.store.items.get(coordinator.keys.topic(TOPIC))
+        return records_pb2.TopicRecord.FromString(item.value) if item is not None else None
+
+    def is_gone(self, partition: PartitionId) -> bool:
+        """Whether the topic to which a partition belonged is not there any more."""
+        record = self.record()
+        if record is None or record.state == records_pb2.TOPIC_STATE_DELETING:
+            return True
+        return partition not in record.partition_ids and record.state == records_pb2.TOPIC_STATE_READY
+
+    def _step(self) -> None:
+        world = self._world
+        record = self.record()
+        if record and record.incarnation == self.wanted and record.state == records_pb2.TOPIC_STATE_READY:
+            self.is_busy = False
+            world.schedule.tell("world", f"topic made again: {list(record.partition_ids)}")
+            world.judge.seen_states.add("topic made again")
+            world.topic_made([PartitionId(partition) for partition in record.partition_ids])
+            return
+        leader = world.leader()
+        if leader is not None and not self._is_asked(leader):
+            leader.loop.call_soon(self._ask, leader)
+        world.schedule.after(STEP_US, self._step)
+
+    def _is_asked(self, leader: RuntimeProcess) -> bool:
+        return self._asked is not None and self._asked[0] is leader and not self._asked[1].done()
+
+    def _ask(self, leader: RuntimeProcess) -> None:
+        if not self._is_asked(leader):
+            self._asked = (leader, leader.loop.create_task(self._carry_out(leader, self.wanted), name="topic"))
+
+    async def _carry_out(self, leader: RuntimeProcess, wanted: str) -> None:
+        runtime = leader.simulated.runtime
+        assert runtime is not None
+        topics, options = runtime.controller.topics, self._world.options
+        settings = records_pb2.TopicSettings(flush=options.flush, chain_width=options.group_count)
+        try:
+            record = self.record()
+            if record is not None and record.incarnation != wanted:
+                await topics.delete(TOPIC, incarnation=record.incarnation)
+            if wanted == self.wanted:
+                await topics.create(TOPIC, options.partition_count, settings, TOPIC_DEADLINE_S, wanted)
+        except SeriatimError as exc:
+            self._world.schedule.tell("world", f"topic not made again: {exc!r}")
+
+    # ---- what clients ask ---------------------------------------------------------------------------
+
+    def look(self, partition: PartitionId, gone: Any) -> None:
+        """Ask any broker for the topic by its name; `gone` is called if it is not the one with this partition."""
+        world = self._world
+        name = world.schedule.rng.choice(sorted(world.brokers))
+        world.schedule.after(world.network.latency_us(), self._answer, name, partition, gone)
+
+    def _answer(self, name: str, partition: PartitionId, gone: Any) -> None:
+        world = self._world
+        process = world.brokers[name].process
+        is_away = process is None or not process.is_serving or process.frozen or world.clients.cut.get(name)
+        if is_away or world.coordinator.is_down or world.coordinator.isolated.get(name):
+            return
+        if self.is_gone(partition):
+            world.schedule.after(world.network.latency_us(), gone)
+
+    # ---- the end ------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """GONE: nothing waits for a deleted topic, and no broker has a message of it in a log.
+
+        Not judged: a broker that has dropped a partition may hear of it from one that has not, and keep an empty log
+        or a preparation until its next start.
+        """
+        world, judge = self._world, self._world.judge
+        for broker in world.brokers.values():
+            images = broker.disk.durable.partitions
+            for partition in sorted(judge.gone & images.keys()):
+                if any(segment.tail for segment in images[partition].segments.values()):
+                    judge.fail("GONE", f"{broker.name} keeps messages of {partition}, whose topic was deleted")
+            if broker.process is not None and broker.process.watched is not None:
+                broker.process.watched.check_answered(judge.gone)
+        for follower in world.consumers:
+            if follower.alive and follower.partition in judge.gone:
+                judge.fail("GONE", f"{follower.name} follows partition {follower.partition}, whose topic was deleted")
+        judge.final_of_gone()
