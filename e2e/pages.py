@@ -100,6 +100,11 @@ class Block:
         return steps
 
 
+def _take_ctrl_c() -> None:
+    """Of a child, before its program starts: behind `&` a shell has us ignore Ctrl-C, and our children with us."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def pages() -> list[str]:
     """All pages that may have commands, as paths below the root."""
     found = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "ARCHITECTURE.md"]
@@ -306,7 +311,7 @@ class Reader:
         with output.open("wb") as file:
             process = subprocess.Popen(
                 ["/bin/bash", "--norc", "--noprofile", "-c", f"exec {step.command}"],
-                cwd=self.directory, env=_environment(), start_new_session=True,
+                cwd=self.directory, env=_environment(), start_new_session=True, preexec_fn=_take_ctrl_c,
                 stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT,
             )  # fmt: skip
         terminal = _Terminal(step, process, output)

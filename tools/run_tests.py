@@ -16,7 +16,7 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 PACKAGES = ("api", "broker", "client", "operator", "e2e")
-PARALLEL = {package: ["-n", "2", "--dist", "loadfile"] for package in ("broker", "client", "operator")}
+PARALLEL = {package: ["-n", "2", "--dist", "loadfile"] for package in ("broker", "client", "operator", "e2e")}
 """Packages whose test files may run beside each other; e2e's make processes of their own."""
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -192,9 +192,10 @@ class Judge:
         if time_ms > wall_ms + limit_ms:
             what = f"{who} appends {header.segment}:{header.base_index} at {time_ms}"
             self.fail("TIME", f"{what}, {time_ms - wall_ms} ms ahead of its clock")
-        known = next(
-            segment for chain in reversed(self.history[partition]) if (segment := chain.segment(header.segment))
-        )  # one that was folded since is in an older record
+        records = (chain.segment(header.segment) for chain in reversed(self.history[partition]))
+        known = next(filter(None, records), None)  # one that was folded since is in an older record
+        if known is None:
+            self.fail("I7", f"{who} appends to {header.segment}, which no record has")
         if max(self._newest_ms.get(place, 0), known.append_floor_ms) > wall_ms + limit_ms:
             self._set_back.add(key)
         self._newest_ms[place] = max(self._newest_ms.get(place, 0), time_ms)
@@ -553,13 +554,19 @@ class Judge:
                 self.excuse(Excuse.TABLE_OLDER_THAN_GAP)
 
     def _may_be_forgotten(self, partition: PartitionId, producer: bytes) -> bool:
-        """Whether the producer was idle for so long that a table need not know it any more."""
+        """Whether the producer was idle for so long that a table need not know it any more.
+
+        The append time of its last batch says so, as it does for a broker; an earlier batch has a later time if a
+        clock was set back between them. Once it was, the leap forward to the true time makes each idle producer old.
+        """
         heard, limits = self._heard.get(partition, {}), self._limits
-        headers = [batch.header for batch in heard.get(producer, ())]
-        times = [header.append_time_ms for header in headers if not self._is_cut(partition, header)]
+        headers = [batch.header for batch in heard.get(producer, ()) if not self._is_cut(partition, batch.header)]
         full = len(heard) >= limits.producer_count_max
         limit_ms = limits.producer_evict_ms if full else limits.producer_expiry_ms
-        if not times or self._latest_ms[partition] - max(times) < limit_ms:
+        if any(of == partition for of, _, _ in self._set_back):
+            limit_ms = limits.producer_idle_ms
+        last = max(headers, key=lambda header: (header.producer_epoch, header.last_sequence), default=None)
+        if last is None or self._latest_ms[partition] - last.append_time_ms < limit_ms:
             return False
         self.seen_states.add("producer forgotten")
         return True

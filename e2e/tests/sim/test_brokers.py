@@ -13,16 +13,20 @@ from e2e.sim.mutations import MUTATIONS
 from e2e.sim.run import Task, run_seed, run_seeds, shrink
 
 SEED_COUNT = 80
+QUICK_SEED_COUNT = 40
 SEEDS_A_MUTANT = 60
 REPOSITORY = Path(__file__).parents[3]
 
 
 @pytest.mark.timeout(600)
-def test_seeds_keep_every_promise() -> None:
+@pytest.mark.parametrize(
+    "seeds", [range(QUICK_SEED_COUNT), pytest.param(range(QUICK_SEED_COUNT, SEED_COUNT), marks=pytest.mark.slow)]
+)
+def test_seeds_keep_every_promise(seeds: range) -> None:
     broken: list[str] = []
     switches = accepted = 0
     states: dict[str, int] = {}
-    for result in run_seeds(range(SEED_COUNT), world="brokers", processes=min(2, os.cpu_count() or 1)):
+    for result in run_seeds(seeds, world="brokers", processes=min(2, os.cpu_count() or 1)):
         switches += result.switch_count
         accepted += result.accepted_count
         for state in result.states:
@@ -32,9 +36,9 @@ def test_seeds_keep_every_promise() -> None:
         assert len(broken) < 10, "\n".join(broken)
     assert not broken, "\n".join(broken)
     # About half of what was seen when this was written: a world in which little happens proves little.
-    assert accepted > 12_000
-    assert switches > 90
-    rare = {"opened over": 8, "settled": 8, "server taken": 20, "tail copied": 20, "copy listed": 5}
+    assert accepted > 150 * len(seeds)
+    assert switches > len(seeds)
+    rare = {"opened over": 4, "settled": 4, "server taken": 10, "tail copied": 10, "copy listed": 2}
     assert {name: states.get(name, 0) for name in rare if states.get(name, 0) < rare[name]} == {}
 
 

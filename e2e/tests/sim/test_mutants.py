@@ -17,6 +17,7 @@ SLOW = {
     "dismissed-run",
     "folds-with-table",
     "folds-with-tail",
+    "gate-asks-nobody",
     "lease-from-receipt",
     "no-second-look",
     "old-certificate",
@@ -25,6 +26,7 @@ SLOW = {
     "reserved-back",
     "reserved-by-one",
     "serve-lease",
+    "storage-cut-in-memory",
 }
 """They take about 50 worlds and more, some ten seconds or minutes each: looked for by `make test-slow`."""
 
