@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from seriatim_api.ids import PartitionId, RunId
 from seriatim_broker.core import events as ev
+from seriatim_broker.core.messages import FORM_LANE_PROBES
 
 from .brokers import Broker
 from .faults import DISK_KINDS, GROUP_KINDS, KINDS, MORE_KINDS, RUNTIME_KINDS, SERVING_KINDS
@@ -479,11 +480,17 @@ class Injector(ServingFaults):
         self._world.network.break_link(first, second)
 
     def inject_stalled_lane(self) -> None:
-        """One lane of a link carries nothing more, one way or both ways, until the link ends; the other goes on."""
+        """One lane of a link carries nothing more, one way or both ways, until the link ends; the other goes on.
+
+        Never the data lane to a broker of an older version: it does not say what it received there, so the sender
+        cannot notice (ADR 0035).
+        """
         first, second = self._pair()
         lane = self._rng.choice((CONTROL_LANE, DATA_LANE, DATA_LANE))
         paths = [(first, second), (second, first)]
         for source, target in paths if self._rng.random() < 0.5 else [self._rng.choice(paths)]:
+            if lane == DATA_LANE and not self._world.brokers[target].forms & FORM_LANE_PROBES:
+                continue
             if self._world.network.stall_lane(source, target, lane):
                 self._tell(f"the {LANE_NAMES[lane]} lane from {source} to {target} is stalled")
 

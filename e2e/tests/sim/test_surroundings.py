@@ -25,7 +25,7 @@ from seriatim_broker.core.log import (
     TailCopy,
     Truncate,
 )
-from seriatim_broker.core.messages import Heartbeat, Replicate
+from seriatim_broker.core.messages import FORM_LANE_PROBES, FORMS, Heartbeat, Replicate
 from seriatim_broker.core.producers import NO_TABLE
 from seriatim_broker.testing.memory_disk import MemoryDisk
 from seriatim_broker.testing.memory_records import MemoryRecords
@@ -34,6 +34,7 @@ from seriatim_broker.testing.memory_storage import MemoryStorage
 from e2e.sim.brokers import checksum
 from e2e.sim.checkers import Judge, messages_of
 from e2e.sim.faults import Options
+from e2e.sim.injector import CONTROL_LANE, DATA_LANE, Injector
 from e2e.sim.network import Network
 from e2e.sim.schedule import Schedule, Violation
 
@@ -93,6 +94,35 @@ class Net:
         for number in numbers:
             self.network.send(self.a, "b-0", Heartbeat(number))  # type: ignore[arg-type]
             self.network.send(self.a, "b-0", Replicate(ONE, number, b"", 0, ()))  # type: ignore[arg-type]
+
+
+def test_no_data_lane_stalls_towards_a_broker_of_a_version_that_does_not_say_what_it_received(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stalled: set[tuple[str, str, int]] = set()
+
+    def stall_lane(source: str, target: str, lane: int) -> bool:
+        stalled.add((source, target, lane))
+        return True
+
+    world: Any = SimpleNamespace(
+        schedule=Schedule(1),
+        options=Options(),
+        brokers={
+            "new": SimpleNamespace(forms=FORMS),
+            "older": SimpleNamespace(forms=FORMS & ~FORM_LANE_PROBES),
+        },
+        network=SimpleNamespace(stall_lane=stall_lane),
+    )
+    injector = Injector(world)
+    monkeypatch.setattr(injector, "_pair", lambda: ("new", "older"))
+    for _ in range(100):
+        injector.inject_stalled_lane()
+    assert stalled == {
+        ("older", "new", DATA_LANE),
+        ("new", "older", CONTROL_LANE),
+        ("older", "new", CONTROL_LANE),
+    }
 
 
 @pytest.mark.parametrize("seed", range(20))
