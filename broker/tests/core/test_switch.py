@@ -144,15 +144,24 @@ def test_the_uncertain_tail_and_the_table_go_to_the_new_members_before_the_trans
     assert set(old.tail_copies) == {M10, M11}
 
 
-@pytest.mark.parametrize("answered_ms", [0, 5_000, 9_000])
-def test_the_next_segment_begins_at_the_newest_append_time_that_the_chain_or_a_member_knows(answered_ms: int) -> None:
-    """And not at the clock of the switcher: if that one is years ahead, nobody shall take it up."""
+@pytest.mark.parametrize(
+    ("length", "answered_ms", "floor_ms"),
+    [
+        (0, 0, 7_000),  # a member that restarted, and has no batch of the segment
+        (1, 9_000, 9_000),
+        (1, 5_000, 5_000),  # its master did not believe 7,000, and set append time back
+    ],
+)
+def test_the_next_segment_begins_at_the_newest_append_time_that_a_member_or_else_the_chain_knows(
+    length: int, answered_ms: int, floor_ms: int
+) -> None:
+    """And not at the clock of the switcher: if that one is years ahead, no segment shall take it up."""
     chain = first_chain()
     bench = switcher(chain=replace(chain, segments=(replace(chain.segments[0], append_floor_ms=7_000),)))
-    fenced(bench, M00, 0, unbroken=True, last_append_ms=answered_ms)
+    fenced(bench, M00, length, unbroken=True, last_append_ms=answered_ms)
     prepare_answers(bench, M10, M11)
     opened = written_chain(bench).open_segment
-    assert opened.append_floor_ms == max(7_000, answered_ms)
+    assert opened.append_floor_ms == floor_ms
     assert opened.opened_at_ms == bench.wall_ms
 
 

@@ -657,9 +657,12 @@ class Switch(State):
         )
         # What was appended last goes on in the chain: a member that restarted, or a segment that is opened over, knows
         # less than the one before. `opened_at` is not below it for the sake of masters of older versions.
-        floors_ms = [answer.last_append_ms for answer in self.answers.values()]
-        if partition.chain is not None:
-            floors_ms.append(partition.chain.open_segment.append_floor_ms)
+        # Where a member has a batch, its time counts even if it is lower: the master set append time back. With the
+        # floor before it, producers that sent a moment ago would seem idle for as long as the clocks differ, be
+        # forgotten, and store a batch twice that they resend (I9).
+        floors_ms = [answer.last_append_ms for answer in self.answers.values() if answer.length]
+        if not floors_ms and partition.chain is not None:
+            floors_ms = [partition.chain.open_segment.append_floor_ms]
         floor_ms = max(floors_ms, default=0)
         now_ms = max(outbox.now.wall_ms, floor_ms)
         self.phase = Phase.WRITING
