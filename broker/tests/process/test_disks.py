@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import shutil
 import signal
 import time
@@ -69,10 +70,13 @@ async def test_a_disk_that_hangs_is_left_by_everybody_though_nobody_complains(tm
 
                 await until(is_not_ready)
                 assert (await cluster.get(hung, "/healthz"))[0] == 200  # it may go on soon
-                assert (
-                    f'seriatim_notes_total{{broker="{hung}",name="disk_hangs"}} 1.0'
-                    in (await cluster.get(hung, "/metrics"))[1]
+                counted = re.search(
+                    rf'^seriatim_notes_total{{broker="{hung}",name="disk_hangs"}} (\S+)$',
+                    (await cluster.get(hung, "/metrics"))[1],
+                    re.MULTILINE,
                 )
+                assert counted is not None
+                assert float(counted[1]) >= 1  # a busy machine's disk may have hung before, too
                 head = await other.routing.ResolveConsumer(
                     broker_pb2.ResolveConsumerRequest(partition_id=partition, group="late"), timeout=10
                 )
