@@ -165,6 +165,29 @@ def test_the_next_segment_begins_at_the_newest_append_time_that_a_member_or_else
     assert opened.opened_at_ms == bench.wall_ms
 
 
+@pytest.mark.parametrize(
+    ("answered_ms", "floor_ms"),
+    [
+        (9_000, 9_000),
+        (5_000, 7_000),  # its newest batches are gone with the machine, perhaps
+        (0, 7_000),  # it has no batch
+    ],
+)
+def test_behind_a_suspect_member_append_time_goes_back_neither_to_the_record_nor_below_it(
+    answered_ms: int, floor_ms: int
+) -> None:
+    """It tells no length, so the next segment is opened over; the time of its last batch is true all the same."""
+    chain = first_chain()
+    bench = switcher(
+        chain=replace(chain, segments=(replace(chain.segments[0], append_floor_ms=7_000),)), without=(M01,)
+    )
+    fenced(bench, M00, None, last_append_ms=answered_ms)
+    prepare_answers(bench, M10, M11)
+    chain = written_chain(bench)
+    assert segment_of(chain, 1).state is SegmentState.UNSETTLED
+    assert chain.open_segment.append_floor_ms == floor_ms
+
+
 def test_the_server_holds_all_below_the_sealed_length_and_only_such_members_are_eligible() -> None:
     bench = switcher()
     batches = batches_of(1, [1, 1, 1])

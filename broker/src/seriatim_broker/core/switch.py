@@ -655,15 +655,8 @@ class Switch(State):
             not self.table_complete,
             candidates.send_chain(outbox, self.chain, self.group) if self.chain is not None else (),
         )
-        # What was appended last goes on in the chain: a member that restarted, or a segment that is opened over, knows
-        # less than the one before. `opened_at` is not below it for the sake of masters of older versions.
-        # Where a member has a batch, its time counts even if it is lower: the master set append time back. With the
-        # floor before it, producers that sent a moment ago would seem idle for as long as the clocks differ, be
-        # forgotten, and store a batch twice that they resend (I9).
-        floors_ms = [answer.last_append_ms for answer in self.answers.values() if answer.length]
-        if not floors_ms and partition.chain is not None:
-            floors_ms = [partition.chain.open_segment.append_floor_ms]
-        floor_ms = max(floors_ms, default=0)
+        floor_ms = self._append_floor_ms(partition)
+        # `opened_at` is not below the floor for the sake of masters of older versions.
         now_ms = max(outbox.now.wall_ms, floor_ms)
         self.phase = Phase.WRITING
         if self.genesis is not None:
@@ -685,6 +678,23 @@ class Switch(State):
         folds = folding.is_understood(outbox)
         chain = seal_and_open(self.chain, self._seal(old), opening, now_ms, floor_ms, folds=folds)
         partition.write_chain(outbox, "switch", chain)
+
+    def _append_floor_ms(self, partition: Partition) -> int:
+        """The append time at which the next segment begins: what was appended last goes on in the chain.
+
+        Where a member that tells a length has a batch, its time counts even if it is lower than the floor before: the
+        master set append time back. With the older floor, producers that sent a moment ago would seem idle for as long
+        as the clocks differ, be forgotten, and store a batch twice that they resend (I9).
+
+        A member that tells no length (it is suspect, or its table is too large) may know more than the record, or less:
+        it answers 0 if it restarted and has no batch. So the newest of both counts.
+        """
+        told_ms = [answer.last_append_ms for answer in self.answers.values() if answer.length]
+        if told_ms:
+            return max(told_ms)
+        floor_ms = partition.chain.open_segment.append_floor_ms if partition.chain is not None else 0
+        no_length_ms = [answer.last_append_ms for answer in self.answers.values() if answer.length is None]
+        return max((floor_ms, *no_length_ms))
 
     def _seal(self, old: Segment) -> Seal:
         assert self.source is not None
