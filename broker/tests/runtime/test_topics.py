@@ -250,6 +250,39 @@ async def test_a_topic_that_is_deleted_while_it_grows_leaves_no_partition_behind
         assert len(store.under(KEYS.tombstones)) == 3
 
 
+async def test_a_topic_whose_creation_failed_half_way_is_deleted() -> None:
+    store = MemoryStore()
+    async with Controller(store, writes_max=3) as topics:  # the topic's record, and one of its partitions
+        with pytest.raises(SeriatimError):
+            await topics.create("t", 3, SETTINGS, 0.5)
+    assert topic_in(store).state == records_pb2.TOPIC_STATE_CREATING
+    assert 0 < len(chains_in(store)) < 3
+    async with Controller(store) as topics:
+        await topics.delete("t")
+        with pytest.raises(UnknownTopicError):
+            await topics.delete("t")
+        assert chains_in(store) == {}
+        assert KEYS.topic("t") not in store.items
+        assert len(store.under(KEYS.tombstones)) == 3
+        assert len((await topics.create("t", 1, SETTINGS, 5)).partition_ids) == 1, "the name is free again"
+
+
+async def test_a_topic_that_is_deleted_while_it_is_made_leaves_no_partition_behind() -> None:
+    store = MemoryStore()
+    controller = Controller(store)
+    async with controller as topics:
+        controller.partitions.hold.clear()
+        making = asyncio.create_task(topics.create("t", 3, SETTINGS, 5))
+        await until(lambda: KEYS.topic("t") in store.items)
+        await topics.delete("t")
+        with pytest.raises(NotServingError):
+            await making
+        controller.partitions.hold.set()
+        await asyncio.gather(*controller.partitions._tasks)
+        assert chains_in(store) == {}
+        assert len(store.under(KEYS.tombstones)) == 3
+
+
 @pytest.mark.parametrize("writes_max", [1, 2])
 async def test_a_deletion_that_failed_half_way_is_gone_on_with(writes_max: int) -> None:
     store = MemoryStore()

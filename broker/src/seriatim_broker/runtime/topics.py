@@ -183,7 +183,8 @@ class Topics:
     async def delete(self, name: str, guard: Guard = unguarded, incarnation: str = "") -> None:
         """Delete a topic and all its data. The guard is compared where that is decided.
 
-        A deletion that was begun and failed half way is gone on with.
+        A deletion that was begun and failed half way is gone on with. So is a topic whose creation failed half way, or
+        is under way: no partition of it is made any more, because that compares its tombstone.
 
         Raises:
             UnknownTopicError: There is none. NotServingError: This broker is not the controller.
@@ -198,7 +199,6 @@ class Topics:
         _check_same(record, incarnation)
         revision = item.mod_revision
         if record.state != records_pb2.TOPIC_STATE_DELETING:
-            _check_incarnation(record, incarnation)
             record.state = records_pb2.TOPIC_STATE_DELETING
             result = await self._election.txn(
                 [*guarded, mod_revision_is(key, revision)], [Put(key, record.SerializeToString())]
