@@ -90,8 +90,11 @@ IDLE_LIMITS: dict[str, int] = {
     "producer_expiry_ms": 1_500,
     "producer_count_max": 40,
     "idle_block_rows": 4,
+    "window_rows_at_once": 1,
+    "window_pause_us": 20_000,
 }
-"""When producers are forgotten in worlds in which they are: later than any of them tries to deliver one."""
+"""When producers are forgotten in worlds in which they are: later than any of them tries to deliver one. A new master
+makes their windows one by one, so that it meets producers whose window it has not made yet."""
 
 
 @dataclass(slots=True)

@@ -199,6 +199,21 @@ def test_an_unbroken_master_answers_its_commit_with_the_table_as_of_it() -> None
     assert [entry.offset for entry in entries_of(window)] == [make_offset(1, 0)]
 
 
+def test_a_second_switcher_is_told_the_table_that_was_made_for_the_first() -> None:
+    """With 100,000 producers it takes 25 ms to make, and a frozen log has no other."""
+    bench = opened_master()
+    bench.append(0, 2, starts=True)
+    bench.persist()
+    bench.ack(M01, 2)
+    for switcher in (M10, M20):
+        bench.link(switcher)
+        bench.hear(switcher, msg.FenceRequest(P, 1, attempt(1), switcher.broker.encode()))
+        bench.persist()
+    (first,), (second,) = (bench.sent(msg.FenceAnswer, switcher) for switcher in (M10, M20))
+    assert first.table.row_count == 1
+    assert second.table is first.table
+
+
 def test_a_follower_answers_its_tail_with_what_lies_above_the_commit_it_knew() -> None:
     bench = opened_slave()
     batches = batches_of(1, [1, 1, 1])

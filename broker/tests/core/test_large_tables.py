@@ -21,7 +21,22 @@ from seriatim_broker.core.producers import (
     pack_window,
 )
 
-from .support import M00, M01, M10, M11, M20, M21, SECOND, Bench, P, Serving, attempt, opened_master, prepared
+from .support import (
+    M00,
+    M01,
+    M10,
+    M11,
+    M20,
+    M21,
+    SECOND,
+    Bench,
+    P,
+    Serving,
+    attempt,
+    first_chain,
+    opened_master,
+    prepared,
+)
 from .test_idle_blocks import TABLE
 from .test_idle_producers import QUICK, _append, _id, pass_time
 from .test_switch import _behind, _fence_second, _switch_second, asked_to_prepare
@@ -57,6 +72,37 @@ def _fenced(
 
 def _too_large(bench: Bench) -> list[fx.Note]:
     return [note for note in bench.all(fx.Note) if note.name == "table_too_large"]
+
+
+# ---- the new master ----
+
+
+def _opened_with(row_count: int, **limits: int) -> Bench:
+    """A master whose segment was opened with a table of so many producers, each with one batch."""
+    table = pack_table({_id(number): pack_window([Entry(0, 0, 1, number)], 1) for number in range(row_count)})
+    bench = Bench(config=replace(QUICK, **limits))
+    chain = first_chain()
+    bench.open(replace(chain, segments=(replace(chain.segments[0], append_floor_ms=bench.wall_ms),)), table=table)
+    bench.follow(M01)
+    bench.clear()
+    return bench
+
+
+def test_a_new_master_accepts_before_it_has_made_the_windows_of_all_producers() -> None:
+    """All of 100,000 took 80 ms, in which no batch of any producer was accepted."""
+    bench = _opened_with(5, window_rows_at_once=2)
+    live = bench.part.logs[1].live_table
+    assert live.unread_count == 3
+    repeat, following, gap = (bench.append(sequence, producer=_id(4), starts=True) for sequence in (0, 1, 3))
+    bench.persist()
+    bench.ack(M01, bench.part.logs[1].tail)
+    assert [reply.request for reply in bench.all(fx.AppendAccepted)] == [repeat, following]
+    assert [refusal.request for refusal in bench.all(fx.AppendRefused)] == [gap]
+    assert live.unread_count == 3
+    for left_count in (1, 0):
+        bench.wait(bench.config.window_pause_us, (M01,))
+        assert live.unread_count == left_count
+    assert list(live.windows) == [*map(_id, range(5))], "who sent last stands last"
 
 
 # ---- the fence answer -----------------------------------------------------------------------------------

@@ -11,11 +11,14 @@ from seriatim_api.ids import make_offset
 from seriatim_broker.core.producers import (
     KEPT_BATCHES,
     WINDOW_BATCHES,
+    Entry,
     ProducerTable,
     append_time_of,
     entries_of,
     merge,
     newest_of,
+    pack_table,
+    pack_window,
 )
 
 QUICK = settings(max_examples=50, deadline=None)
@@ -148,6 +151,47 @@ def test_a_table_at_rest_is_bounded_and_comes_back(log: list[Appended]) -> None:
     assert rest.row_count == len({entry.header.producer for entry in log})
     assert all(0 < len(entries_of(window)) <= KEPT_BATCHES for _, window in rest)
     assert ProducerTable(rest).at_rest() == rest
+
+
+@QUICK
+@given(logs(), logs(), st.lists(st.integers(0, 3), max_size=12))
+def test_a_table_whose_windows_are_made_bit_by_bit_is_the_same_all_the_while(
+    before: list[Appended], after: list[Appended], slices: list[int]
+) -> None:
+    rest = _table(before).at_rest()
+    at_once, bit_by_bit = ProducerTable(rest), ProducerTable(rest)
+    at_once.read_on(at_once.unread_count)
+    assert bit_by_bit.unread_count == rest.row_count
+    for number, appended in enumerate(after):
+        bit_by_bit.read_on(slices[number] if number < len(slices) else 0)
+        assert bit_by_bit.record(appended.header) == at_once.record(appended.header)
+        assert [bit_by_bit.window(producer) for producer in PRODUCERS] == list(map(at_once.window, PRODUCERS))
+        assert bit_by_bit.producer_count == at_once.producer_count
+    assert bit_by_bit.copy().at_rest() == bit_by_bit.at_rest() == at_once.at_rest()
+    assert not bit_by_bit.unread_count
+
+
+def test_a_window_that_is_not_made_yet_is_found_by_a_whole_id_and_not_across_two() -> None:
+    there, across = b"a" * 8 + b"b" * 8, b"b" * 8 + b"a" * 8
+    other = b"a" * 16
+    windows = {number * 16: pack_window([Entry(0, 0, 1, 0)] * 3, 5) for number in (b"x", b"y")}
+    windows |= {there: pack_window([Entry(0, 1, 1, 1)], 6), other: pack_window([Entry(0, 2, 1, 2)] * 2, 7)}
+    rest = pack_table(windows)
+    assert across in rest.rows
+    table = ProducerTable(rest)
+    for read_first in range(2):
+        table.read_on(read_first)
+        assert {producer: table.window(producer) for producer in windows} == windows
+        assert table.window(across) is None
+    assert table.unread_count == 3
+
+
+def test_windows_without_a_time_are_dated_whether_they_are_made_or_found() -> None:
+    window = pack_window([Entry(0, 0, 1, 0)])
+    table = ProducerTable(pack_table({b"a" * 16: window, b"b" * 16: pack_window([Entry(0, 0, 1, 1)], 9)}))
+    table.date(7)
+    assert [append_time_of(table.window(letter * 16) or b"") for letter in (b"a", b"b")] == [7, 9]
+    assert [append_time_of(made) for made in table.windows.values()] == [7, 9]
 
 
 def _ranks(table: ProducerTable) -> dict[bytes, tuple[int, int]]:

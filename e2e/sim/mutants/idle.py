@@ -51,6 +51,15 @@ def _missing_is_empty() -> list[Patch]:
     ]
 
 
+def _unread_is_unknown() -> list[Patch]:
+    """A producer whose window a new master has not made yet is taken for a new one."""
+
+    def find(self: producers.Unread, producer: bytes) -> bytes | None:
+        return self.read.get(producer)
+
+    return [(producers.Unread, "find", find)]
+
+
 MUTATIONS: dict[str, Mutation] = {
     "forgotten-early": Mutation(
         "a producer is forgotten when it is expired, not before",
@@ -62,6 +71,12 @@ MUTATIONS: dict[str, Mutation] = {
         "who came back is known by its window, not by its row in a block",
         _row_hides_window,
         ("TABLE", "GAP", "I1", "I9", "CORE"),
+        "idle-producers",
+    ),
+    "unread-is-unknown": Mutation(
+        "a producer is known before its window is made",
+        _unread_is_unknown,
+        ("TABLE", "GAP", "I1", "I9", "PLACE"),
         "idle-producers",
     ),
     "block-missing": Mutation(

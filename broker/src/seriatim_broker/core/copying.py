@@ -240,7 +240,7 @@ def _take_table(outbox: Outbox, partition: Partition, log: SegmentLog, table: Ta
     )
     log.opened_with = preparation
     outbox.write(PutPreparation(partition.id, preparation))
-    log.live_table.take_up(table)
+    log.take_up(table)
 
 
 def on_copy_answer(outbox: Outbox, partition: Partition, sender: MemberId, message: CopyAnswer) -> None:

@@ -178,10 +178,20 @@ def _open(outbox: Outbox, partition: Partition, chain: Chain, segment: Segment) 
     log.active = True
     log.last_append_ms = segment.append_floor_ms
     log.live_table.date(segment.append_floor_ms)
+    make_windows(outbox, partition)
     if master:
         log.unbroken = True
         log.update(outbox, opened_run=outbox.run)
         replication.begin(outbox, partition, log)
+
+
+def make_windows(outbox: Outbox, partition: Partition) -> None:
+    """Go on to make the producer windows of the segment that was opened, beside everything else."""
+    log = partition.open_log()
+    if log is not None and log.table is not None and log.table.unread_count:
+        log.table.read_on(outbox.config.window_rows_at_once)
+        if log.table.unread_count:
+            outbox.poll(outbox.config.window_pause_us, "windows", partition.id)
 
 
 def _decide_preparations(outbox: Outbox, partition: Partition, chain: Chain) -> None:
