@@ -308,7 +308,7 @@ class Broker:
             self._measure_traffic,
             self._remember,
         )
-        healing = CaretakerSettings(heal_after_s=settings.heal_after_s)
+        healing = CaretakerSettings(heal_after_s=settings.heal_after_s, deleted_kept_s=settings.deleted_kept_s)
         runtime = self._runtime = Runtime(
             identity, self._keys, self._core, ground, settings.peers, healing, _balancing(settings)
         )

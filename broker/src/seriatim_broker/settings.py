@@ -56,6 +56,8 @@ class BrokerSettings(Struct, frozen=True, kw_only=True):
             the old process is gone.
         replace_disk_of: The same for the disk of this incarnation only; while the slot has another one it is refused.
         heal_after_s: A member that was away for so long has its sealed segments copied elsewhere.
+        deleted_kept_s: How long the coordinator keeps the cursors of a deleted consumer group and the tombstones of a
+            deleted topic; then the controller replaces them by records of bounded size that prove the same.
         join_deadline_s: How long a start waits for the coordinator.
         stop_deadline_s: How long a graceful stop may take to hand over.
         batch_size_bytes_max: Largest body of a batch.
@@ -97,6 +99,7 @@ class BrokerSettings(Struct, frozen=True, kw_only=True):
     replace_disk: bool = False
     replace_disk_of: str = ""
     heal_after_s: _Positive = 600.0
+    deleted_kept_s: _NotNegative = 7 * 86400.0
     join_deadline_s: _Positive = 30.0
     stop_deadline_s: _NotNegative = 3.0
     batch_size_bytes_max: Annotated[int, Meta(ge=1024, le=_MIB)] = _MIB

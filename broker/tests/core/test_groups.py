@@ -349,9 +349,9 @@ def test_a_cursor_never_moves_back_within_an_epoch() -> None:
     for serial, acked in ((1, 3), (2, 1)):
         cursor = CursorState(1, GROUP, 1, acked, acked)
         bench.hear(M00, msg.CursorSync(P, 1, epoch, serial, (cursor,)))
-    assert bench.part.cursors[1, GROUP].acked == 3
+    assert bench.part.cursors[GROUP].acked == 3
     bench.hear(M00, msg.CursorSync(P, 1, epoch, 3, (CursorState(1, GROUP, 2, 1, 1),)))
-    assert bench.part.cursors[1, GROUP].acked == 1, "a new epoch is a rewind"
+    assert bench.part.cursors[GROUP].acked == 1, "a new epoch is a rewind"
 
 
 def test_control_records_are_confirmed_when_they_are_durable() -> None:

@@ -16,6 +16,7 @@ from seriatim_broker.core import messages as msg
 from seriatim_broker.core.chain import Chain, Segment, add_eligible, change_server, declare_lost
 from seriatim_broker.core.log import (
     CursorState,
+    DropCursor,
     DropPreparation,
     PutPreparation,
     RecoveredPartition,
@@ -268,10 +269,38 @@ def test_of_a_group_only_the_newest_control_record_is_kept() -> None:
     assert list(bench.part.cursors.values()) == [CursorState(100, "g", 1, 2, 10)]
     late = (CursorState(7, "g", 1, 5, 10),)
     bench.hear(M00, msg.CursorSync(P, 7, 7, 7, late))
-    assert list(bench.part.cursors) == [(100, "g")], "a server that serves no more"
+    assert bench.part.cursors["g"].segment_no == 100, "a server that serves no more"
     again = CursorState(3, "g", 2, 0, 0)  # in a new epoch it may begin anywhere
     bench.hear(M00, msg.CursorSync(P, 3, 3, 3, (again,)))
     assert list(bench.part.cursors.values()) == [again]
     found = tuple(CursorState(no, "g", 1, 1, 1) for no in range(1, 50))
     start = Bench(M01, 2, (RecoveredPartition(P, (), (), (), (*found, CursorState(4, "h", 1, 1, 1))),))
-    assert list(start.part.cursors) == [(49, "g"), (4, "h")], "and what is on the disk"
+    assert [(c.segment_no, c.group) for c in start.part.cursors.values()] == [(49, "g"), (4, "h")], (
+        "and what is on the disk"
+    )
+
+
+def test_the_disk_keeps_only_the_newest_control_record_too() -> None:
+    bench = Bench(M01)
+    bench.link(M00)
+    bench.read_chain(_long_chain(200))
+    for no in (3, 4):
+        bench.hear(M00, msg.CursorSync(P, no, no, no, (CursorState(no, "g", 1, 1, 1),)))
+    assert bench.writes(DropCursor) == [DropCursor(P, 3, "g")]
+    found = (CursorState(3, "g", 1, 1, 1), CursorState(4, "g", 1, 1, 1), CursorState(4, "h", 1, 1, 1))
+    start = Bench(M01, 2, (RecoveredPartition(P, (), (), (), found),))
+    assert start.writes(DropCursor) == [DropCursor(P, 3, "g")], "and what an earlier version left"
+
+
+def test_control_records_of_a_deleted_group_are_forgotten_below_the_floor_only() -> None:
+    found = (CursorState(4, "f", 9, 1, 1), CursorState(4, "g", 3, 1, 1), CursorState(4, "h", 2, 1, 1))
+    bench = Bench(M01, 2, (RecoveredPartition(P, (), (), (), found),))
+    bench.do(ev.ListCursors(1, (0, ""), 5, 100))
+    bench.do(ev.ListCursors(2, (0, ""), 5, 1))
+    bench.do(ev.ListCursors(3, (P, "g"), 5, 100))
+    listed = {effect.request: [group for _, group in effect.groups] for effect in bench.all(fx.CursorsListed)}
+    assert listed == {1: ["g", "h"], 2: ["g"], 3: ["h"]}
+    for group in "fgh":
+        bench.do(ev.ForgetGroup(P, group, 5))
+    assert [write.group for write in bench.writes(DropCursor)] == ["g", "h"]
+    assert list(bench.part.cursors) == ["f"], "it was made again, in an epoch above the floor"

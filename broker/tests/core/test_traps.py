@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from seriatim_api import errors
-from seriatim_api.ids import MemberId, RunId
+from seriatim_api.ids import MemberId, PartitionId, RunId
 from seriatim_broker.core import effects as fx
 from seriatim_broker.core import events as ev
 from seriatim_broker.core import messages as msg
 from seriatim_broker.core import right
 from seriatim_broker.core.chain import remove_eligible
-from seriatim_broker.core.log import RecoveredPartition
+from seriatim_broker.core.deleted import NONE_DELETED
+from seriatim_broker.core.log import DropPartition, RecoveredPartition
 from seriatim_broker.core.producers import NO_TABLE
 
 from .support import (
@@ -195,6 +196,17 @@ def test_a_write_may_end_after_its_partition_was_dropped() -> None:
     assert P not in bench.core.partitions
 
 
+def test_a_partition_is_dropped_by_ranges_as_by_its_tombstone() -> None:
+    bench = opened_master()
+    under_way = bench.append(0, starts=True)
+    bench.do(ev.DropDeleted(NONE_DELETED.with_ids([PartitionId(P + 1)])))
+    assert P in bench.core.partitions
+    bench.do(ev.DropDeleted(NONE_DELETED.with_ids([P])))
+    assert bench.writes(DropPartition) == [DropPartition(P)]
+    assert under_way in bench.refused()
+    assert P not in bench.core.partitions
+
+
 def test_a_topic_that_is_deleted_leaves_nobody_unanswered() -> None:
     """Else batches under way keep their share of the broker's memory until the producer's stream ends."""
     bench = opened_master()
@@ -227,7 +239,7 @@ def test_the_last_acks_of_a_consumer_that_leaves_are_kept() -> None:
     bench.wait(SECOND, (M01,))
     bench.persist()
     bench.synced()
-    assert bench.part.cursors[1, GROUP].acked == 3
+    assert bench.part.cursors[GROUP].acked == 3
 
 
 def test_a_complaint_during_an_outage_of_the_coordinator_does_not_spin() -> None:
@@ -303,7 +315,7 @@ def test_a_member_that_becomes_eligible_has_the_newest_control_records() -> None
     bench.wait(30 * MS)
     bench.link(M01)
     delivered = bool(bench.indexes())
-    reserved = bench.part.cursors[1, GROUP].reserved
+    reserved = bench.part.cursors[GROUP].reserved
     bench.do(ev.ChainWritten(P, write.serial, DONE, 500))
     known = [cursor for sync in bench.sent(msg.CursorSync, M01) for cursor in sync.cursors]
     assert any(cursor.reserved >= reserved for cursor in known) or not delivered
@@ -381,7 +393,7 @@ def test_a_server_that_is_known_to_be_replaced_gets_no_control_record_confirmed(
     bench.hear(M00, msg.CursorSync(P, 1, stale, 3, (CursorState(1, GROUP, 1, 4, 4),)))
     bench.persist()
     assert not bench.sent(msg.CursorSynced)
-    assert (1, GROUP) not in bench.part.cursors
+    assert bench.part.cursor_in(1, GROUP) is None
 
 
 def test_silence_of_a_broker_of_another_group_is_noticed() -> None:

@@ -14,6 +14,7 @@ from seriatim_broker.runtime.records import cursor_from_value, cursor_to_value
 from seriatim_broker.testing.memory_coordinator import MemoryCoordinator, MemoryStore
 
 KEYS = Keys("c")
+NOW_MS = 1_700_000_000_000
 IDS = [PartitionId(number) for number in range(1, CURSORS_PER_TXN + 20)]
 STARTS = dict.fromkeys(IDS, (1, 0))
 
@@ -41,7 +42,7 @@ async def test_a_group_that_was_forgotten_begins_anew_under_a_higher_epoch() -> 
     store = store_with_chains()
     assert await (await read(store)).create("t", STARTS)
     assert record_in(store) == CursorRecord(1, 1, 0, "t")
-    await (await read(store)).delete()
+    await (await read(store)).delete(NOW_MS)
     assert record_in(store).deleted
     again = await read(store)
     assert not any(map(again.has, IDS))
@@ -58,7 +59,7 @@ async def test_who_was_slower_writes_nothing() -> None:
     moved = cursor_to_value(CursorRecord(2, 1, 0, "t"))
     store.txn((), [Put(KEYS.cursor(PartitionId(1), "g"), moved)], ())
     with pytest.raises(NotServingError):
-        await forgetting.delete()
+        await forgetting.delete(NOW_MS)
     assert not record_in(store).deleted
 
 
@@ -69,5 +70,5 @@ async def test_an_older_operator_changes_nothing() -> None:
     with pytest.raises(SeriatimError):
         await older.create("t", STARTS)
     with pytest.raises(SeriatimError):
-        await (await read(store, 4)).delete()
+        await (await read(store, 4)).delete(NOW_MS)
     assert record_in(store) == CursorRecord(1, 1, 0, "t")

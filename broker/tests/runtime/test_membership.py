@@ -18,6 +18,7 @@ from seriatim_api.errors import (
 from seriatim_api.ids import MemberId, RunId
 from seriatim_api.v1 import records_pb2
 from seriatim_broker.adapters.system_clock import SystemClock
+from seriatim_broker.core.deleted import NONE_DELETED
 from seriatim_broker.core.effects import ReadCertificate, ReadChain, WriteChain
 from seriatim_broker.core.events import (
     CertificateRead,
@@ -25,12 +26,13 @@ from seriatim_broker.core.events import (
     ChainRead,
     ChainWritten,
     DirectoryChanged,
+    DropDeleted,
     DropPartitionData,
     Event,
     WriteOutcome,
 )
 from seriatim_broker.core.messages import FORMS
-from seriatim_broker.interfaces.coordinator import Coordinator, Put
+from seriatim_broker.interfaces.coordinator import Coordinator, Delete, Put
 from seriatim_broker.runtime.coordination import CoordinatorWork
 from seriatim_broker.runtime.directory import Directory
 from seriatim_broker.runtime.keys import Keys
@@ -45,7 +47,7 @@ from seriatim_broker.runtime.membership import (
     join,
     mark_clean,
 )
-from seriatim_broker.runtime.records import chain_to_record
+from seriatim_broker.runtime.records import chain_to_record, put_deleted_partitions
 
 from .test_planning import CHAIN
 
@@ -225,6 +227,10 @@ async def test_the_directory_tells_the_core_who_is_admitted(coordinator: Coordin
         await coordinator.txn((), [Put(KEYS.tombstone(CHAIN.partition), b"")])
         await taker.until_count(5)
         assert taker.events[4] == DropPartitionData(CHAIN.partition)
+        deleted = NONE_DELETED.with_ids([CHAIN.partition])
+        await coordinator.txn((), [Delete(KEYS.tombstone(CHAIN.partition)), put_deleted_partitions(KEYS, deleted)])
+        await taker.until_count(6)
+        assert taker.events[5] == DropDeleted(deleted)
     finally:
         following.cancel()
         await asyncio.gather(following, return_exceptions=True)

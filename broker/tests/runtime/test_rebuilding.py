@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from seriatim_api.errors import BadRequestError
 from seriatim_api.ids import MemberId, PartitionId
 from seriatim_api.v1 import records_pb2
 from seriatim_broker.core.chain import Chain, Opening, create
+from seriatim_broker.core.deleted import NONE_DELETED
+from seriatim_broker.core.log import CursorState
 from seriatim_broker.interfaces.coordinator import Put
+from seriatim_broker.runtime.group_epochs import EpochFloor
 from seriatim_broker.runtime.keys import Keys
-from seriatim_broker.runtime.rebuilding import Answers, Plan, Told, make_plan
-from seriatim_broker.runtime.records import member_to_record
+from seriatim_broker.runtime.rebuilding import Answers, Plan, Told, carry_out, make_plan
+from seriatim_broker.runtime.records import cursor_from_value, member_to_record, put_deleted_partitions
 from seriatim_broker.testing.memory_coordinator import MemoryCoordinator, MemoryStore
 
 pytestmark = pytest.mark.asyncio
@@ -95,3 +100,58 @@ async def test_if_all_tell_nothing_is_said_of_silence() -> None:
     plan = await planned(Answers(tuple(told(member, SECOND) for member in (M00, M01, M10, M11))))
     assert plan.silent == []
     assert plan.refusals == []
+
+
+# ---- what was deleted, and of which no record is left ----------------------------------------------------
+
+G10 = CursorState(1, "g", 10, 100, 100)
+"""What a disk still has of a consumer group, in its tenth epoch."""
+
+
+async def rebuilt(*puts: Put, cursor: CursorState = G10) -> MemoryStore:
+    """A coordinator with `puts`, after a rebuild from one broker that has the chain and a control record."""
+    store = MemoryStore()
+    coordinator = MemoryCoordinator(store)
+    cluster = records_pb2.ClusterRecord(cluster="c", id="id", format_level=1)
+    await coordinator.txn((), [Put(KEYS.cluster_record, cluster.SerializeToString()), *puts])
+    one = replace(told(M00, FIRST), cursors={P: [cursor]})
+    plan = await make_plan(coordinator, KEYS, Answers((one,)))
+    assert not await carry_out(coordinator, plan)
+    return store
+
+
+async def test_a_group_whose_deleted_cursor_was_removed_does_not_come_back() -> None:
+    store = await rebuilt(EpochFloor(floor=10, expired=10, count=1).put(KEYS))
+    assert KEYS.cursor(P, "g") not in store.items
+
+
+async def test_a_group_that_was_made_after_the_copy_comes_back_under_its_epoch() -> None:
+    store = await rebuilt(EpochFloor(floor=9, expired=9, count=1).put(KEYS))
+    assert cursor_from_value(store.items[KEYS.cursor(P, "g")].value).group_epoch == 10
+
+
+async def test_after_a_rebuild_groups_begin_above_every_epoch_that_was_used() -> None:
+    """The disk that had epoch 11 was not asked."""
+    store = await rebuilt()
+    first = EpochFloor.of(store.items[KEYS.group_epoch])
+    assert first.floor > 1_700_000_000_000
+    assert first.expired == 0, "a disk that is asked later may tell of groups that were not deleted"
+    again = await rebuilt(first.put(KEYS))
+    assert EpochFloor.of(again.items[KEYS.group_epoch]).floor > first.floor
+    assert KEYS.cursor(P, "g") in again.items
+
+
+async def test_a_rebuild_that_finds_nothing_lost_leaves_the_floor() -> None:
+    store = MemoryStore()
+    coordinator = MemoryCoordinator(store)
+    cluster = records_pb2.ClusterRecord(cluster="c", id="id", format_level=1)
+    await coordinator.txn((), [Put(KEYS.cluster_record, cluster.SerializeToString())])
+    answers = Answers((replace(told(M00, FIRST), cursors={P: [G10]}),))
+    await carry_out(coordinator, await make_plan(coordinator, KEYS, answers))
+    assert (await make_plan(coordinator, KEYS, answers)).steps == []
+
+
+async def test_a_deleted_partition_does_not_come_back() -> None:
+    store = await rebuilt(put_deleted_partitions(KEYS, NONE_DELETED.with_ids([P])))
+    assert KEYS.chain(P) not in store.items
+    assert KEYS.cursor(P, "g") not in store.items

@@ -11,6 +11,7 @@ from seriatim_api.v1 import records_pb2
 from seriatim_broker.core.effects import ReadCertificate
 from seriatim_broker.core.events import CertificateRead
 from seriatim_broker.interfaces.coordinator import Compare, Delete, Operation, Put, TxnResult
+from seriatim_broker.runtime.caretaker import CaretakerSettings
 from seriatim_broker.runtime.keys import Keys
 from seriatim_broker.runtime.records import member_to_record
 from seriatim_broker.runtime.tidying import REMOVED_AT_ONCE_MAX, Tidying
@@ -56,7 +57,7 @@ async def certified(coordinator: Any, member: MemberId) -> list[int]:
 
 
 def tidying(coordinator: Any) -> Tidying:
-    return Tidying(coordinator, KEYS, Elected(coordinator), StoppedClock())  # type: ignore[arg-type]
+    return Tidying(coordinator, KEYS, Elected(coordinator), StoppedClock(), CaretakerSettings())  # type: ignore[arg-type]
 
 
 async def test_only_the_newest_certificate_of_a_disk_and_young_ones_stay() -> None:

@@ -18,6 +18,7 @@ from seriatim_broker.core.log import (
     Batch,
     CursorState,
     DropBlock,
+    DropCursor,
     DropPartition,
     DropPreparation,
     DropSegment,
@@ -146,6 +147,16 @@ async def test_everything_durable_is_found_again(harness: Harness) -> None:
         assert preparation(2, tail=tail) in found.preparations
         assert found.tail_copies == (tail,)
         assert found.cursors == (CursorState(2, "billing", 1, 2, 3),)
+
+
+async def test_a_dropped_cursor_stays_dropped_and_the_others_stay(harness: Harness) -> None:
+    at = PartitionId(5)
+    cursors = [CursorState(no, group, 1, 2, 3) for no, group in ((1, "billing"), (2, "bill"), (2, "billing"))]
+    await put(harness, [PutSegment(at, segment_record(2)), *(PutCursor(at, cursor) for cursor in cursors)])
+    await put(harness, [DropCursor(at, 2, "billing"), DropCursor(at, 9, "never")])
+    for crash in (True, False):
+        await harness.reopen(crash=crash)
+        assert harness.recovered[5].cursors == tuple(cursors[:2])
 
 
 async def test_idle_blocks_are_there_until_they_are_dropped(harness: Harness) -> None:

@@ -605,6 +605,7 @@ class CursorRecord(_message.Message):
     MODE_FIELD_NUMBER: _builtins.int
     TOPIC_FIELD_NUMBER: _builtins.int
     DELETED_FIELD_NUMBER: _builtins.int
+    DELETED_AT_MS_FIELD_NUMBER: _builtins.int
     segment: _builtins.int
     group_epoch: _builtins.int
     start_index: _builtins.int
@@ -613,6 +614,8 @@ class CursorRecord(_message.Message):
     topic: _builtins.str
     deleted: _builtins.bool
     """the group was forgotten here; `group_epoch` is the last it had, and its next one is higher"""
+    deleted_at_ms: _builtins.int
+    """after a while the record goes, and its epoch stays as the floor; 0: a version that did not say"""
     def __init__(
         self,
         *,
@@ -622,14 +625,45 @@ class CursorRecord(_message.Message):
         mode: Global___ConsumerMode.ValueType = ...,
         topic: _builtins.str = ...,
         deleted: _builtins.bool = ...,
+        deleted_at_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["deleted", b"deleted", "group_epoch", b"group_epoch", "mode", b"mode", "segment", b"segment", "start_index", b"start_index", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["deleted", b"deleted", "deleted_at_ms", b"deleted_at_ms", "group_epoch", b"group_epoch", "mode", b"mode", "segment", b"segment", "start_index", b"start_index", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CursorRecord: _TypeAlias = CursorRecord  # noqa: Y015
+
+@_typing.final
+class GroupEpochRecord(_message.Message):
+    """/seriatim/<cluster>/counters/group-epoch: what stays of deleted cursors whose records were removed."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FLOOR_FIELD_NUMBER: _builtins.int
+    EXPIRED_FIELD_NUMBER: _builtins.int
+    COUNT_FIELD_NUMBER: _builtins.int
+    floor: _builtins.int
+    """a group without a cursor begins in an epoch above this"""
+    expired: _builtins.int
+    """the highest epoch of a cursor that was removed; a rebuild raises `floor` only"""
+    count: _builtins.int
+    """how many were removed: it grows, so brokers hear of each removal"""
+    def __init__(
+        self,
+        *,
+        floor: _builtins.int = ...,
+        expired: _builtins.int = ...,
+        count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "expired", b"expired", "floor", b"floor"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GroupEpochRecord: _TypeAlias = GroupEpochRecord  # noqa: Y015
 
 @_typing.final
 class PartitionTombstone(_message.Message):
@@ -660,6 +694,33 @@ class PartitionTombstone(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___PartitionTombstone: _TypeAlias = PartitionTombstone  # noqa: Y015
+
+@_typing.final
+class DeletedPartitionsRecord(_message.Message):
+    """/seriatim/<cluster>/deleted-partitions: tombstones that were kept for long enough, as ranges of partition ids. It says
+    the same as they did, for ever. Ids between two partitions that exist make one range, so there are at most as many
+    ranges as there are partitions, and one more.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STEPS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def steps(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """ascending: ids that are not deleted, then ids that are, and so on, each as a count; from id 0"""
+
+    def __init__(
+        self,
+        *,
+        steps: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["steps", b"steps"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeletedPartitionsRecord: _TypeAlias = DeletedPartitionsRecord  # noqa: Y015
 
 @_typing.final
 class LostDiskRecord(_message.Message):

@@ -58,12 +58,15 @@ from .events import (
     DescribeGroup,
     DirectoryChanged,
     DiskRoom,
+    DropDeleted,
     DropPartitionData,
     Event,
+    ForgetGroup,
     FoundDamage,
     Heal,
     LinkDown,
     LinkUp,
+    ListCursors,
     ListLogs,
     LogRead,
     Moment,
@@ -81,7 +84,7 @@ from .events import (
     WritesRefused,
 )
 from .groups import crossing, cursors, delivery, progress, questions, serving, subscribing
-from .log import DropPartition, RecoveredPartition
+from .log import DropCursor, DropPartition, RecoveredPartition
 from .messages import (
     ChainChanges,
     ChainUpdate,
@@ -134,6 +137,9 @@ class BrokerCore(State):
         for found in recovered:
             partition = self._partition(found.partition)
             partition.recover(found, suspect_before_run)
+            for cursor in found.cursors:  # what a group left in earlier segments is not read again
+                if partition.cursor_in(cursor.segment_no, cursor.group) is None:
+                    self.outbox.write(DropCursor(found.partition, cursor.segment_no, cursor.group))
             for log in partition.logs.values():
                 if log.record.quarantined:
                     quarantine.note(self.outbox, log)
@@ -476,13 +482,21 @@ class BrokerCore(State):
         switch.begin_genesis(self.outbox, self._partition(event.partition), event)
 
     def _on_drop(self, event: DropPartitionData) -> None:
-        partition = self.partitions.pop(event.partition, None)
+        self._drop(event.partition)
+
+    def _on_drop_deleted(self, event: DropDeleted) -> None:
+        for partition in [partition for partition in self.partitions if partition in event.deleted]:
+            self._drop(partition)
+
+    def _drop(self, deleted: PartitionId) -> None:
+        partition = self.partitions.pop(deleted, None)
         if partition is not None:
             dropping.answer_all(self.outbox, partition)
-            self.outbox.forget_peers(event.partition)
-            self.outbox.attempts.pop(event.partition, None)
-            self.outbox.refused.pop(event.partition, None)
-            self.outbox.write(DropPartition(event.partition))
+            self.outbox.forget_peers(deleted)
+            self.outbox.attempts.pop(deleted, None)
+            self.outbox.refused.pop(deleted, None)
+            self.outbox.behind.pop(deleted, None)
+            self.outbox.write(DropPartition(deleted))
 
     def _on_plan_switch(self, event: PlanSwitch) -> None:
         switch.begin_planned(self.outbox, self._partition(event.partition), event)
@@ -499,6 +513,15 @@ class BrokerCore(State):
             if (partition.id, no) > after and log.readable_below
         )
         self.outbox.emit(LogsListed(event.request, tuple(logs[: event.limit])))
+
+    def _on_list_cursors(self, event: ListCursors) -> None:
+        self.outbox.emit(cursors.list_groups(self.partitions, event))
+
+    def _on_forget_group(self, event: ForgetGroup) -> None:
+        partition = self.partitions.get(event.partition)
+        if partition is not None:
+            cursors.forget_group(self.outbox, partition, event)
+            self._forget_if_idle(partition)
 
     def _on_found_damage(self, event: FoundDamage) -> None:
         partition = self.partitions.get(event.partition)
@@ -650,9 +673,12 @@ _HANDLERS: dict[type, Callable[[BrokerCore, Any], None]] = {
     DescribeGroup: BrokerCore._on_describe_group,
     CreatePartition: BrokerCore._on_create,
     DropPartitionData: BrokerCore._on_drop,
+    DropDeleted: BrokerCore._on_drop_deleted,
     PlanSwitch: BrokerCore._on_plan_switch,
     DeclareGap: BrokerCore._on_declare_gap,
     ListLogs: BrokerCore._on_list_logs,
+    ListCursors: BrokerCore._on_list_cursors,
+    ForgetGroup: BrokerCore._on_forget_group,
     FoundDamage: BrokerCore._on_found_damage,
     SwitchAwayFrom: BrokerCore._on_switch_away,
     Heal: BrokerCore._on_heal,

@@ -284,6 +284,14 @@ class LogsListed:
 
 
 @dataclass(frozen=True, slots=True)
+class CursorsListed:
+    """Consumer groups of which this disk has acknowledgements: partition and group, in their order."""
+
+    request: int
+    groups: tuple[tuple[PartitionId, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class CopiesTold:
     """The answer to `AskCopies`."""
 
@@ -336,6 +344,7 @@ Effect = (
     | ConsumerResolved
     | GroupDescribed
     | LogsListed
+    | CursorsListed
     | CopiesTold
     | Deliver
     | EndRun

@@ -34,7 +34,7 @@ def on_eligible_request(outbox: Outbox, partition: Partition, sender: MemberId, 
         return
     serial = outbox.new_serial()
     held.joining = put(held.joining, sender, serial)
-    cursors = tuple(cursor for (segment_no, _), cursor in partition.cursors.items() if segment_no == no)
+    cursors = tuple(cursor for cursor in partition.cursors.values() if cursor.segment_no == no)
     outbox.send(sender, CursorSync(partition.id, no, segment.server_epoch, serial, cursors))
 
 

@@ -11,6 +11,7 @@ from seriatim_api.errors import SeriatimError
 from seriatim_api.ids import MemberId, PartitionId, RunId
 
 from .chain import Chain
+from .deleted import DeletedPartitions
 from .log import Batch
 from .messages import FORMS, Message
 from .placement import CHAIN_WIDTH_DEFAULT, GroupSpec
@@ -60,7 +61,9 @@ class CursorRecord:
     """Where a consumer group is, as the coordinator knows it: a segment, and the epoch of the group.
 
     `deleted`: the group was forgotten. What it acknowledged is still on disks, under its epoch: a group of that name
-    that begins anew does so under a higher one.
+    that begins anew does so under a higher one. Also given for a group without a record, with revision 0, if records
+    of deleted groups were removed: `group_epoch` is the highest that such a group may have had.
+    `deleted_at_ms`: when; 0 if a version wrote it that does not say.
     """
 
     segment_no: int
@@ -68,6 +71,7 @@ class CursorRecord:
     start_index: int
     topic: str
     deleted: bool = False
+    deleted_at_ms: int = 0
 
 
 # ---- time, links, disk ----------------------------------------------------------------------------------
@@ -304,6 +308,13 @@ class DropPartitionData:
 
 
 @dataclass(frozen=True, slots=True)
+class DropDeleted:
+    """These partitions were deleted, as the coordinator's ranges say: forget those that are here."""
+
+    deleted: DeletedPartitions
+
+
+@dataclass(frozen=True, slots=True)
 class PlanSwitch:
     """Move the open segment, everyone alive: to the next whole group, or to the one that is named.
 
@@ -325,6 +336,28 @@ class ListLogs:
     after_partition: PartitionId
     after_segment: int
     limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class ListCursors:
+    """Which consumer groups this disk has acknowledgements of, in an epoch up to `epoch_max`; `CursorsListed` answers.
+
+    Begins above (partition, group), and names at most `limit`.
+    """
+
+    request: int
+    after: tuple[int, str]
+    epoch_max: int
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetGroup:
+    """The coordinator has no cursor of this consumer group, and one that is made begins above `epoch_max`."""
+
+    partition: PartitionId
+    group: str
+    epoch_max: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -484,9 +517,12 @@ Event = (
     | ResolveConsumer
     | CreatePartition
     | DropPartitionData
+    | DropDeleted
     | PlanSwitch
     | DeclareGap
     | ListLogs
+    | ListCursors
+    | ForgetGroup
     | FoundDamage
     | SwitchAwayFrom
     | Heal

@@ -35,8 +35,8 @@ def on_learned(outbox: Outbox, partition: Partition, chain: Chain, changes: Chan
     numbers = partition.logs if is_first else dict.fromkeys((*changes.gone, *partition.unsealed))
     for no in [no for no in numbers if no in partition.logs and chain.is_folded(no)]:
         _drop(outbox, partition, no)
-    for key in [key for key in partition.cursors if chain.is_folded(key[0])]:
-        partition.cursors = drop(partition.cursors, key)
+    for group in [group for group, cursor in partition.cursors.items() if chain.is_folded(cursor.segment_no)]:
+        partition.cursors = drop(partition.cursors, group)
     # The tail copies of a quarantined log stay with it: `DropSegment` would remove both.
     for no in [no for no in partition.tail_copies if no not in partition.logs and chain.is_folded(no)]:
         partition.tail_copies = drop(partition.tail_copies, no)

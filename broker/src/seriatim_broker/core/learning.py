@@ -109,8 +109,8 @@ def _drop_forgotten(outbox: Outbox, partition: Partition, chain: Chain, is_first
         outbox.write(DropSegment(partition.id, no))
         if log.opened_with is not None:
             outbox.write(DropPreparation(partition.id, no, log.opened_with.attempt))
-    for key in [key for key in partition.cursors if key[0] < first]:
-        partition.cursors = drop(partition.cursors, key)
+    for group in [group for group, cursor in partition.cursors.items() if cursor.segment_no < first]:
+        partition.cursors = drop(partition.cursors, group)
     for no in [no for no in partition.tail_copies if no < first and not chain.is_folded(no)]:
         partition.tail_copies = drop(partition.tail_copies, no)
         outbox.write(DropSegment(partition.id, no))

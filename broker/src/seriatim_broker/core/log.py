@@ -201,6 +201,15 @@ class PutCursor:
 
 
 @dataclass(frozen=True, slots=True)
+class DropCursor:
+    """A cursor of a consumer group that says nothing any more; not an error if it is not there."""
+
+    partition: PartitionId
+    segment_no: int
+    group: str
+
+
+@dataclass(frozen=True, slots=True)
 class PutChain:
     """The chain record as it was last learned: its head, and of its segments those that `changed` since the last such
     write. Kept so that a coordinator which lost decisions is noticed, and can be rebuilt. `gone`: numbers of segments
@@ -238,6 +247,7 @@ Write = (
     | Truncate
     | Rewrite
     | PutCursor
+    | DropCursor
     | PutChain
     | DropSegment
     | DropPartition

@@ -34,7 +34,19 @@ FORM_FOLDED = 16
 FORM_LANE_PROBES = 32
 """A peer that says so reads `LaneProbe`, and its heartbeat answers say how much arrived on the replication stream."""
 
-FORMS = FORM_PACKED_TABLES | FORM_CHAIN_CHANGES | FORM_IDLE_BLOCKS | FORM_PARTS | FORM_FOLDED | FORM_LANE_PROBES
+FORM_EXPIRED = 64
+"""A broker that says so knows that the cursors of deleted consumer groups and the tombstones of deleted partitions are
+removed after a while, and reads what stays of them; another one would begin a group in an epoch that was used."""
+
+FORMS = (
+    FORM_PACKED_TABLES
+    | FORM_CHAIN_CHANGES
+    | FORM_IDLE_BLOCKS
+    | FORM_PARTS
+    | FORM_FOLDED
+    | FORM_LANE_PROBES
+    | FORM_EXPIRED
+)
 """What this version reads beyond 0.2.0."""
 
 

@@ -101,7 +101,7 @@ class Partition(State):
         self.asked: Asked | None = None
         self.preparations: Mapping[tuple[int, bytes], Preparation] = NOTHING  # of attempts that are not decided
         self.tail_copies: Mapping[int, tuple[TailCopy, ...]] = NOTHING  # a row a segment: those that touch are one
-        self.cursors: Mapping[tuple[int, str], CursorState] = NOTHING
+        self.cursors: Mapping[str, CursorState] = NOTHING  # of each group the newest place in its newest epoch
         self.kept: Chain | None = None  # the record as it is on the disk
         self.read_floor: int | None = None  # while the chain is read: the epoch known when that began
         self.read_epoch: int | None = None  # of the first record that this run had from the coordinator itself
@@ -191,20 +191,23 @@ class Partition(State):
         decided_below = self.chain.open_segment.no if self.chain is not None else 0
         return any(log.no >= decided_below for log in self.unsealed_logs())
 
-    def keep_cursor(self, cursor: CursorState) -> None:
-        """Take up a control record, and let go of those that it makes worthless.
+    def keep_cursor(self, cursor: CursorState) -> CursorState | None:
+        """Take up a control record, in place of the one that it makes worthless, which is returned if it is elsewhere.
 
         Within an epoch of a group its cursor only moves forward (I11), and a new epoch begins from the coordinator's
         record. So of each group only the newest place in its newest epoch is ever read again.
         """
-        place = (cursor.segment_no, cursor.group)
-        newest = (cursor.group_epoch, cursor.segment_no)
-        if place not in self.cursors:  # else the group has not moved, and others were let go before
-            for key, known in [item for item in self.cursors.items() if item[0][1] == cursor.group]:
-                if (known.group_epoch, known.segment_no) > newest:
-                    return
-                self.cursors = drop(self.cursors, key)
-        self.cursors = put(self.cursors, place, cursor)
+        known = self.cursors.get(cursor.group)
+        left = known if known is not None and known.segment_no != cursor.segment_no else None
+        if left is not None and (left.group_epoch, left.segment_no) > (cursor.group_epoch, cursor.segment_no):
+            return None
+        self.cursors = put(self.cursors, cursor.group, cursor)
+        return left
+
+    def cursor_in(self, segment_no: int, group: str) -> CursorState | None:
+        """How far the group has acknowledged in that segment, as this disk knows."""
+        known = self.cursors.get(group)
+        return known if known is not None and known.segment_no == segment_no else None
 
     def add_log(self, log: SegmentLog) -> None:
         """Take up the log of a segment."""

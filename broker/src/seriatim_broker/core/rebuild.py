@@ -78,13 +78,18 @@ def _conflict(one: Chain, other: Chain) -> str:
     return ""
 
 
-def plan_cursor(told: Iterable[CursorState], current: CursorRecord | None, topic: str) -> CursorRecord | None:
+def plan_cursor(
+    told: Iterable[CursorState], current: CursorRecord | None, topic: str, expired: int = 0
+) -> CursorRecord | None:
     """A consumer group's cursor in a partition, if the brokers know a newer one than the coordinator; else None.
 
     It begins at the least index that a member tells: a server goes on from what its own disk has, and takes the
     beginning for acknowledged everywhere.
+
+    Rule `expired-stays-deleted`: without a record, what is told of an epoch up to `expired` is of a group that was
+    deleted, and whose deleted cursor was removed. Every group that was made since has a higher epoch.
     """
-    states = list(told)
+    states = [state for state in told if current is not None or state.group_epoch > expired]
     epoch, no = max(((state.group_epoch, state.segment_no) for state in states), default=(0, 0))
     if not states or (current is not None and (current.group_epoch, current.segment_no) >= (epoch, no)):
         return None

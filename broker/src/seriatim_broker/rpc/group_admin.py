@@ -6,6 +6,7 @@ A group is described by the servers of its heads, and one that begins at the end
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -118,7 +119,7 @@ class GroupAdmin(TopicAdmin):
             if row.active_consumer or row.standby_consumers:
                 who = row.active_consumer or row.standby_consumers[0]
                 raise PreconditionError(f"{who} reads partition {row.partition}: stop the group's consumers first")
-        await cursors.delete()
+        await cursors.delete(time.time_ns() // 1_000_000)
         return broker_pb2.DeleteConsumerGroupResponse()
 
     @typed_errors

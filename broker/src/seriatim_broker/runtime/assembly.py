@@ -31,6 +31,7 @@ from .directory import Directory
 from .drainer import Drainer
 from .driver import Core, Driver
 from .election import Election
+from .forgetting import Forgetting
 from .keys import Keys
 from .lease import LeaseKeeper
 from .links import Links
@@ -146,9 +147,10 @@ class Runtime:
             coordinator, keys, self.driver, self.directory, caretaker.is_there, self._measure, clock, balancing,
             ground.counters,
         )  # fmt: skip
-        tidying = Tidying(coordinator, keys, election, clock)
+        tidying = Tidying(coordinator, keys, election, clock, settings)
         self.controller = Controller(election, topics, caretaker, drainer, balancer, tidying)
         self.groups = BrokerGroups(coordinator, keys, caretaker.is_there, settings.min_copies)
+        self._forgetting = Forgetting(coordinator, keys, self.driver, settings.forget_s)
         self.gate = RestartGate(coordinator, keys, self.driver, self.directory)
 
     async def _measure(self, broker: str, deadline_s: float) -> Measured:
@@ -171,6 +173,7 @@ class Runtime:
             ("refusals", self.refusals.run()),
             ("looking back", self._looking_back.run()),
             ("controller", self.controller.run()),
+            ("forgetting", self._forgetting.run()),
         ]
 
     async def _watch_room(self) -> None:

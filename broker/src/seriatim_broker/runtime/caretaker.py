@@ -54,10 +54,16 @@ class CaretakerSettings:
     Attributes:
         heal_after_s: A member that was away for so long is taken for gone: its sealed segments are copied.
         min_copies: Copies that a sealed segment should have.
+        deleted_kept_s: How long the cursors of a deleted consumer group, and the tombstones of a deleted topic, stay.
+        tidy_s: Between two passes of `tidying`.
+        forget_s: Between two looks of `forgetting`, which every broker does.
     """
 
     heal_after_s: float = 600.0
     min_copies: int = 2
+    deleted_kept_s: float = 7 * 86400.0
+    tidy_s: float = 60.0
+    forget_s: float = 600.0
 
 
 class Caretaker:

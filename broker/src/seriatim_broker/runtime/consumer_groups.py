@@ -1,7 +1,8 @@
 """Consumer groups made before anybody joins, and forgotten when nobody is in them any more.
 
 A group that is forgotten leaves its cursors behind, marked so: what it acknowledged is still on its servers' disks
-under its epoch, and a group of the same name must not take that for its own.
+under its epoch, and a group of the same name must not take that for its own. Days later the controller removes such
+cursors (`expiry`), and what stays is one floor of epochs for all groups (`group_epochs`).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from seriatim_api.ids import PartitionId
 from ..core.events import CursorRecord
 from ..interfaces.coordinator import Compare, Coordinator, Get, Operation, Put, mod_revision_is, present
 from .coordination import READS_PER_TXN
+from .group_epochs import NO_FLOOR, EpochFloor
 from .keys import Keys
 from .operators import Guard, unguarded
 from .records import cursor_from_value, cursor_to_value
@@ -33,14 +35,17 @@ class GroupCursors:
         self._guard = guard
         self._revisions: dict[PartitionId, int] = {}
         self._values: dict[PartitionId, bytes] = {}
+        self._floor = NO_FLOOR
         self.records: dict[PartitionId, CursorRecord] = {}
 
     async def read(self, partitions: Sequence[PartitionId]) -> None:
         """Read the cursors on these partitions."""
         for start in range(0, len(partitions), READS_PER_TXN):
             page = partitions[start : start + READS_PER_TXN]
-            result = await self._coordinator.txn((), [Get(self._keys.cursor(id_, self._group)) for id_ in page])
-            for partition, response in zip(page, result.responses, strict=True):
+            gets = [Get(self._keys.cursor(id_, self._group)) for id_ in page]
+            result = await self._coordinator.txn((), [*gets, Get(self._keys.group_epoch)])
+            self._floor = EpochFloor.of(result.responses[-1].item)
+            for partition, response in zip(page, result.responses[:-1], strict=True):
                 item = response.item
                 self._revisions[partition] = item.mod_revision if item is not None else 0
                 self.records.pop(partition, None)
@@ -69,27 +74,32 @@ class GroupCursors:
             for partition, (segment_no, index) in waiting[first : first + CURSORS_PER_TXN]:
                 before = self.records.get(partition)
                 assert before is None or before.deleted
-                epoch = before.group_epoch + 1 if before is not None else 1
-                records[partition] = CursorRecord(segment_no, epoch, index, topic)
+                last_epoch = before.group_epoch if before is not None else self._floor.floor
+                records[partition] = CursorRecord(segment_no, last_epoch + 1, index, topic)
             if not await self._write(records):
                 return False
         return True
 
-    async def delete(self) -> None:
-        """Mark all cursors that were read.
+    async def delete(self, now_ms: int) -> None:
+        """Mark all cursors that were read, as deleted at that time.
 
         Raises:
             NotServingError: Somebody wrote one meanwhile: look again who is in the group.
         """
         waiting = [(partition, record) for partition, record in self.records.items() if not record.deleted]
         for first in range(0, len(waiting), CURSORS_PER_TXN):
-            part = {id_: replace(record, deleted=True) for id_, record in waiting[first : first + CURSORS_PER_TXN]}
+            part = {
+                id_: replace(record, deleted=True, deleted_at_ms=now_ms)
+                for id_, record in waiting[first : first + CURSORS_PER_TXN]
+            }
             if not await self._write(part):
                 raise NotServingError(f"consumer group {self._group!r} moved at the same time", retry_after_ms=50)
 
     async def _write(self, records: Mapping[PartitionId, CursorRecord]) -> bool:
         """All of them, or none: only where their partitions still are."""
         compares: list[Compare] = list(await self._guard())
+        if not all(self._revisions[partition] for partition in records):
+            compares.append(self._floor.unchanged(self._keys))
         puts: list[Operation] = []
         for partition, record in records.items():
             key = self._keys.cursor(partition, self._group)

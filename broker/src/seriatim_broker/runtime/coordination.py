@@ -20,8 +20,18 @@ import structlog
 from seriatim_api.errors import CoordinatorRefusedError, CorruptionError, SeriatimError, UnavailableError
 from seriatim_api.ids import PartitionId, RunId
 
+from ..core.deleted import NONE_DELETED
 from ..core.effects import ReadCertificate, ReadChain, ReadCursor, WriteChain, WriteCursor
-from ..core.events import CertificateRead, ChainRead, ChainWritten, CursorRead, CursorWritten, Event, WriteOutcome
+from ..core.events import (
+    CertificateRead,
+    ChainRead,
+    ChainWritten,
+    CursorRead,
+    CursorRecord,
+    CursorWritten,
+    Event,
+    WriteOutcome,
+)
 from ..interfaces.coordinator import (
     OPERATION_COUNT_MAX,
     Compare,
@@ -38,9 +48,10 @@ from ..interfaces.coordinator import (
     present,
 )
 from .archive import ChainArchive, Layout, PagesNeededError
+from .group_epochs import NO_FLOOR, EpochFloor
 from .keys import Keys, partition_of
 from .pages import WholeChain, has_pages, read_all_whole, read_whole
-from .records import cursor_from_value, cursor_to_value
+from .records import cursor_from_value, cursor_to_value, deleted_partitions_from
 
 READS_PER_TXN = 100
 """Below the coordinator's limit of 128 operations."""
@@ -112,6 +123,8 @@ class CoordinatorWork:
         self._emit = emit
         self._archive = ChainArchive()
         self._cursor_values: dict[str, bytes] = {}
+        self._epoch_floor = NO_FLOOR  # as it was read last
+        self._deleted, self._deleted_revision = NONE_DELETED, 0  # as they were read last
         self._reads: list[tuple[str, _Answer]] = []
         self._chain_writes: deque[WriteChain] = deque()
         self._written_now: set[PartitionId] = set()
@@ -167,8 +180,17 @@ class CoordinatorWork:
         if not effect.known:
             return ChainRead(effect.partition, None, 0)
 
-        def answer(tombstone: KeyValue | None, failed: bool) -> Event:
+        def answer(tombstone: KeyValue | None, failed: bool) -> Event | None:
+            if tombstone is None and not failed:  # a tombstone that is gone has left the id in the ranges
+                self._read(self._keys.deleted_partitions, without_tombstone)
+                return None
             return ChainRead(effect.partition, None, 0, failed, deleted=tombstone is not None)
+
+        def without_tombstone(item: KeyValue | None, failed: bool) -> Event:
+            deleted = not failed and effect.partition in deleted_partitions_from(
+                item.value if item is not None else None
+            )
+            return ChainRead(effect.partition, None, 0, failed, deleted=deleted)
 
         self._read(self._keys.tombstone(effect.partition), answer)
         return None
@@ -223,9 +245,12 @@ class CoordinatorWork:
         """Answered by `CursorRead`."""
         key = self._keys.cursor(effect.partition, effect.group)
 
-        def answer(item: KeyValue | None, failed: bool) -> Event:
-            if failed or item is None:
+        def answer(item: KeyValue | None, failed: bool) -> Event | None:
+            if failed:
                 return CursorRead(effect.partition, effect.group, None, 0, failed)
+            if item is None:
+                self._read(self._keys.group_epoch, without_cursor)
+                return None
             try:
                 record = cursor_from_value(item.value)
             except CorruptionError as exc:
@@ -234,6 +259,13 @@ class CoordinatorWork:
             if cursor_to_value(record) != item.value:
                 self._cursor_values[key] = item.value  # fields of a newer version
             return CursorRead(effect.partition, effect.group, record, item.mod_revision)
+
+        def without_cursor(item: KeyValue | None, failed: bool) -> Event:
+            if failed:
+                return CursorRead(effect.partition, effect.group, None, 0, failed)
+            floor = self._epoch_floor = EpochFloor.of(item)
+            last = CursorRecord(0, floor.floor, 0, "", deleted=True) if floor.floor else None
+            return CursorRead(effect.partition, effect.group, last, 0)
 
         self._read(key, answer)
 
@@ -321,14 +353,22 @@ class CoordinatorWork:
         Returns the writes that can be made; the others are answered: nothing was sent for them.
         """
         unseen = [effect for effect in effects if not self._archive.has_seen(effect.partition, effect.revision)]
-        if not unseen:
+        made = [effect for effect in effects if not effect.revision]
+        if not unseen and not made:
             return list(effects)
+        refused = {effect.partition for effect in made}
         otherwise = WriteOutcome.CONFLICT
         try:
             gets = [Get(self._keys.chain(effect.partition)) for effect in unseen]
             async with self._read_slots:
-                result = await self._coordinator.txn((), gets, deadline_s=READ_DEADLINE_S)
-                items = [response.item for response in result.responses if response.item is not None]
+                result = await self._coordinator.txn(
+                    (), [Get(self._keys.deleted_partitions), *gets], deadline_s=READ_DEADLINE_S
+                )
+                found, *items_found = (response.item for response in result.responses)
+                self._deleted = deleted_partitions_from(found.value if found is not None else None)
+                self._deleted_revision = found.mod_revision if found is not None else 0
+                refused = {partition for partition in refused if partition in self._deleted}
+                items = [item for item in items_found if item is not None]
                 for whole in await read_all_whole(
                     self._coordinator, self._keys, items, deadline_s=READ_DEADLINE_S, unread=self._archive.unread
                 ):
@@ -338,7 +378,7 @@ class CoordinatorWork:
             otherwise = WriteOutcome.UNKNOWN
         ready: list[WriteChain] = []
         for effect in effects:
-            if self._archive.has_seen(effect.partition, effect.revision):
+            if self._archive.has_seen(effect.partition, effect.revision) and effect.partition not in refused:
                 ready.append(effect)
             else:
                 self._report(ChainWritten(effect.partition, effect.serial, otherwise, 0))
@@ -357,7 +397,9 @@ class CoordinatorWork:
         if effect.certificate is not None:
             compares.append(present(self._keys.certificate(effect.certificate)))
         if not effect.revision:  # its topic may have been deleted while it was being made: nobody would delete it again
+            # Rule `deleted-for-ever`: nor may it be in the ranges, however late this transaction arrives.
             compares.append(absent(self._keys.tombstone(effect.partition)))
+            compares.append(mod_revision_is(self._keys.deleted_partitions, self._deleted_revision))
         layout = self._archive.lay_out(effect.chain)
         operations: list[Operation] = [Put(key, layout.record)]
         for number, value in layout.pages:  # the record's compare stands for them: nobody writes them alone
@@ -389,14 +431,23 @@ class CoordinatorWork:
         self._report(ChainWritten(effect.partition, effect.serial, outcome, revision))
 
     def write_cursor(self, effect: WriteCursor) -> None:
-        """Answered by `CursorWritten`. A cursor is only written where its partition exists."""
+        """Answered by `CursorWritten`. A cursor is only written where its partition exists.
+
+        One that is made anew begins above the floor (rule `above-the-floor`, `group_epochs`). A transaction that was
+        under way while the group was made, deleted and expired is refused too, because the floor is another one then.
+        """
         key = self._keys.cursor(effect.partition, effect.group)
         compares = [mod_revision_is(key, effect.revision), present(self._keys.chain(effect.partition))]
+        is_too_low = not effect.revision and effect.record.group_epoch <= self._epoch_floor.floor
+        if not effect.revision:
+            compares.append(self._epoch_floor.unchanged(self._keys))
         put = Put(key, cursor_to_value(effect.record, self._cursor_values.get(key)))
 
         async def carry_out() -> None:
-            async with self._write_slots:
-                outcome, revision = await self._transact(compares, (put,))
+            outcome, revision = WriteOutcome.CONFLICT, 0
+            if not is_too_low:  # else the floor was raised since the core read: it reads again
+                async with self._write_slots:
+                    outcome, revision = await self._transact(compares, (put,))
             self._report(CursorWritten(effect.partition, effect.group, effect.serial, outcome, revision))
 
         self._start(carry_out())

@@ -14,19 +14,19 @@ import structlog
 from seriatim_api.ids import MemberId, RunId
 from seriatim_api.v1 import records_pb2
 
-from ..core.events import CertificateSeen, DirectoryChanged, DropPartitionData, Event
+from ..core.events import CertificateSeen, DirectoryChanged, DropDeleted, DropPartitionData, Event
 from ..core.messages import FORMS
 from ..core.placement import DEFAULT_SPEC, GroupSpec, placeable
 from ..interfaces.coordinator import Coordinator
 from .keys import Keys, partition_of
 from .mirror import mirror
-from .records import member_from_record, members_from_record, spec_from_value
+from .records import deleted_partitions_from, member_from_record, members_from_record, spec_from_value
 
 _log = structlog.get_logger(__name__)
 
 
 class Directory:
-    """Mirrors members, live keys, certificates and tombstones.
+    """Mirrors members, live keys, certificates, tombstones, and the ranges of deleted partitions.
 
     Args:
         broker: The own name.
@@ -140,6 +140,7 @@ class Directory:
                 (self._keys.lives, self._lives_changed),
                 (self._keys.certificates, self._certificates_changed),
                 (self._keys.tombstones, self._tombstones_changed),
+                (self._keys.deleted_partitions, self._deleted_changed),
             ):
                 group.create_task(mirror(coordinator, prefix, changed), name=f"mirror of {prefix}")
 
@@ -216,6 +217,12 @@ class Directory:
         for key in keys:
             if key in values:
                 self._emit(DropPartitionData(partition_of(key)))
+
+    def _deleted_changed(self, values: Mapping[str, bytes], keys: Sequence[str]) -> None:
+        """Tombstones that this broker may never have seen have become ranges."""
+        value = values.get(self._keys.deleted_partitions)
+        if value is not None and keys:
+            self._emit(DropDeleted(deleted_partitions_from(value)))
 
     def _tell(self) -> None:
         for changed in self._listeners:

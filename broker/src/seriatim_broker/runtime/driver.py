@@ -49,6 +49,7 @@ Reply = (
     | fx.ConsumerResolved
     | fx.GroupDescribed
     | fx.LogsListed
+    | fx.CursorsListed
     | fx.CopiesTold
 )
 Deliver = Callable[[int, fx.DeliveryEvent], None]

@@ -47,6 +47,11 @@ class Keys:
         return f"{self.prefix}counters/partition"
 
     @property
+    def group_epoch(self) -> str:
+        """Above which epoch a consumer group without a cursor begins."""
+        return f"{self.prefix}counters/group-epoch"
+
+    @property
     def members(self) -> str:
         """Prefix of the member records."""
         return f"{self.prefix}members/"
@@ -145,6 +150,11 @@ class Keys:
     def tombstone(self, partition: PartitionId) -> str:
         """The tombstone of a deleted partition."""
         return f"{self.tombstones}{partition:0{_PARTITION_DIGITS}d}"
+
+    @property
+    def deleted_partitions(self) -> str:
+        """Ranges of deleted partitions, in place of their tombstones."""
+        return f"{self.prefix}deleted-partitions"
 
 
 def partition_of(key: str) -> PartitionId:

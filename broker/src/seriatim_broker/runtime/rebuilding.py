@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from seriatim_api.errors import BadRequestError, PreconditionError
 from seriatim_api.ids import MemberId, PartitionId
@@ -20,10 +20,11 @@ from ..core.chain import Chain
 from ..core.log import CursorState
 from ..interfaces.coordinator import Compare, Coordinator, Delete, KeyValue, Operation, Put, mod_revision_is
 from .archive import ChainArchive
+from .group_epochs import EpochFloor
 from .keys import Keys, partition_of
 from .membership import FORMAT_LEVEL
 from .pages import read_all_whole
-from .records import cursor_from_value, cursor_to_value, member_to_record
+from .records import cursor_from_value, cursor_to_value, deleted_partitions_from, member_to_record
 
 DEADLINE_S = 10.0
 """Of each call."""
@@ -115,6 +116,7 @@ async def make_plan(
     chains = await _read_chains(coordinator, keys, items)
     topics = _plan_chains(plan, keys, items, chains, told)
     _plan_topics(plan, keys, items, topics)
+    _plan_epoch_floor(plan, keys, items, told)
     _plan_lower_revision(plan, keys, items, told)
     _tell_silence(plan, _known_brokers(keys, items, chains, told), answers, without_groups)
     _tell_unknown(plan)
@@ -165,6 +167,25 @@ def _plan_lower_revision(plan: Plan, keys: Keys, items: Mapping[str, KeyValue], 
         return  # it is written anew, with the time
     record.rebuilt_at_ms = max(_now_ms(), record.rebuilt_at_ms + 1)
     _put(plan, items, key, record.SerializeToString(), "the time of this rebuild: brokers accept its revision")
+
+
+def _plan_epoch_floor(plan: Plan, keys: Keys, items: Mapping[str, KeyValue], told: Sequence[Told]) -> None:
+    """After decisions were lost, have groups without a cursor begin above every epoch that may have been used.
+
+    Rule `floor-of-a-rebuild`: the floor went back with the coordinator, and disks that were not asked may have
+    acknowledgements of higher epochs. An epoch grows by one with a write of a cursor, so none is as high as the time
+    in milliseconds, and a later rebuild gives a higher floor than this one. `expired` stays: what a disk that is asked
+    later has of a group may be all that is left of it.
+    """
+    if not (plan.steps or any(one.behind for one in told)):
+        return
+    floor = EpochFloor.of(items.get(keys.group_epoch))
+    highest = max(
+        (cursor.group_epoch for one in told for cursors in one.cursors.values() for cursor in cursors), default=0
+    )
+    raised = replace(floor, floor=max(floor.floor + 1, highest, _now_ms()))
+    put = raised.put(keys)
+    _put(plan, items, put.key, put.value, f"the floor of group epochs, {raised.floor}")
 
 
 def _now_ms() -> int:
@@ -233,9 +254,14 @@ def _plan_chains(
 ) -> dict[str, dict[int, Chain]]:
     """Chains and cursors; returns the partitions of each topic, by number."""
     current = chains.by_partition
-    deleted = {partition_of(name) for name in items if name.startswith(keys.tombstones)}
+    tombstones = (partition_of(name) for name in items if name.startswith(keys.tombstones))
+    ranges = items.get(keys.deleted_partitions)
+    deleted = deleted_partitions_from(ranges.value if ranges is not None else None).with_ids(tombstones)
+    expired = EpochFloor.of(items.get(keys.group_epoch)).expired
     topics: dict[str, dict[int, Chain]] = {}
-    for partition in sorted({*current, *(number for one in told for number in one.chains)} - deleted):
+    for partition in sorted({*current, *(number for one in told for number in one.chains)}):
+        if partition in deleted:
+            continue
         known = {one.name: one.chains[partition] for one in told if partition in one.chains}
         if not known and partition not in current:
             continue
@@ -253,7 +279,7 @@ def _plan_chains(
             value = items[key].value if key in items else None
             before = cursor_from_value(value) if value is not None else None
             states = [cursor for cursor in cursors if cursor.group == group]
-            record = rebuild.plan_cursor(states, before, chain.topic)
+            record = rebuild.plan_cursor(states, before, chain.topic, expired)
             if record is not None:
                 text = f"the cursor of {group} in {name}: segment {record.segment_no}, epoch {record.group_epoch}"
                 _put(plan, items, key, cursor_to_value(record, value), text)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from google.protobuf.message import DecodeError, Message
@@ -21,12 +21,15 @@ from seriatim_api.ids import PartitionId
 from seriatim_api.v1 import common_pb2, records_pb2
 
 from ..core.chain import Chain, Segment
+from ..core.deleted import NONE_DELETED, DeletedPartitions
 from ..core.events import CursorRecord
 from ..core.placement import CHAIN_WIDTH_DEFAULT, GroupSpec, Intent
+from ..interfaces.coordinator import Put
 from ..interfaces.segment_records import SHARED_COUNT_MAX, read_segment, write_segment
 from ..interfaces.segment_records import member_from_record as member_from_record
 from ..interfaces.segment_records import member_to_record as member_to_record
 from ..interfaces.segment_records import members_from_record as members_from_record
+from .keys import Keys
 
 if TYPE_CHECKING:
     from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
@@ -216,6 +219,7 @@ def cursor_to_value(record: CursorRecord, over: bytes | None = None) -> bytes:
     written.start_index = record.start_index
     written.topic = record.topic
     written.deleted = record.deleted
+    written.deleted_at_ms = record.deleted_at_ms
     written.mode = records_pb2.CONSUMER_MODE_EXCLUSIVE
     return written.SerializeToString()
 
@@ -228,8 +232,34 @@ def cursor_from_value(value: bytes) -> CursorRecord:
     """
     record = _parse(records_pb2.CursorRecord, value)
     return CursorRecord(
-        record.segment, record.group_epoch, record.start_index, sys.intern(record.topic), record.deleted
+        record.segment,
+        record.group_epoch,
+        record.start_index,
+        sys.intern(record.topic),
+        record.deleted,
+        record.deleted_at_ms,
     )
+
+
+def deleted_partitions_from(value: bytes | None) -> DeletedPartitions:
+    """The ranges of deleted partitions in the coordinator's record.
+
+    Raises:
+        CorruptionError: The value is no such record.
+    """
+    if value is None:
+        return NONE_DELETED
+    ends = tuple(accumulate(_parse(records_pb2.DeletedPartitionsRecord, value).steps))
+    if len(ends) % 2:
+        raise CorruptionError("the record of the deleted partitions has half a range")
+    return DeletedPartitions(tuple(zip(ends[::2], ends[1::2], strict=True)))
+
+
+def put_deleted_partitions(keys: Keys, deleted: DeletedPartitions) -> Put:
+    """Write the ranges: as counts of ids that are not deleted, and that are, in turn."""
+    ends = [0, *(end for pair in deleted.ranges for end in pair)]
+    record = records_pb2.DeletedPartitionsRecord(steps=[end - before for before, end in pairwise(ends)])
+    return Put(keys.deleted_partitions, record.SerializeToString())
 
 
 def spec_from_value(value: bytes) -> GroupSpec:

@@ -5,8 +5,10 @@ it: a run begins only when the one before has ended. So a certificate can go whe
 same disk. A switch that asks for R's certificate takes the later one. What stays is one certificate for each disk that
 ever was. People may want to read the newest ones: a certificate is kept for `CERTIFICATE_KEPT_S` in any case.
 
-A pass looks at everything and removes at most `REMOVED_AT_ONCE_MAX` keys. Each transaction compares the certificate
-that makes the others removable, and the election.
+A pass looks at all certificates and removes at most `REMOVED_AT_ONCE_MAX` of them. Each transaction compares the
+certificate that makes the others removable, and the election.
+
+**Deleted cursors and tombstones** go after a while too: see `expiry`.
 """
 
 from __future__ import annotations
@@ -21,11 +23,10 @@ from seriatim_api.v1 import records_pb2
 
 from ..interfaces.clock import Clock
 from ..interfaces.coordinator import Coordinator, Delete, KeyValue, mod_revision_is
+from .caretaker import CaretakerSettings
 from .election import Election
+from .expiry import Expiry
 from .keys import Keys
-
-TIDY_S = 60.0
-"""Between two passes."""
 
 CERTIFICATE_KEPT_S = 3600.0
 """How long a certificate is kept after it was issued, by the issuer's clock."""
@@ -39,17 +40,23 @@ _log = structlog.get_logger(__name__)
 class Tidying:
     """A duty of the elected broker, until cancelled."""
 
-    def __init__(self, coordinator: Coordinator, keys: Keys, election: Election, clock: Clock) -> None:
+    def __init__(
+        self, coordinator: Coordinator, keys: Keys, election: Election, clock: Clock, settings: CaretakerSettings
+    ) -> None:
         self._coordinator = coordinator
         self._keys = keys
         self._election = election
         self._clock = clock
+        self._tidy_s = settings.tidy_s
+        self._expiry = Expiry(coordinator, keys, election, clock, settings.deleted_kept_s)
 
     async def run(self) -> None:
         """A pass now and then."""
         while True:
-            await asyncio.sleep(TIDY_S)
+            await asyncio.sleep(self._tidy_s)
             await self.remove_certificates()
+            await self._expiry.remove_cursors()
+            await self._expiry.remove_tombstones()
 
     async def remove_certificates(self) -> int:
         """One pass over the death certificates; returns how many were removed."""

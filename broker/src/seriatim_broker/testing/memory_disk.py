@@ -17,6 +17,7 @@ from seriatim_broker.core.log import (
     Batch,
     CursorState,
     DropBlock,
+    DropCursor,
     DropPartition,
     DropPreparation,
     DropSegment,
@@ -153,6 +154,8 @@ class DiskImage:
             _rewrite(partition, write)
         elif isinstance(write, PutCursor):
             partition.cursors[write.cursor.segment_no, write.cursor.group] = write.cursor
+        elif isinstance(write, DropCursor):
+            partition.cursors.pop((write.segment_no, write.group), None)
         elif isinstance(write, PutChain):
             changes = write.chain.changes_since(partition.chain)
             written = tuple(segment for segment in write.chain.segments if segment.no in write.changed)

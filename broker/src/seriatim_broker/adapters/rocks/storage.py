@@ -28,6 +28,7 @@ from seriatim_api.ids import PartitionId
 from ...core.log import (
     Batch,
     DropBlock,
+    DropCursor,
     DropPartition,
     DropPreparation,
     DropSegment,
@@ -106,6 +107,7 @@ class RocksStorage:
             Truncate: self._truncate,
             Rewrite: self._rewrite,
             PutCursor: self._put_cursor,
+            DropCursor: self._drop_cursor,
             PutChain: self._put_chain,
             DropSegment: self._drop_segment,
             DropPartition: self._drop_partition,
@@ -296,6 +298,10 @@ class RocksStorage:
     def _put_cursor(self, group: Group, write: PutCursor) -> None:
         key = keys.cursor_key(write.partition, write.cursor.segment_no, write.cursor.group)
         self._put(group, CURSOR, key, codec.write_cursor(write.cursor))
+
+    def _drop_cursor(self, group: Group, write: DropCursor) -> None:
+        key = keys.cursor_key(write.partition, write.segment_no, write.group)
+        group.add((DELETE, self._engine.family(CURSOR), key, None), len(key))
 
     def _put_chain(self, group: Group, write: PutChain) -> None:
         chain = write.chain

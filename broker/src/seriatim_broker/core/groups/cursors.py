@@ -6,14 +6,18 @@ confirmed. On another member they are kept, in case it becomes the server.
 
 from __future__ import annotations
 
-from seriatim_api.ids import MemberId, split_offset
+from collections.abc import Mapping
+
+from seriatim_api.ids import MemberId, PartitionId, split_offset
 
 from .. import updates
-from ..events import ConsumerAck
-from ..log import CursorState, PutCursor
+from ..effects import CursorsListed
+from ..events import ConsumerAck, ForgetGroup, ListCursors
+from ..log import CursorState, DropCursor, PutCursor
 from ..messages import CursorSync, CursorSynced
 from ..outbox import Outbox
 from ..partition import Partition
+from ..state import drop
 from .head import GroupHead, Phase, Sync
 
 # ---- the server -----------------------------------------------------------------------------------------
@@ -59,8 +63,7 @@ def sync(outbox: Outbox, partition: Partition, head: GroupHead) -> None:
     segment = partition.chain.segment(no) if partition.chain is not None else None
     assert segment is not None
     cursor = CursorState(no, head.group, head.group_epoch, head.acked, head.reserved)
-    partition.keep_cursor(cursor)
-    outbox.write(PutCursor(partition.id, cursor))
+    _keep(outbox, partition, cursor)
     serial = outbox.new_serial()
     outbox.when_stored(partition.id, "cursor", no, serial)
     held = partition.rights.get(no)
@@ -74,6 +77,14 @@ def sync(outbox: Outbox, partition: Partition, head: GroupHead) -> None:
     for member in others:
         outbox.send(member, message)
     outbox.poll(outbox.config.silence_us, "pump", partition.id, no)
+
+
+def _keep(outbox: Outbox, partition: Partition, cursor: CursorState) -> None:
+    """Write a control record, and drop the one that the group left in an earlier segment."""
+    left = partition.keep_cursor(cursor)
+    outbox.write(PutCursor(partition.id, cursor))
+    if left is not None:
+        outbox.write(DropCursor(partition.id, left.segment_no, left.group))
 
 
 def on_link_up(outbox: Outbox, partition: Partition, member: MemberId) -> None:
@@ -93,11 +104,40 @@ def on_cursor_sync(outbox: Outbox, partition: Partition, sender: MemberId, messa
         updates.tell_member(outbox, partition, sender)  # it serves no more
         return
     for cursor in message.cursors:
-        merged = _merge(partition.cursors.get((cursor.segment_no, cursor.group)), cursor)
-        partition.keep_cursor(merged)
-        outbox.write(PutCursor(partition.id, merged))
+        _keep(outbox, partition, _merge(partition.cursor_in(cursor.segment_no, cursor.group), cursor))
     answer = CursorSynced(partition.id, message.segment_no, message.server_epoch, message.serial)
     outbox.when_durable_send(sender, answer)
+
+
+# ---- groups that are gone -------------------------------------------------------------------------------
+
+
+def list_groups(partitions: Mapping[PartitionId, Partition], event: ListCursors) -> CursorsListed:
+    """The groups with a control record here of an epoch that may have expired, by partition and name."""
+    found: list[tuple[PartitionId, str]] = []
+    first, after = event.after
+    for id_ in sorted(id_ for id_, partition in partitions.items() if id_ >= first and partition.cursors):
+        low = [
+            cursor.group
+            for cursor in partitions[id_].cursors.values()
+            if cursor.group_epoch <= event.epoch_max and (id_ > first or cursor.group > after)
+        ]
+        found += [(id_, group) for group in sorted(low)]
+        if len(found) >= event.limit:
+            break
+    return CursorsListed(event.request, tuple(found[: event.limit]))
+
+
+def forget_group(outbox: Outbox, partition: Partition, event: ForgetGroup) -> None:
+    """Drop the control records of a group that was deleted, from memory and disk.
+
+    Rule `forgets-below`: only those of epochs up to `epoch_max`. The group may have been made again since the
+    coordinator was read, and its new control records hold acknowledged messages.
+    """
+    cursor = partition.cursors.get(event.group)
+    if cursor is not None and cursor.group_epoch <= event.epoch_max:
+        partition.cursors = drop(partition.cursors, event.group)
+        outbox.write(DropCursor(partition.id, cursor.segment_no, cursor.group))
 
 
 def _merge(known: CursorState | None, new: CursorState) -> CursorState:

@@ -137,7 +137,7 @@ def _confirmed(partition: Partition, head: GroupHead, segment: Segment) -> int |
     What is acknowledged here alone does not count: the next server may not have it, and the position would fall back.
     """
     if head.phase is Phase.LOADING:
-        cursor = partition.cursors.get((segment.no, head.group))
+        cursor = partition.cursor_in(segment.no, head.group)
         return cursor.acked if cursor is not None and cursor.group_epoch == head.group_epoch else 0
     return head.safe_acked if head.safe_acked >= head.found_acked else None
 

@@ -156,7 +156,7 @@ def _refuse_all(outbox: Outbox, partition: Partition, head: GroupHead, segment: 
 
 def _renew_epoch(outbox: Outbox, partition: Partition, head: GroupHead, record: CursorRecord) -> None:
     """Nobody who knew the group's acknowledgements is left: it goes on from this own cursor, in a new epoch."""
-    cursor = partition.cursors.get((record.segment_no, head.group))
+    cursor = partition.cursor_in(record.segment_no, head.group)
     known = cursor is not None and cursor.group_epoch == record.group_epoch
     start = cursor.acked if cursor is not None and known else record.start_index
     renewed = CursorRecord(record.segment_no, record.group_epoch + 1, start, record.topic)
@@ -165,7 +165,7 @@ def _renew_epoch(outbox: Outbox, partition: Partition, head: GroupHead, record: 
 
 def _begin(outbox: Outbox, partition: Partition, head: GroupHead, segment: Segment, record: CursorRecord) -> None:
     """Deliver from what is known here of the group's acknowledgements."""
-    cursor = partition.cursors.get((segment.no, head.group))
+    cursor = partition.cursor_in(segment.no, head.group)
     if cursor is not None and cursor.group_epoch == record.group_epoch:
         head.acked, head.reserved = cursor.acked, cursor.reserved
     else:

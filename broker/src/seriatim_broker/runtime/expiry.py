@@ -1,0 +1,185 @@
+"""Expiry: what the coordinator keeps of what was deleted goes after a while, and leaves something of bounded size.
+
+- The cursor of a deleted consumer group goes; what stays is one floor of epochs (`group_epochs`).
+- The tombstone of a deleted partition goes; what stays is its id in the ranges of deleted partitions (`core.deleted`).
+
+Both say as much as what they replace, in the very transaction that removes it. So nothing depends on how long anything
+was kept, nor on clocks: that is for people who look. Two controllers at once do no harm, because each transaction
+compares the election, what it removes, and the record that it raises.
+
+A broker of version 0.2.0 does not read what stays. So nothing goes while such a broker is registered; the transactions
+compare that none has registered since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import structlog
+from google.protobuf.message import DecodeError
+from seriatim_api.errors import CorruptionError
+from seriatim_api.ids import PartitionId
+from seriatim_api.v1 import records_pb2
+
+from ..core.messages import FORM_EXPIRED
+from ..interfaces.clock import Clock
+from ..interfaces.coordinator import Compare, Coordinator, Delete, KeyValue, mod_revision_is, unchanged_under
+from .election import Election
+from .group_epochs import EpochFloor
+from .keys import Keys, partition_of
+from .records import cursor_from_value, deleted_partitions_from, put_deleted_partitions
+
+REMOVED_PER_TXN = 100
+"""Cursors or tombstones; below the coordinator's limit of 128 compares and operations, with those of the record."""
+
+REMOVED_PER_PASS = 2000
+"""Of each kind: 20 transactions."""
+
+PARTITIONS_PER_PASS = 200
+"""Whose cursors are listed in a pass; the next pass goes on behind them. 10,000 partitions take 50 passes."""
+
+RANGES_MAX = 50_000
+"""Ranges of deleted partitions, of 10 bytes at most: a third of the largest request. With more, tombstones stay."""
+
+_log = structlog.get_logger(__name__)
+
+
+class Expiry:
+    """A duty of the elected broker, a pass at a time.
+
+    Args:
+        kept_s: How long a deleted cursor and a tombstone stay, by the clocks of those who deleted and of this broker.
+    """
+
+    def __init__(self, coordinator: Coordinator, keys: Keys, election: Election, clock: Clock, kept_s: float) -> None:
+        self._coordinator = coordinator
+        self._keys = keys
+        self._election = election
+        self._clock = clock
+        self._kept_s = kept_s
+        self._after = PartitionId(0)  # the last partition whose cursors were looked at
+
+    # ---- deleted cursors ----
+
+    async def remove_cursors(self) -> int:
+        """A pass over the cursors of some partitions; returns how many were removed."""
+        understood = await self._all_understand()
+        if understood is None:
+            return 0
+        removed = 0
+        partitions = await self._partitions()
+        later = [partition for partition in partitions if partition > self._after]
+        for partition in later[:PARTITIONS_PER_PASS]:
+            removed += await self._remove_cursors_of(partition, understood, REMOVED_PER_PASS - removed)
+            if removed >= REMOVED_PER_PASS:
+                break  # the rest of this partition is for the next pass
+            self._after = partition
+        else:
+            if len(later) <= PARTITIONS_PER_PASS:
+                self._after = PartitionId(0)
+        if removed:
+            _log.info("deleted_cursors_removed", count=removed)
+        return removed
+
+    async def _partitions(self) -> list[PartitionId]:
+        listing = await self._coordinator.list(self._keys.topics)
+        records = [records_pb2.TopicRecord.FromString(item.value) for item in listing.items]
+        return sorted(PartitionId(id_) for record in records for id_ in record.partition_ids)
+
+    async def _remove_cursors_of(self, partition: PartitionId, understood: Compare, count_max: int) -> int:
+        """Remove what is due of one partition, as long as nobody writes in between."""
+        listing = await self._coordinator.list(self._keys.cursors_of(partition))
+        until_ms = self._until_ms()
+        due: list[tuple[KeyValue, int]] = []
+        for item in listing.items:
+            try:
+                record = cursor_from_value(item.value)
+            except CorruptionError:
+                continue
+            if record.deleted and record.deleted_at_ms <= until_ms:
+                due.append((item, record.group_epoch))
+        removed = 0
+        for first in range(0, min(len(due), count_max), REMOVED_PER_TXN):
+            part = due[first : first + REMOVED_PER_TXN]
+            if not await self._remove_some_cursors(part, understood):
+                break  # a group was made again, or the floor was raised: the next pass looks anew
+            removed += len(part)
+        return removed
+
+    async def _remove_some_cursors(self, part: Sequence[tuple[KeyValue, int]], understood: Compare) -> bool:
+        """One transaction: remove them, and raise the floor to the highest of their epochs."""
+        floor = EpochFloor.of(await self._coordinator.get(self._keys.group_epoch))
+        highest = max(epoch for _, epoch in part)
+        raised = replace(
+            floor,
+            floor=max(floor.floor, highest),
+            expired=max(floor.expired, highest),
+            count=floor.count + len(part),
+        )
+        compares = [mod_revision_is(item.key, item.mod_revision) for item, _ in part]
+        result = await self._election.txn(
+            [understood, floor.unchanged(self._keys), *compares],
+            [raised.put(self._keys), *(Delete(item.key) for item, _ in part)],
+        )
+        return result.succeeded
+
+    # ---- tombstones ----
+
+    async def remove_tombstones(self) -> int:
+        """A pass over the tombstones; returns how many were removed."""
+        understood = await self._all_understand()
+        if understood is None:
+            return 0
+        listing = await self._coordinator.list(self._keys.tombstones)
+        until_ms = self._until_ms()
+        due = [item for item in listing.items if _deleted_at_ms(item) <= until_ms][:REMOVED_PER_PASS]
+        removed = 0
+        for first in range(0, len(due), REMOVED_PER_TXN):
+            part = due[first : first + REMOVED_PER_TXN]
+            if not await self._remove_some_tombstones(part, understood):
+                break
+            removed += len(part)
+        if removed:
+            _log.info("tombstones_removed", count=removed)
+        return removed
+
+    async def _remove_some_tombstones(self, part: Sequence[KeyValue], understood: Compare) -> bool:
+        """One transaction: remove them, and name their partitions in the ranges."""
+        found = await self._coordinator.get(self._keys.deleted_partitions)
+        known = deleted_partitions_from(found.value if found is not None else None)
+        deleted = known.with_ids(partition_of(item.key) for item in part)
+        if len(deleted.ranges) > max(RANGES_MAX, len(known.ranges)):
+            _log.warning("tombstones_stay", range_count=len(known.ranges), limit=RANGES_MAX)
+            return False
+        result = await self._election.txn(
+            [
+                understood,
+                mod_revision_is(self._keys.deleted_partitions, found.mod_revision if found is not None else 0),
+                *(mod_revision_is(item.key, item.mod_revision) for item in part),
+            ],
+            [put_deleted_partitions(self._keys, deleted), *(Delete(item.key) for item in part)],
+        )
+        return result.succeeded
+
+    # ---- both ----
+
+    def _until_ms(self) -> float:
+        return self._clock.wall_ms() - self._kept_s * 1000
+
+    async def _all_understand(self) -> Compare | None:
+        """What a transaction compares so that every registered broker reads what stays; None if one does not."""
+        listing = await self._coordinator.list(self._keys.members)
+        for item in listing.items:
+            record = records_pb2.MemberRecord.FromString(item.value)
+            # A version that does not know the fields keeps those of a run before, and raises `run`.
+            if record.forms_run != record.run or not record.forms & FORM_EXPIRED:
+                return None
+        return unchanged_under(self._keys.members, listing.revision) if listing.items else None
+
+
+def _deleted_at_ms(item: KeyValue) -> int:
+    try:
+        return records_pb2.PartitionTombstone.FromString(item.value).deleted_at_ms
+    except DecodeError:
+        return 0

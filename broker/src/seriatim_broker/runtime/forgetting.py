@@ -1,0 +1,102 @@
+"""Forgetting: the control records of deleted consumer groups leave this broker's disk.
+
+A broker keeps how far each group has acknowledged. Deleted groups whose cursor the controller has removed (`expiry`)
+never need that again: a group of the same name begins above the floor of epochs. So whenever the floor's record says
+that cursors were removed, and at the start, this duty asks the core for the groups of such epochs, looks up which of
+them have a cursor, and has the core drop the others. It looks at most once in
+`look_s`, because each look reads every cursor of such an epoch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+import structlog
+from seriatim_api.errors import SeriatimError
+from seriatim_api.ids import PartitionId
+
+from ..core.effects import CursorsListed
+from ..core.events import ForgetGroup, ListCursors
+from ..interfaces.coordinator import Coordinator, Get
+from .coordination import READS_PER_TXN
+from .driver import Driver, Reply
+from .group_epochs import EpochFloor
+from .keys import Keys
+from .mirror import mirror
+
+GROUPS_PER_LIST = 2000
+"""Named by the core in one step."""
+
+LIST_DEADLINE_S = 10.0
+"""The core answers in the step that asks it, unless it has not begun yet."""
+
+_log = structlog.get_logger(__name__)
+
+
+class Forgetting:
+    """A duty of each broker, until cancelled."""
+
+    def __init__(self, coordinator: Coordinator, keys: Keys, driver: Driver, look_s: float) -> None:
+        self._coordinator = coordinator
+        self._keys = keys
+        self._driver = driver
+        self._look_s = look_s
+        self._removed = asyncio.Event()  # cursors were, since the last look
+
+    async def run(self) -> None:
+        """Look whenever cursors were removed."""
+        async with asyncio.TaskGroup() as group:
+            following = mirror(self._coordinator, self._keys.group_epoch, self._floor_changed)
+            group.create_task(following, name="floor of group epochs")
+            group.create_task(self._look_again(), name="forgotten groups")
+
+    def _floor_changed(self, values: Mapping[str, bytes], _keys: Sequence[str]) -> None:
+        if values:
+            self._removed.set()
+
+    async def _look_again(self) -> None:
+        while True:
+            await self._removed.wait()
+            self._removed.clear()
+            try:
+                await self.look()
+            except (SeriatimError, TimeoutError) as exc:
+                _log.warning("groups_not_forgotten", error=str(exc))
+                self._removed.set()
+            await asyncio.sleep(self._look_s)
+
+    async def look(self) -> int:
+        """Drop what is here of groups that are gone; returns how many of them had a control record here."""
+        forgotten = 0
+        after = (0, "")
+        floor = EpochFloor.of(await self._coordinator.get(self._keys.group_epoch))
+        while groups := await self._list(after, floor.expired):
+            for first in range(0, len(groups), READS_PER_TXN):
+                forgotten += await self._forget(groups[first : first + READS_PER_TXN], floor)
+            after = groups[-1]
+        if forgotten:
+            _log.info("groups_forgotten", count=forgotten)
+        return forgotten
+
+    async def _forget(self, groups: Sequence[tuple[PartitionId, str]], floor: EpochFloor) -> int:
+        """Forget those that have no cursor: one that is made from now on has an epoch above the floor."""
+        gets = [Get(self._keys.cursor(partition, group)) for partition, group in groups]
+        result = await self._coordinator.txn((), gets)
+        responses = zip(groups, result.responses, strict=True)
+        gone = [place for place, response in responses if response.item is None]
+        for partition, group in gone:
+            self._driver.feed(ForgetGroup(partition, group, floor.expired))
+        return len(gone)
+
+    async def _list(self, after: tuple[int, str], epoch_max: int) -> Sequence[tuple[PartitionId, str]]:
+        answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        request = self._driver.new_request(lambda reply: None if answer.done() else answer.set_result(reply))
+        try:
+            self._driver.feed(ListCursors(request, after, epoch_max, GROUPS_PER_LIST))
+            async with asyncio.timeout(LIST_DEADLINE_S):
+                reply = await answer
+        finally:
+            self._driver.forget_request(request)
+        assert isinstance(reply, CursorsListed)
+        return reply.groups

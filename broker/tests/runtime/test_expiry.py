@@ -1,0 +1,383 @@
+"""Expiry: what was deleted goes after a while, and what stays says the same in bounded space."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import pytest
+from seriatim_api.errors import NotServingError
+from seriatim_api.ids import PartitionId
+from seriatim_api.v1 import records_pb2
+from seriatim_broker.core.deleted import NONE_DELETED, DeletedPartitions
+from seriatim_broker.core.effects import ReadChain, ReadCursor, WriteChain, WriteCursor
+from seriatim_broker.core.events import (
+    ChainRead,
+    ChainWritten,
+    CursorRead,
+    CursorRecord,
+    CursorWritten,
+    WriteOutcome,
+)
+from seriatim_broker.core.messages import FORM_EXPIRED, FORMS
+from seriatim_broker.interfaces.coordinator import Delete, Put, TxnResult
+from seriatim_broker.runtime.consumer_groups import GroupCursors
+from seriatim_broker.runtime.expiry import PARTITIONS_PER_PASS, REMOVED_PER_PASS, REMOVED_PER_TXN, Expiry
+from seriatim_broker.runtime.group_epochs import EpochFloor
+from seriatim_broker.runtime.keys import Keys
+from seriatim_broker.runtime.records import (
+    cursor_from_value,
+    cursor_to_value,
+    deleted_partitions_from,
+    put_deleted_partitions,
+)
+from seriatim_broker.testing.memory_coordinator import MemoryCoordinator, MemoryStore
+
+from .test_coordination import Desk, chain_of
+from .test_tidying import NOW_MS, Elected, StoppedClock
+
+KEYS = Keys("c")
+ONE = PartitionId(1)
+KEPT_S = 3600.0
+LONG_AGO_MS = NOW_MS - 2 * 3_600_000
+
+
+class Cluster:
+    """A coordinator with a topic, a broker of this version, and an expiry of an hour."""
+
+    def __init__(self, partitions: Sequence[int] = (1,)) -> None:
+        self.store = MemoryStore()
+        self.coordinator = MemoryCoordinator(self.store)
+        self.expiry = self.expiry_over(self.coordinator)
+        self.register("g0-0", FORMS)
+        topic = records_pb2.TopicRecord(name="t", partition_ids=partitions)
+        self.put(KEYS.topic("t"), topic.SerializeToString())
+        for partition in partitions:
+            self.put(KEYS.chain(PartitionId(partition)), b"chain")
+
+    def expiry_over(self, coordinator: Any) -> Expiry:
+        return Expiry(coordinator, KEYS, Elected(coordinator), StoppedClock(), KEPT_S)  # type: ignore[arg-type]
+
+    def put(self, key: str, value: bytes) -> None:
+        self.store.txn((), [Put(key, value)], ())
+
+    def register(self, broker: str, forms: int, run: int = 1) -> None:
+        record = records_pb2.MemberRecord(run=run, forms=forms, forms_run=1)
+        self.put(KEYS.member(broker), record.SerializeToString())
+
+    def forget(self, group: str, epoch: int = 1, partition: int = 1, at_ms: int = LONG_AGO_MS) -> None:
+        record = CursorRecord(1, epoch, 0, "t", deleted=True, deleted_at_ms=at_ms)
+        self.put(KEYS.cursor(PartitionId(partition), group), cursor_to_value(record))
+
+    def bury(self, *partitions: int, at_ms: int = LONG_AGO_MS) -> None:
+        for partition in partitions:
+            record = records_pb2.PartitionTombstone(partition_id=partition, deleted_at_ms=at_ms)
+            self.put(KEYS.tombstone(PartitionId(partition)), record.SerializeToString())
+
+    def cursor(self, group: str) -> CursorRecord | None:
+        item = self.store.items.get(KEYS.cursor(ONE, group))
+        return cursor_from_value(item.value) if item is not None else None
+
+    def under(self, prefix: str) -> list[str]:
+        return [key.removeprefix(prefix) for key in self.store.items if key.startswith(prefix)]
+
+    @property
+    def floor(self) -> EpochFloor:
+        return EpochFloor.of(self.store.items.get(KEYS.group_epoch))
+
+    @property
+    def deleted(self) -> DeletedPartitions:
+        item = self.store.items.get(KEYS.deleted_partitions)
+        return deleted_partitions_from(item.value if item is not None else None)
+
+    async def group(self, name: str) -> GroupCursors:
+        cursors = GroupCursors(self.coordinator, KEYS, name)
+        await cursors.read([ONE])
+        return cursors
+
+
+class Interrupted:
+    """A coordinator in which something happens between the first listing of a prefix and what follows."""
+
+    def __init__(self, inner: MemoryCoordinator, prefix: str, happens: Any) -> None:
+        self._inner = inner
+        self._prefix = prefix
+        self._happens = happens
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def list(self, prefix: str) -> Any:
+        listing = await self._inner.list(prefix)
+        if prefix == self._prefix:
+            self._happens()
+        return listing
+
+
+# ---- deleted cursors ------------------------------------------------------------------------------------
+
+
+async def test_a_deleted_cursor_goes_and_leaves_its_epoch_as_the_floor() -> None:
+    cluster = Cluster()
+    cluster.forget("old", epoch=7)
+    cluster.forget("older", epoch=3)
+    cluster.forget("young", epoch=9, at_ms=NOW_MS - 60_000)
+    cluster.put(KEYS.cursor(ONE, "live"), cursor_to_value(CursorRecord(1, 20, 0, "t")))
+    assert await cluster.expiry.remove_cursors() == 2
+    assert sorted(cluster.under(KEYS.cursors_of(ONE))) == ["live", "young"]
+    assert (cluster.floor.floor, cluster.floor.expired, cluster.floor.count) == (7, 7, 2)
+
+
+async def test_a_cursor_that_an_older_version_marked_goes_at_once() -> None:
+    cluster = Cluster()
+    cluster.forget("old", epoch=2, at_ms=0)
+    assert await cluster.expiry.remove_cursors() == 1
+    assert cluster.floor.floor == 2
+
+
+async def test_a_group_that_is_made_again_begins_above_the_floor() -> None:
+    cluster = Cluster()
+    cluster.forget("g", epoch=7)
+    await cluster.expiry.remove_cursors()
+    assert await (await cluster.group("g")).create("t", {ONE: (1, 0)})
+    assert cluster.cursor("g") == CursorRecord(1, 8, 0, "t")
+
+
+async def test_a_group_is_not_made_over_a_floor_that_was_raised_meanwhile() -> None:
+    cluster = Cluster()
+    late = await cluster.group("g")
+    cluster.forget("g", epoch=7)
+    await cluster.expiry.remove_cursors()
+    assert not await late.create("t", {ONE: (1, 0)}), "its epoch 1 was used"
+    assert cluster.cursor("g") is None
+
+
+async def test_the_core_reads_the_floor_in_place_of_a_cursor_and_writes_above_it() -> None:
+    cluster = Cluster()
+    cluster.forget("g", epoch=7)
+    await cluster.expiry.remove_cursors()
+    desk = Desk(cluster.coordinator)
+    desk.work.read_cursor(ReadCursor(ONE, "g"))
+    await desk.until_count(1)
+    assert desk.events == [CursorRead(ONE, "g", CursorRecord(0, 7, 0, "", deleted=True), 0)]
+    for serial, epoch in ((1, 7), (2, 8)):
+        desk.work.write_cursor(WriteCursor(ONE, "g", serial, CursorRecord(1, epoch, 0, "t"), 0))
+    await desk.until_count(3)
+    outcomes = {event.serial: event.outcome for event in desk.events if isinstance(event, CursorWritten)}
+    assert outcomes == {1: WriteOutcome.CONFLICT, 2: WriteOutcome.DONE}
+    await desk.work.close()
+
+
+async def test_a_write_of_the_core_that_was_under_way_for_long_is_refused() -> None:
+    """It was sent when there was no cursor; then the group was made, deleted and expired."""
+    cluster = Cluster()
+    desk = Desk(cluster.coordinator)
+    desk.work.read_cursor(ReadCursor(ONE, "g"))
+    await desk.until_count(1)
+    assert desk.events == [CursorRead(ONE, "g", None, 0)]
+    cluster.forget("g", epoch=1)
+    await cluster.expiry.remove_cursors()
+    desk.work.write_cursor(WriteCursor(ONE, "g", 1, CursorRecord(1, 1, 0, "t"), 0))
+    await desk.until_count(2)
+    (written,) = (event for event in desk.events if isinstance(event, CursorWritten))
+    assert written.outcome is WriteOutcome.CONFLICT
+    assert cluster.cursor("g") is None
+    await desk.work.close()
+
+
+async def test_nothing_goes_if_a_group_is_made_again_or_the_floor_is_raised_meanwhile() -> None:
+    def made_again(cluster: Cluster) -> None:
+        cluster.put(KEYS.cursor(ONE, "g"), cursor_to_value(CursorRecord(1, 8, 0, "t")))
+
+    cluster = Cluster()
+    cluster.forget("g", epoch=7)
+    coordinator = Interrupted(cluster.coordinator, KEYS.cursors_of(ONE), lambda: made_again(cluster))
+    assert await cluster.expiry_over(coordinator).remove_cursors() == 0
+    assert cluster.cursor("g") == CursorRecord(1, 8, 0, "t")
+    assert cluster.floor == EpochFloor()
+
+
+async def test_two_that_remove_the_same_remove_it_once() -> None:
+    cluster = Cluster()
+    cluster.forget("g", epoch=7)
+    await_other: list[int] = []
+
+    class Racing:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(cluster.coordinator, name)
+
+        async def get(self, key: str) -> Any:
+            item = await cluster.coordinator.get(key)
+            await_other.append(await cluster.expiry.remove_cursors())
+            return item
+
+    assert await cluster.expiry_over(Racing()).remove_cursors() == 0
+    assert await_other == [1]
+    assert cluster.floor.count == 1
+
+
+async def test_a_pass_removes_a_bounded_number_and_the_next_goes_on_there() -> None:
+    cluster = Cluster((1, 2))
+    for number in range(REMOVED_PER_PASS + REMOVED_PER_TXN + 1):
+        cluster.forget(f"g{number}", epoch=number + 1)
+    cluster.forget("g", partition=2)
+    assert await cluster.expiry.remove_cursors() == REMOVED_PER_PASS
+    assert await cluster.expiry.remove_cursors() == REMOVED_PER_TXN + 2
+    assert not cluster.under(f"{KEYS.prefix}cursors/")
+    assert cluster.floor.floor == REMOVED_PER_PASS + REMOVED_PER_TXN + 1
+
+
+async def test_passes_walk_over_all_partitions() -> None:
+    cluster = Cluster(range(1, 2 * PARTITIONS_PER_PASS + 2))
+    for partition in (1, PARTITIONS_PER_PASS + 1, 2 * PARTITIONS_PER_PASS + 1):
+        cluster.forget("g", partition=partition)
+    assert [await cluster.expiry.remove_cursors() for _ in range(3)] == [1, 1, 1]
+    cluster.forget("g", partition=1)
+    assert await cluster.expiry.remove_cursors() == 1, "it begins anew"
+
+
+# ---- tombstones -----------------------------------------------------------------------------------------
+
+
+async def test_tombstones_become_ranges() -> None:
+    cluster = Cluster()
+    cluster.bury(2, 3, 4, 9)
+    cluster.bury(5, at_ms=NOW_MS - 60_000)
+    assert await cluster.expiry.remove_tombstones() == 4
+    assert cluster.deleted.ranges == ((2, 5), (9, 10))
+    assert len(cluster.under(KEYS.tombstones)) == 1
+    cluster.bury(*range(5, 9))
+    assert await cluster.expiry.remove_tombstones() == 4
+    assert cluster.deleted.ranges == ((2, 10),)
+
+
+async def test_a_million_partitions_that_were_deleted_leave_one_range() -> None:
+    deleted = NONE_DELETED.with_ids(map(PartitionId, range(2, 1_000_002)))
+    put = put_deleted_partitions(KEYS, deleted)
+    assert len(put.value) < 20
+    assert deleted_partitions_from(put.value) == deleted
+
+
+def test_ranges_are_a_set() -> None:
+    chance = Random(1)
+    known: set[int] = set()
+    deleted = NONE_DELETED
+    for _ in range(200):
+        some = [chance.randrange(300) for _ in range(chance.randrange(1, 4))]
+        known.update(some)
+        deleted = deleted.with_ids(map(PartitionId, some))
+        deleted = deleted_partitions_from(put_deleted_partitions(KEYS, deleted).value)
+        assert [number for number in range(301) if PartitionId(number) in deleted] == sorted(known)
+        assert all(end < first for (_, end), (first, _) in zip(deleted.ranges, deleted.ranges[1:], strict=False))
+
+
+async def test_a_chain_without_record_and_tombstone_is_known_to_be_deleted_by_the_ranges() -> None:
+    cluster = Cluster()
+    cluster.bury(2)
+    await cluster.expiry.remove_tombstones()
+    desk = Desk(cluster.coordinator)
+    for partition in (2, 3):
+        desk.work.read_chain(ReadChain(PartitionId(partition), known=True))
+    await desk.until_count(2)
+    read = {event.partition: event.deleted for event in desk.events if isinstance(event, ChainRead)}
+    assert read == {2: True, 3: False}, "3 was lost, not deleted: its data stays"
+    await desk.work.close()
+
+
+async def test_a_partition_in_the_ranges_is_never_made() -> None:
+    cluster = Cluster()
+    cluster.bury(2)
+    await cluster.expiry.remove_tombstones()
+    desk = Desk(cluster.coordinator)
+    effects = [WriteChain(PartitionId(number), number, chain_of(number), 0, None) for number in (2, 3)]
+    written = await desk.write(*effects)
+    assert {serial: event.outcome for serial, event in written.items()} == {
+        2: WriteOutcome.CONFLICT,
+        3: WriteOutcome.DONE,
+    }
+    await desk.work.close()
+
+
+async def test_a_partition_is_not_made_by_a_write_that_was_under_way_while_its_tombstone_went() -> None:
+    cluster = Cluster()
+
+    class Slow:
+        """Delivers the write after the topic was deleted and its tombstone is gone."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(cluster.coordinator, name)
+
+        async def txn(self, compares: Any, then: Any, *args: Any, **kwargs: Any) -> TxnResult:
+            if any(isinstance(operation, Put) for operation in then):
+                cluster.bury(2)
+                await cluster.expiry.remove_tombstones()
+            return await cluster.coordinator.txn(compares, then, *args, **kwargs)
+
+    desk = Desk(Slow())  # type: ignore[arg-type]
+    written = await desk.write(WriteChain(PartitionId(2), 1, chain_of(2), 0, None))
+    assert written[1].outcome is WriteOutcome.CONFLICT
+    assert KEYS.chain(PartitionId(2)) not in cluster.store.items
+    assert isinstance(written[1], ChainWritten)
+    await desk.work.close()
+
+
+async def test_a_deletion_that_is_gone_on_with_writes_tombstones_that_go_again() -> None:
+    cluster = Cluster()
+    for _ in range(2):
+        cluster.bury(2)
+        assert await cluster.expiry.remove_tombstones() == 1
+    assert cluster.deleted.ranges == ((2, 3),)
+
+
+# ---- other versions, and other controllers --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("older", [{"forms": FORMS & ~FORM_EXPIRED}, {"forms": FORMS, "run": 2}])
+async def test_nothing_goes_while_a_broker_is_registered_that_would_not_understand(older: dict[str, int]) -> None:
+    cluster = Cluster()
+    cluster.forget("g")
+    cluster.bury(2)
+    cluster.register("g0-1", **older)
+    assert await cluster.expiry.remove_cursors() == 0
+    assert await cluster.expiry.remove_tombstones() == 0
+    cluster.store.txn((), [Delete(KEYS.member("g0-1"))], ())
+    assert await cluster.expiry.remove_cursors() == 1
+    assert await cluster.expiry.remove_tombstones() == 1
+
+
+async def test_nothing_goes_if_an_older_broker_registers_meanwhile() -> None:
+    for prefix in (KEYS.cursors_of(ONE), KEYS.tombstones):
+        cluster = Cluster()
+        cluster.forget("g")
+        cluster.bury(2)
+        coordinator = Interrupted(cluster.coordinator, prefix, lambda here=cluster: here.register("g0-1", 0))
+        expiry = cluster.expiry_over(coordinator)
+        assert (await expiry.remove_cursors(), await expiry.remove_tombstones()) == (
+            int(prefix == KEYS.tombstones),
+            0,
+        )
+
+
+async def test_a_controller_that_is_not_elected_any_more_removes_nothing() -> None:
+    cluster = Cluster()
+    cluster.forget("g")
+    cluster.bury(2)
+    cluster.expiry._election.is_lost = True  # type: ignore[attr-defined]
+    for remove in (cluster.expiry.remove_cursors, cluster.expiry.remove_tombstones):
+        with pytest.raises(NotServingError):
+            await remove()
+    assert cluster.cursor("g") is not None
+    assert len(cluster.under(KEYS.tombstones)) == 1
+
+
+async def test_a_deleted_cursor_says_when() -> None:
+    cluster = Cluster()
+    assert await (await cluster.group("g")).create("t", {ONE: (1, 0)})
+    await (await cluster.group("g")).delete(NOW_MS)
+    known = cluster.cursor("g")
+    assert known is not None
+    assert (known.deleted, known.deleted_at_ms) == (True, NOW_MS)
+    assert await (await cluster.group("g")).create("t", {ONE: (1, 0)})
+    assert cluster.cursor("g") == replace(known, deleted=False, deleted_at_ms=0, group_epoch=2)
