@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
@@ -12,19 +13,22 @@ from seriatim_api.errors import NotServingError
 from seriatim_api.ids import PartitionId
 from seriatim_api.v1 import records_pb2
 from seriatim_broker.core.deleted import NONE_DELETED, DeletedPartitions
-from seriatim_broker.core.effects import ReadChain, ReadCursor, WriteChain, WriteCursor
+from seriatim_broker.core.effects import CursorsListed, ReadChain, ReadCursor, WriteChain, WriteCursor
 from seriatim_broker.core.events import (
     ChainRead,
     ChainWritten,
     CursorRead,
     CursorRecord,
     CursorWritten,
+    ForgetGroup,
+    ListCursors,
     WriteOutcome,
 )
 from seriatim_broker.core.messages import FORM_EXPIRED, FORMS
 from seriatim_broker.interfaces.coordinator import Delete, Put, TxnResult
 from seriatim_broker.runtime.consumer_groups import GroupCursors
 from seriatim_broker.runtime.expiry import PARTITIONS_PER_PASS, REMOVED_PER_PASS, REMOVED_PER_TXN, Expiry
+from seriatim_broker.runtime.forgetting import Forgetting
 from seriatim_broker.runtime.group_epochs import EpochFloor
 from seriatim_broker.runtime.keys import Keys
 from seriatim_broker.runtime.records import (
@@ -315,7 +319,7 @@ async def test_a_partition_is_not_made_by_a_write_that_was_under_way_while_its_t
                 await cluster.expiry.remove_tombstones()
             return await cluster.coordinator.txn(compares, then, *args, **kwargs)
 
-    desk = Desk(Slow())  # type: ignore[arg-type]
+    desk = Desk(Slow())
     written = await desk.write(WriteChain(PartitionId(2), 1, chain_of(2), 0, None))
     assert written[1].outcome is WriteOutcome.CONFLICT
     assert KEYS.chain(PartitionId(2)) not in cluster.store.items
@@ -381,3 +385,71 @@ async def test_a_deleted_cursor_says_when() -> None:
     assert (known.deleted, known.deleted_at_ms) == (True, NOW_MS)
     assert await (await cluster.group("g")).create("t", {ONE: (1, 0)})
     assert cluster.cursor("g") == replace(known, deleted=False, deleted_at_ms=0, group_epoch=2)
+
+
+# ---- what brokers keep on disk --------------------------------------------------------------------------
+
+
+class Groups:
+    """A driver over a core that has control records of these groups of partition 1, with their epochs."""
+
+    def __init__(self, **epochs: int) -> None:
+        self.epochs = epochs
+        self.is_empty = asyncio.Event()
+        self._reply: Any = None
+
+    def new_request(self, reply: Any) -> int:
+        self._reply = reply
+        return 1
+
+    def forget_request(self, request: int) -> None:
+        pass
+
+    def feed(self, event: ListCursors | ForgetGroup) -> None:
+        if isinstance(event, ForgetGroup):
+            if self.epochs[event.group] <= event.epoch_max:
+                del self.epochs[event.group]
+            if not self.epochs:
+                self.is_empty.set()
+            return
+        low = [group for group, epoch in sorted(self.epochs.items()) if epoch <= event.epoch_max]
+        named = [(ONE, group) for group in low if (ONE, group) > event.after]
+        self._reply(CursorsListed(event.request, tuple(named[: event.limit])))
+
+
+async def test_a_broker_forgets_groups_whose_cursor_was_removed() -> None:
+    cluster = Cluster()
+    groups = Groups(gone=7, again=7, live=2, young=3, lost=8)
+    cluster.forget("gone", epoch=7)
+    cluster.forget("again", epoch=7)
+    cluster.forget("young", epoch=3, at_ms=NOW_MS)
+    cluster.put(KEYS.cursor(ONE, "live"), cursor_to_value(CursorRecord(1, 2, 0, "t")))
+    forgetting = Forgetting(cluster.coordinator, KEYS, groups, 1.0)  # type: ignore[arg-type]
+    assert await forgetting.look() == 0, "nothing was removed yet"
+    await cluster.expiry.remove_cursors()
+    assert await (await cluster.group("again")).create("t", {ONE: (1, 0)})
+    assert await forgetting.look() == 1
+    assert groups.epochs == {"again": 7, "live": 2, "young": 3, "lost": 8}, "an epoch above the floor was not removed"
+
+
+async def test_a_rebuild_makes_no_broker_forget_a_group() -> None:
+    """The coordinator lost its cursor, and this broker was not asked."""
+    cluster = Cluster()
+    groups = Groups(g=7)
+    cluster.store.txn((), [EpochFloor(floor=NOW_MS).put(KEYS)], ())
+    forgetting = Forgetting(cluster.coordinator, KEYS, groups, 1.0)  # type: ignore[arg-type]
+    assert await forgetting.look() == 0
+    assert groups.epochs == {"g": 7}
+
+
+async def test_a_broker_looks_when_cursors_are_removed() -> None:
+    cluster = Cluster()
+    groups = Groups(g=7)
+    cluster.forget("g", epoch=7)
+    forgetting = Forgetting(cluster.coordinator, KEYS, groups, 0.0)  # type: ignore[arg-type]
+    duty = asyncio.create_task(forgetting.run())
+    await cluster.expiry.remove_cursors()
+    async with asyncio.timeout(10):
+        await groups.is_empty.wait()
+    duty.cancel()
+    await asyncio.gather(duty, return_exceptions=True)
