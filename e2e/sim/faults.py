@@ -95,8 +95,9 @@ class Options:
     holds before older ones go to pages, where that is not what it is in production (whole brokers only).
     `credit_bytes` and `take_us`: what consumers take at once, and how long that keeps them. `balanced`: the controller
     moves heads all the time, by traffic (whole brokers only). `producers_idle`: brokers forget producers that are idle
-    for a second or two. `old_segments`: so many empty segments are in each chain from the beginning, and every broker
-    has to take them up (bare cores only). `producers_start_us`: within which time producers begin to send.
+    for a second or two. `part_bytes`: messages with producer tables travel in parts of this size; 0: whole (bare cores
+    only). `old_segments`: so many empty segments are in each chain from the beginning, and every broker has to take
+    them up (bare cores only). `producers_start_us`: within which time producers begin to send.
     `copy_bytes`: of one answer to a member that copies. `readers_after_us`: consumers
     come so late. `one_version`: all brokers read everything that this version reads; else some may be older.
     """
@@ -149,6 +150,7 @@ class Options:
     record_segments_max: int = 0
     balanced: bool = False
     producers_idle: bool = False
+    part_bytes: int = 0
     old_segments: int = 0
     producers_start_us: int = 20_000
     copy_bytes: int = 1 << 20
@@ -463,6 +465,23 @@ def _idle_producers(rng: random.Random, options: Options) -> Options:
         wipe_share=0.0,
         kinds={"crash": 4, "crash_group": 1, "plan": 3, "complaint": 2, "cut": 1, "slow_disk": 1},
         certificate_never_share=rng.choice((0.0, 0.3)),
+    )
+
+
+def _parts(rng: random.Random, options: Options) -> Options:
+    """Tables travel in parts; switchers race, and links end while parts are on their way."""
+    return replace(
+        options,
+        part_bytes=rng.choice((60, 100, 300)),
+        producer_count=rng.choice((4, 8)),
+        batches_per_producer=rng.choice((3, 6)),
+        send_gap_us=rng.choice((10_000, 30_000)),
+        group_count=rng.choice((2, 3)),
+        fault_count=rng.choice((4, 8)),
+        fault_span_us=rng.choice((200_000, 500_000)),
+        restart_us_max=20_000,
+        partition_count=1,
+        kinds={"break": 5, "crash": 4, "complaint": 5, "plan": 3, "cut": 2},
     )
 
 
@@ -933,6 +952,7 @@ PROFILES: dict[str, Profile] = {
     "producers-crash": Profile(_weak_levels, 0),
     "three-members": Profile(_three_members, 0),
     "idle-producers": Profile(_idle_producers, 0),
+    "tables-in-parts": Profile(_parts, 0),
     "failing-disks": Profile(_failing_disks, 0),
     "damage": Profile(_damage, 0),
     "hung-disks": Profile(_hung_disks, 0),

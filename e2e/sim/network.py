@@ -5,14 +5,28 @@ out, with random delays; between the lanes nothing is ordered. A cut holds what 
 packets are repeated until they get through; a break ends the link, which the two ends notice at different times. What
 arrives at an end that has not noticed yet is still delivered. A lane that stalls loses all that its end sends until the
 link ends; the other lane goes on.
+
+Where the world draws a part size, messages with producer tables are encoded and travel in parts, as large ones do
+between processes: each part takes its own time, other messages go between them, and those that are on their way when
+either end lets go of the link are lost.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from seriatim_api.errors import BadRequestError
 from seriatim_broker.core.events import LinkDown, LinkUp, Received
-from seriatim_broker.core.messages import DATA, LaneProbe, Message
+from seriatim_broker.core.messages import (
+    DATA,
+    FORM_PARTS,
+    FenceAnswer,
+    LaneProbe,
+    Message,
+    PrepareRequest,
+    TableAnswer,
+)
+from seriatim_broker.rpc import peer_frames
 from seriatim_broker.testing.paths import Paths
 
 from .faults import Options, draw_latency_us
@@ -26,11 +40,16 @@ RECONNECT_US_MAX = 120_000
 
 _DATA = frozenset(DATA)
 
+_WITH_TABLE = frozenset((FenceAnswer, PrepareRequest, TableAnswer))
+
+Part = bytes
+"""A frame with a part of a message."""
+
 
 class End:
     """One process's end of a link."""
 
-    __slots__ = ("arrivals", "held", "is_open", "peer", "process", "session", "stalled")
+    __slots__ = ("arrivals", "held", "is_open", "peer", "process", "reader", "session", "stalled")
 
     def __init__(self, process: Process, session: int) -> None:
         self.process = process
@@ -38,20 +57,24 @@ class End:
         self.is_open = False  # from LinkUp to LinkDown, as the process sees it
         self.peer: End = self
         self.arrivals = [0, 0]  # of what this end sent, by lane
-        self.held: tuple[list[Message], list[Message]] = ([], [])
+        self.held: tuple[list[Message | Part], list[Message | Part]] = ([], [])
+        self.reader = peer_frames.ControlReader()  # of what arrives at this end
         self.stalled: set[int] = set()  # lanes on which nothing of this end arrives any more
 
 
 class Network(Paths):
     """All links, and the cuts between brokers."""
 
-    def __init__(self, schedule: Schedule, options: Options, brokers: dict[str, Broker]) -> None:
+    def __init__(
+        self, schedule: Schedule, options: Options, brokers: dict[str, Broker], seen_states: set[str] | None = None
+    ) -> None:
         super().__init__()
         self._schedule = schedule
         self._options = options
         self._brokers = brokers
         self._session = 0
         self.slow_us: dict[tuple[str, str], int] = {}  # what takes so much longer from one broker to another
+        self._seen_states = seen_states if seen_states is not None else set()  # rare ones that a run reached
         self._dialling: dict[tuple[str, str], Process] = {}
 
     def latency_us(self) -> int:
@@ -93,11 +116,36 @@ class Network(Paths):
         slow_us = self.slow_us.get((process.name, target), 0)
         # A probe has no chance of its own, so that worlds go on as they would without it.
         latency_us = self._options.latency_us_min if isinstance(message, LaneProbe) else self.latency_us()
-        arrival = max(end.arrivals[lane], self._schedule.now_us + latency_us + slow_us)
-        end.arrivals[lane] = arrival
-        self._schedule.at(arrival, self._arrive, end, message)
+        self._depart(end, lane, message, latency_us + slow_us)
 
-    def _arrive(self, end: End, message: Message) -> None:
+    def _depart(self, end: End, lane: int, message: Message, after_us: int) -> None:
+        travelling: list[Message | Part] = [message]
+        if self._options.part_bytes and type(message) in _WITH_TABLE:
+            forms = self._brokers[end.peer.process.name].forms
+            if forms & FORM_PARTS:
+                travelling = list(peer_frames.write_control_frames([message], forms, self._options.part_bytes))
+        for number, piece in enumerate(travelling):
+            after_us += self.latency_us() if number else 0
+            arrival = max(end.arrivals[lane], self._schedule.now_us + after_us)
+            end.arrivals[lane] = arrival
+            self._schedule.at(arrival, self._arrive, end, piece)
+
+    def _take_part(self, end: End, part: Part) -> None:
+        """A part arrived; what is complete with it is handed over. One that does not follow ends the link."""
+        receiver, source = end.peer.process, end.process.name
+        if not end.is_open or not end.peer.is_open:
+            self._seen_states.add("part lost")
+            return
+        self._seen_states.add("part taken")
+        try:
+            messages = end.peer.reader.read(part)
+        except BadRequestError:
+            self.break_link(receiver.name, source)
+            return
+        for message in messages:
+            receiver.deliver(Received(source, end.peer.session, message))
+
+    def _arrive(self, end: End, message: Message | Part) -> None:
         source = end.process.name
         target = end.peer.process.name
         number = 1 if type(message) in _DATA else 0
@@ -108,7 +156,11 @@ class Network(Paths):
             lane.append(message)
             return
         receiver = end.peer.process
-        if receiver.alive:
+        if isinstance(message, Part):
+            if receiver.alive:
+                self._take_part(end, message)
+                return
+        elif receiver.alive:
             # On an end that is closed it is handed over, too, as what waited in the receiver's own queue: under a
             # session that is over.
             receiver.deliver(Received(source, end.peer.session, message))

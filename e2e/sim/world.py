@@ -194,7 +194,7 @@ class World:
         return Broker(name, group, self._incarnation())
 
     def _make_network(self) -> Any:
-        return Network(self.schedule, self.options, self.brokers)
+        return Network(self.schedule, self.options, self.brokers, self.judge.seen_states)
 
     def _make_coordinator(self) -> Any:
         return SimCoordinator(self.schedule, self.options, self.brokers, self.judge)

@@ -1,4 +1,5 @@
-"""Rules of the producer table about producers that are idle: what is kept of them, and for how long."""
+# ruff: noqa: SLF001 - a mutant replaces steps that nobody else may touch
+"""Rules of producer tables: what is kept of idle producers and for how long, and how a large table travels."""
 
 from __future__ import annotations
 
@@ -8,8 +9,9 @@ from typing import Any
 from seriatim_broker.core import blocks, producers
 from seriatim_broker.core.config import BrokerConfig
 from seriatim_broker.core.state import NOTHING
+from seriatim_broker.rpc import codec, peer_frames
 
-from .mutation import Mutation, Patch
+from .mutation import LOSS, Mutation, Patch
 
 
 def _forgotten_early() -> list[Patch]:
@@ -60,6 +62,31 @@ def _unread_is_unknown() -> list[Patch]:
     return [(producers.Unread, "find", find)]
 
 
+def _part_missing() -> list[Patch]:
+    """A message counts as complete although its last part has not arrived."""
+    real = peer_frames.ControlReader._take_part
+
+    def take_part(self: Any, part: bytes, parts_left: int) -> list[Any]:
+        return real(self, part, 0 if parts_left == 1 else parts_left) if parts_left or not self._parts else []
+
+    return [(peer_frames.ControlReader, "_take_part", take_part)]
+
+
+def _parts_mixed() -> list[Patch]:
+    """Parts are kept for all links in one place, and not looked at: those of two preparations become one."""
+    together: list[bytes] = []
+
+    def take_part(self: Any, part: bytes, parts_left: int) -> list[Any]:
+        together.append(part)
+        if parts_left:
+            return []
+        whole = b"".join(together)
+        together.clear()
+        return [codec.decode(whole)]
+
+    return [(peer_frames.ControlReader, "_take_part", take_part)]
+
+
 MUTATIONS: dict[str, Mutation] = {
     "forgotten-early": Mutation(
         "a producer is forgotten when it is expired, not before",
@@ -78,6 +105,12 @@ MUTATIONS: dict[str, Mutation] = {
         _unread_is_unknown,
         ("TABLE", "GAP", "I1", "I9", "PLACE"),
         "idle-producers",
+    ),
+    "part-missing": Mutation(
+        "a message in parts is complete with its last part", _part_missing, ("I13", *LOSS), "tables-in-parts"
+    ),
+    "parts-mixed": Mutation(
+        "the parts of a message are those of one link", _parts_mixed, ("I13", *LOSS), "tables-in-parts"
     ),
     "block-missing": Mutation(
         "a preparation is written with all idle blocks that it names",

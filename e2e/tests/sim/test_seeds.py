@@ -69,6 +69,7 @@ def test_two_thousand_seeds_keep_every_promise(seeds: range) -> None:
         ("gaps", "cores", 60, {"declared lost": 5, "declared lost unsettled": 15, "told of a gap": 20}),
         ("producers-crash", "cores", 60, {"a gap told to a producer": 3}),
         ("idle-producers", "cores", 40, {"producer forgotten": 12, "forgotten producer told": 5}),
+        ("tables-in-parts", "cores", 20, {"part taken": 20, "part lost": 2, "switched": 12}),
         ("chatty", "cores", 20, {"folded": 18, "opened over": 3}),
         ("three-members", "cores", 40, {"switched": 20, "server taken": 5}),
         ("false-certificates", "cores", 60, {"certified falsely": 40, "ended itself": 40, "switched": 30}),

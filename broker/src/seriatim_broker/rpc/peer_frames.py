@@ -72,17 +72,19 @@ def size_of(message: m.Message) -> int:
     return size
 
 
-def write_control_frames(messages: Sequence[m.Message], forms: int = m.FORMS) -> Iterator[bytes]:
+def write_control_frames(
+    messages: Sequence[m.Message], forms: int = m.FORMS, part_size_bytes: int = PART_SIZE_BYTES
+) -> Iterator[bytes]:
     """The messages, in order, as as few control frames as the limit allows, in the forms that the peer reads."""
     encoded: list[bytes] = []
     size = 0
     for message in messages:
         data = codec.encode(message, forms)
-        if len(data) > PART_SIZE_BYTES and forms & m.FORM_PARTS:
+        if len(data) > part_size_bytes and forms & m.FORM_PARTS:
             if encoded:
                 yield peer_pb2.PeerFrame(messages=encoded).SerializeToString()
                 encoded, size = [], 0
-            yield from _write_parts(data)
+            yield from _write_parts(data, part_size_bytes)
             continue
         if len(data) > MESSAGE_SIZE_BYTES_MAX - FRAME_SIZE_BYTES:
             _log.error("peer_message_too_large", kind=type(message).__name__, size_bytes=len(data))
@@ -96,12 +98,12 @@ def write_control_frames(messages: Sequence[m.Message], forms: int = m.FORMS) ->
         yield peer_pb2.PeerFrame(messages=encoded).SerializeToString()
 
 
-def _write_parts(data: bytes) -> Iterator[bytes]:
+def _write_parts(data: bytes, part_size_bytes: int) -> Iterator[bytes]:
     """The frames of one large message."""
     view = memoryview(data)
-    count = -(-len(data) // PART_SIZE_BYTES)
+    count = -(-len(data) // part_size_bytes)
     for number in range(count):
-        part = bytes(view[number * PART_SIZE_BYTES : (number + 1) * PART_SIZE_BYTES])
+        part = bytes(view[number * part_size_bytes : (number + 1) * part_size_bytes])
         yield peer_pb2.PeerFrame(part=part, parts_left=count - 1 - number).SerializeToString()
 
 
