@@ -92,6 +92,7 @@ IDLE_LIMITS: dict[str, int] = {
     "idle_block_rows": 4,
     "window_rows_at_once": 1,
     "window_pause_us": 20_000,
+    "before_tables_bytes_max": 500,
 }
 """When producers are forgotten in worlds in which they are: later than any of them tries to deliver one. A new master
 makes their windows one by one, so that it meets producers whose window it has not made yet."""

@@ -9,6 +9,7 @@ from seriatim_api.ids import MemberId
 from seriatim_broker.core import effects as fx
 from seriatim_broker.core import events as ev
 from seriatim_broker.core import messages as msg
+from seriatim_broker.core import tables
 from seriatim_broker.core.blocks import table_bytes_max
 from seriatim_broker.core.producers import (
     Entry,
@@ -36,6 +37,8 @@ from .support import (
     first_chain,
     opened_master,
     prepared,
+    sealed_chain,
+    unsettled_chain,
 )
 from .test_idle_blocks import TABLE
 from .test_idle_producers import QUICK, _append, _id, pass_time
@@ -235,3 +238,28 @@ def test_members_are_told_apart_by_what_they_take() -> None:
     bench.do(ev.LinkUp(M21.broker, M21, 1, 9, 0))
     assert table_bytes_max(bench.core.outbox) == small
     assert limits(M00, M10, M21, M11) == [large, large, small, small]
+
+
+# ---- tables that readers need ---------------------------------------------------------------------------
+
+
+def test_tables_for_readers_have_a_limit_and_those_not_used_for_longest_are_forgotten() -> None:
+    """They were kept as long as the segments that they are for: 1,000 such segments, 1,000 tables."""
+    chain = unsettled_chain(first_chain())
+    for _ in range(3):
+        chain = sealed_chain(chain, 0, 0, members=(M10, M11), incomplete=True)
+    bench = Bench(M20, config=replace(QUICK, before_tables_bytes_max=2 * ROW_BYTES))
+    outbox, partition = bench.core.outbox, bench.core._partition(P)
+    partition.chain = chain
+
+    def tell(no: int, row_count: int) -> None:
+        table = pack_table({_id(number): pack_window([Entry(0, 0, 1, number)], 1) for number in range(row_count)})
+        tables.on_answer(outbox, partition, msg.TableAnswer(P, no - 1, table))
+
+    tell(2, 1)
+    tell(3, 1)
+    assert tables.want_before(outbox, partition, 2) is not None, "used: it stands behind the other one"
+    tell(4, 1)
+    assert list(partition.before_tables) == [2, 4]
+    tell(5, 3)
+    assert list(partition.before_tables) == [5], "one is kept, however large it is"

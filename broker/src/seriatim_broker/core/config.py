@@ -66,6 +66,9 @@ class BrokerConfig:
         spelled_out_bytes_max: Bytes of a producer table that is sent without names of idle blocks, because a switch may
             have to merge it or a broker of 0.2.0 is linked; and of one that was merged. A broker of 0.2.0 takes frames
             of 32 MiB, and its form of a table is up to a third larger.
+        before_tables_bytes_max: Bytes of producer tables, as they are at rest, that a partition keeps for readers
+            behind segments that were unsettled; in memory they take about five times as much. Beyond it those that
+            were not used for longest are forgotten, and asked for again when they are needed. One is always kept.
         table_bytes_max: Bytes of any producer table in a message, which goes in parts to brokers that take these.
         retry_us: First pause before a failed switch, settlement or copy is tried again; doubles up to `retry_us_max`.
         retry_us_max: The longest such pause.
@@ -135,6 +138,7 @@ class BrokerConfig:
     blocks_asked_max: int = 16
     table_timeout_us: int = 150_000
     spelled_out_bytes_max: int = 24 << 20
+    before_tables_bytes_max: int = 32 << 20
     table_bytes_max: int = 192 << 20
     retry_us: int = 50_000
     retry_us_max: int = 1_000_000

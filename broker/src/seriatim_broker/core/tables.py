@@ -26,7 +26,7 @@ from .state import drop, put
 
 KnownTables = Mapping[int, ProducerTable]
 """Segment number -> the merged table of all segments before it; kept only for segments with an incomplete one, and for
-lost ones, which have none of their own."""
+lost ones, which have none of their own. The one that was used last stands last; see `_keep_before`."""
 
 
 class TableWait(NamedTuple):
@@ -108,10 +108,31 @@ def table_after(partition: Partition, no: int) -> ProducerTable | None:
     return merge([before, own]) if before is not None else None
 
 
+def _keep_before(outbox: Outbox, partition: Partition, no: int, table: ProducerTable) -> None:
+    """Keep the merged table of all segments before `no`, and of others as many as there is room for.
+
+    Those that were not used for longest are forgotten. Nothing is lost by that: who needs one asks for it again, and
+    its readers wait until it comes. The newest is always kept, however large it is, or they would wait for ever.
+    """
+    table.read_on(table.unread_count)  # each batch that is delivered is looked up
+    left_bytes = outbox.config.before_tables_bytes_max - table.size_bytes
+    kept: list[tuple[int, ProducerTable]] = []
+    for other, known in reversed(partition.before_tables.items()):
+        left_bytes -= known.size_bytes
+        if other != no and left_bytes >= 0:
+            kept.append((other, known))
+        elif other != no:
+            outbox.note("before_table_forgotten", partition.id, segment=other, producers=known.producer_count)
+    partition.before_tables = {**dict(reversed(kept)), no: table}
+    outbox.poll(0, "pump", partition.id, no)  # its readers come before another table takes its place
+
+
 def want_before(outbox: Outbox, partition: Partition, no: int) -> ProducerTable | None:
     """The merged table of all segments before `no`, or None after having asked for it."""
     known = partition.before_tables.get(no)
     if known is not None:
+        if len(partition.before_tables) > 1:
+            partition.before_tables = put(drop(partition.before_tables, no), no, known)
         return known
     chain = partition.chain
     before = chain.before(no) if chain is not None else None
@@ -121,14 +142,14 @@ def want_before(outbox: Outbox, partition: Partition, no: int) -> ProducerTable 
         return ProducerTable()
     here = table_after(partition, before.no)
     if here is not None:
-        partition.before_tables = put(partition.before_tables, no, here)
+        _keep_before(outbox, partition, no, here)
         return here
     if before.server == outbox.member or before.state is SegmentState.LOST:
         earlier = want_before(outbox, partition, before.no)
         if earlier is not None:
             here = table_after(partition, before.no)
             if here is not None:
-                partition.before_tables = put(partition.before_tables, no, here)
+                _keep_before(outbox, partition, no, here)
         return here
     outbox.send(before.server, TableRequest(partition.id, before.no))
     return None
@@ -152,7 +173,7 @@ def on_answer(outbox: Outbox, partition: Partition, message: TableAnswer) -> Non
     if message.table is not None:
         segment = partition.chain.after(message.segment_no) if partition.chain is not None else None
         if segment is not None and (segment.incomplete_table or segment.state is SegmentState.LOST):
-            partition.before_tables = put(partition.before_tables, segment.no, ProducerTable(message.table))
+            _keep_before(outbox, partition, segment.no, ProducerTable(message.table))
     if partition.switch is not None:
         partition.switch.on_table(outbox, partition, message.segment_no, message.table)
     _answer(outbox, partition, ask=False)
