@@ -117,7 +117,7 @@ def _keep_before(outbox: Outbox, partition: Partition, no: int, table: ProducerT
     table.read_on(table.unread_count)  # each batch that is delivered is looked up
     left_bytes = outbox.config.before_tables_bytes_max - table.size_bytes
     kept: list[tuple[int, ProducerTable]] = []
-    for other, known in reversed(partition.before_tables.items()):
+    for other, known in reversed(tuple(partition.before_tables.items())):
         left_bytes -= known.size_bytes
         if other != no and left_bytes >= 0:
             kept.append((other, known))
