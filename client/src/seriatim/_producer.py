@@ -312,14 +312,15 @@ class Producer:
 
         If cancelled, some of the rows may have been taken: for each partition the first ones, in their order.
         """
-        table = checks.check_table(table, key_column, int(time.time() * 1000), self._limits)
+        table = checks.check_table(table, key_column, int(time.time() * 1000))
         deliveries = Deliveries(table.num_rows)
         keyed = table.column(0).null_count < table.num_rows
         keys = table.column(0).to_pylist() if keyed and partition is None else None
         groups = self._partitioning.of_many(keys, partition, table.num_rows)
         pieces = list(self._pieces(table, groups)) if table.num_rows else []
-        for number, (target, piece, positions) in enumerate(pieces):
-            size = piece.nbytes + piece.num_rows
+        for _, piece, size, _ in pieces:
+            checks.check_rows(piece, size, self._limits)
+        for number, (target, piece, size, positions) in enumerate(pieces):
             try:
                 if self._since_yield_bytes >= YIELD_BYTES or not self._backlog.has_room(size):
                     await self._wait_for_room(size)
@@ -329,7 +330,7 @@ class Producer:
                 _refuse_rest(pieces[number:], deliveries, exc)
                 break
             try:
-                target.pending.add_record_batch(piece, deliveries.slice(positions), 0, keyed, time.monotonic())
+                target.pending.add_record_batch(piece, deliveries.slice(positions), keyed, size, time.monotonic())
                 self._backlog.take(piece.num_rows, size)
                 self._turns.make_ready(target)
             except BaseException as exc:
@@ -339,14 +340,14 @@ class Producer:
 
     def _pieces(
         self, table: Any, groups: Sequence[tuple[PartitionSender, Sequence[int]]]
-    ) -> Iterator[tuple[PartitionSender, Any, Sequence[int]]]:
-        """What becomes a batch each: where it goes, the rows, and their positions in the table."""
+    ) -> Iterator[tuple[PartitionSender, Any, int, Sequence[int]]]:
+        """What becomes a batch each: where it goes, the rows, what they take, and their positions in the table."""
         for target, positions in groups:
             part = table if len(groups) == 1 else table.take(_batch.row_numbers(positions))
             base = 0
             for chunk in part.to_batches():
-                for piece in split_rows(chunk, self.settings.batch_size_bytes):
-                    yield target, piece, positions[base : base + piece.num_rows]
+                for piece, size in split_rows(chunk, self.settings.batch_size_bytes):
+                    yield target, piece, size, positions[base : base + piece.num_rows]
                     base += piece.num_rows
 
     # ---- ending --------------------------------------------------------------------------------------
@@ -422,9 +423,9 @@ class Producer:
 
 
 def _refuse_rest(
-    pieces: Sequence[tuple[PartitionSender, Any, Sequence[int]]], deliveries: Deliveries, error: SeriatimError
+    pieces: Sequence[tuple[PartitionSender, Any, int, Sequence[int]]], deliveries: Deliveries, error: SeriatimError
 ) -> None:
     """Settle rows that were not taken, because the producer closed in the middle of their call."""
     reason = ReplyError(error.number, error.message)
-    for target, _, positions in pieces:
+    for target, _, _, positions in pieces:
         deliveries.settle_positions(positions, 0, Settlement(Outcome.FAILED, target.number, 0, 0, reason))

@@ -94,5 +94,6 @@ def test_rows_are_split_without_loss() -> None:
     [batch] = table.combine_chunks().to_batches()
     parts = split_rows(batch, 5000)
     assert len(parts) > 5
-    assert [v for part in parts for v in part.column(1).to_pylist()] == batch.column(1).to_pylist()
+    assert [v for part, _ in parts for v in part.column(1).to_pylist()] == batch.column(1).to_pylist()
+    assert all(part.nbytes < size <= 5000 for part, size in parts)
     assert split_rows(batch.slice(0, 0), 10) == []

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from seriatim import Client, Producer, sync
 from seriatim._batch import SCHEMA, row_sizes
-from seriatim._producing.pending import attached_bytes
+from seriatim._producing.checks import Limits, check_rows
+from seriatim._producing.pending import attached_bytes, split_rows
 from seriatim_api import errors
 from seriatim_api.errors import IllegalMessageError, MessageTooLargeError, PartitionOutOfRangeError
 
@@ -276,25 +277,46 @@ def test_the_synchronous_client_refuses_the_same() -> None:
     loop.close()
 
 
-@settings(max_examples=100, deadline=None, derandomize=True, database=None)
-@given(
-    rows=st.lists(
-        st.tuples(
-            st.none() | st.binary(max_size=9),
-            st.binary(max_size=9),
-            st.none() | st.dictionaries(st.text(max_size=3), st.binary(max_size=3), max_size=3),
-            st.none() | st.text(max_size=4),
-        ),
-        min_size=1,
-        max_size=12,
+ROWS = st.lists(
+    st.tuples(
+        st.none() | st.binary(max_size=9),
+        st.binary(max_size=9),
+        st.none() | st.dictionaries(st.text(max_size=3), st.binary(max_size=3), max_size=9),
+        st.none() | st.text(max_size=4),
     ),
-    begin=st.integers(0, 12),
+    min_size=1,
+    max_size=12,
 )
-def test_row_sizes_are_those_of_the_messages(rows: list[Any], begin: int) -> None:
+
+
+def table_of(rows: list[Any]) -> Any:
     keys, values, headers, tags = zip(*rows, strict=True)
     maps = [None if row is None else list(row.items()) for row in headers]
-    table = pa.table([keys, values, [1] * len(rows), maps, tags], schema=SCHEMA)
-    [batch] = table.to_batches()
+    return pa.table([keys, values, [1] * len(rows), maps, tags], schema=SCHEMA)
+
+
+@settings(max_examples=100, deadline=None, derandomize=True, database=None)
+@given(rows=ROWS, begin=st.integers(0, 12))
+def test_row_sizes_are_those_of_the_messages(rows: list[Any], begin: int) -> None:
+    [batch] = table_of(rows).to_batches()
     payload, whole = row_sizes(batch.slice(begin))
     assert payload.tolist() == [len(value) + len(key or b"") for key, value, _, _ in rows[begin:]]
     assert (whole - payload).tolist() == [attached_bytes(row, tag) for _, _, row, tag in rows[begin:]]
+
+
+@settings(max_examples=300, deadline=None, derandomize=True, database=None)
+@given(rows=ROWS, begin=st.integers(0, 11), limit=st.integers(0, 20), more=st.integers(0, 250))
+@example(rows=[(None, b"", {str(n): b"" for n in range(90)}, None)], begin=0, limit=1500, more=0)  # 1,521 bytes
+@example(rows=[(b"k" * 500, b"v" * 501, None, "t")], begin=0, limit=1001, more=0)
+@example(rows=[(b"k" * 500, b"v" * 501, None, None)] * 9, begin=0, limit=1001, more=0)
+@example(rows=[(b"k" * 500, b"v" * 501, None, None)], begin=0, limit=2000, more=0)
+def test_rows_are_refused_if_one_is_over_a_limit(rows: list[Any], begin: int, limit: int, more: int) -> None:
+    limits = Limits(limit, limit + more)
+    [batch] = table_of(rows).to_batches()
+    rest = rows[begin:]
+    payloads = [len(value) + len(key or b"") for key, value, _, _ in rest]
+    wholes = [size + attached_bytes(row, tag) for size, (_, _, row, tag) in zip(payloads, rest, strict=True)]
+    is_over = any(size > limits.message_bytes for size in payloads) or any(size > limits.body_bytes for size in wholes)
+    for piece, size in split_rows(batch.slice(begin), 1 << 20):
+        with pytest.raises(MessageTooLargeError) if is_over else nullcontext():
+            check_rows(piece, size, limits)

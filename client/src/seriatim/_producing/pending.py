@@ -160,12 +160,11 @@ class _Table(NamedTuple):
     begun_at: float
     batch: Any
     sink: DeliverySlice
-    start: int
     keyed: bool
     payload_bytes: int
 
     def all_slices(self) -> list[SliceOfBatch]:
-        return [SliceOfBatch(self.sink, self.start, 0, self.batch.num_rows)]
+        return [SliceOfBatch(self.sink, 0, 0, self.batch.num_rows)]
 
 
 class Pending:
@@ -238,10 +237,9 @@ class Pending:
         columns.payload_bytes += size_bytes
         self.payload_bytes += size_bytes
 
-    def add_record_batch(self, batch: Any, sink: DeliverySlice, start: int, keyed: bool, now: float) -> None:
+    def add_record_batch(self, batch: Any, sink: DeliverySlice, keyed: bool, size_bytes: int, now: float) -> None:
         """Append a record batch of `SCHEMA` that fits in one batch."""
-        size_bytes = batch.nbytes + batch.num_rows
-        self._parts.append(_Table(now, batch, sink, start, keyed, size_bytes))
+        self._parts.append(_Table(now, batch, sink, keyed, size_bytes))
         self.payload_bytes += size_bytes
 
     def peek(self, size_bytes_max: int, compression: Compression | None) -> Cut:
@@ -297,14 +295,18 @@ def _extend(column: list[Any] | None, before: int, items: Sequence[Any] | None, 
     return column
 
 
-def split_rows(batch: Any, size_bytes_max: int) -> list[Any]:
-    """Slices of a record batch, none larger than `size_bytes_max` unless it is one row; no value is copied."""
+def split_rows(batch: Any, size_bytes_max: int) -> list[tuple[Any, int]]:
+    """Slices of a record batch, each with what it takes in a body; no value is copied.
+
+    None takes more than `size_bytes_max` unless it is one row.
+    """
     rows = batch.num_rows
-    if batch.nbytes + rows <= size_bytes_max:
-        return [batch] if rows else []
+    size_bytes = batch.nbytes + rows  # Arrow walks over all buffers for it: as dear as writing the body
+    if size_bytes <= size_bytes_max:
+        return [(batch, size_bytes)] if rows else []
     if rows <= 1:
-        return [batch]
-    parts = min(rows, -(-(batch.nbytes + rows) // size_bytes_max))
+        return [(batch, size_bytes)]
+    parts = min(rows, -(-size_bytes // size_bytes_max))
     bounds = list(accumulate([rows // parts + (n < rows % parts) for n in range(parts)], initial=0))
     slices = [batch.slice(begin, end - begin) for begin, end in pairwise(bounds)]
     return [piece for part in slices for piece in split_rows(part, size_bytes_max)]
