@@ -109,6 +109,17 @@ def test_a_repeat_within_the_window_is_found_at_its_own_offset(log: list[Appende
 
 @QUICK
 @given(logs())
+def test_whether_so_many_batches_stand_at_and_above_an_offset(log: list[Appended]) -> None:
+    table = _table(log)
+    for offset in [0, *(entry.offset for entry in log), 1 << 62]:
+        for producer in PRODUCERS:
+            above = sum(1 for entry in log if entry.header.producer == producer and entry.offset >= offset)
+            for count in range(1, WINDOW_BATCHES + 1):
+                assert table.has_from(offset, producer, count) == (above >= count)
+
+
+@QUICK
+@given(logs())
 def test_another_batch_under_the_same_sequence_is_no_repeat(log: list[Appended]) -> None:
     table = _table(log)
     for entry in log[-WINDOW_BATCHES:]:

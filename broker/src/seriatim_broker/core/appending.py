@@ -19,7 +19,7 @@ from .log import Batch
 from .messages import Replicate
 from .outbox import Outbox
 from .partition import Partition
-from .producers import WINDOW_BATCHES
+from .producers import WINDOW_BATCHES, Entry
 from .replica import SegmentLog, Waiting
 from .state import add, put
 
@@ -74,14 +74,18 @@ def _checked_for_room(outbox: Outbox, partition: Partition, log: SegmentLog, eve
 def append(outbox: Outbox, partition: Partition, log: SegmentLog, event: Append) -> Batch | None:
     """Take a batch into an active segment; returns it with its place if it is new here."""
     error = _run_refusal(log, event)
+    last = log.live_table.last(event.header.producer)
+    is_repeat = _is_repeat(last, event)
     if error is None:
-        error = event.refuse or _sequence_refusal(outbox, log, event) or _capacity_refusal(outbox, log, event)
+        error = event.refuse or _sequence_refusal(outbox, log, event, last)
+        if error is None and not is_repeat:
+            error = _capacity_refusal(outbox, log, event)
         if not isinstance(error, errors.TooManyProducersError):  # of one that is not taken up nothing is kept
             log.runs = put(log.runs, event.header.producer, (event.run, error is not None))
     if error is not None:
         outbox.emit(AppendRefused(event.request, error, partition.route() if event.refuse else None))
         return None
-    if _is_repeat(log, event):
+    if is_repeat:
         _answer_repeat(outbox, partition, log, event)
         return None
     batch = log.append(outbox, event.header, event.body)
@@ -160,10 +164,11 @@ def _run_refusal(log: SegmentLog, event: Append) -> errors.SeriatimError | None:
     return None if event.starts_run else errors.RunRefusedError(f"the first batch of run {event.run} is missing")
 
 
-def _sequence_refusal(outbox: Outbox, log: SegmentLog, event: Append) -> errors.SeriatimError | None:
-    """Whether the batch is neither the producer's next one nor a repeat."""
+def _sequence_refusal(
+    outbox: Outbox, log: SegmentLog, event: Append, last: Entry | None
+) -> errors.SeriatimError | None:
+    """Whether the batch is neither the producer's next one nor a repeat; `last` is the producer's newest."""
     header = event.header
-    last = log.live_table.last(header.producer)
     if last is None or header.producer_epoch > last.epoch:
         may_set = event.starts_run and log.record.incomplete_table
         if header.base_sequence == 0 or may_set:
@@ -188,7 +193,7 @@ def _sequence_refusal(outbox: Outbox, log: SegmentLog, event: Append) -> errors.
                 )
             return errors.BatchMismatchError(f"sequence {header.base_sequence} was sent in another batch before")
         return None
-    if _unacknowledged_batches(log, header.producer) >= WINDOW_BATCHES:
+    if log.live_table.has_from(make_offset(log.no, log.commit), header.producer, WINDOW_BATCHES):
         return errors.OverloadedError(f"{WINDOW_BATCHES} batches of this producer wait already", retry_after_ms=5)
     return None
 
@@ -205,24 +210,18 @@ def _room_refusal(outbox: Outbox, log: SegmentLog) -> errors.SeriatimError | Non
     )
 
 
-def _is_repeat(log: SegmentLog, event: Append) -> bool:
-    """Whether a batch that is not refused is here already."""
-    last = log.live_table.last(event.header.producer)
+def _is_repeat(last: Entry | None, event: Append) -> bool:
+    """Whether a batch that is not refused is here already; `last` is its producer's newest."""
     sent = (event.header.producer_epoch, event.header.base_sequence)
     return last is not None and sent <= (last.epoch, last.last_sequence)
 
 
 def _capacity_refusal(outbox: Outbox, log: SegmentLog, event: Append) -> errors.SeriatimError | None:
-    """Whether the members' disks are so far behind that a switch would have to copy too much."""
+    """Whether the members' disks are so far behind that, with a new batch, a switch would have to copy too much."""
     limit = outbox.config.unflushed_bytes_max
-    if _is_repeat(log, event) or log.uncertain_bytes + len(event.header.raw) + len(event.body) <= limit:
+    if log.uncertain_bytes + len(event.header.raw) + len(event.body) <= limit:
         return None
     return errors.OverloadedError(f"{limit} bytes of this partition wait for the members' disks", retry_after_ms=20)
-
-
-def _unacknowledged_batches(log: SegmentLog, producer: bytes) -> int:
-    commit = make_offset(log.no, log.commit)
-    return sum(1 for entry in log.live_table.entries(producer) if entry.offset >= commit)
 
 
 def _is_final(partition: Partition, log: SegmentLog, segment_no: int) -> bool:

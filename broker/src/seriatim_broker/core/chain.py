@@ -144,7 +144,7 @@ class Chain:
     @property
     def open_segment(self) -> Segment:
         """The last segment, where the partition accepts messages."""
-        return self.segments[-1]
+        return self.parts.newest
 
     def segment(self, no: int) -> Segment | None:
         """The segment of that number, or None if it is not (or no longer) in the record."""

@@ -50,6 +50,7 @@ WINDOW_BATCHES: Final = 16
 KEPT_BATCHES: Final = 2 * WINDOW_BATCHES
 
 _ENTRY: Final = struct.Struct("<IQIQ")
+_OFFSET: Final = struct.Struct("<Q")  # at the end of an entry
 _TIME: Final = struct.Struct("<q")
 _COUNT: Final = struct.Struct("<I")
 
@@ -486,6 +487,17 @@ class ProducerTable(State):
         """The batches of a producer that are known here, oldest first."""
         window = self.window(producer)
         return entries_of(window) if window is not None else ()
+
+    def has_from(self, offset: int, producer: bytes, count: int) -> bool:
+        """Whether so many batches of a producer, at least one, stand at and above an offset.
+
+        Each batch stands behind the one before it, so this is a look at one of them, whatever the window holds.
+        """
+        window = self.window(producer)
+        if window is None or len(window) < count * ENTRY_BYTES + TIME_BYTES:
+            return False
+        found: int = _OFFSET.unpack_from(window, len(window) - TIME_BYTES - (count - 1) * ENTRY_BYTES - _OFFSET.size)[0]
+        return found >= offset
 
     def find(self, header: BatchHeader) -> Entry | None:
         """The entry of a batch that is here already, or None if it fell out of the window or never was."""

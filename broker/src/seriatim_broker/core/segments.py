@@ -126,6 +126,11 @@ class Segments(Sequence["Segment"]):
     def __repr__(self) -> str:
         return repr(tuple(self))
 
+    @property
+    def newest(self) -> Segment:
+        """The last one, which each append asks for. There must be one."""
+        return self._chunks[-1].segments[-1]
+
     # ---- by number ----
 
     def position(self, no: int) -> int | None:
