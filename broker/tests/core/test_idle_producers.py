@@ -306,7 +306,7 @@ def test_the_run_of_an_idle_producer_is_forgotten_with_its_window() -> None:
 
 def test_an_idle_producer_takes_less_than_100_bytes() -> None:
     """174 bytes as a window; a block has 48 for each, and 8 to find it."""
-    count = 100_000
+    count = 20_000
     tracemalloc.start()
     try:
         gc.collect()

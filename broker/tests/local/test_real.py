@@ -44,6 +44,7 @@ async def test_a_killed_broker_is_certified_by_its_passport_and_comes_back_in_it
         assert (after.run, after.ready) == (2, True)
 
 
+@pytest.mark.slow
 async def test_a_group_is_added_drained_and_removed(tmp_path: Path) -> None:
     async with LocalCluster(tmp_path, groups=2) as cluster:
         assert await cluster.add_group() == "g2"
@@ -61,6 +62,7 @@ async def test_a_group_is_added_drained_and_removed(tmp_path: Path) -> None:
         assert runs == dict.fromkeys(cluster.broker_names, 1)
 
 
+@pytest.mark.slow
 async def test_a_fault_is_aimed_at_who_is_in_charge_of_a_partition(tmp_path: Path) -> None:
     async with (
         LocalCluster(tmp_path, groups=2, tls=True) as cluster,

@@ -17,7 +17,7 @@ from seriatim_api.v1 import broker_pb2, broker_pb2_grpc, operations_pb2, operati
 from .cluster import Cluster, running_cluster
 from .wire import DEADLINE_S, OPTIONS, Admin, Consumer, Producer, refusal
 
-pytestmark = pytest.mark.asyncio
+pytestmark = [pytest.mark.asyncio, pytest.mark.slow]
 
 ACTIVE = records_pb2.BROKER_GROUP_INTENT_ACTIVE
 CORDONED = records_pb2.BROKER_GROUP_INTENT_CORDONED
