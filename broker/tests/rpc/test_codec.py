@@ -200,6 +200,21 @@ def test_the_size_of_a_message_counts_its_table() -> None:
         assert abs(peer_frames.size_of(message) - len(codec.encode(message))) < 100
 
 
+def test_the_size_of_a_message_counts_its_batches() -> None:
+    batches = make_batch(bytes(10_000), 0), make_batch(bytes(10_000), 1)
+    tail = TailCopy(2, 0, 4, batches)
+    for message in (
+        m.Replicate(PartitionId(1), 2, b"a", 0, batches),
+        m.CopyAnswer(PartitionId(1), 2, 0, True, batches, None),
+        m.FenceAnswer(PartitionId(1), 2, b"s", True, 0, 0, True, 0, 0, Table(), False, batches),
+        m.PrepareRequest(PartitionId(1), 2, b"a", (), True, False, Table(), tail),
+        m.StoreTail(PartitionId(1), b"s", tail),
+        m.BlockAnswer(PartitionId(1), (bytes(10_192), bytes(10_192))),
+    ):
+        assert 2 * 10_192 < peer_frames.size_of(message) < 2 * 10_192 + 200
+    assert 0 < peer_frames.size_of(m.StoreTail(PartitionId(1), b"s", replace(tail, batches=()))) < 200
+
+
 def about(partition: int, messages: list[Any]) -> list[Any]:
     """Those about a partition, in their order."""
     return [message for message in messages if getattr(message, "partition", None) == partition]

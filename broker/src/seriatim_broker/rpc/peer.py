@@ -80,15 +80,19 @@ class _Half:
         self.urgent: deque[Message] = deque()
         self.wake = asyncio.Event()
 
-    def take(self) -> list[Message]:
-        """What leaves next: heartbeats first, then as much as is encoded without looking up."""
+    def take(self) -> tuple[list[Message], int]:
+        """What leaves next, and its bytes: heartbeats first, then as much as is encoded without looking up."""
+        messages, size_bytes = self.take_urgent()
+        while self.queue and len(messages) < MESSAGES_AT_ONCE and size_bytes < peer_frames.FRAME_SIZE_BYTES:
+            messages.append(self.queue.popleft())
+            size_bytes += peer_frames.size_of(messages[-1])
+        return messages, size_bytes
+
+    def take_urgent(self) -> tuple[list[Message], int]:
+        """The heartbeats, and their bytes."""
         messages = list(self.urgent)
         self.urgent.clear()
-        size = 0
-        while self.queue and len(messages) < MESSAGES_AT_ONCE and size < peer_frames.FRAME_SIZE_BYTES:
-            messages.append(self.queue.popleft())
-            size += peer_frames.size_of(messages[-1])
-        return messages
+        return messages, sum(map(peer_frames.size_of, messages))
 
 
 class PeerConnection:
@@ -204,18 +208,19 @@ class PeerConnection:
             await half.wake.wait()
             half.wake.clear()
             while half.urgent or half.queue:
-                messages = half.take()
+                messages, size_bytes = half.take()
                 for frame in half.encode(messages):
-                    urgent, half.urgent = half.urgent, deque()  # a large message has many frames
                     try:
-                        for heartbeats in half.encode(urgent):
-                            await half.write(heartbeats)
+                        if half.urgent:  # a large message has many frames
+                            urgent, urgent_bytes = half.take_urgent()
+                            size_bytes += urgent_bytes
+                            for heartbeats in half.encode(urgent):
+                                await half.write(heartbeats)
                         await half.write(frame)
                     except Exception as exc:  # as in `_read`
                         self.close(_describe(exc))
                         return
-                    half.queued_bytes -= sum(map(peer_frames.size_of, urgent))
-                half.queued_bytes -= sum(map(peer_frames.size_of, messages))
+                half.queued_bytes -= size_bytes
 
 
 def _describe(exc: BaseException) -> str:

@@ -11,8 +11,8 @@ would each retry; whatever the message is about has a deadline.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Final
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
 
 import structlog
 from google.protobuf.message import DecodeError
@@ -22,7 +22,8 @@ from seriatim_api.ids import PartitionId
 from seriatim_api.v1 import peer_pb2
 
 from ..core import messages as m
-from ..core.log import Batch
+from ..core.log import Batch, TailCopy
+from ..core.producers import Table
 from . import codec
 from .limits import MESSAGE_SIZE_BYTES_MAX
 
@@ -58,18 +59,33 @@ def is_data(message: m.Message, forms: int) -> bool:
 
 def size_of(message: m.Message) -> int:
     """About how many bytes a message takes in a queue and on the wire."""
-    size = _OVERHEAD_BYTES
-    if isinstance(message, m.Replicate | m.CopyAnswer):
-        size += sum(batch.size_bytes for batch in message.batches)
-    if isinstance(message, m.FenceAnswer):
-        size += sum(batch.size_bytes for batch in message.tail)
-    if isinstance(message, m.PrepareRequest | m.StoreTail) and message.tail is not None:
-        size += sum(batch.size_bytes for batch in message.tail.batches)
-    if isinstance(message, m.FenceAnswer | m.PrepareRequest | m.CopyAnswer | m.TableAnswer) and message.table:
-        size += message.table.size_bytes
-    if isinstance(message, m.BlockAnswer):
-        size += sum(map(len, message.contents))
-    return size
+    content_bytes = _CONTENT_BYTES.get(type(message))
+    return _OVERHEAD_BYTES if content_bytes is None else _OVERHEAD_BYTES + content_bytes(message)
+
+
+def _batches_bytes(batches: Sequence[Batch]) -> int:
+    return sum(batch.size_bytes for batch in batches)
+
+
+def _tail_bytes(tail: TailCopy | None) -> int:
+    return _batches_bytes(tail.batches) if tail is not None else 0
+
+
+def _table_bytes(table: Table | None) -> int:
+    return table.size_bytes if table is not None else 0
+
+
+_CONTENT_BYTES: Final[dict[type, Callable[[Any], int]]] = {
+    m.Replicate: lambda message: _batches_bytes(message.batches),
+    m.CopyAnswer: lambda message: _batches_bytes(message.batches) + _table_bytes(message.table),
+    m.FenceAnswer: lambda message: _batches_bytes(message.tail) + _table_bytes(message.table),
+    m.PrepareRequest: lambda message: _tail_bytes(message.tail) + _table_bytes(message.table),
+    m.StoreTail: lambda message: _tail_bytes(message.tail),
+    m.TableAnswer: lambda message: _table_bytes(message.table),
+    m.BlockAnswer: lambda message: sum(map(len, message.contents)),
+}
+"""What the kinds of message with content take beside `_OVERHEAD_BYTES`. A table, because several looks are taken at
+each batch on its way."""
 
 
 def write_control_frames(
