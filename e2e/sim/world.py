@@ -92,6 +92,7 @@ IDLE_LIMITS: dict[str, int] = {
     "idle_block_rows": 4,
     "window_rows_at_once": 1,
     "window_pause_us": 20_000,
+    "window_delay_us": 20_000,
     "before_tables_bytes_max": 500,
 }
 """When producers are forgotten in worlds in which they are: later than any of them tries to deliver one. A new master
@@ -153,6 +154,8 @@ class World:
         )
         if self.options.producers_idle:
             self.config = replace(self.config, **IDLE_LIMITS)
+        if self.options.part_bytes:
+            self.config = replace(self.config, fence_turn_bytes=self.options.part_bytes, fence_turn_us=40_000)
         self.core_kind = core_kind
         self.brokers: dict[str, Broker] = {}
         for group in range(self.options.group_count):

@@ -42,7 +42,7 @@ from .support import (
 )
 from .test_idle_blocks import TABLE
 from .test_idle_producers import QUICK, _append, _id, pass_time
-from .test_switch import _behind, _fence_second, _switch_second, asked_to_prepare
+from .test_switch import _behind, _fence_second, _switch_second, asked_to_prepare, switcher
 
 ROW_BYTES = 49
 """Of a producer in a table that is spelled out."""
@@ -95,15 +95,15 @@ def test_a_new_master_accepts_before_it_has_made_the_windows_of_all_producers() 
     """All of 100,000 took 80 ms, in which no batch of any producer was accepted."""
     bench = _opened_with(5, window_rows_at_once=2)
     live = bench.part.logs[1].live_table
-    assert live.unread_count == 3
+    assert live.unread_count == 5
     repeat, following, gap = (bench.append(sequence, producer=_id(4), starts=True) for sequence in (0, 1, 3))
     bench.persist()
     bench.ack(M01, bench.part.logs[1].tail)
     assert [reply.request for reply in bench.all(fx.AppendAccepted)] == [repeat, following]
     assert [refusal.request for refusal in bench.all(fx.AppendRefused)] == [gap]
-    assert live.unread_count == 3
-    for left_count in (1, 0):
-        bench.wait(bench.config.window_pause_us, (M01,))
+    assert live.unread_count == 5
+    for left_count in (3, 1, 0):
+        bench.wait(bench.config.window_delay_us if left_count == 3 else bench.config.window_pause_us, (M01,))
         assert live.unread_count == left_count
     assert list(live.windows) == [*map(_id, range(5))], "who sent last stands last"
 
@@ -152,6 +152,87 @@ def test_a_table_without_blocks_goes_in_parts_to_those_who_take_them(forms: int,
     bench.persist()
     (answer,) = bench.sent(msg.FenceAnswer, M21)
     assert (answer.length is not None, answer.table.row_count) == ((True, 3) if is_told else (False, 0))
+
+
+# ---- several switchers ----
+
+SWITCHERS = (M20, M21, M10)
+
+
+def _asked_by(bench: Bench, *switchers: MemberId) -> None:
+    for member in switchers:
+        bench.hear(member, msg.FenceRequest(P, 1, attempt(1), member.broker.encode()))
+        bench.persist()
+
+
+def _answered(bench: Bench) -> list[MemberId]:
+    """Who was told the table, of those that may have asked."""
+    return [member for member in SWITCHERS if bench.sent(msg.FenceAnswer, member)]
+
+
+def _with_large_table() -> Bench:
+    """A master with a table that switchers get in turns."""
+    bench = opened_master(config=replace(QUICK, fence_turn_bytes=ROW_BYTES))
+    for member in SWITCHERS:
+        bench.link(member)
+    _append(bench, 1)
+    bench.clear()
+    return bench
+
+
+def test_switchers_get_a_large_table_in_turns() -> None:
+    """Two that carried the same table to the same members at once took twice as long."""
+    bench = _with_large_table()
+    _asked_by(bench, M20, M21, M10)
+    assert _answered(bench) == [M20]
+    told = [
+        progress.size_bytes >= ROW_BYTES for member in SWITCHERS for progress in bench.sent(msg.FenceProgress, member)
+    ]
+    assert told == [True, True, True]
+    _asked_by(bench, M20)
+    assert len(bench.sent(msg.FenceAnswer, M20)) == 2, "it is its turn"
+    bench.wait(bench.config.fence_turn_us, (M01, *SWITCHERS))
+    bench.persist()
+    assert _answered(bench) == [M20, M21, M10]
+
+
+def test_a_switcher_whose_link_is_lost_has_no_turn_any_more() -> None:
+    bench = _with_large_table()
+    _asked_by(bench, M20, M21)
+    bench.unlink(M20)
+    bench.persist()
+    assert _answered(bench) == [M20, M21]
+
+
+def test_who_waits_for_its_turn_hears_of_the_record_if_the_first_one_succeeds() -> None:
+    bench = _with_large_table()
+    _asked_by(bench, M20, M21)
+    bench.hear(M20, msg.ChainUpdate(sealed_chain(first_chain(), 1, bench.part.logs[1].tail_checksum), 300))
+    bench.persist()
+    assert _answered(bench) == [M20]
+    assert bench.sent(msg.ChainUpdate, M21)
+
+
+def test_a_broker_that_does_not_know_of_turns_is_answered_at_once() -> None:
+    bench = _with_large_table()
+    bench.unlink(M21)
+    bench.sessions[M21.broker] = 9
+    bench.do(ev.LinkUp(M21.broker, M21, 1, 9, msg.FORMS & ~msg.FORM_FENCE_PROGRESS))
+    _asked_by(bench, M20, M21)
+    assert _answered(bench) == [M20, M21]
+    assert not bench.sent(msg.FenceProgress, M21)
+
+
+def test_a_switcher_waits_for_a_large_table_for_as_long_as_it_takes() -> None:
+    """After `fence_timeout_us` it opened over the segment of a master whose certificate was there."""
+    bench = switcher(without=(M01,))
+    (request,) = bench.sent(msg.FenceRequest, M00)
+    size_bytes = bench.config.switch_bytes_per_s  # a second
+    bench.hear(M00, msg.FenceProgress(P, 1, request.switch, size_bytes))
+    bench.wait(bench.config.fence_timeout_us + SECOND, (M00, M10, M11, M21))
+    assert not bench.all(fx.ReadCertificate)
+    bench.wait(bench.config.fence_turn_us, (M00, M10, M11, M21))
+    assert bench.all(fx.ReadCertificate), "but not longer"
 
 
 # ---- the switcher ---------------------------------------------------------------------------------------

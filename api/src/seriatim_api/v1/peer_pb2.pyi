@@ -213,6 +213,7 @@ class PeerMessage(_message.Message):
     BLOCK_REQUEST_FIELD_NUMBER: _builtins.int
     BLOCK_ANSWER_FIELD_NUMBER: _builtins.int
     LANE_PROBE_FIELD_NUMBER: _builtins.int
+    FENCE_PROGRESS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def heartbeat(self) -> Global___Heartbeat: ...
     @_builtins.property
@@ -281,6 +282,8 @@ class PeerMessage(_message.Message):
     def block_answer(self) -> Global___BlockAnswer: ...
     @_builtins.property
     def lane_probe(self) -> Global___LaneProbe: ...
+    @_builtins.property
+    def fence_progress(self) -> Global___FenceProgress: ...
     def __init__(
         self,
         *,
@@ -318,12 +321,13 @@ class PeerMessage(_message.Message):
         block_request: Global___BlockRequest | None = ...,
         block_answer: Global___BlockAnswer | None = ...,
         lane_probe: Global___LaneProbe | None = ...,
+        fence_progress: Global___FenceProgress | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["block_answer", b"block_answer", "block_offer", b"block_offer", "block_request", b"block_request", "chain_changes", b"chain_changes", "chain_update", b"chain_update", "copies_answer", b"copies_answer", "copies_question", b"copies_question", "copy_answer", b"copy_answer", "copy_request", b"copy_request", "cursor_sync", b"cursor_sync", "cursor_synced", b"cursor_synced", "eligible_request", b"eligible_request", "fence_answer", b"fence_answer", "fence_request", b"fence_request", "heal_request", b"heal_request", "heartbeat", b"heartbeat", "heartbeat_answer", b"heartbeat_answer", "kind", b"kind", "lane_probe", b"lane_probe", "move_request", b"move_request", "prepare_answer", b"prepare_answer", "prepare_request", b"prepare_request", "quiesce_answer", b"quiesce_answer", "quiesce_request", b"quiesce_request", "release_request", b"release_request", "replica_tail", b"replica_tail", "replicate_ack", b"replicate_ack", "replicate_refused", b"replicate_refused", "resume_replica", b"resume_replica", "store_tail", b"store_tail", "suspect_tail", b"suspect_tail", "table_answer", b"table_answer", "table_request", b"table_request", "tail_stored", b"tail_stored", "take_over", b"take_over"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["block_answer", b"block_answer", "block_offer", b"block_offer", "block_request", b"block_request", "chain_changes", b"chain_changes", "chain_update", b"chain_update", "copies_answer", b"copies_answer", "copies_question", b"copies_question", "copy_answer", b"copy_answer", "copy_request", b"copy_request", "cursor_sync", b"cursor_sync", "cursor_synced", b"cursor_synced", "eligible_request", b"eligible_request", "fence_answer", b"fence_answer", "fence_progress", b"fence_progress", "fence_request", b"fence_request", "heal_request", b"heal_request", "heartbeat", b"heartbeat", "heartbeat_answer", b"heartbeat_answer", "kind", b"kind", "lane_probe", b"lane_probe", "move_request", b"move_request", "prepare_answer", b"prepare_answer", "prepare_request", b"prepare_request", "quiesce_answer", b"quiesce_answer", "quiesce_request", b"quiesce_request", "release_request", b"release_request", "replica_tail", b"replica_tail", "replicate_ack", b"replicate_ack", "replicate_refused", b"replicate_refused", "resume_replica", b"resume_replica", "store_tail", b"store_tail", "suspect_tail", b"suspect_tail", "table_answer", b"table_answer", "table_request", b"table_request", "tail_stored", b"tail_stored", "take_over", b"take_over"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_answer", b"block_answer", "block_offer", b"block_offer", "block_request", b"block_request", "chain_changes", b"chain_changes", "chain_update", b"chain_update", "copies_answer", b"copies_answer", "copies_question", b"copies_question", "copy_answer", b"copy_answer", "copy_request", b"copy_request", "cursor_sync", b"cursor_sync", "cursor_synced", b"cursor_synced", "eligible_request", b"eligible_request", "fence_answer", b"fence_answer", "fence_request", b"fence_request", "heal_request", b"heal_request", "heartbeat", b"heartbeat", "heartbeat_answer", b"heartbeat_answer", "kind", b"kind", "lane_probe", b"lane_probe", "move_request", b"move_request", "prepare_answer", b"prepare_answer", "prepare_request", b"prepare_request", "quiesce_answer", b"quiesce_answer", "quiesce_request", b"quiesce_request", "release_request", b"release_request", "replica_tail", b"replica_tail", "replicate_ack", b"replicate_ack", "replicate_refused", b"replicate_refused", "resume_replica", b"resume_replica", "store_tail", b"store_tail", "suspect_tail", b"suspect_tail", "table_answer", b"table_answer", "table_request", b"table_request", "tail_stored", b"tail_stored", "take_over", b"take_over"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_answer", b"block_answer", "block_offer", b"block_offer", "block_request", b"block_request", "chain_changes", b"chain_changes", "chain_update", b"chain_update", "copies_answer", b"copies_answer", "copies_question", b"copies_question", "copy_answer", b"copy_answer", "copy_request", b"copy_request", "cursor_sync", b"cursor_sync", "cursor_synced", b"cursor_synced", "eligible_request", b"eligible_request", "fence_answer", b"fence_answer", "fence_progress", b"fence_progress", "fence_request", b"fence_request", "heal_request", b"heal_request", "heartbeat", b"heartbeat", "heartbeat_answer", b"heartbeat_answer", "kind", b"kind", "lane_probe", b"lane_probe", "move_request", b"move_request", "prepare_answer", b"prepare_answer", "prepare_request", b"prepare_request", "quiesce_answer", b"quiesce_answer", "quiesce_request", b"quiesce_request", "release_request", b"release_request", "replica_tail", b"replica_tail", "replicate_ack", b"replicate_ack", "replicate_refused", b"replicate_refused", "resume_replica", b"resume_replica", "store_tail", b"store_tail", "suspect_tail", b"suspect_tail", "table_answer", b"table_answer", "table_request", b"table_request", "tail_stored", b"tail_stored", "take_over", b"take_over"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["heartbeat", "heartbeat_answer", "fence_request", "fence_answer", "prepare_request", "prepare_answer", "chain_update", "quiesce_request", "quiesce_answer", "replicate_ack", "replicate_refused", "resume_replica", "replica_tail", "copy_request", "copy_answer", "store_tail", "tail_stored", "table_request", "table_answer", "cursor_sync", "cursor_synced", "eligible_request", "take_over", "heal_request", "suspect_tail", "move_request", "release_request", "copies_question", "copies_answer", "chain_changes", "block_offer", "block_request", "block_answer", "lane_probe"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["heartbeat", "heartbeat_answer", "fence_request", "fence_answer", "prepare_request", "prepare_answer", "chain_update", "quiesce_request", "quiesce_answer", "replicate_ack", "replicate_refused", "resume_replica", "replica_tail", "copy_request", "copy_answer", "store_tail", "tail_stored", "table_request", "table_answer", "cursor_sync", "cursor_synced", "eligible_request", "take_over", "heal_request", "suspect_tail", "move_request", "release_request", "copies_question", "copies_answer", "chain_changes", "block_offer", "block_request", "block_answer", "lane_probe", "fence_progress"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -875,6 +879,38 @@ class QuiesceRequest(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___QuiesceRequest: _TypeAlias = QuiesceRequest  # noqa: Y015
+
+@_typing.final
+class FenceProgress(_message.Message):
+    """The segment is fenced; the answer has so many bytes, and comes as soon as it is this switcher's turn. Sent to those who
+    say in their hello that they read it (forms, 128).
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITION_ID_FIELD_NUMBER: _builtins.int
+    SEGMENT_FIELD_NUMBER: _builtins.int
+    SWITCH_FIELD_NUMBER: _builtins.int
+    SIZE_BYTES_FIELD_NUMBER: _builtins.int
+    partition_id: _builtins.int
+    segment: _builtins.int
+    switch: _builtins.bytes
+    size_bytes: _builtins.int
+    def __init__(
+        self,
+        *,
+        partition_id: _builtins.int = ...,
+        segment: _builtins.int = ...,
+        switch: _builtins.bytes = ...,
+        size_bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partition_id", b"partition_id", "segment", b"segment", "size_bytes", b"size_bytes", "switch", b"switch"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FenceProgress: _TypeAlias = FenceProgress  # noqa: Y015
 
 @_typing.final
 class QuiesceAnswer(_message.Message):

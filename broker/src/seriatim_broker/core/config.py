@@ -43,6 +43,9 @@ class BrokerConfig:
         planned_switch_us: How long a planned switch may keep new batches waiting.
         fence_wait_us: How long a switch waits for more answers once it has one that will do.
         fence_timeout_us: How long a switch waits for a first answer.
+        fence_turn_bytes: Switchers that ask a member for a table of so many bytes have their turns, one after another:
+            two at once that carry the same table to the same members take twice as long.
+        fence_turn_us: How long the others wait for theirs, at most.
         prepare_timeout_us: How long a switch waits for the members of one group.
         switch_bytes_per_s: What a fenced member or a preparing one is given time for beyond the two timeouts: bytes of
             producer table and tail a second, from one process over the link onto the other's disk.
@@ -55,6 +58,7 @@ class BrokerConfig:
             forgotten.
         window_rows_at_once: So many producers of a table that a segment was opened with get their windows in one go.
         window_pause_us: Between two such goes. With both, 100,000 producers take about 0.2 s.
+        window_delay_us: When the first of several goes comes: what waited for the switch is served before it.
         idle_block_rows: So many idle producers are kept as one block, and travel as one.
         block_pause_us: Between two looks at what idle blocks there are to write, to drop and to get ahead of a switch.
         block_offer_us: Between two offers of a master's idle blocks to the members of the next group.
@@ -120,6 +124,8 @@ class BrokerConfig:
     planned_switch_us: int = 200_000
     fence_wait_us: int = 20_000
     fence_timeout_us: int = 300_000
+    fence_turn_bytes: int = 1 << 20
+    fence_turn_us: int = 150_000
     prepare_timeout_us: int = 250_000
     switch_bytes_per_s: int = 20_000_000
     patience_doublings_max: int = 5
@@ -130,6 +136,7 @@ class BrokerConfig:
     producer_count_max: int = 1_000_000
     window_rows_at_once: int = 2_048
     window_pause_us: int = 2_000
+    window_delay_us: int = 100_000
     idle_block_rows: int = 4_096
     block_pause_us: int = 50_000
     block_offer_us: int = 5_000_000

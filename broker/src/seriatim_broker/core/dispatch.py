@@ -38,6 +38,7 @@ from .messages import (
     CursorSynced,
     EligibleRequest,
     FenceAnswer,
+    FenceProgress,
     FenceRequest,
     HealRequest,
     MoveRequest,
@@ -65,6 +66,11 @@ from .partition import Partition
 def _fence_answer(outbox: Outbox, partition: Partition, sender: MemberId, message: FenceAnswer) -> None:
     if partition.switch is not None:
         partition.switch.on_fence_answer(outbox, partition, sender, message)
+
+
+def _fence_progress(outbox: Outbox, partition: Partition, sender: MemberId, message: FenceProgress) -> None:
+    if partition.switch is not None:
+        partition.switch.on_fence_progress(outbox, partition, sender, message)
 
 
 def _prepare_answer(outbox: Outbox, partition: Partition, sender: MemberId, message: PrepareAnswer) -> None:
@@ -118,6 +124,7 @@ def _take_over(outbox: Outbox, partition: Partition, sender: MemberId, message: 
 MESSAGES: dict[type, Callable[[Outbox, Partition, MemberId, Any], None]] = {
     FenceRequest: fencing.on_fence,
     FenceAnswer: _fence_answer,
+    FenceProgress: _fence_progress,
     PrepareRequest: preparing.on_prepare,
     PrepareAnswer: _prepare_answer,
     BlockOffer: blocks.on_offer,
@@ -165,6 +172,7 @@ TIMERS: dict[str, Callable[[Outbox, Partition, Any], None]] = {
     "probe": routes.on_probe_due,
     "room": lambda outbox, partition, _: leaving.leave_full_disk(outbox, partition),
     "waiters": lambda outbox, partition, _: routes.answer_waiters(outbox, partition),
+    "fence turn": lambda outbox, partition, _: fencing.on_turn_over(outbox, partition),
     "windows": lambda outbox, partition, _: learning.make_windows(outbox, partition),
     "blocks": lambda outbox, partition, _: blocks.on_timer(outbox, partition),
     "settle": settle.on_timer,

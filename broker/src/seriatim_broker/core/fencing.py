@@ -6,13 +6,15 @@ the fence and the tail that is answered, and the answer leaves when both are on 
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from seriatim_api.ids import MemberId, PartitionId
 
 from . import blocks, preparing, right, switch, updates
-from .chain import SegmentState
+from .chain import Chain, SegmentState
 from .effects import Send
 from .log import LocalSegment, Preparation, PutSegment
-from .messages import ChainUpdate, FenceAnswer, FenceRequest
+from .messages import FORM_FENCE_PROGRESS, ChainUpdate, FenceAnswer, FenceProgress, FenceRequest
 from .outbox import Outbox
 from .partition import Partition
 from .producers import NO_TABLE, ProducerTable, Table
@@ -63,9 +65,83 @@ def on_fence(outbox: Outbox, partition: Partition, sender: MemberId, message: Fe
         log.is_from_disk = preparation.run != outbox.run
         partition.add_log(log)
         outbox.write(PutSegment(partition.id, record))
+    if not _waits_for_turn(outbox, partition, log, sender, message):
+        _fence(outbox, partition, log, sender, message)
+
+
+def _fence(outbox: Outbox, partition: Partition, log: SegmentLog, sender: MemberId, message: FenceRequest) -> None:
     answer = fence_and_answer(outbox, partition, log, message)
     outbox.when_durable(Send(sender.broker, answer))
     note_fenced(outbox, partition)
+
+
+class FenceTurn(NamedTuple):
+    """The switcher that gets a large table now, and those that ask for it meanwhile."""
+
+    switcher: MemberId
+    segment_no: int
+    until_us: int
+    waiting: tuple[tuple[MemberId, FenceRequest], ...] = ()
+
+
+def _waits_for_turn(
+    outbox: Outbox, partition: Partition, log: SegmentLog, sender: MemberId, message: FenceRequest
+) -> bool:
+    """Whether the table is large and another switcher was given it a moment ago; who waits is told so.
+
+    As a rule two switchers run: a member of the segment, and the broker that a client complains to. Both carry the same
+    table to the same members of the next group, and neither gets on. The second one is answered when the first had its
+    time, or its link is lost; or, if the first one succeeds, by the new record.
+    """
+    config, turn = outbox.config, partition.fence_turn
+    size_bytes = log.live_table.size_bytes + log.uncertain_bytes
+    if size_bytes < config.fence_turn_bytes:
+        return False
+    link = outbox.links.get(sender.broker)
+    reads_progress = sender == outbox.member or (link is not None and bool(link.forms & FORM_FENCE_PROGRESS))
+    if reads_progress:
+        outbox.send(sender, FenceProgress(partition.id, log.no, message.switch, size_bytes))
+    if turn is None or turn.segment_no != log.no or outbox.now.mono_us >= turn.until_us:
+        until_us = outbox.now.mono_us + config.fence_turn_us
+        partition.fence_turn = FenceTurn(sender, log.no, until_us)
+        outbox.poll(config.fence_turn_us, "fence turn", partition.id)
+        return False
+    if sender == turn.switcher or not reads_progress:
+        return False
+    others = tuple(wait for wait in turn.waiting if wait[0] != sender)
+    partition.fence_turn = turn._replace(waiting=(*others, (sender, message)))
+    return True
+
+
+def on_turn_over(outbox: Outbox, partition: Partition) -> None:
+    """The switcher had its time."""
+    turn = partition.fence_turn
+    if turn is not None and outbox.now.mono_us < turn.until_us:  # an earlier turn, which is over
+        outbox.poll(turn.until_us - outbox.now.mono_us, "fence turn", partition.id)
+    else:
+        end_turn(outbox, partition)
+
+
+def end_turn(outbox: Outbox, partition: Partition) -> None:
+    """Answer those that waited."""
+    turn, partition.fence_turn = partition.fence_turn, None
+    log = partition.logs.get(turn.segment_no) if turn is not None else None
+    for sender, message in turn.waiting if turn is not None else ():
+        if log is not None and not _answer_decided(outbox, partition, sender, message.segment_no):
+            _fence(outbox, partition, log, sender, message)
+
+
+def on_link_lost(outbox: Outbox, partition: Partition, member: MemberId) -> None:
+    """A switcher that is gone needs no turn."""
+    if partition.fence_turn is not None and partition.fence_turn.switcher == member:
+        end_turn(outbox, partition)
+
+
+def on_learned(outbox: Outbox, partition: Partition, chain: Chain) -> None:
+    """A switcher succeeded: those that wait hear of it."""
+    turn = partition.fence_turn
+    if turn is not None and turn.segment_no < chain.open_segment.no:
+        end_turn(outbox, partition)
 
 
 def is_suspect(outbox: Outbox, chosen: Preparation | None, record: LocalSegment) -> bool:

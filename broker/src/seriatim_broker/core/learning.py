@@ -65,6 +65,7 @@ def learn(outbox: Outbox, partition: Partition, chain: Chain, revision: int = 0)
     tables.on_learned(outbox, partition, chain)
     if partition.switch is not None:
         partition.switch.on_learned(outbox, partition, chain)
+    fencing.on_learned(outbox, partition, chain)
     settle.on_learned(outbox, partition, chain, changes)
     copying.on_learned(outbox, partition, chain, changes)
     routes.answer_waiters(outbox, partition)
@@ -178,11 +179,20 @@ def _open(outbox: Outbox, partition: Partition, chain: Chain, segment: Segment) 
     log.active = True
     log.last_append_ms = segment.append_floor_ms
     log.live_table.date(segment.append_floor_ms)
-    make_windows(outbox, partition)
+    _begin_windows(outbox, partition, log)
     if master:
         log.unbroken = True
         log.update(outbox, opened_run=outbox.run)
         replication.begin(outbox, partition, log)
+
+
+def _begin_windows(outbox: Outbox, partition: Partition, log: SegmentLog) -> None:
+    """Few windows are made at once; many later, when the producers that waited for the switch have been served."""
+    config, table = outbox.config, log.live_table
+    if table.unread_count <= config.window_rows_at_once:
+        table.read_on(table.unread_count)
+    else:
+        outbox.poll(config.window_delay_us, "windows", partition.id)
 
 
 def make_windows(outbox: Outbox, partition: Partition) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from seriatim_api.ids import MemberId
 
-from . import copying, disks, eligibility, lanes, replication, right, settle, switch, updates
+from . import copying, disks, eligibility, fencing, lanes, replication, right, settle, switch, updates
 from .effects import Disconnect, Send
 from .events import LinkDown, LinkUp
 from .groups import cursors
@@ -86,6 +86,7 @@ def _lose(outbox: Outbox, partitions: Partitions, broker: str, refused: bool) ->
 
 def _tell_lost(outbox: Outbox, partition: Partition, member: MemberId) -> None:
     replication.on_link_lost(outbox, partition, member)
+    fencing.on_link_lost(outbox, partition, member)
     if partition.switch is not None:
         partition.switch.on_link_lost(outbox, partition, member)
     eligibility.on_link_lost(outbox, partition, member)

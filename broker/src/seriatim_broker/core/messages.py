@@ -38,6 +38,9 @@ FORM_EXPIRED = 64
 """A broker that says so knows that the cursors of deleted consumer groups and the tombstones of deleted partitions are
 removed after a while, and reads what stays of them; another one would begin a group in an epoch that was used."""
 
+FORM_FENCE_PROGRESS = 128
+"""A peer that says so reads `FenceProgress`."""
+
 FORMS = (
     FORM_PACKED_TABLES
     | FORM_CHAIN_CHANGES
@@ -46,6 +49,7 @@ FORMS = (
     | FORM_FOLDED
     | FORM_LANE_PROBES
     | FORM_EXPIRED
+    | FORM_FENCE_PROGRESS
 )
 """What this version reads beyond 0.2.0."""
 
@@ -112,6 +116,16 @@ class FenceAnswer:
     incomplete_table: bool
     tail: tuple[Batch, ...]
     from_disk: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FenceProgress:
+    """The segment is fenced, and the answer has about so many bytes: it takes its time, and waits for its turn."""
+
+    partition: PartitionId
+    segment_no: int
+    switch: bytes
+    size_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -455,6 +469,7 @@ Message = (
     | LaneProbe
     | FenceRequest
     | FenceAnswer
+    | FenceProgress
     | PrepareRequest
     | PrepareAnswer
     | BlockOffer

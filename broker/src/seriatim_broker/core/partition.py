@@ -23,6 +23,7 @@ from .state import NOTHING, State, drop, put
 if TYPE_CHECKING:  # the parts of the state stand beside their rules, which know the partition
     from .blocks import Asked, Awaiting, Offer
     from .copying import Copying
+    from .fencing import FenceTurn
     from .groups.head import Given, GroupHead
     from .quiescence import Quiescence
     from .repair import Repair
@@ -58,6 +59,7 @@ class Partition(State):
         "chain",
         "copies",
         "cursors",
+        "fence_turn",
         "fenced_at_us",
         "gaps",
         "given",
@@ -111,6 +113,7 @@ class Partition(State):
         self.waiters: tuple[Waiter, ...] = ()
         self.quiescence: Quiescence | None = None
         self.fenced_at_us: int | None = None
+        self.fence_turn: FenceTurn | None = None
         self.gaps: Mapping[int, int] = NOTHING  # segment: the request to declare it lost
         self.switch: Switch | None = None
         self.settling: Mapping[int, Settlement] = NOTHING

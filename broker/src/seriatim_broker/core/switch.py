@@ -19,6 +19,7 @@ from .events import CreatePartition, PlanSwitch, WriteOutcome
 from .log import TailCopy
 from .messages import (
     FenceAnswer,
+    FenceProgress,
     FenceRequest,
     PrepareAnswer,
     PrepareRequest,
@@ -377,6 +378,17 @@ class Switch(State):
             if self.first_answer_us is None:
                 self.first_answer_us = outbox.now.mono_us
         self._decide_or_wait(outbox, partition)
+
+    def on_fence_progress(self, outbox: Outbox, partition: Partition, sender: MemberId, message: FenceProgress) -> None:
+        """A member is fenced and has much to say: it gets the time for it, if nothing else is known yet.
+
+        Without it: (1) a large table needs longer than `fence_timeout_us`; (2) the certificate of the master is there,
+        so the segment is opened over, though a member is about to say how long it is.
+        """
+        if self.phase is Phase.FENCING and message.switch == self.id and self.pending.get(sender) and not self.answers:
+            config = outbox.config
+            more_us = config.fence_turn_us + config.transfer_us(min(message.size_bytes, 2 * config.table_bytes_max))
+            self._set_deadline(outbox, partition, (config.fence_timeout_us << self.tries) + more_us)
 
     def _decide_or_wait(self, outbox: Outbox, partition: Partition, timed_out: bool = False) -> None:
         """Go on once the best answer is there, or nobody else can give one, or the time is up."""

@@ -212,6 +212,12 @@ def _write_fence_answer(message: m.FenceAnswer, field: Pb) -> None:
     field.from_disk = message.from_disk
 
 
+def _write_fence_progress(message: m.FenceProgress, field: Pb) -> None:
+    _segment(message, field)
+    field.switch = message.switch
+    field.size_bytes = message.size_bytes
+
+
 def _read_fence_answer(field: Pb) -> m.FenceAnswer:
     return m.FenceAnswer(
         *_place(field),
@@ -520,6 +526,11 @@ _TABLE: dict[type, tuple[str, Callable[[Any, Pb], None], Callable[[Pb], Any]]] =
         "quiesce_request",
         _write_quiesce_request,
         lambda f: m.QuiesceRequest(*_place(f), f.switch),
+    ),
+    m.FenceProgress: (
+        "fence_progress",
+        _write_fence_progress,
+        lambda f: m.FenceProgress(*_place(f), f.switch, f.size_bytes),
     ),
     m.QuiesceAnswer: (
         "quiesce_answer",
