@@ -111,6 +111,30 @@ def test_a_number_that_was_used_twice_is_noticed_whatever_the_epoch() -> None:
     assert bench.part.chain == second_chain()
 
 
+def test_a_later_segment_under_no_later_epoch_is_noticed_when_a_member_tells_it() -> None:
+    bench = opened_master()
+    bench.link(M10)
+    older = replace(first_chain(), epoch=second_chain().epoch)  # something else was changed in the copy of the record
+    bench.hear(M01, msg.ChainUpdate(older, 100))
+    bench.hear(M10, msg.ChainUpdate(second_chain(), 0))
+    assert "g1-0 knows segment 2" in behind.reason(bench.core.outbox)
+    assert bench.part.chain == older
+    bench.clear()
+    bench.do(ev.SwitchAwayFrom(P, 1))
+    bench.wait(2 * SECOND, (M01, M10))
+    assert not bench.all(fx.WriteChain)
+    bench.do(ev.ChainRead(P, older, 3))
+    assert is_behind(bench), "the record lacks it still"
+    bench.do(ev.ChainRead(P, replace(second_chain(), epoch=older.epoch + 1), 4))
+    assert not is_behind(bench)
+
+
+def test_a_record_that_a_member_does_not_know_yet_is_no_loss() -> None:
+    bench = ahead()
+    bench.hear(M11, msg.ChainUpdate(first_chain(), 0))
+    assert not is_behind(bench)
+
+
 def test_the_record_is_on_the_disk_and_a_restarted_member_remembers_it() -> None:
     bench = ahead()
     again = Bench(M10, run=2, found=[RecoveredPartition(P, chain=second_chain())])

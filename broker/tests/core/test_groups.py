@@ -469,3 +469,15 @@ def test_a_question_for_a_table_leads_to_one_question_at_the_most() -> None:
     bench.clear()
     bench.hear(M10, msg.TableRequest(P, 2))
     assert [request.segment_no for request in bench.sent(msg.TableRequest, M10)] == [1], "and not again for segment 3"
+
+
+def test_where_a_group_stands_is_found_anew_when_the_coordinator_has_what_it_had_lost() -> None:
+    bench = served()
+    bench.do(ev.OwnRecordSeen("it lost decisions"))
+    bench.clear()
+    bench.do(ev.OwnRecordSeen(""))
+    assert {read.group for read in bench.all(fx.ReadCursor)} == {GROUP}
+    bench.do(ev.CursorRead(P, GROUP, ev.CursorRecord(2, 1, 0, TOPIC), 9))
+    assert [event.segment_no for event in bench.delivered(fx.SubscriptionRefused)] == [2], (
+        "it stands in the next segment"
+    )

@@ -104,6 +104,26 @@ def _is_undone(mine: Segment, theirs: Segment) -> bool:
     return mine.is_settled and not theirs.is_settled
 
 
+def hear(outbox: Outbox, partition: Partition, told: Chain, sender: str) -> None:
+    """Another member tells a record. One that is not newer than the known one, but has a later segment, is proof.
+
+    Rule `later-segment-told`: each transition raises the epoch, so within one line of records a later segment is never
+    under the same epoch or a lower one. Without it:
+      1. All brokers restart while the coordinator is down, and it comes back as it was before segment 4 was opened.
+      2. C, who never knew of segment 4, changes something in the older record, under the same epoch as the lost one.
+      3. C switches away from segment 3. Its members answer with the record that has segment 4; C takes it for one of
+         the same age, goes on without them by their certificates, and opens segment 4 again on another group (I7).
+    """
+    known = partition.chain or partition.decided
+    if known is None or told.epoch > known.epoch or told.open_segment.no <= known.open_segment.no:
+        return
+    no = told.open_segment.no
+    why = (
+        f"{sender} knows segment {no} of partition {partition.id} (epoch {told.epoch}), which its record does not have"
+    )
+    begin(outbox, partition.id, why, no)
+
+
 def begin(outbox: Outbox, partition: PartitionId, why: str, open_no: int = 0) -> None:
     """Decisions were lost. Until a read shows the segment `open_no` again, nothing is written or opened."""
     if partition not in outbox.behind:

@@ -419,6 +419,7 @@ class BrokerCore(State):
         self.is_behind = bool(outbox.behind)
         for partition in list(self.partitions.values()):
             if not self.is_behind:
+                serving.on_caught_up(outbox, partition)
                 record.on_writes_taken(outbox, partition)
             elif any(log.active for log in partition.logs.values()):
                 fencing.fence_unsealed(outbox, partition)

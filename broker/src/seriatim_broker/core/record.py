@@ -153,6 +153,7 @@ def _announce(outbox: Outbox, partition: Partition, before: Chain | None) -> Non
 
 def on_update(outbox: Outbox, partition: Partition, sender: MemberId, message: ChainUpdate) -> None:
     """A whole record; one that is older than the known one is answered with the newer."""
+    behind.hear(outbox, partition, message.chain, sender.broker)
     if partition.chain is not None and partition.chain.epoch > message.chain.epoch:
         updates.tell_member(outbox, partition, sender)
     learn(outbox, partition, message.chain, message.revision)
@@ -161,6 +162,7 @@ def on_update(outbox: Outbox, partition: Partition, sender: MemberId, message: C
 def on_changes(outbox: Outbox, partition: Partition, sender: MemberId, message: ChainChanges) -> None:
     """What changed: taken up if the record of `since` or a later one is known here, else the coordinator is read."""
     known, told = partition.chain, message.chain
+    behind.hear(outbox, partition, told, sender.broker)
     if known is not None and known.epoch > told.epoch:
         updates.tell_member(outbox, partition, sender)
         return

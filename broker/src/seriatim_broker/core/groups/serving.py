@@ -265,6 +265,21 @@ def on_writes_taken(outbox: Outbox, partition: Partition) -> None:
             outbox.emit(ReadCursor(partition.id, head.group))
 
 
+def on_caught_up(outbox: Outbox, partition: Partition) -> None:
+    """The coordinator has what it had lost: find the place of each group anew.
+
+    Rule `place-found-anew` (I13): a cursor that was read from the older copy names a segment that the group has left
+    since. Without it:
+      1. The older copy puts the group into segment 2, which this member serves.
+      2. Its consumers have had all of that segment: they drop what comes, and acknowledge nothing.
+      3. The rebuild writes that the group is in segment 8, and this member goes on in segment 2 for ever.
+    """
+    for head in list(partition.groups.values()):
+        if head.phase is not Phase.LOADING:
+            segment = partition.chain.segment(head.segment_no) if partition.chain is not None else None
+            _revoke(outbox, partition, head, segment)
+
+
 def on_no_partition(outbox: Outbox, partition: Partition) -> None:
     """The partition does not exist (any more)."""
     error = errors.UnknownTopicError(f"there is no partition {partition.id}")
