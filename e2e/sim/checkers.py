@@ -6,7 +6,8 @@ promise, `TABLE` that a prepared producer table tells the truth, `COPY` that a n
 leaves a record only where two stay, `TIME` that append time never goes back nor far ahead, `GATE` that who may be
 stopped holds nothing alone, `CERT` that a run which was certified dead is, `FULL` that a full
 disk takes no new batches, `TWO` that of two processes with one directory one ends, `KEPT` that a contradicted disk
-keeps what it has, `PLACE` that readers get a message where its receipt says that they do.
+keeps what it has, `ALARM` that a broker says so if the coordinator has lost what it knows, and does nothing then,
+`PLACE` that readers get a message where its receipt says that they do.
 """
 
 from __future__ import annotations
@@ -334,6 +335,24 @@ class Judge:
                 if any(key[:2] == (after.partition, segment.no) for key in self.placed):
                     self.fail("TWICE", f"{who} opens {after.partition}:{segment.no} again, on {segment.group}")
                 self._attempts[after.partition, segment.no] = segment.attempt
+
+    def rebuilt(self, after: Chain) -> None:
+        """I6, I7, TWICE of a record that a person writes anew after the coordinator lost it: nothing has moved.
+
+        It may lack a transition that was written and that no broker was told of, so it need not follow the last record.
+        """
+        chains.check(after)
+        self._used_once("the rebuild", after)
+        for segment in after.segments:
+            promised = self._promised.get((after.partition, segment.no), 0)
+            what = f"the rebuild writes segment {segment.no} of partition {after.partition} as"
+            if segment.sealed_len is not None and segment.sealed_len < promised:
+                self.fail("I6", f"{what} sealed at {segment.sealed_len}, and all below {promised} was promised")
+        for (partition, no), promised in self._promised.items():
+            if partition == after.partition and promised and after.segment(no) is None:
+                what = f"the rebuild lacks segment {no} of partition {partition}"
+                self.fail("I7", f"{what}, and all below {promised} was promised")
+        self.history.setdefault(after.partition, []).append(after)
 
     def certified(self, who: str, run: RunId) -> None:
         """CERT: whoever writes that a run has ended, it has; but for the certificates that are a fault themselves."""

@@ -209,7 +209,9 @@ def draw_for_brokers(
         options = _balanced(more, options)
     batches = (batch_count or rng.choice(BATCHES_A_RUN)) // (options.producer_count * options.partition_count)
     gap_us = rng.choice((2_000, 2_000, 4_000, 8_000))
-    is_long = options.producers_idle or not {"started_copy", "remake_topic"}.isdisjoint(options.kinds)
+    is_long = options.producers_idle or not {"started_copy", "remake_topic", "restore"}.isdisjoint(options.kinds)
+    if "restore" in options.kinds:  # with a third one a lost number may be used again: ADR 0026, "What is left"
+        options = replace(options, group_count=2)
     span_us = max(options.fault_span_us if is_long else 400_000, batches * gap_us)
     kinds = dict(options.kinds)
     if not profile or profile == "anything":

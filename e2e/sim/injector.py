@@ -598,11 +598,18 @@ class Injector(ServingFaults):
     def _restore_when_quiet(self, since_us: int) -> None:
         if self._healing:
             return
-        if not all(broker.process is not None and broker.process.core.ready for broker in self._world.brokers.values()):
+        if not self._all_are_ready():
             since_us = self._schedule.now_us + 10_000
         if self._schedule.now_us - since_us < 150_000:
             self._schedule.after(10_000, self._restore_when_quiet, since_us)
             return
+        self._go_back()
+
+    def _all_are_ready(self) -> bool:
+        return all(broker.process is not None and broker.process.core.ready for broker in self._world.brokers.values())
+
+    def _go_back(self) -> None:
+        """The coordinator is away for a while, and is what it was when it is back."""
         coordinator = self._world.coordinator
         coordinator.is_down = True
         back_us = self._rng.randint(20_000, 200_000)

@@ -157,6 +157,7 @@ class RuntimeProcess:
         self.is_stopping = False
         self._has_joined = False
         self._run_before = broker.run
+        self.confirmed_before = broker.directory.seen.registered_run
         self._world = world
         self._schedule = world.schedule
         rng = world.schedule.rng

@@ -18,6 +18,7 @@ from seriatim_broker.runtime.records import (
     parse_chain,
     parse_record,
 )
+from seriatim_broker.testing.memory_coordinator import StoreCopy
 from seriatim_broker.testing.simulated_coordinator import CoordinatorFaults, CoordinatorServer
 from seriatim_broker.testing.virtual_time import ProcessClock, ProcessLoop
 
@@ -26,10 +27,18 @@ from .faults import Options
 from .schedule import Schedule
 
 CLUSTER = "sim"
+PERSON = "person"
+"""The client of who rebuilds a coordinator that lost decisions."""
+
+Snapshot = tuple[StoreCopy, dict[PartitionId, tuple[Chain, int]], dict[str, CursorRecord], dict[MemberId, int]]
 
 
 class RuntimeCoordinator(CoordinatorServer):
-    """See the module. `records` is what the injector and the world look chains up in."""
+    """See the module. `records` is what the injector and the world look chains up in.
+
+    Attributes:
+        registrations: Of each disk the run that was registered last, and the one that its record had before.
+    """
 
     def __init__(self, schedule: Schedule, options: Options, judge: Judge) -> None:
         faults = CoordinatorFaults(
@@ -48,6 +57,8 @@ class RuntimeCoordinator(CoordinatorServer):
         self._cursors: dict[str, CursorRecord] = {}
         self._members: dict[str, MemberId] = {}
         self._certified: set[RunId] = set()
+        self._member_runs: dict[MemberId, int] = {}  # as the records of members have them
+        self.registrations: dict[MemberId, tuple[int, int]] = {}
         self._runner = ProcessLoop(schedule.time, ProcessClock(schedule.time, 0, 0), "runner")
         self._runner.call_soon(self._start_runner)
         self._writer: CertificateWriter | None = None
@@ -60,6 +71,19 @@ class RuntimeCoordinator(CoordinatorServer):
     def chain(self, partition: PartitionId) -> tuple[Chain | None, int]:
         """The chain of a partition and the revision that wrote it; (None, 0) if there is none."""
         return self._chains.get(partition, (None, 0))
+
+    # ---- an older copy of it ------------------------------------------------------------------------
+
+    def snapshot(self) -> Snapshot:
+        """A copy of all, for `restore`."""
+        return self.store.copy(), dict(self._chains), dict(self._cursors), dict(self._member_runs)
+
+    def restore_snapshot(self, snapshot: Snapshot | None) -> None:
+        """Go back to a snapshot, or to nothing. Revisions count on from there, as after a restore without a bump."""
+        copy, chains, cursors, runs = snapshot or (StoreCopy(), {}, {}, {})
+        self.restore(copy)
+        self._chains, self._cursors, self._member_runs = dict(chains), dict(cursors), dict(runs)
+        self._certified = {run for run in self._certified if self.keys.certificate(run) in copy.items}
 
     # ---- certificates, as the local runner writes them ----------------------------------------------
 
@@ -109,6 +133,8 @@ class RuntimeCoordinator(CoordinatorServer):
                 self._judge.topic_gone(partition_of(operation.key))
             elif operation.key.startswith(self.keys.chains):
                 self._chain_written(client, operation, compares, result.revision)
+            elif operation.key.startswith(self.keys.members):
+                self._member_written(operation)
             elif operation.key.startswith("/seriatim/sim/cursors/"):
                 self._cursor_written(client, operation)
             elif operation.key.startswith(self.keys.certificates):
@@ -127,7 +153,18 @@ class RuntimeCoordinator(CoordinatorServer):
         chain = parse_chain(put.value, pages)
         before, _ = self.chain(partition)
         self._chains[partition] = (chain, revision)
+        if client == PERSON:
+            self._judge.rebuilt(chain)
+            return
         self._judge.chain_written(client, before, chain, self._certificate(before, compares))
+
+    def _member_written(self, put: Put) -> None:
+        record = records_pb2.MemberRecord.FromString(put.value)
+        member = member_from_record(record.member)
+        before = self._member_runs.get(member, 0)
+        if record.run > before:
+            self.registrations[member] = (record.run, before)
+        self._member_runs[member] = record.run
 
     def _certificate(self, before: Chain | None, compares: Sequence[Compare]) -> RunId | None:
         """The certificate that the transaction compared, if it is of the disk of the open segment's master."""

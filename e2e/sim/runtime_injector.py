@@ -9,10 +9,20 @@ from seriatim_api.ids import PartitionId, RunId
 from seriatim_broker.core.chain import SegmentState
 
 from .injector import Injector
+from .restoring import NOTICED_US
 from .runtime_brokers import RuntimeBroker, RuntimeProcess
 
 if TYPE_CHECKING:
     from .world import World
+
+AWAY_US = (100_000, 400_000)
+"""For so long the coordinator is away before an older copy of it comes back: nothing is under way to it any more."""
+
+EMPTY_SHARE = 0.25
+"""Of the times that it goes back, so often it comes back empty."""
+
+EARLY_SHARE = 0.4
+"""So often the person comes before all brokers have noticed."""
 
 STOP_US_MAX = 4_000_000
 """What an orderly stop may take before its supervisor kills the process."""
@@ -47,6 +57,59 @@ class RuntimeInjector(Injector):
         if not self._healing and not world.topics.is_busy:
             self._tell("the topic is deleted, and made again")
             world.topics.remake()
+
+    # ---- an older copy of the coordinator ----
+
+    def _all_are_ready(self) -> bool:
+        return all(_serves(broker.process) and not broker.process.frozen for broker in self._brokers())
+
+    def _go_back(self) -> None:
+        """As with bare cores. Where it comes back empty nobody starts before the rebuild: starts are refused then.
+
+        Else at most one member of each group restarts. If all who know a lost decision restart, a switcher that does
+        not may open its number again before it hears from them: ADR 0026 says so.
+        """
+        coordinator: Any = self._world.coordinator
+        coordinator.is_down = True
+        back_us = self._rng.randint(*AWAY_US)
+        is_empty = self._rng.random() < EMPTY_SHARE
+        snapshot = None if is_empty or not self._snapshots else self._rng.choice(self._snapshots)
+        share = self._rng.choice((0.0, 0.5, 1.0)) if snapshot is not None else 0.0
+        for group in sorted({broker.group for broker in self._brokers()}):
+            broker = self._rng.choice([broker for broker in self._brokers() if broker.group == group])
+            if self._rng.random() < share:
+                self._schedule.after(self._rng.randint(0, back_us), self.crash_and_return, broker)
+        self._schedule.after(back_us, self._is_back, snapshot)
+
+    def _is_back(self, snapshot: Any) -> None:
+        world: Any = self._world
+        self._tell("the coordinator is back, empty" if snapshot is None else "an older copy of the coordinator is back")
+        world.judge.seen_states.add("coordinator empty" if snapshot is None else "coordinator older")
+        world.person.note_seen()
+        world.coordinator.restore_snapshot(snapshot)
+        world.waits_for_rebuild = True
+        world.coordinator.is_down = False
+        for _ in range(self._rng.choice((0, 1, 2))):
+            self._schedule.after(self._rng.randint(0, 300_000), self._complain, 1)
+        if self._rng.random() < EARLY_SHARE:
+            self._schedule.after(self._rng.randint(100_000, NOTICED_US), self._rebuild)
+        else:
+            self._schedule.after(NOTICED_US + self._rng.randint(1, 1_000_000), self._rebuild, True)
+
+    def _rebuild(self, have_looked: bool = False) -> None:
+        """A person comes: soon, or when all brokers have had the time to look."""
+        world: Any = self._world
+        if have_looked:
+            world.person.check_alarm()
+        world.person.rebuild(self._rebuilt)
+
+    def _rebuilt(self) -> None:
+        self._tell("the coordinator is rebuilt")
+        self._snapshots.clear()
+        self._is_restoring = self._world.waits_for_rebuild = False
+
+    def _brokers(self) -> Iterable[Any]:
+        return self._world.brokers.values()
 
     def inject_starve(self) -> None:
         """A process gets little of its processor: each of its steps takes long."""
@@ -194,3 +257,7 @@ class RuntimeInjector(Injector):
         self._world.clients.process_ended(process, silent=False)
         self._world.coordinator.certify(RunId(broker.member, broker.run))
         self._schedule.after(self._rng.randint(5_000, 100_000), self._restart, broker)
+
+
+def _serves(process: Any) -> bool:
+    return process is not None and process.is_serving

@@ -20,6 +20,7 @@ from seriatim_broker.testing.memory_network import MemoryNetwork
 from seriatim_broker.testing.simulated_storage import SimulatedStorage
 
 from .faults import Options, draw_for_brokers, draw_latency_us
+from .restoring import Person
 from .runtime_brokers import READ_US, START_AGAIN_US, ProcessStorage, RuntimeBroker, RuntimeProcess
 from .runtime_coordinator import RuntimeCoordinator
 from .runtime_injector import RuntimeInjector
@@ -55,6 +56,7 @@ class RuntimeWorld(World):
         self.displaced: list[RuntimeBroker] = []  # a process with a copy of its directory took the slot of each
         super().__init__(*arguments, **options)
         self.topics = TopicMaker(self)
+        self.person = Person(self)
         self.clients.look = self.topics.look if self.options.kinds.get("remake_topic") else None
 
     def _draw(self, profile: str, batch_count: int) -> Options:
@@ -94,7 +96,16 @@ class RuntimeWorld(World):
     # ---- copies of a living broker's directory ------------------------------------------------------
 
     def joined(self, broker: RuntimeBroker) -> None:
-        """A process has begun its run. With a copy of a directory it takes the place of the one that has the other."""
+        """A process has begun its run. With a copy of a directory it takes the place of the one that has the other.
+
+        ALARM: it did not register over a record that lost one of its runs. That record is the proof of the loss.
+        """
+        process = broker.process
+        assert process is not None
+        run, run_before = self.coordinator.registrations.get(broker.member, (0, 0))
+        if run == broker.run and run_before < process.confirmed_before:
+            what = f"{broker.name} registered as run {run} over run {run_before}"
+            self.judge.fail("ALARM", f"{what}, though the coordinator had confirmed run {process.confirmed_before}")
         before = self.brokers[broker.name]
         if before.copy is broker:
             self._displace(before, broker)
@@ -239,6 +250,7 @@ class RuntimeWorld(World):
             for broker in (*machines, *(broker.copy for broker in machines if broker.copy is not None)):
                 if broker.process is not None:
                     broker.process.end()
+            self.person.close()
             self.coordinator.close()
 
 

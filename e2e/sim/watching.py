@@ -43,6 +43,11 @@ class WatchedCore:
         self._waiting: dict[int, PartitionId] = {}  # appends without an answer, by request
         self.next_wake_us = core.next_wake_us
 
+    @property
+    def core(self) -> BrokerCore:
+        """The core itself."""
+        return self._core
+
     def start(self, now: Moment) -> list[fx.Effect]:
         """The first effects."""
         return self._stepped(None, now)
@@ -53,6 +58,7 @@ class WatchedCore:
 
     def _stepped(self, event: Event | None, now: Moment) -> list[fx.Effect]:
         name, schedule = self._process.name, self._schedule
+        was_behind = bool(self._core.outbox.behind)
         try:
             effects = self._core.start(now) if event is None else self._core.step(event, now)
         except Exception as error:  # whatever it is, a core must not raise it
@@ -61,8 +67,11 @@ class WatchedCore:
             self._waiting[event.request] = event.partition
         elif isinstance(event, DropPartitionData):
             self._gone.add(event.partition)
+        is_behind = bool(self._core.outbox.behind)
         for effect in effects:
             self._check_gone(effect)
+            if was_behind and is_behind:
+                self._check_silent(effect)
             if isinstance(effect, fx.Persist):
                 self._judge.writes(name, effect.writes, now.wall_ms)
                 if isinstance(event, Append):
@@ -89,6 +98,12 @@ class WatchedCore:
             for batch in effect.event.batches:
                 if batch.header.partition in self._gone:
                     self._judge.fail("GONE", f"{self._process.name} serves {batch}, whose topic was deleted")
+
+    def _check_silent(self, effect: fx.Effect) -> None:
+        """ALARM: who knows that the coordinator has lost decisions acknowledges nothing, and writes nothing there."""
+        if isinstance(effect, fx.AppendAccepted | fx.WriteChain | fx.WriteCursor):
+            what = f"{self._process.name} knows that the coordinator is behind ({self._core.outbox.behind})"
+            self._judge.fail("ALARM", f"{what}, and does {effect}")
 
     def check_answered(self, gone: Collection[PartitionId]) -> None:
         """GONE: no append waits for a partition that was deleted. Asked late: an answer may wait for a slow disk."""

@@ -7,6 +7,7 @@ from seriatim_broker.core import attempts, behind, learning
 from seriatim_broker.core.outbox import Outbox
 from seriatim_broker.core.partition import Partition
 from seriatim_broker.core.switch import Switch
+from seriatim_broker.runtime.membership import Seen
 
 from .mutation import LOSS, Mutation, Patch, nothing
 
@@ -56,6 +57,10 @@ def _not_kept() -> list[Patch]:
     return [(learning, "_keep", nothing)]
 
 
+def _registered_again() -> list[Patch]:
+    return [(Seen, "is_ahead_of", lambda *_: False)]
+
+
 MUTATIONS: dict[str, Mutation] = {
     "refused-at-once": Mutation(
         "after a refused write a partition waits, longer each time", _refused_is_lost, ("LIMIT", "I13"), "refusing"
@@ -68,5 +73,14 @@ MUTATIONS: dict[str, Mutation] = {
         "a record older than the one known is no decision", _older_is_believed, _TWICE, "restored"
     ),
     "record-not-kept": Mutation("the disk remembers what was decided", _not_kept, (*_TWICE, "I13"), "restored"),
+    "not-registered-again": Mutation(
+        "a record that lost a run is not written over",
+        _registered_again,
+        ("ALARM",),
+        "restored",
+        world="brokers",
+        layer="runtime",
+        batch_count=150,
+    ),
 }
 """By name."""

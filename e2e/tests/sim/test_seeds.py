@@ -13,7 +13,7 @@ from e2e.sim.run import Task, run_seed, run_seeds
 
 SEED_COUNT = 2000
 QUICK_SEED_COUNT = 500
-SHORT = ("started-copies", "topics-again")
+SHORT = ("restored", "started-copies", "topics-again")
 """Profiles of whole brokers in which few batches will do."""
 
 REPOSITORY = Path(__file__).parents[3]
@@ -77,6 +77,7 @@ def test_two_thousand_seeds_keep_every_promise(seeds: range) -> None:
         ("mixed-levels", "cores", 20, {"excused: acknowledged at a level without a promise": 1}),
         ("contradicted", "cores", 20, {"quarantined": 5}),
         ("started-copies", "brokers", 6, {"copy refused": 1, "copy took over": 3, "ended itself": 3}),
+        ("restored", "brokers", 8, {"coordinator behind": 2, "coordinator rebuilt": 3}),
         ("topics-again", "brokers", 6, {"topic made again": 4, "topic deleted under traffic": 3}),
         ("long-chains", "brokers", 4, {"paged": 2}),
         ("balance", "brokers", 12, {"head moved for balance": 4}),

@@ -125,7 +125,7 @@ class Runtime:
             self.directory.is_dismissed,
             self.driver.fail,
         )
-        self._looking_back = LookingBack(coordinator, keys, identity, post, ground.remember)
+        self.looking_back = LookingBack(coordinator, keys, identity, post, ground.remember)
         self.refusals = Refusals(
             coordinator, keys.probe(broker), lambda refused: post(WritesRefused(refused)), clock
         )  # fmt: skip
@@ -171,7 +171,7 @@ class Runtime:
             ("disk room", self._watch_room()),
             ("links of the group", self._watch_group()),
             ("refusals", self.refusals.run()),
-            ("looking back", self._looking_back.run()),
+            ("looking back", self.looking_back.run()),
             ("controller", self.controller.run()),
             ("forgetting", self._forgetting.run()),
         ]

@@ -57,6 +57,11 @@ class LookingBack:
         self._was_away = False
         self._problem = ""
 
+    @property
+    def seen(self) -> Seen:
+        """What was seen of the coordinator until now; `Seen.revision` is the highest of all looks since a rebuild."""
+        return self._seen
+
     async def run(self) -> None:
         """Look until cancelled."""
         while True:

@@ -46,6 +46,14 @@ TTL_S_MIN = 2
 """As with etcd: no lease is shorter."""
 
 
+@dataclass(frozen=True, slots=True)
+class StoreCopy:
+    """A copy of a store, as a backup has it. Keys under a lease are left out: their leases are over when it is used."""
+
+    items: dict[str, KeyValue] = field(default_factory=dict)
+    revision: int = 1
+
+
 @dataclass
 class _Lease:
     ttl_s: int
@@ -107,6 +115,19 @@ class MemoryStore:
         """The same, at a time that the caller knows."""
         for lease in self.leases.values():
             lease.ends_s = now_s + lease.ttl_s
+        self._wake()
+
+    def copy(self) -> StoreCopy:
+        """What a backup has of it now."""
+        return StoreCopy({key: item for key, item in self.items.items() if not item.lease}, self.revision)
+
+    def restore(self, copy: StoreCopy) -> None:
+        """Go back to a copy: what was written since is forgotten, and revisions count on from there."""
+        self.items = dict(copy.items)
+        self.revision = copy.revision
+        self.history = [batch for batch in self.history if batch.revision <= copy.revision]
+        self.compacted = min(self.compacted, copy.revision)
+        self.leases.clear()
         self._wake()
 
     def _wake(self) -> None:

@@ -36,7 +36,7 @@ from seriatim_broker.interfaces.coordinator import (
     WatchBatch,
 )
 
-from .memory_coordinator import DEADLINE_S, MemoryStore
+from .memory_coordinator import DEADLINE_S, MemoryStore, StoreCopy
 from .virtual_time import Timers
 
 WATCH_RETRY_US = 50_000
@@ -124,6 +124,11 @@ class CoordinatorServer:
         for watch in self._watches:
             watch.is_lost = True
             watch.loop.call_soon(watch.arrived.set)
+
+    def restore(self, copy: StoreCopy) -> None:
+        """An older copy of the store takes its place, under another process."""
+        self.store.restore(copy)
+        self.restart()
 
     def resume(self, watch: _Watch) -> None:
         """A watch whose connection was lost goes on where it was."""

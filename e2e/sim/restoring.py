@@ -1,0 +1,147 @@
+"""An older copy of the coordinator in a world of whole brokers: who notices it, and the person who rebuilds it.
+
+The rebuild is the production code: each broker tells what it knows as it does on the wire, a plan is made from that and
+from what the coordinator has, and the plan is written by compare-and-swap. The judge looks on as at any other write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from seriatim_api.errors import SeriatimError
+from seriatim_api.v1 import operations_pb2
+from seriatim_broker.core import behind
+from seriatim_broker.rpc import known
+from seriatim_broker.runtime.looking_back import LOOK_DEADLINE_S, LOOK_S
+from seriatim_broker.runtime.rebuilding import Answers, Told, carry_out, make_plan
+from seriatim_broker.testing.virtual_time import ProcessClock, ProcessLoop
+
+from .runtime_coordinator import CLUSTER, PERSON
+
+if TYPE_CHECKING:
+    from seriatim_broker.runtime.assembly import Runtime
+
+    from .runtime_brokers import RuntimeBroker, RuntimeProcess
+    from .runtime_world import RuntimeWorld
+
+NOTICED_US = int((LOOK_S + LOOK_DEADLINE_S + 0.2) * 1_000_000)
+"""So long after the coordinator is back a broker has looked at it, whatever its clock is like."""
+
+REBUILDS_MAX = 20
+"""So often at most a rebuild is repeated until all that it plans is written."""
+
+AGAIN_S = 0.1
+"""Before it is repeated."""
+
+ASK_US = (200, 20_000)
+"""How long the person takes from one broker to the next, and before one that does not answer is asked again."""
+
+
+class Person:
+    """Rebuilds the coordinator, from what all brokers that run say."""
+
+    def __init__(self, world: RuntimeWorld) -> None:
+        time = world.schedule.time
+        self._world = world
+        self._loop = ProcessLoop(time, ProcessClock(time, 0, 0), PERSON)
+        self._seen: dict[RuntimeProcess, int] = {}
+
+    def close(self) -> None:
+        """End what is under way."""
+        self._loop.kill()
+
+    # ---- what brokers have to say -------------------------------------------------------------------
+
+    def note_seen(self) -> None:
+        """Note the revision that each broker has seen, before the coordinator goes back."""
+        self._seen = {process: runtime.looking_back.seen.revision for process, runtime in self._running()}
+
+    def check_alarm(self) -> None:
+        """ALARM: whoever has seen a higher revision than the coordinator has, says so once it has looked."""
+        revision = self._world.coordinator.store.revision
+        for process, _ in self._running():
+            if _says(process):
+                self._world.judge.seen_states.add("coordinator behind")
+            elif self._seen.get(process, 0) > revision and not process.frozen:
+                what = f"{process.name} has seen revision {self._seen[process]} of the coordinator"
+                self._world.judge.fail("ALARM", f"{what}, which is back at {revision}, and raises no alarm")
+
+    def _running(self) -> Iterator[tuple[RuntimeProcess, Runtime]]:
+        for broker in self._world.brokers.values():
+            process = broker.process
+            if process is not None and process.is_serving:
+                runtime = process.simulated.runtime
+                assert runtime is not None
+                yield process, runtime
+
+    # ---- the rebuild --------------------------------------------------------------------------------
+
+    def rebuild(self, done: Callable[[], None]) -> None:
+        """Ask all brokers that serve, and write what was lost; then `done`."""
+        self._loop.call_soon(lambda: self._loop.create_task(self._guarded(done), name="rebuild"))
+
+    async def _guarded(self, done: Callable[[], None]) -> None:
+        schedule = self._world.schedule
+        try:
+            await self._rebuild()
+        except Exception as error:  # a violation, or whatever the rebuild should not have raised: it ends the world
+            schedule.time.fail(error)
+            return
+        schedule.after(0, done)
+
+    async def _rebuild(self) -> None:
+        """Until all that a plan names is written: what changes meanwhile, or is not answered, is planned again."""
+        for _ in range(REBUILDS_MAX):
+            try:
+                if await self._rebuild_once():
+                    return
+            except SeriatimError as error:
+                self._world.schedule.tell(PERSON, f"nothing more was written: {error!r}")
+            await asyncio.sleep(AGAIN_S)
+        self._world.judge.fail("I13", f"{REBUILDS_MAX} rebuilds left something to write")
+
+    async def _rebuild_once(self) -> bool:
+        world = self._world
+        client = world.coordinator.client(PERSON)
+        plan = await make_plan(client, world.coordinator.keys, Answers(tuple(await self._ask_all())))
+        if plan.conflicts:
+            world.judge.fail("TWICE", f"the brokers contradict each other: {plan.conflicts}")
+        if plan.refusals:
+            world.judge.fail("I13", f"all brokers told, and nothing may be written: {plan.refusals}")
+        for step in plan.steps:
+            world.schedule.tell(PERSON, step.text)
+            world.judge.seen_states.add("coordinator rebuilt")
+        return not await carry_out(client, plan)
+
+    async def _ask_all(self) -> list[Told]:
+        told: list[Told] = []
+        for name in sorted(self._world.brokers):
+            broker = self._world.brokers[name]
+            is_there = False
+            while not is_there:  # it starts, or starts again
+                await asyncio.sleep(self._world.schedule.rng.randint(*ASK_US) / 1e6)
+                is_there = broker.process is not None and broker.process.is_serving
+            told.append(_ask(broker))
+        return told
+
+
+def _ask(broker: RuntimeBroker) -> Told:
+    """What a broker knows, as it would say it on the wire."""
+    process = broker.process
+    assert process is not None
+    assert process.watched is not None
+    runtime = process.simulated.runtime
+    assert runtime is not None
+    pages: list[operations_pb2.TellKnownResponse] = []
+    after = 0
+    while not pages or not pages[-1].is_last:
+        pages.append(known.tell(process.watched.core, runtime.identity, CLUSTER, broker.address, after))
+        after = max((page.chain.partition_id for page in pages[-1].partitions), default=after)
+    return known.read(broker.name, pages)
+
+
+def _says(process: RuntimeProcess) -> bool:
+    """Whether it says that the coordinator has lost decisions: in its readiness, in status, and to who rebuilds."""
+    return process.watched is not None and bool(behind.reason(process.watched.core.outbox))
