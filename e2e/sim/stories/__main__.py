@@ -37,6 +37,21 @@ member has. Which rule is behind which of these is told in [switch](switch.md), 
 """
 
 
+TAIL: Final = """\
+## Other rules of the judge
+
+These have no story here: they need what the small worlds of this page do not have (whole brokers, topics that are
+deleted, disks that the storage adapter writes), or they guard what the promises above stand on. Each is broken by
+planted bugs, which [planted-bugs.md](planted-bugs.md) names beside the rule.
+
+- `GONE`: of a deleted topic each send has an outcome. Who knows that the topic was deleted acknowledges and serves
+  nothing of it, writes no chain record of it, and keeps nothing of it on the disk. Left out in `deleted-unanswered` and
+  `deleted-kept`.
+- All others: `RT`, `TABLE`, `COPY`, `CERT`, `GAP`, `SERVER`, `DISK`, `TIME`, `LEAVE`, `TWO`, `KEPT`, `FULL`, `PLACE`,
+  `GATE`, `LIMIT`, `TWICE`, `ALARM`, `OPERATOR` and `CORE`, each with its meaning on that page.
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class Story:
     """A world in which a promise is broken."""
@@ -113,7 +128,7 @@ def main() -> int:
     if options.only:
         print("\n".join(sections))
     elif not missing:
-        PAGE.write_text(HEAD + "\n".join(sections).rstrip() + "\n")
+        PAGE.write_text(HEAD + "\n".join(sections).rstrip() + "\n\n" + TAIL)
     print(f"without a story: {', '.join(missing)}" if missing else "all told")
     return int(bool(missing))
 

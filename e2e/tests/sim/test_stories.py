@@ -6,7 +6,7 @@ from pathlib import Path
 
 from e2e.sim.mutations import MUTATIONS
 from e2e.sim.run import silence
-from e2e.sim.stories.__main__ import PAGE, section, shorter, tell
+from e2e.sim.stories.__main__ import PAGE, TAIL, section, shorter, tell
 from e2e.sim.stories.draw import Drawing
 from e2e.sim.stories.promises import PROMISES
 from e2e.sim.stories.world import Seen, Words
@@ -23,6 +23,13 @@ def test_each_promise_is_told() -> None:
         assert f"## {promise.rule}: {promise.title}\n" in page
         assert set(promise.bugs) <= set(MUTATIONS)
     assert page.count("```mermaid") == len(PROMISES)
+    assert page.endswith("\n" + TAIL)
+
+
+def test_each_rule_that_a_planted_bug_breaks_is_on_the_page() -> None:
+    page = (REPOSITORY / PAGE).read_text()
+    rules = {rule for mutation in MUTATIONS.values() for rule in mutation.breaks}
+    assert {rule for rule in rules if f"## {rule}:" not in page and f"`{rule}`" not in page} == set()
 
 
 def test_a_story_is_found_drawn_and_made_shorter() -> None:
