@@ -481,3 +481,20 @@ def test_where_a_group_stands_is_found_anew_when_the_coordinator_has_what_it_had
     assert [event.segment_no for event in bench.delivered(fx.SubscriptionRefused)] == [2], (
         "it stands in the next segment"
     )
+
+
+def test_a_head_that_had_no_consumers_reads_the_cursor_again() -> None:
+    """It waited for a silent member. Meanwhile the group was deleted, and made again by another server."""
+    bench = Serving()
+    bench.begin()
+    bench.deliver()
+    bench.ack(2)
+    bench.do(ev.ConsumerGone(STREAM))
+    bench.persist()
+    assert GROUP in bench.part.groups, "M01 has not confirmed what was acknowledged"
+    reads = len(bench.all(fx.ReadCursor))
+    bench.join(2, stream=STREAM + 1)
+    assert len(bench.all(fx.ReadCursor)) == reads + 1
+    bench.cursor(epoch=2)
+    joined = [effect.event for effect in bench.all(fx.Deliver) if isinstance(effect.event, fx.Joined)]
+    assert [(event.group_epoch, event.index) for event in joined] == [(1, 0), (2, 0)]

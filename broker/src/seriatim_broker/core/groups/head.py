@@ -129,6 +129,13 @@ class GroupHead(State):
         self.syncs: dict[int, Sync] = {}
         self.crossing_serial = 0
 
+    def look_again(self) -> None:
+        """The group's place has to be found anew; its consumers stay."""
+        for consumer in self.consumers:
+            consumer.was_active = consumer is self.active
+        self.drop_deliveries()
+        self.phase = Phase.LOADING
+
     def drop_deliveries(self) -> None:
         """What was read is not delivered, and what was on its way to other members counts for nothing any more."""
         self.active = None

@@ -47,7 +47,7 @@ def on_cursor_read(
     moved = (head.segment_no, head.group_epoch) != (record.segment_no, record.group_epoch)
     if head.phase is Phase.LOADING or (moved and head.phase is not Phase.CROSSING):
         if head.phase is Phase.SERVING:  # another server has moved the group on
-            _let_go(head)
+            head.look_again()
         head.cursor_revision = revision
         _place(outbox, partition, head, record)
     questions.answer(outbox, partition, head)
@@ -75,14 +75,6 @@ def _create_cursor(
             return
         index = log.commit
     crossing.write_cursor(outbox, partition, head, CursorRecord(segment.no, epoch, index, chain.topic), revision)
-
-
-def _let_go(head: GroupHead) -> None:
-    """The group's place has to be found anew; its consumers stay."""
-    for consumer in head.consumers:
-        consumer.was_active = consumer is head.active
-    head.drop_deliveries()
-    head.phase = Phase.LOADING
 
 
 def _place(outbox: Outbox, partition: Partition, head: GroupHead, record: CursorRecord) -> None:
@@ -240,7 +232,7 @@ def _revoke(outbox: Outbox, partition: Partition, head: GroupHead, segment: Segm
         attempts.forget(partition, head.group)
     if head.phase is Phase.CROSSING:
         head.crossing_serial = 0
-    _let_go(head)
+    head.look_again()
     if head.consumers or head.questions:
         outbox.emit(ReadCursor(partition.id, head.group))
     else:

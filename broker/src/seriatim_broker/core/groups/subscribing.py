@@ -6,7 +6,7 @@ from seriatim_api import errors
 
 from .. import right
 from ..chain import Chain, SegmentState
-from ..effects import Gap, Joined, Revoked
+from ..effects import Gap, Joined, ReadCursor, Revoked
 from ..events import ConsumerJoin
 from ..outbox import Outbox
 from ..partition import Partition
@@ -30,8 +30,17 @@ def join(outbox: Outbox, partition: Partition, event: ConsumerJoin) -> None:
             head = head_of(outbox, partition, event.group, event.start)
             break
     consumer = Consumer(event)
+    is_first = not head.consumers
     head.consumers.append(consumer)
     if head.phase is not Phase.SERVING:
+        return
+    if is_first:
+        # Rule `first-reads`: a head that nobody consumed waits for a member that is silent, and knows nothing of the
+        # coordinator. Without it (I9): (1) the group is deleted meanwhile, and made again by another server; (2) this
+        # consumer is given messages in the epoch of the deleted group; (3) when the group would cross, the cursor is
+        # another one, and all is given again, not flagged.
+        head.look_again()
+        outbox.emit(ReadCursor(partition.id, head.group))
         return
     if head.active is None:
         activate(outbox, partition, head, consumer)
