@@ -26,8 +26,13 @@ PING_US = 200_000
 CONFIG = ct.ConsumerConfig(join_timeout_ms=250, ack_interval_ms=5, session_ms=1000, backoff_ms_min=2, backoff_ms_max=60)
 
 
+def name_of(label: str) -> str:
+    """The name of a group, of which each that was made again has a label of its own."""
+    return label.partition("#")[0]
+
+
 class SimConsumer:
-    """One consumer of a group on one partition."""
+    """One consumer of a group on one partition. `group` is the label that the judge knows it by."""
 
     def __init__(self, clients: Clients, judge: Judge, partition: PartitionId, group: str, name: str) -> None:
         self.name = f"{name}/{partition}"
@@ -191,7 +196,9 @@ class SimConsumer:
         if self._is_cut:
             self._schedule.after(RESOLVE_DEADLINE_US, answered, None)
             return
-        make = ask_consumer_route(self.partition, self.group, effect.failed_server_epoch, StartPosition.EARLIEST)
+        make = ask_consumer_route(
+            self.partition, name_of(self.group), effect.failed_server_epoch, StartPosition.EARLIEST
+        )
         self._clients.unary(effect.avoid_address, make, answered)
 
     def _open(self, address: str) -> None:
@@ -232,7 +239,7 @@ class SimConsumer:
                 effect.stream,
                 effect.subscription,
                 self.partition,
-                self.group,
+                name_of(self.group),
                 self.name,
                 StartPosition.EARLIEST,
                 effect.was_active,

@@ -66,6 +66,7 @@ MORE_KINDS: tuple[str, ...] = (
     "started_copy",
     "stalled_lane",
     "remake_topic",
+    "remake_group",
 )
 """Those that a world meets only if it has something more than an ordinary one (`with_something_more`)."""
 
@@ -99,7 +100,9 @@ class Options:
     only). `old_segments`: so many empty segments are in each chain from the beginning, and every broker has to take
     them up (bare cores only). `producers_start_us`: within which time producers begin to send.
     `copy_bytes`: of one answer to a member that copies. `readers_after_us`: consumers
-    come so late. `one_version`: all brokers read everything that this version reads; else some may be older.
+    come so late. `deleted_kept_s`: how long deleted cursors and tombstones stay, where that is not days, with a
+    controller that looks ten times a second (whole brokers only). `one_version`: all brokers read everything that this
+    version reads; else some may be older.
     """
 
     group_count: int = 2
@@ -155,6 +158,7 @@ class Options:
     producers_start_us: int = 20_000
     copy_bytes: int = 1 << 20
     one_version: bool = False
+    deleted_kept_s: float | None = None
 
 
 WITH_PROMISE = (int(AckLevel.REPLICATED), int(AckLevel.REPLICATED_FLUSHED))
@@ -209,7 +213,8 @@ def draw_for_brokers(
         options = _balanced(more, options)
     batches = (batch_count or rng.choice(BATCHES_A_RUN)) // (options.producer_count * options.partition_count)
     gap_us = rng.choice((2_000, 2_000, 4_000, 8_000))
-    is_long = options.producers_idle or not {"started_copy", "remake_topic", "restore"}.isdisjoint(options.kinds)
+    long_kinds = {"started_copy", "remake_topic", "remake_group", "restore"}
+    is_long = options.producers_idle or not long_kinds.isdisjoint(options.kinds)
     if "restore" in options.kinds:  # with a third one a lost number may be used again: ADR 0026, "What is left"
         options = replace(options, group_count=2)
     span_us = max(options.fault_span_us if is_long else 400_000, batches * gap_us)
@@ -635,6 +640,7 @@ def _topics_again(rng: random.Random, options: Options) -> Options:
     """The topic is deleted and made again, under crashes and cuts, while batches are under way and consumers read."""
     return replace(
         options,
+        deleted_kept_s=rng.choice((None, 0.0, 0.3)),
         kinds={
             "remake_topic": 6,
             "crash": 2,
@@ -649,6 +655,30 @@ def _topics_again(rng: random.Random, options: Options) -> Options:
         restart_us_max=rng.choice((50_000, 300_000)),
         certificate_never_share=0.0,
         wipe_share=0.0,
+    )
+
+
+def _groups_again(rng: random.Random, options: Options) -> Options:
+    """Consumer groups are deleted and made again under traffic and crashes; what was deleted expires soon, or stays."""
+    return replace(
+        options,
+        deleted_kept_s=rng.choice((None, 0.0, 0.0, 0.3)),
+        kinds={
+            "remake_group": 6,
+            "crash": 2,
+            "slow_disk": 2,
+            "cut": 1,
+            "isolate": rng.choice((0, 1)),
+            "complaint": 2,
+            "plan": 2,
+            "consumer_crash": 1,
+        },
+        fault_count=rng.choice((9, 14)),
+        fault_span_us=rng.choice((2_000_000, 4_000_000)),
+        restart_us_max=rng.choice((50_000, 300_000)),
+        certificate_never_share=0.0,
+        wipe_share=0.0,
+        late_group=True,
     )
 
 
@@ -963,6 +993,7 @@ PROFILES: dict[str, Profile] = {
     "contradicted": Profile(_contradicted, 0),
     "started-copies": Profile(_started_copies, 0),
     "topics-again": Profile(_topics_again, 0),
+    "groups-again": Profile(_groups_again, 0),
     "fences": Profile(_fences, 0),
     "prepared": Profile(_prepared, 0),
     "two-servers": Profile(_two_servers, 0),

@@ -29,6 +29,7 @@ from seriatim_broker.testing.simulated_directory import SimulatedDirectory
 from seriatim_broker.testing.virtual_time import ProcessClock, ProcessLoop
 
 from .brokers import WALL_MS_START, checksum
+from .faults import Options
 from .runtime_coordinator import CLUSTER
 from .schedule import Violation
 from .watching import WatchedCore
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 
 HEAL_AFTER_S = 1.0
 HAND_OVER_S = 0.3
+TIDY_S = 0.1
+FORGET_S = 0.2
 READ_US = (20, 500)
 MEASURE_US = (200, 5_000)
 BALANCING = BalancerSettings(
@@ -229,7 +232,7 @@ class RuntimeProcess:
             world.coordinator.client(broker.address),
             self.clock,
             rng,
-            CaretakerSettings(heal_after_s=HEAL_AFTER_S),
+            _controlled(world.options),
             BALANCING if world.options.balanced else NO_BALANCING,
             self._measure_traffic,
         )
@@ -397,3 +400,12 @@ class RuntimeProcess:
     def _reply(self, number: int, request: int, effect: Any) -> None:
         del self._requests[number]
         self._world.clients.answer(self, request, effect)
+
+
+def _controlled(options: Options) -> CaretakerSettings:
+    """Times of the controller; where things expire soon, it looks often."""
+    if options.deleted_kept_s is None:
+        return CaretakerSettings(heal_after_s=HEAL_AFTER_S)
+    return CaretakerSettings(
+        heal_after_s=HEAL_AFTER_S, deleted_kept_s=options.deleted_kept_s, tidy_s=TIDY_S, forget_s=FORGET_S
+    )

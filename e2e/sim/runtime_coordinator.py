@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from seriatim_api.ids import MemberId, PartitionId, RunId
 from seriatim_api.v1 import records_pb2
 from seriatim_broker.core.chain import Chain
 from seriatim_broker.core.events import CursorRecord
-from seriatim_broker.interfaces.coordinator import Compare, Operation, Put, TxnResult
+from seriatim_broker.interfaces.coordinator import Compare, Delete, Operation, Put, TxnResult
 from seriatim_broker.local.certificates import CertificateWriter
 from seriatim_broker.runtime.keys import Keys, partition_of
 from seriatim_broker.runtime.records import (
@@ -56,9 +56,12 @@ class RuntimeCoordinator(CoordinatorServer):
         self._chains: dict[PartitionId, tuple[Chain, int]] = {}
         self._cursors: dict[str, CursorRecord] = {}
         self._members: dict[str, MemberId] = {}
+        self._may_go_back = "restore" in options.kinds
+        self._used_epochs: dict[str, int] = {}  # by the key of a cursor: the highest that any group of the name had
         self._certified: set[RunId] = set()
         self._member_runs: dict[MemberId, int] = {}  # as the records of members have them
         self.registrations: dict[MemberId, tuple[int, int]] = {}
+        self.label_of: Callable[[str], str] = lambda group: group  # the judge's name of the group that has the name
         self._runner = ProcessLoop(schedule.time, ProcessClock(schedule.time, 0, 0), "runner")
         self._runner.call_soon(self._start_runner)
         self._writer: CertificateWriter | None = None
@@ -127,6 +130,8 @@ class RuntimeCoordinator(CoordinatorServer):
     def _observe(self, client: str, compares: Sequence[Compare], done: Sequence[Operation], result: TxnResult) -> None:
         self._schedule.mark("coord", f"{client} {result.revision} {len(done)}")
         for operation in done:
+            if isinstance(operation, Delete):
+                self._removed(operation)
             if not isinstance(operation, Put):
                 continue
             if operation.key.startswith(self.keys.tombstones):
@@ -181,4 +186,18 @@ class RuntimeCoordinator(CoordinatorServer):
         new = cursor_from_value(put.value)
         old = self._cursors.get(put.key)
         self._cursors[put.key] = new
-        self._judge.cursor_written(client, PartitionId(int(partition)), group, old, new)
+        is_made = old is None or old.deleted
+        was_used = new.group_epoch <= self._used_epochs.get(put.key, 0)
+        if is_made and not new.deleted and was_used and not self._may_go_back:
+            self._judge.fail("EPOCH", f"{client} makes {group} again in epoch {new.group_epoch}, which was used")
+        self._used_epochs[put.key] = max(new.group_epoch, self._used_epochs.get(put.key, 0))
+        if not new.deleted:
+            known = None if is_made else old
+            self._judge.cursor_written(client, PartitionId(int(partition)), self.label_of(group), known, new)
+
+    def _removed(self, delete: Delete) -> None:
+        if delete.key.startswith("/seriatim/sim/cursors/"):
+            self._judge.seen_states.add("deleted cursor removed")
+            assert self._cursors.pop(delete.key).deleted, delete.key
+        elif delete.key.startswith(self.keys.tombstones):
+            self._judge.seen_states.add("tombstone removed")

@@ -111,6 +111,13 @@ class RuntimeInjector(Injector):
     def _brokers(self) -> Iterable[Any]:
         return self._world.brokers.values()
 
+    def inject_remake_group(self) -> None:
+        """A consumer group is deleted when its consumers have ended, and made again under its name."""
+        world: Any = self._world
+        if not self._healing and not world.groups_again.is_busy:
+            self._tell("a consumer group is deleted, and made again")
+            world.groups_again.remake()
+
     def inject_starve(self) -> None:
         """A process gets little of its processor: each of its steps takes long."""
         process: Any = self._victim().process

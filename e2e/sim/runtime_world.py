@@ -20,6 +20,7 @@ from seriatim_broker.testing.memory_network import MemoryNetwork
 from seriatim_broker.testing.simulated_storage import SimulatedStorage
 
 from .faults import Options, draw_for_brokers, draw_latency_us
+from .groups_again import GroupMaker
 from .restoring import Person
 from .runtime_brokers import READ_US, START_AGAIN_US, ProcessStorage, RuntimeBroker, RuntimeProcess
 from .runtime_coordinator import RuntimeCoordinator
@@ -57,6 +58,8 @@ class RuntimeWorld(World):
         super().__init__(*arguments, **options)
         self.topics = TopicMaker(self)
         self.person = Person(self)
+        self.groups_again = GroupMaker(self)
+        self.coordinator.label_of = self.groups_again.label_of
         self.clients.look = self.topics.look if self.options.kinds.get("remake_topic") else None
 
     def _draw(self, profile: str, batch_count: int) -> Options:
@@ -179,7 +182,7 @@ class RuntimeWorld(World):
 
     def _is_drained(self) -> bool:
         """Also every broker is back, and the topic is there."""
-        if self.topics.is_busy:
+        if self.topics.is_busy or self.groups_again.is_busy:
             return False
         if any(broker.process is not None for broker in self.displaced):
             return False
@@ -223,7 +226,7 @@ class RuntimeWorld(World):
         self.partitions = partitions
         self._start_producers(max(1, self.options.batches_per_producer // 2))
         for group in self.groups:
-            self._add_consumer(group, self.clients.number())
+            self.add_consumer(group, self.clients.number())
 
     def _run(self) -> None:
         super()._run()

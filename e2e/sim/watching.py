@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from seriatim_api.ids import PartitionId
 from seriatim_broker.core import effects as fx
 from seriatim_broker.core.broker import BrokerCore
-from seriatim_broker.core.events import Append, DropPartitionData, Event, Moment
+from seriatim_broker.core.events import Append, DropDeleted, DropPartitionData, Event, Moment
 from seriatim_broker.core.log import PutBatch
 
 from .schedule import Schedule, Violation
@@ -65,8 +65,8 @@ class WatchedCore:
             raise Violation("CORE", f"{name} on {event}: {error!r}") from error
         if isinstance(event, Append):
             self._waiting[event.request] = event.partition
-        elif isinstance(event, DropPartitionData):
-            self._gone.add(event.partition)
+        elif isinstance(event, DropPartitionData | DropDeleted):
+            self._note_gone(event)
         is_behind = bool(self._core.outbox.behind)
         for effect in effects:
             self._check_gone(effect)
@@ -88,6 +88,14 @@ class WatchedCore:
             schedule.mark(name, f"{type(event).__name__} {len(effects)}")
         return effects
 
+    def _note_gone(self, event: DropPartitionData | DropDeleted) -> None:
+        """From now on nothing of these is acknowledged, but for what was decided before and waits for the disk."""
+        ranges = event.deleted.ranges if isinstance(event, DropDeleted) else ((event.partition, event.partition + 1),)
+        self._gone.update(PartitionId(number) for first, end in ranges for number in range(first, end))
+        for _, what in self._core.outbox.held:
+            if isinstance(what, fx.AppendAccepted):
+                self._waiting.pop(what.request, None)
+
     def _check_gone(self, effect: fx.Effect) -> None:
         """GONE: who knows that a topic was deleted acknowledges and serves nothing of it."""
         if isinstance(effect, fx.AppendAccepted | fx.AppendRefused):
@@ -104,6 +112,11 @@ class WatchedCore:
         if isinstance(effect, fx.AppendAccepted | fx.WriteChain | fx.WriteCursor):
             what = f"{self._process.name} knows that the coordinator is behind ({self._core.outbox.behind})"
             self._judge.fail("ALARM", f"{what}, and does {effect}")
+
+    def has_consumers(self, group: str) -> bool:
+        """Whether a consumer of the group has joined here, as far as this broker knows."""
+        heads = (partition.groups.get(group) for partition in self._core.partitions.values())
+        return any(head is not None and head.consumers for head in heads)
 
     def check_answered(self, gone: Collection[PartitionId]) -> None:
         """GONE: no append waits for a partition that was deleted. Asked late: an answer may wait for a slow disk."""

@@ -541,7 +541,7 @@ class World:
             delay = 0 if group == "early" else self.schedule.rng.randint(0, self.options.fault_span_us * 2)
             delay += self.options.readers_after_us
             for number in range(2 if group == "early" else 1):
-                self.schedule.after(delay, self._add_consumer, group, number)
+                self.schedule.after(delay, self.add_consumer, group, number)
 
     def _start_producers(self, batch_count: int) -> None:
         config = producing.ProducerConfig(
@@ -557,7 +557,10 @@ class World:
                 self.producers.append(producer)
                 producer.start(self.options.producers_start_us)
 
-    def _add_consumer(self, group: str, number: int) -> None:
+    def add_consumer(self, group: str, number: int) -> None:
+        """A consumer for each partition, if the group was not deleted meanwhile."""
+        if group not in self.groups:
+            return
         for partition in self.partitions:
             consumer = SimConsumer(self.clients, self.judge, partition, group, f"{group}.{number}")
             self.consumers.append(consumer)
@@ -592,6 +595,8 @@ class World:
         )
 
     def _replace_consumer(self, group: str, partition: PartitionId) -> None:
+        if group not in self.groups:
+            return
         consumer = SimConsumer(self.clients, self.judge, partition, group, f"{group}.{self.clients.number()}")
         self.consumers.append(consumer)
         consumer.start()

@@ -1,10 +1,20 @@
-"""Rules about deleted topics, removed one at a time: worlds in which topics are made again must find each."""
+# ruff: noqa: SLF001 - a mutant replaces steps that nobody else may touch
+"""Rules about what was deleted, removed one at a time: worlds in which it is made again must find each."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from seriatim_broker.core import dropping
+from seriatim_broker.core.deleted import DeletedPartitions
+from seriatim_broker.core.events import ConsumerJoin
+from seriatim_broker.core.groups import subscribing
+from seriatim_broker.core.groups.head import Consumer, Phase
 from seriatim_broker.core.log import DropPartition, Write
 from seriatim_broker.core.outbox import Outbox
+from seriatim_broker.core.partition import Partition
+from seriatim_broker.runtime.expiry import Expiry
 
 from .mutation import Mutation, Patch, nothing
 
@@ -17,6 +27,37 @@ def _data_stays() -> list[Patch]:
             write(self, one)
 
     return [(Outbox, "write", kept)]
+
+
+def _floor_stays() -> list[Patch]:
+    real = Expiry._remove_some_cursors
+
+    async def remove(self: Expiry, part: Sequence[tuple[Any, int]], understood: Any) -> bool:
+        return await real(self, [(item, 0) for item, _ in part], understood)
+
+    return [(Expiry, "_remove_some_cursors", remove)]
+
+
+def _stale_head_serves() -> list[Patch]:
+    real = subscribing.join
+
+    def join(outbox: Outbox, partition: Partition, event: ConsumerJoin) -> None:
+        head = partition.groups.get(event.group)
+        if head is None or head.phase is not Phase.SERVING or head.consumers:
+            real(outbox, partition, event)
+            return
+        consumer = Consumer(event)
+        head.consumers.append(consumer)
+        subscribing.activate(outbox, partition, head, consumer)
+
+    return [(subscribing, "join", join)]
+
+
+def _ranges_stay() -> list[Patch]:
+    def none_more(self: DeletedPartitions, _partitions: Any) -> DeletedPartitions:
+        return self
+
+    return [(DeletedPartitions, "with_ids", none_more)]
 
 
 MUTATIONS: dict[str, Mutation] = {
@@ -34,6 +75,32 @@ MUTATIONS: dict[str, Mutation] = {
         ("GONE",),
         "topics-again",
         world="brokers",
+        batch_count=100,
+    ),
+    "expires-without-floor": Mutation(
+        "a deleted cursor that is removed raises the floor of epochs",
+        _floor_stays,
+        ("EPOCH", "I1", "I2", "I8", "I11"),
+        "groups-again",
+        world="brokers",
+        layer="runtime",
+        batch_count=100,
+    ),
+    "first-reads": Mutation(
+        "a head that had no consumers reads the cursor again",
+        _stale_head_serves,
+        ("I1", "I2", "I9", "I11"),
+        "groups-again",
+        world="brokers",
+        batch_count=100,
+    ),
+    "expires-without-range": Mutation(
+        "a tombstone that is removed leaves its partition in the ranges",
+        _ranges_stay,
+        ("GONE", "I13"),
+        "topics-again",
+        world="brokers",
+        layer="runtime",
         batch_count=100,
     ),
 }

@@ -15,6 +15,7 @@ SEEDS_A_MUTANT = 300
 
 SLOW = {
     "dismissed-run",
+    "first-reads",
     "folds-with-table",
     "folds-with-tail",
     "gate-asks-nobody",

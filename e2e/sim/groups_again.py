@@ -1,0 +1,101 @@
+"""A consumer group is deleted and made again under its name, while producers and the other groups go on.
+
+A broker deletes it with the production code, when no server knows a consumer of it any more. New consumers come at once
+or later, when the deleted cursors may have been removed. Each group that had the name has a label of its own for the
+judge (`early`, `early#1`, ...), because each must be given everything from the beginning (I1, I2).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from seriatim_api.errors import SeriatimError
+from seriatim_broker.runtime.consumer_groups import GroupCursors
+
+from .consumers import name_of
+from .runtime_brokers import RuntimeProcess
+
+if TYPE_CHECKING:
+    from .runtime_world import RuntimeWorld
+
+STEP_US = 20_000
+PAUSES_US = (0, 20_000, 300_000, 1_500_000)
+"""Between the deletion and the first new consumer."""
+
+
+class GroupMaker:
+    """Deletes groups of a world and makes them again."""
+
+    def __init__(self, world: RuntimeWorld) -> None:
+        self.is_busy = False
+        self._world = world
+        self._count = 0
+        self._label = ""  # of the group that is deleted, or is about to be made
+        self._is_deleted = False
+        self._asked: tuple[RuntimeProcess, asyncio.Task[None]] | None = None
+
+    def label_of(self, name: str) -> str:
+        """The label of the group that has the name now: while it is being deleted the old one, then the next one."""
+        labels = (*self._world.groups, self._label)
+        return next((label for label in labels if name_of(label) == name), name)
+
+    def remake(self) -> None:
+        """Begin with one of the groups, unless it is being done."""
+        world = self._world
+        if self.is_busy or not world.groups:
+            return
+        self.is_busy = True
+        self._is_deleted = False
+        label = self._label = world.schedule.rng.choice(world.groups)
+        world.groups.remove(label)
+        for consumer in world.consumers:
+            if consumer.group == label and consumer.alive:
+                consumer.crash()
+        world.schedule.after(world.schedule.rng.randint(0, 100_000), self._step, name_of(label))
+
+    def _step(self, name: str) -> None:
+        world = self._world
+        if self._is_deleted:
+            self._count += 1
+            self._label = f"{name}#{self._count}"
+            world.judge.seen_states.add("group made again")
+            world.schedule.after(world.schedule.rng.choice(PAUSES_US), self._begin, self._label)
+            return
+        running = [broker.process for broker in world.brokers.values() if broker.process is not None]
+        able = [process for process in running if process.is_serving and not process.frozen]
+        if any(process.watched is not None and process.watched.has_consumers(name) for process in running):
+            able = []  # its server would say so, and the deletion is refused
+        if able and not self._is_asked():
+            process = world.schedule.rng.choice(able)
+            process.loop.call_soon(self._ask, process, name)
+        world.schedule.after(STEP_US, self._step, name)
+
+    def _is_asked(self) -> bool:
+        if self._asked is None:
+            return False
+        process, task = self._asked
+        return process.alive and not task.done()
+
+    def _ask(self, process: RuntimeProcess, name: str) -> None:
+        if not self._is_asked():
+            self._asked = (process, process.loop.create_task(self._delete(process, name), name="group"))
+
+    async def _delete(self, process: RuntimeProcess, name: str) -> None:
+        world = self._world
+        cursors = GroupCursors(world.coordinator.client(process.name), world.coordinator.keys, name)
+        try:
+            await cursors.read(world.partitions)
+            await cursors.delete(process.clock.wall_ms())
+        except SeriatimError as exc:
+            world.schedule.tell("world", f"group not deleted: {exc!r}")
+        else:
+            self._is_deleted = True
+
+    def _begin(self, label: str) -> None:
+        world = self._world
+        world.schedule.tell("world", f"{label} begins")
+        world.groups.append(label)
+        for _ in range(world.schedule.rng.choice((1, 2))):
+            world.add_consumer(label, world.clients.number())
+        self.is_busy = False
