@@ -13,8 +13,10 @@ compare that none has registered since.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import islice
 
 import structlog
 from google.protobuf.message import DecodeError
@@ -38,6 +40,9 @@ REMOVED_PER_PASS = 2000
 
 PARTITIONS_PER_PASS = 200
 """Whose cursors are listed in a pass; the next pass goes on behind them. 10,000 partitions take 50 passes."""
+
+ITEMS_AT_ONCE = 1000
+"""Cursors that are looked at before others of the event loop have their turn: some milliseconds."""
 
 RANGES_MAX = 50_000
 """Ranges of deleted partitions, of 10 bytes at most: a third of the largest request. With more, tombstones stay."""
@@ -92,7 +97,11 @@ class Expiry:
         listing = await self._coordinator.list(self._keys.cursors_of(partition))
         until_ms = self._until_ms()
         due: list[tuple[KeyValue, int]] = []
-        for item in listing.items:
+        for number, item in enumerate(listing.items):
+            if len(due) >= count_max:
+                break
+            if number % ITEMS_AT_ONCE == ITEMS_AT_ONCE - 1:
+                await asyncio.sleep(0)
             try:
                 record = cursor_from_value(item.value)
             except CorruptionError:
@@ -100,7 +109,7 @@ class Expiry:
             if record.deleted and record.deleted_at_ms <= until_ms:
                 due.append((item, record.group_epoch))
         removed = 0
-        for first in range(0, min(len(due), count_max), REMOVED_PER_TXN):
+        for first in range(0, len(due), REMOVED_PER_TXN):
             part = due[first : first + REMOVED_PER_TXN]
             if not await self._remove_some_cursors(part, understood):
                 break  # a group was made again, or the floor was raised: the next pass looks anew
@@ -133,7 +142,8 @@ class Expiry:
             return 0
         listing = await self._coordinator.list(self._keys.tombstones)
         until_ms = self._until_ms()
-        due = [item for item in listing.items if _deleted_at_ms(item) <= until_ms][:REMOVED_PER_PASS]
+        is_due = (item for item in listing.items if _deleted_at_ms(item) <= until_ms)
+        due = list(islice(is_due, REMOVED_PER_PASS))
         removed = 0
         for first in range(0, len(due), REMOVED_PER_TXN):
             part = due[first : first + REMOVED_PER_TXN]
