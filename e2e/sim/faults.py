@@ -215,8 +215,6 @@ def draw_for_brokers(
     gap_us = rng.choice((2_000, 2_000, 4_000, 8_000))
     long_kinds = {"started_copy", "remake_topic", "remake_group", "restore"}
     is_long = options.producers_idle or not long_kinds.isdisjoint(options.kinds)
-    if "restore" in options.kinds:  # with a third one a lost number may be used again: ADR 0026, "What is left"
-        options = replace(options, group_count=2)
     span_us = max(options.fault_span_us if is_long else 400_000, batches * gap_us)
     kinds = dict(options.kinds)
     if not profile or profile == "anything":

@@ -23,6 +23,7 @@ from .support import (
     SECOND,
     Bench,
     P,
+    fence_answer,
     first_chain,
     opened_master,
     sealed_chain,
@@ -109,6 +110,60 @@ def test_a_number_that_was_used_twice_is_noticed_whatever_the_epoch() -> None:
     bench.do(ev.ChainRead(P, chain, 300))
     assert "opened twice" in behind.reason(bench.core.outbox)
     assert bench.part.chain == second_chain()
+
+
+def test_a_record_that_could_not_be_taken_up_is_not_forgotten() -> None:
+    bench = opened_master()
+    newer = replace(second_chain(), epoch=first_chain().epoch + 3)
+    changes = msg.ChainChanges(newer, 0, since=newer.epoch, gone=(), digest=0)
+    bench.clear()
+    bench.hear(M01, changes)
+    assert bench.part.chain == first_chain(), "it does not fit what is known here"
+    assert bench.all(fx.ReadChain), "so the coordinator is asked"
+    bench.do(ev.ChainRead(P, first_chain(), 3))
+    assert is_behind(bench)
+    bench.do(ev.CompareChains())
+    bench.do(ev.ChainRead(P, replace(first_chain(), epoch=newer.epoch + 1), 4))
+    assert is_behind(bench), "something else was changed in the older copy"
+    bench.do(ev.CompareChains())
+    bench.do(ev.ChainRead(P, replace(newer, epoch=newer.epoch + 1), 5))
+    assert not is_behind(bench)
+
+
+def test_what_is_told_while_the_record_is_read_shows_no_loss() -> None:
+    bench = opened_master()
+    bench.read_chain(first_chain())
+    bench.do(ev.CompareChains())
+    newer = replace(second_chain(), epoch=first_chain().epoch + 3)
+    bench.hear(M01, msg.ChainChanges(newer, 0, since=newer.epoch, gone=(), digest=0))
+    bench.do(ev.ChainRead(P, first_chain(), bench.part.revision))
+    assert not is_behind(bench)
+
+
+def test_who_knows_of_the_loss_answers_no_fence() -> None:
+    bench = opened_master()
+    bench.link(M20)
+    bench.do(ev.OwnRecordSeen("it has no record of g0-0"))
+    bench.persist()
+    bench.clear()
+    bench.hear(M20, msg.FenceRequest(P, 1, first_chain().open_segment.attempt, b"s" * 16))
+    (answer,) = bench.sent(msg.FenceAnswer, M20)
+    assert answer.coordinator_behind
+    assert not answer.fenced
+    assert answer.length is None
+
+
+def test_a_switch_in_which_a_member_knows_of_the_loss_opens_nothing() -> None:
+    bench = switcher()
+    (request,) = bench.sent(msg.FenceRequest, M00)
+    refusal = replace(fence_answer(1, request.switch, None, fenced=False), coordinator_behind=True)
+    reads = len(bench.all(fx.ReadChain))
+    bench.hear(M00, refusal)
+    fenced(bench, M01, 1)
+    bench.wait(4 * SECOND, (M00, M01, M10, M11, M21))
+    assert not asked_to_prepare(bench)
+    assert not bench.all(fx.ReadCertificate)
+    assert len(bench.all(fx.ReadChain)) > reads, "it tries again later"
 
 
 def test_a_later_segment_under_no_later_epoch_is_noticed_when_a_member_tells_it() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from seriatim_api.ids import MemberId, PartitionId
 from seriatim_broker.core import attempts, behind, learning
 from seriatim_broker.core.outbox import Outbox
-from seriatim_broker.core.partition import Partition
+from seriatim_broker.core.partition import Floor, Partition
 from seriatim_broker.core.switch import Switch
 from seriatim_broker.runtime.membership import Seen
 
@@ -57,6 +57,10 @@ def _not_kept() -> list[Patch]:
     return [(learning, "_keep", nothing)]
 
 
+def _told_is_forgotten() -> list[Patch]:
+    return [(Floor, "or_above", lambda self, _other: self)]
+
+
 def _registered_again() -> list[Patch]:
     return [(Seen, "is_ahead_of", lambda *_: False)]
 
@@ -73,6 +77,14 @@ MUTATIONS: dict[str, Mutation] = {
         "a record older than the one known is no decision", _older_is_believed, _TWICE, "restored"
     ),
     "record-not-kept": Mutation("the disk remembers what was decided", _not_kept, (*_TWICE, "I13"), "restored"),
+    "told-floor": Mutation(
+        "a record that a member told counts, also if it could not be taken up",
+        _told_is_forgotten,
+        ("TWICE",),
+        "restored",
+        world="brokers",
+        batch_count=100,
+    ),
     "not-registered-again": Mutation(
         "a record that lost a run is not written over",
         _registered_again,

@@ -656,6 +656,7 @@ class FenceAnswer(_message.Message):
     TAIL_FIELD_NUMBER: _builtins.int
     LAST_APPEND_MS_FIELD_NUMBER: _builtins.int
     FROM_DISK_FIELD_NUMBER: _builtins.int
+    COORDINATOR_BEHIND_FIELD_NUMBER: _builtins.int
     partition_id: _builtins.int
     segment: _builtins.int
     switch: _builtins.bytes
@@ -668,6 +669,8 @@ class FenceAnswer(_message.Message):
     last_append_ms: _builtins.int
     from_disk: _builtins.bool
     """a restart found the log: it may be an older copy"""
+    coordinator_behind: _builtins.bool
+    """it knows decisions that the coordinator has lost: no segment may be opened"""
     @_builtins.property
     def table(self) -> Global___ProducerTable: ...
     @_builtins.property
@@ -688,10 +691,11 @@ class FenceAnswer(_message.Message):
         tail: Global___BatchColumns | None = ...,
         last_append_ms: _builtins.int = ...,
         from_disk: _builtins.bool = ...,
+        coordinator_behind: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_length", b"_length", "length", b"length", "table", b"table", "tail", b"tail"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_length", b"_length", "checksum", b"checksum", "commit", b"commit", "fenced", b"fenced", "from_disk", b"from_disk", "incomplete_table", b"incomplete_table", "last_append_ms", b"last_append_ms", "length", b"length", "partition_id", b"partition_id", "segment", b"segment", "switch", b"switch", "table", b"table", "tail", b"tail", "unbroken", b"unbroken"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_length", b"_length", "checksum", b"checksum", "commit", b"commit", "coordinator_behind", b"coordinator_behind", "fenced", b"fenced", "from_disk", b"from_disk", "incomplete_table", b"incomplete_table", "last_append_ms", b"last_append_ms", "length", b"length", "partition_id", b"partition_id", "segment", b"segment", "switch", b"switch", "table", b"table", "tail", b"tail", "unbroken", b"unbroken"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__length: _TypeAlias = _typing.Literal["length"]  # noqa: Y015
     _WhichOneofArgType__length: _TypeAlias = _typing.Literal["_length", b"_length"]  # noqa: Y015

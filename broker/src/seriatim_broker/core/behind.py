@@ -22,7 +22,7 @@ from seriatim_api.ids import PartitionId
 
 from .chain import Chain, Segment
 from .outbox import Outbox
-from .partition import Partition
+from .partition import NO_FLOOR, Partition
 
 OWN_RECORD = PartitionId(0)
 """In the place of a partition: the broker's own member record."""
@@ -38,15 +38,21 @@ def problem(outbox: Outbox, partition: Partition, chain: Chain | None, revision:
         revision: Of the record.
         deleted: Whether there is a tombstone in place of the record.
     """
-    floor = partition.read_floor or 0
+    floor = partition.read_floor or NO_FLOOR
     known = partition.decided
-    if deleted or known is None or (not floor and partition.id not in outbox.behind):
+    if deleted or known is None or (not floor.epoch and partition.id not in outbox.behind):
         return ""
     name = f"partition {partition.id} ({known.topic} {known.number})"
     if chain is None:
-        return f"it has no record of {name}, of which this broker knows epoch {known.epoch}" if floor else ""
-    if chain.epoch < floor:
-        return f"its record of {name} has epoch {chain.epoch}, this broker knows {floor}"
+        return f"it has no record of {name}, of which this broker knows epoch {known.epoch}" if floor.epoch else ""
+    # Rule `told-floor`: what a member told before the read began counts, also if it could not be taken up.
+    #   1  Segment 4 is opened. Every other broker hears of changes that do not fit what it knows, and reads.
+    #   2  An older copy is restored before the answers. Without the rule they all believe what they read.
+    #   3  They open segment 4 again (I7), while the one broker that has the record says that it was lost.
+    if chain.epoch < floor.epoch:
+        return f"its record of {name} has epoch {chain.epoch}, this broker knows {floor.epoch}"
+    if chain.open_segment.no < floor.open_no:
+        return f"its record of {name} ends with segment {chain.open_segment.no}, this broker knows of {floor.open_no}"
     if chain.epoch == known.epoch and _is_another(partition, known, chain, revision):
         return f"its record of {name} at epoch {chain.epoch} is another one than this broker knows"
     _, open_no = outbox.behind.get(partition.id, ("", 0))

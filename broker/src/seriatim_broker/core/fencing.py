@@ -6,6 +6,7 @@ the fence and the tail that is answered, and the answer leaves when both are on 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 from seriatim_api.ids import MemberId, PartitionId
@@ -45,6 +46,13 @@ def fence_unsealed(outbox: Outbox, partition: Partition) -> None:
 def on_fence(outbox: Outbox, partition: Partition, sender: MemberId, message: FenceRequest) -> None:
     """Fence and say what is here, in one step; the answer leaves when both are on the disk."""
     if _answer_decided(outbox, partition, sender, message.segment_no):
+        return
+    if outbox.behind:
+        # Rule `no-fence-behind` (I7), as in `preparing`: the switcher may not know yet that the coordinator went back.
+        #   1  Segment 1 was sealed, and segment 2 opened on B. An older copy is restored, in which segment 1 is open.
+        #   2  A, a member of segment 1, was down at the switch. It knows of the loss by the revision that it has seen.
+        #   3  C reads the older copy, A tells it the length of segment 1, and C opens segment 2 again.
+        outbox.send(sender, replace(_ignorant(partition.id, message), coordinator_behind=True))
         return
     log = partition.logs.get(message.segment_no)
     if log is None:

@@ -100,7 +100,8 @@ class FenceAnswer:
     master, else its tail; None if it cannot give one (suspect, or the segment is not known to it). `commit` is the
     least index that it knows every member to have flushed; if the topic flushes before it commits, that is the commit.
     `table` is as of `length`; `tail` holds the batches in [commit, length). `from_disk`: a restart found the log, so it
-    may be an older copy; older versions do not say it.
+    may be an older copy; older versions do not say it. `coordinator_behind`: the member knows that the coordinator has
+    lost decisions, so it says nothing about the segment, and no other one may be opened behind it.
     """
 
     partition: PartitionId
@@ -116,6 +117,7 @@ class FenceAnswer:
     incomplete_table: bool
     tail: tuple[Batch, ...]
     from_disk: bool = False
+    coordinator_behind: bool = False
 
 
 @dataclass(frozen=True, slots=True)

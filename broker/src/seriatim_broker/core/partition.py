@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from seriatim_api.ids import PartitionId, RunId
 
@@ -46,12 +46,31 @@ STEPS_KEPT = 16
 """Epochs that an update may reach back: whoever has missed more of them reads the coordinator."""
 
 
+class Floor(NamedTuple):
+    """How new a chain record is at least: a linearizable read that gives an older one shows a loss."""
+
+    epoch: int
+    open_no: int
+
+    @classmethod
+    def of(cls, chain: Chain) -> Floor:
+        """That record's."""
+        return cls(chain.epoch, chain.open_segment.no)
+
+    def or_above(self, other: Floor) -> Floor:
+        """The higher one of each."""
+        return Floor(max(self.epoch, other.epoch), max(self.open_no, other.open_no))
+
+
+NO_FLOOR: Final = Floor(0, 0)
+
+
 class Partition(State):
     """The state of one partition on one broker."""
 
     __slots__ = (
         "asked",
-        "awaited_epoch",
+        "awaited",
         "awaiting",
         "before_tables",
         "blocks",
@@ -92,7 +111,7 @@ class Partition(State):
         self.id = partition
         self.chain: Chain | None = None
         self.revision = 0
-        self.awaited_epoch = 0  # a record of this epoch exists, as another member says
+        self.awaited = NO_FLOOR  # a record as new as this exists, as another member says
         self.steps: tuple[Step, ...] = ()  # the newest changes of a long record, oldest first
         self.logs: dict[int, SegmentLog] = {}
         self.unsealed: tuple[int, ...] = ()  # numbers of logs, among them all that are not sealed
@@ -105,7 +124,7 @@ class Partition(State):
         self.tail_copies: Mapping[int, tuple[TailCopy, ...]] = NOTHING  # a row a segment: those that touch are one
         self.cursors: Mapping[str, CursorState] = NOTHING  # of each group the newest place in its newest epoch
         self.kept: Chain | None = None  # the record as it is on the disk
-        self.read_floor: int | None = None  # while the chain is read: the epoch known when that began
+        self.read_floor: Floor | None = None  # while the chain is read: what was known here, or told, when that began
         self.read_epoch: int | None = None  # of the first record that this run had from the coordinator itself
         self.read_pause_us = 0
         self.probed_at_us: int | None = None
@@ -186,7 +205,7 @@ class Partition(State):
 
     def awaits_newer(self, chain: Chain | None) -> bool:
         """Whether a newer record than this one is known to exist."""
-        return self.awaited_epoch > (chain.epoch if chain is not None else 0)
+        return self.awaited.epoch > (chain.epoch if chain is not None else 0)
 
     @property
     def has_unsealed(self) -> bool:
@@ -285,7 +304,7 @@ class Partition(State):
         """Ask the coordinator, unless that is under way."""
         if self.read_floor is None:
             known = self.decided
-            self.read_floor = known.epoch if known is not None else 0
+            self.read_floor = Floor.of(known).or_above(self.awaited) if known is not None else NO_FLOOR
             outbox.emit(ReadChain(self.id, known is not None))
 
     def write_chain(

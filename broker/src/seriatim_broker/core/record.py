@@ -19,7 +19,7 @@ from .groups import serving
 from .learning import learn
 from .messages import ChainChanges, ChainUpdate
 from .outbox import Outbox
-from .partition import Partition
+from .partition import NO_FLOOR, Floor, Partition
 from .segments import Changes
 from .state import NOTHING
 
@@ -31,7 +31,7 @@ def on_chain_read(
     if not failed:
         why = behind.problem(outbox, partition, chain, revision, deleted)
         if why:
-            behind.begin(outbox, partition.id, why)
+            behind.begin(outbox, partition.id, why, (partition.read_floor or NO_FLOOR).open_no)
             failed = True
         else:
             behind.end(outbox, partition.id)
@@ -173,5 +173,5 @@ def on_changes(outbox: Outbox, partition: Partition, sender: MemberId, message: 
             return
         outbox.note("chain_differs", partition.id, known_epoch=known.epoch, epoch=told.epoch)
     right.give_up(partition, told)
-    partition.awaited_epoch = max(partition.awaited_epoch, told.epoch)
+    partition.awaited = partition.awaited.or_above(Floor.of(told))
     partition.read_chain(outbox)

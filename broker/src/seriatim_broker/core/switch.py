@@ -371,6 +371,9 @@ class Switch(State):
         """A member is fenced, and says what it has."""
         if self.phase is not Phase.FENCING or message.switch != self.id or sender not in self.pending:
             return
+        if message.coordinator_behind:
+            self._pause(outbox, partition)  # what this member knows, the record may not have
+            return
         del self.pending[sender]
         if message.fenced:
             self.fenced = True

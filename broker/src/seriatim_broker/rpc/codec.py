@@ -210,6 +210,7 @@ def _write_fence_answer(message: m.FenceAnswer, field: Pb) -> None:
     field.incomplete_table = message.incomplete_table
     _write_batches(message.tail, field.tail)
     field.from_disk = message.from_disk
+    field.coordinator_behind = message.coordinator_behind
 
 
 def _write_fence_progress(message: m.FenceProgress, field: Pb) -> None:
@@ -232,6 +233,7 @@ def _read_fence_answer(field: Pb) -> m.FenceAnswer:
         field.incomplete_table,
         _read_batches(field.tail),
         field.from_disk,
+        field.coordinator_behind,
     )
 
 
