@@ -167,7 +167,12 @@ MUTATIONS: dict[str, Mutation] = {
         layer="runtime",
     ),
     "run-raised": Mutation(
-        "each start is a new run", _run_is_not_raised, _LOSS, "groups-die", world="brokers", layer="runtime"
+        "each start is a new run",
+        _run_is_not_raised,
+        (*_LOSS, "ALARM"),  # the coordinator had confirmed that run before
+        "groups-die",
+        world="brokers",
+        layer="runtime",
     ),
     "own-certificate": Mutation(
         "a start certifies the runs before it, not its own",
