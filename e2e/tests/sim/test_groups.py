@@ -11,12 +11,16 @@ from e2e.sim.groups_world import GroupsInjector
 from e2e.sim.run import Task, run_all, run_seed
 
 SEED_COUNT = 40
+QUICK_SEED_COUNT = 12
 PROFILE = "groups-change"
 
 
 @pytest.mark.timeout(600)
-def test_groups_change_and_every_promise_is_kept() -> None:
-    tasks = [Task(seed, "groups", "", PROFILE) for seed in range(SEED_COUNT)]
+@pytest.mark.parametrize(
+    "seeds", [range(QUICK_SEED_COUNT), pytest.param(range(QUICK_SEED_COUNT, SEED_COUNT), marks=pytest.mark.slow)]
+)
+def test_groups_change_and_every_promise_is_kept(seeds: range) -> None:
+    tasks = [Task(seed, "groups", "", PROFILE) for seed in seeds]
     broken: list[str] = []
     states: dict[str, int] = {}
     accepted = 0
@@ -29,12 +33,14 @@ def test_groups_change_and_every_promise_is_kept() -> None:
         assert len(broken) < 5, "\n".join(broken)
     assert not broken, "\n".join(broken)
     # About half of what was seen when this was written.
-    assert accepted > 6_000
-    rare = {
+    assert accepted > 150 * len(seeds)
+    rare = {  # of 40 seeds
         "copy left": 8, "copy listed": 12, "group added": 5, "said safe": 10, "not safe: PEER_AWAY": 4,
         "older operator": 15, "planned switch": 4, "server taken": 14,
     }  # fmt: skip
-    assert {name: states.get(name, 0) for name in rare if states.get(name, 0) < rare[name]} == {}
+    # A part of the worlds need not have what is seen in one of ten.
+    least = {name: count * len(seeds) // SEED_COUNT for name, count in rare.items() if count > 4}
+    assert {name: states.get(name, 0) for name in least if states.get(name, 0) < least[name]} == {}
 
 
 def test_a_seed_runs_the_same_each_time() -> None:

@@ -14,22 +14,28 @@ SEEDS_A_MUTANT = 300
 
 
 SLOW = {
+    "conflict-done",
     "dismissed-run",
     "first-reads",
+    "folds-unsettled",
     "folds-with-table",
     "folds-with-tail",
     "gate-asks-nobody",
     "lease-from-receipt",
+    "leaves-when-listed",
+    "leaves-when-one-stays",
     "no-second-look",
     "old-certificate",
+    "old-pages-stay",
     "older-chain",
     "own-death",
     "reserved-back",
     "reserved-by-one",
     "serve-lease",
     "storage-cut-in-memory",
+    "unknown-done",
 }
-"""They take about 50 worlds and more, some ten seconds or minutes each: looked for by `make test-slow`."""
+"""They take about 50 worlds, or large ones, some ten seconds or minutes each: looked for by `make test-slow`."""
 
 
 @pytest.mark.parametrize(
