@@ -213,6 +213,16 @@ def test_who_waits_for_its_turn_hears_of_the_record_if_the_first_one_succeeds() 
     assert bench.sent(msg.ChainUpdate, M21)
 
 
+def test_who_waits_for_its_turn_hears_that_the_coordinator_has_lost_decisions() -> None:
+    bench = _with_large_table()
+    _asked_by(bench, M20, M21)
+    bench.do(ev.OwnRecordSeen("it has no record of g0-0"))
+    bench.unlink(M20)
+    (answer,) = bench.sent(msg.FenceAnswer, M21)
+    assert answer.coordinator_behind
+    assert not answer.fenced
+
+
 def test_a_broker_that_does_not_know_of_turns_is_answered_at_once() -> None:
     bench = _with_large_table()
     bench.unlink(M21)

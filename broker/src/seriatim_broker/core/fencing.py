@@ -47,12 +47,7 @@ def on_fence(outbox: Outbox, partition: Partition, sender: MemberId, message: Fe
     """Fence and say what is here, in one step; the answer leaves when both are on the disk."""
     if _answer_decided(outbox, partition, sender, message.segment_no):
         return
-    if outbox.behind:
-        # Rule `no-fence-behind` (I7), as in `preparing`: the switcher may not know yet that the coordinator went back.
-        #   1  Segment 1 was sealed, and segment 2 opened on B. An older copy is restored, in which segment 1 is open.
-        #   2  A, a member of segment 1, was down at the switch. It knows of the loss by the revision that it has seen.
-        #   3  C reads the older copy, A tells it the length of segment 1, and C opens segment 2 again.
-        outbox.send(sender, replace(_ignorant(partition.id, message), coordinator_behind=True))
+    if _refuse_behind(outbox, partition, sender, message):
         return
     log = partition.logs.get(message.segment_no)
     if log is None:
@@ -135,7 +130,9 @@ def end_turn(outbox: Outbox, partition: Partition) -> None:
     turn, partition.fence_turn = partition.fence_turn, None
     log = partition.logs.get(turn.segment_no) if turn is not None else None
     for sender, message in turn.waiting if turn is not None else ():
-        if log is not None and not _answer_decided(outbox, partition, sender, message.segment_no):
+        if log is None or _answer_decided(outbox, partition, sender, message.segment_no):
+            continue
+        if not _refuse_behind(outbox, partition, sender, message):
             _fence(outbox, partition, log, sender, message)
 
 
@@ -223,6 +220,19 @@ def _answer_decided(outbox: Outbox, partition: Partition, sender: MemberId, segm
     else:
         outbox.send(sender, ChainUpdate(decided, 0))
     return True
+
+
+def _refuse_behind(outbox: Outbox, partition: Partition, sender: MemberId, message: FenceRequest) -> bool:
+    """Whether the coordinator has lost decisions, which the switcher is told in place of what is here.
+
+    Rule `no-fence-behind` (I7), as in `preparing`: the switcher may not know yet that the coordinator went back.
+      1. Segment 1 was sealed, and segment 2 opened on B. An older copy is restored, in which segment 1 is open.
+      2. A, a member of segment 1, was down at the switch. It knows of the loss by the revision that it has seen.
+      3. C reads the older copy, A tells it the length of segment 1, and C opens segment 2 again.
+    """
+    if outbox.behind:
+        outbox.send(sender, replace(_ignorant(partition.id, message), coordinator_behind=True))
+    return bool(outbox.behind)
 
 
 def _ignorant(partition: PartitionId, message: FenceRequest) -> FenceAnswer:
