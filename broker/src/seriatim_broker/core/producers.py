@@ -408,7 +408,7 @@ class ProducerTable(State):
 
     @property
     def windows(self) -> Mapping[bytes, Window]:
-        """All windows; whoever asks for them has those made that are not made yet."""
+        """All windows. Those that are not made yet are made by this call."""
         if self._unread is not None:
             self.read_on(self._unread.left_count)
         return self._newer

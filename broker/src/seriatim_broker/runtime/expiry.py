@@ -93,7 +93,7 @@ class Expiry:
         return sorted(PartitionId(id_) for record in records for id_ in record.partition_ids)
 
     async def _remove_cursors_of(self, partition: PartitionId, understood: Compare, count_max: int) -> int:
-        """Remove what is due of one partition, as long as nobody writes in between."""
+        """Remove what is due of one partition, until another write comes in between."""
         listing = await self._coordinator.list(self._keys.cursors_of(partition))
         until_ms = self._until_ms()
         due: list[tuple[KeyValue, int]] = []

@@ -28,7 +28,7 @@ class EpochFloor:
         floor: A group without a cursor begins in a higher epoch.
         expired: The highest epoch of a cursor that was removed; at most `floor`.
         count: How many were removed.
-        revision: Of the record; 0: there is none.
+        revision: The record's revision in the coordinator; 0 if there is no record.
     """
 
     floor: int = 0

@@ -35,7 +35,7 @@ def join(outbox: Outbox, partition: Partition, event: ConsumerJoin) -> None:
     if head.phase is not Phase.SERVING:
         return
     if is_first:
-        # Rule `first-reads`: a head that nobody consumed waits for a member that is silent, and knows nothing of the
+        # Rule `first-reads`: a head without consumers waits for a member that is silent, and knows nothing of the
         # coordinator. Without it (I9): (1) the group is deleted meanwhile, and made again by another server; (2) this
         # consumer is given messages in the epoch of the deleted group; (3) when the group would cross, the cursor is
         # another one, and all is given again, not flagged.
