@@ -24,6 +24,7 @@ class SegmentBuilder:
         self.index = 0
         self.checksum = 0
         self.sequence = 0
+        self.time_ms = 3
         self.table = ProducerTable()
         self.batches: list[Batch] = []
         self._random = random.Random(seed)
@@ -46,7 +47,7 @@ class SegmentBuilder:
             parse_header(raw),
             segment=self.segment,
             base_index=self.index,
-            append_time_ms=3,
+            append_time_ms=self.time_ms,
             previous_checksum=self.checksum,
             checksum=crc32c,
         )

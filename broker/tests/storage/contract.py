@@ -34,6 +34,7 @@ from seriatim_broker.core.log import (
     Truncate,
     Write,
 )
+from seriatim_broker.core.positions import BatchPlace, Measure
 from seriatim_broker.core.producers import BlockName, Entry, IdleBlock, ProducerTable, Table, pack_window
 from seriatim_broker.interfaces.storage import Storage
 
@@ -117,6 +118,44 @@ async def test_a_read_gives_at_least_one_batch_and_no_more_than_fit(harness: Har
         assert len(await harness.storage.read(builder.partition, 1, 0, 5, 3 * (1000 + 192))) == 3
         assert len(await harness.storage.read(builder.partition, 1, 1, 3, MIB)) == 2
         await harness.reopen(crash=crash)
+
+
+def _places(builder: SegmentBuilder) -> list[BatchPlace]:
+    """Where each batch of a segment is, by counting."""
+    places: list[BatchPlace] = []
+    size_bytes = 0
+    for batch in builder.batches:
+        h = batch.header
+        places.append(BatchPlace(h.base_index, h.end_index, size_bytes, h.append_time_ms, h.previous_checksum))
+        size_bytes += batch.size_bytes
+    return places
+
+
+async def test_a_batch_is_found_by_index_time_and_bytes(harness: Harness) -> None:
+    builder, other = SegmentBuilder(1, 2), SegmentBuilder(1, 3, seed=1)
+    writes: list[Write] = [PutSegment(builder.partition, segment_record(no)) for no in (2, 3)]
+    for number in range(40):
+        builder.time_ms = 1_000 + number // 3 * 10  # three batches have one time
+        writes += [builder.put(50 + number, count=1 + number % 4), other.put()]
+    await put(harness, writes)
+    places = _places(builder)
+    end = places[-1].end_index
+    wanted = [(Measure.INDEX, index) for index in range(end + 2)]
+    wanted += [(Measure.TIME, time_ms) for time_ms in (-5, 0, *range(995, 1_145, 5), 1 << 60)]
+    wanted += [(Measure.BYTES, place.bytes_before + more) for place in places for more in (-1, 0, 1)]
+    for crash in (False, True):
+        for measure, value in wanted:
+            for until in (end, end + 9, 33, 1, 0):
+                found = await harness.storage.find(builder.partition, 2, until, measure, value)
+                reached = [place for place in places if place.index < until and place.reaches(measure, value)]
+                assert found == (reached[0] if reached else None), (measure, value, until)
+        await harness.reopen(crash=crash)
+
+
+async def test_nothing_is_found_in_a_segment_that_is_not_there(harness: Harness) -> None:
+    assert await harness.storage.find(PartitionId(1), 1, 10, Measure.INDEX, 0) is None
+    await put(harness, [PutSegment(PartitionId(1), segment_record())])
+    assert await harness.storage.find(PartitionId(1), 1, 10, Measure.TIME, 0) is None
 
 
 async def test_everything_durable_is_found_again(harness: Harness) -> None:

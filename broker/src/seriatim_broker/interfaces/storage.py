@@ -13,6 +13,7 @@ from typing import Protocol
 from seriatim_api.ids import PartitionId
 
 from ..core.log import Batch, RecoveredPartition, Write
+from ..core.positions import BatchPlace, Measure
 
 
 class Storage(Protocol):
@@ -51,6 +52,18 @@ class Storage(Protocol):
 
         Raises:
             CorruptionError: A body or the chain does not match its checksum.
+        """
+
+    async def find(
+        self, partition: PartitionId, segment_no: int, until_index: int, measure: Measure, value: int
+    ) -> BatchPlace | None:
+        """The first batch that reaches `value` (`BatchPlace.reaches`), of those that begin below `until_index`.
+
+        A binary search: about twenty headers are read, and no body is verified. Tail copies do not count.
+        `bytes_before` may be wrong by some batches after the segment was cut, until the next start.
+
+        Raises:
+            CorruptionError: A header does not match its checksum, or a batch is missing.
         """
 
     async def close(self) -> None:

@@ -21,6 +21,7 @@ from seriatim_broker.adapters.rocks import RocksSettings, RocksStorage
 from seriatim_broker.adapters.rocks.floor import Floor
 from seriatim_broker.adapters.rocks.keys import batch_key
 from seriatim_broker.core.log import Batch, RecoveredPartition, Write
+from seriatim_broker.core.positions import BatchPlace, Measure
 
 from .memory_database import MemoryDatabase, MemoryEngine, MemoryMark
 from .memory_disk import MemoryDisk
@@ -195,6 +196,12 @@ class AdapterStorage:
     ) -> list[Batch]:
         """Batches that hold indexes of [from_index, until_index), at least one if there is any."""
         return await self.rocks.read(partition, segment_no, from_index, until_index, max_bytes)
+
+    async def find(
+        self, partition: PartitionId, segment_no: int, until_index: int, measure: Measure, value: int
+    ) -> BatchPlace | None:
+        """The first batch that reaches `value`, of those that begin below `until_index`."""
+        return await self.rocks.find(partition, segment_no, until_index, measure, value)
 
     def end(self) -> None:
         """The process has ended: nothing more of what it submitted becomes durable by itself."""

@@ -37,6 +37,7 @@ from seriatim_broker.core.log import (
     Truncate,
     Write,
 )
+from seriatim_broker.core.positions import BatchPlace, Measure
 from seriatim_broker.core.producers import Window
 
 
@@ -299,6 +300,25 @@ class MemoryDisk:
             size += batch.size_bytes
             next_index = header.end_index
         return found
+
+    def find(
+        self, partition: PartitionId, segment_no: int, until_index: int, measure: Measure, value: int
+    ) -> BatchPlace | None:
+        """The first batch that reaches `value`, of those that begin below `until_index`."""
+        image = self.visible.partitions.get(partition)
+        segment = image.segments.get(segment_no) if image is not None else None
+        bytes_before = 0
+        for batch in segment.batches if segment is not None else ():
+            header = batch.header
+            place = BatchPlace(
+                header.base_index, header.end_index, bytes_before, header.append_time_ms, header.previous_checksum
+            )
+            if place.index >= until_index:
+                break
+            if place.reaches(measure, value):
+                return place
+            bytes_before += batch.size_bytes
+        return None
 
 
 def _rewrite(partition: PartitionImage, write: Rewrite) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from seriatim_api.ids import PartitionId
 
 from seriatim_broker.core.log import Batch, RecoveredPartition, Write
+from seriatim_broker.core.positions import BatchPlace, Measure
 
 from .memory_disk import MemoryDisk
 
@@ -78,6 +79,12 @@ class MemoryStorage:
     ) -> list[Batch]:
         """Batches that hold indexes of [from_index, until_index), at least one if there is any."""
         return self.disk.read(partition, segment_no, from_index, until_index, max_bytes)
+
+    async def find(
+        self, partition: PartitionId, segment_no: int, until_index: int, measure: Measure, value: int
+    ) -> BatchPlace | None:
+        """The first batch that reaches `value`, of those that begin below `until_index`."""
+        return self.disk.find(partition, segment_no, until_index, measure, value)
 
     async def close(self) -> None:
         """Flush, and take nothing more."""

@@ -14,6 +14,7 @@ from seriatim_api.errors import CorruptionError
 from seriatim_api.ids import PartitionId
 
 from seriatim_broker.core.log import Batch, RecoveredPartition, Write
+from seriatim_broker.core.positions import BatchPlace, Measure
 
 from .memory_disk import MemoryDisk
 from .virtual_time import Timers
@@ -104,6 +105,13 @@ class SimulatedStorage:
             if self.disk.is_flipped(partition, batch):
                 raise CorruptionError(f"the batch at {segment_no}:{batch.header.base_index} is not what was written")
         return batches
+
+    async def find(
+        self, partition: PartitionId, segment_no: int, until_index: int, measure: Measure, value: int
+    ) -> BatchPlace | None:
+        """The first batch that reaches `value`, of those that begin below `until_index`."""
+        await asyncio.sleep(self._read_us() / 1e6)
+        return self.disk.find(partition, segment_no, until_index, measure, value)
 
     def end(self) -> None:
         """The process has ended: nothing more of what it submitted becomes durable by itself."""

@@ -66,6 +66,10 @@ class HeadCache:
         kept = self._segments.get((partition, segment))
         return kept[0].header.base_index if kept else None
 
+    def of_segment(self, partition: int, segment: int) -> list[Batch]:
+        """The newest batches of a segment, up to its end."""
+        return list(self._segments.get((partition, segment), ()))
+
     def read(self, partition: int, segment: int, from_index: int, until_index: int, max_bytes: int) -> list[Batch]:
         """Batches of [from_index, until_index), at least one if there is any; `from_index` must not lie before."""
         kept = self._segments.get((partition, segment))

@@ -16,10 +16,12 @@ from seriatim_api.batch import Checksum, chain_is_intact
 from seriatim_api.errors import CorruptionError, DeadlineExceededError, StorageError
 
 from ...core.log import Batch, TailCopy
+from ...core.positions import BatchPlace, Measure
 from . import keys
 from .codec import read_batch, read_prefix, read_preparation, read_tail
 from .copies import CopyTable
 from .extents import ExtentTable, Run, SegmentLog
+from .finding import find_in_memory, find_on_disk
 from .floor import META, Database, Rows
 from .head_cache import HeadCache
 from .keys import batch_key, segment_range, split_batch_key
@@ -98,6 +100,38 @@ class Reader:
                 continue
             if log.cuts == cuts:
                 return found
+        raise DeadlineExceededError(f"partition {partition} segment {segment} changes faster than it can be read")
+
+    async def find(
+        self, partition: int, segment: int, until_index: int, measure: Measure, value: int
+    ) -> BatchPlace | None:
+        """The first batch that reaches `value`, of those that begin below `until_index`.
+
+        Raises:
+            CorruptionError: A header does not match its checksum, or a batch is missing.
+            DeadlineExceededError: The disk did not answer in time.
+        """
+        for _attempt in range(_ATTEMPTS_MAX):
+            log = await self._log(partition, segment)
+            if log is None or not log.runs:
+                return None
+            cuts, moves = log.cuts, log.moves
+            newest = self._head.of_segment(partition, segment)
+            found, is_before = find_in_memory(newest, log.position, until_index, measure, value)
+            on_disk_until = min(until_index, newest[0].header.base_index if newest else log.tail)
+            if not is_before or log.runs[0].start >= on_disk_until:
+                return found
+            try:
+                earlier = await self._in_thread(
+                    find_on_disk, self._engine, self._checksum, partition, segment, log.runs, on_disk_until, measure,
+                    value,
+                )  # fmt: skip
+            except StorageError:
+                if (log.cuts, log.moves) == (cuts, moves):
+                    raise
+                continue
+            if log.cuts == cuts:
+                return earlier if earlier is not None else found
         raise DeadlineExceededError(f"partition {partition} segment {segment} changes faster than it can be read")
 
     async def _log(self, partition: int, segment: int) -> SegmentLog | None:

@@ -44,6 +44,7 @@ from ...core.log import (
     Truncate,
     Write,
 )
+from ...core.positions import BatchPlace, Measure
 from . import codec, keys
 from .copies import CopyTable
 from .engine import Engine, die
@@ -216,6 +217,17 @@ class RocksStorage:
             DeadlineExceededError: The disk did not answer in time.
         """
         return await self.reader.read(partition, segment_no, from_index, until_index, max_bytes)
+
+    async def find(
+        self, partition: PartitionId, segment_no: int, until_index: int, measure: Measure, value: int
+    ) -> BatchPlace | None:
+        """The first batch that reaches `value`, of those that begin below `until_index`.
+
+        Raises:
+            CorruptionError: A header does not match its checksum, or a batch is missing.
+            DeadlineExceededError: The disk did not answer in time.
+        """
+        return await self.reader.find(partition, segment_no, until_index, measure, value)
 
     async def close(self) -> None:
         """Write and flush what was submitted, write all memtables out, and let go of the directory."""

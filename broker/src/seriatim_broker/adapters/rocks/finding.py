@@ -1,0 +1,99 @@
+"""Finding a batch by its append time, its index or the bytes before it: a binary search over the headers of a segment.
+
+The head cache holds the newest batches and is looked at first. What lies before is searched in the extents, in a worker
+thread; each step reads the one batch that holds the index in the middle.
+"""
+
+from __future__ import annotations
+
+from seriatim_api.batch import Checksum, chain_is_intact
+from seriatim_api.errors import CorruptionError
+
+from ...core.log import Batch
+from ...core.positions import BatchPlace, Measure
+from .codec import read_batch, read_prefix
+from .extents import Run
+from .floor import Database
+from .keys import batch_key, segment_range, split_batch_key
+
+
+def find_in_memory(
+    batches: list[Batch], end_bytes: int, until_index: int, measure: Measure, value: int
+) -> tuple[BatchPlace | None, bool]:
+    """The first of contiguous batches that reaches `value`, and whether the one asked for may lie before all of them.
+
+    Args:
+        batches: The newest ones of a segment, up to its end.
+        end_bytes: The bytes of the segment's log up to there.
+        until_index: The batch begins below.
+        measure: What is compared.
+        value: With what.
+    """
+    bytes_before = end_bytes - sum(batch.size_bytes for batch in batches)
+    for number, batch in enumerate(batches):
+        found = _place(batch, bytes_before)
+        if found.index >= until_index:
+            return None, number == 0
+        if found.reaches(measure, value):
+            return found, number == 0
+        bytes_before += batch.size_bytes
+    return None, not batches
+
+
+def find_on_disk(
+    engine: Database,
+    checksum: Checksum,
+    partition: int,
+    segment: int,
+    runs: tuple[Run, ...],
+    until_index: int,
+    measure: Measure,
+    value: int,
+) -> BatchPlace | None:
+    """The first batch that reaches `value`, of those that begin below `until_index`. For a worker thread.
+
+    Args:
+        engine: Where the extents are.
+        checksum: CRC-32C.
+        partition: The partition.
+        segment: The segment's number.
+        runs: Of the segment, ascending; all batches below `until_index` are in them.
+        until_index: See above.
+        measure: What is compared.
+        value: With what.
+
+    Raises:
+        CorruptionError: A batch is missing, or its header does not match its checksum.
+    """
+    low, high = runs[0].start, until_index
+    found: BatchPlace | None = None
+    while low < high:
+        middle = (low + high) // 2
+        run = max((run for run in runs if run.start <= middle), key=lambda run: run.start)
+        place = _place_at(engine, checksum, partition, segment, run, middle)
+        if place.reaches(measure, value):
+            found, high = place, place.index
+        else:
+            low = place.end_index
+    return found
+
+
+def _place_at(engine: Database, checksum: Checksum, partition: int, segment: int, run: Run, index: int) -> BatchPlace:
+    """The place of the batch that holds `index`, in the run that has it."""
+    with engine.extent_cursor(run.extent, segment_range(partition, segment)[1]) as cursor:
+        row = cursor.at_or_before(batch_key(partition, segment, index))
+    if row is not None and split_batch_key(row[0])[:2] == (partition, segment):
+        batch = read_batch(row[1])
+        header = batch.header
+        if header.base_index <= index < header.end_index:
+            if not chain_is_intact(header, checksum):
+                raise CorruptionError(f"partition {partition} batch {segment}:{header.base_index}: a damaged header")
+            return _place(batch, read_prefix(row[1])[1])
+    raise CorruptionError(f"partition {partition} segment {segment}: the batch with index {index} is missing")
+
+
+def _place(batch: Batch, bytes_before: int) -> BatchPlace:
+    header = batch.header
+    return BatchPlace(
+        header.base_index, header.end_index, bytes_before, header.append_time_ms, header.previous_checksum
+    )

@@ -1,0 +1,70 @@
+"""Places in a partition: found by append time, by index, and by bytes.
+
+Append time does not fall along a chain (`SegmentLog.append`), so the first message at or after a time is found in two
+steps: the chain record says which segment can hold it, and a binary search over the headers of that segment says where
+(`Storage.find`). Nothing is kept for it: neither the chain nor the log has an index of times of its own.
+
+There is one exception. If a clock was far ahead, the next master sets append time back (`append_time_ahead_ms_max`).
+Then several places have the time asked for on one side of them, and the answer is one of these.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from .chain import Chain, Segment, SegmentState
+
+
+class Measure(enum.Enum):
+    """What a batch is found by. Each of them grows along a segment, or stands still."""
+
+    INDEX = "index"
+    """The index of its last message."""
+    TIME = "time"
+    """Its append time, in ms."""
+    BYTES = "bytes"
+    """The bytes of the segment's log before it."""
+
+
+class BatchPlace(NamedTuple):
+    """Where a batch is: the indexes [index, end_index), and the `bytes_before` it in the log of its segment.
+
+    `previous_checksum` is the value of the segment's checksum chain before the batch.
+    """
+
+    index: int
+    end_index: int
+    bytes_before: int
+    append_time_ms: int
+    previous_checksum: int
+
+    def reaches(self, measure: Measure, value: int) -> bool:
+        """Whether the batch, and so all behind it, is at or above that value."""
+        if measure is Measure.INDEX:
+            return self.end_index > value
+        return (self.append_time_ms if measure is Measure.TIME else self.bytes_before) >= value
+
+
+def segments_for_time(chain: Chain, time_ms: int) -> Iterator[Segment]:
+    """The segments that may hold the first message at or after a time, in the order in which to look into them.
+
+    The first message that is found is the answer. Segments that hold no message are left out, and nothing comes behind
+    an UNSETTLED one: what it holds is not known yet. If no message is found, there is none below the end.
+
+    A look at all segments: about 1 ms with 10,000.
+    """
+    segments = chain.segments
+    # `append_floor_ms` is the newest append time before a segment: the last segment whose floor is lower is the one.
+    place = next((place for place, segment in enumerate(segments) if segment.append_floor_ms >= time_ms), len(segments))
+    place = max(place - 1, 0)
+    # What an unsettled segment holds is not known when the next one is opened, so floors behind it may be too low.
+    # A segment with a complete producer table was opened when all before it was settled: its floor is right.
+    while place and segments[place].incomplete_table:
+        place -= 1
+    for segment in segments[place:]:
+        if segment.state is SegmentState.UNSETTLED:
+            return
+        if segment.state is not SegmentState.LOST and segment.sealed_len != 0:
+            yield segment
