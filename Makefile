@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 SYNCED := $(VENV)/.synced
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test test-slow test-faults check lint types contracts proto proto-check crds crds-check docs-check tools bench-smoke faults sim clean
+.PHONY: help env demo test test-slow test-faults check lint types contracts proto proto-check crds crds-check docs-check tools bench-smoke bench-drain faults sim clean
 
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -68,6 +68,9 @@ tools: ## build etcd 3.6 into .tools/bin (needs Go)
 
 bench-smoke: $(SYNCED) ## throughput, latency and the gap at kill -9, in under a minute
 	$(BIN)/python -m e2e.bench.smoke
+
+bench-drain: $(SYNCED) ## old messages read by one consumer, and a lost disk made good, in a minute (QUICK=1: a tenth of it)
+	$(BIN)/python -m e2e.bench.drain $(if $(QUICK),--quick)
 
 faults: $(SYNCED) ## every fault on real processes, judged (QUICK=1: a choice; MINUTES=60: a night; SEED=n: again; ONLY="kill": some)
 	$(BIN)/python -m e2e.faults

@@ -27,7 +27,7 @@ class Figure:
         name: Short and stable: a key in the JSON.
         text: What was measured, for people.
         value: In `unit`; None: it could not be measured, see `problem`.
-        unit: `msg/s` or `ms`.
+        unit: `msg/s`, `MB/s`, `x` (times as much) or `ms`.
         aim: None: none was set.
         higher_is_better: For messages a second.
         details: Whatever else belongs to it.
@@ -74,7 +74,7 @@ def table(figures: Sequence[Figure], title: str) -> Table:
 
 
 def _amount(value: float, unit: str) -> str:
-    if unit == "msg/s":
+    if unit in ("msg/s", "MB/s"):
         return f"{value:,.0f} {unit}"
     return f"{value:,.0f} {unit}" if value >= 100 else f"{value:.2f} {unit}"
 
@@ -98,11 +98,13 @@ def _notes(details: Mapping[str, object]) -> str:
     return "; ".join(said)
 
 
-def to_json(figures: Sequence[Figure], machine: Mapping[str, object], took_s: float) -> str:
+def to_json(
+    figures: Sequence[Figure], machine: Mapping[str, object], took_s: float, *, benchmark: str = "smoke"
+) -> str:
     """Everything, for the next run to be compared with."""
     return json.dumps(
         {
-            "benchmark": "smoke",
+            "benchmark": benchmark,
             "took_s": round(took_s, 1),
             "machine": dict(machine),
             "figures": {

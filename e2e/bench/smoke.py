@@ -17,26 +17,19 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-import shutil
-import signal
 import sys
-import tempfile
 import time
-from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-import pyarrow as pa
-import structlog
-from rich.console import Console
-from rich.markup import escape
-from seriatim import Client, Deliveries, Part, Producer
-from seriatim_api.errors import SeriatimError
+from seriatim import Client
 from seriatim_broker.local import LocalCluster
 
-from e2e.bench.figures import Figure, percentile, table, to_json, write_json
-from e2e.bench.machine import SYNC_BYTES, CpuClock, machine_facts
+from e2e.bench.bulk import pieces, send_for
+from e2e.bench.figures import Figure, percentile
+from e2e.bench.machine import CpuClock
+from e2e.bench.program import run
 from e2e.bench.steady import DEADLINE_S, MESSAGE_SIZE_BYTES, SteadySender, bench_cluster, make_topic
 from e2e.observe import Observer, Snapshot
 
@@ -49,86 +42,21 @@ KILL_COUNT: Final = 5
 
 AIMS: Final = {"one_partition": 150_000.0, "many_partitions": 80_000.0, "one_in_flight": 1.2, "kill_gap": 150.0}
 
-ROWS: Final = 8_192
-"""Rows of the table that is sent again and again; random, so that nothing on the way can compress it."""
-
 PIECE_ROWS: Final = 2_000
-UNSETTLED_MESSAGES_MAX: Final = 60_000
 ROUND_ROWS: Final = 50
 """Messages that go to one of many partitions before the next one's turn, and so the size of a batch: what comes
 together for a partition in two thirds of a second at the rate that is aimed at."""
 
 
-def _rows(count: int) -> pa.Table:
-    noise = random.Random(1).randbytes(count * MESSAGE_SIZE_BYTES)
-    values = [noise[at : at + MESSAGE_SIZE_BYTES] for at in range(0, len(noise), MESSAGE_SIZE_BYTES)]
-    return pa.table({"value": pa.array(values, pa.binary()), "timestamp": pa.array([0] * count, pa.int64())})
-
-
-class _Count:
-    """What was sent, and what became of it."""
-
-    def __init__(self) -> None:
-        self.ok_by_partition: dict[int, int] = {}
-        self.not_ok = 0
-        self.last_ack_at = 0.0
-        self._under_way: deque[tuple[Deliveries, int]] = deque()
-        self._unsettled = 0
-
-    @property
-    def ok(self) -> int:
-        """Messages acknowledged."""
-        return sum(self.ok_by_partition.values())
-
-    async def add(self, deliveries: Deliveries) -> None:
-        """A send is under way; waits while too many are."""
-        self._under_way.append((deliveries, len(deliveries)))
-        self._unsettled += len(deliveries)
-        while self._unsettled > UNSETTLED_MESSAGES_MAX:
-            await self._settle_one()
-
-    async def finish(self) -> None:
-        """Wait for all that is under way."""
-        while self._under_way:
-            await self._settle_one()
-
-    async def _settle_one(self) -> None:
-        deliveries, count = self._under_way.popleft()
-        for part in await deliveries.settled():
-            self._took(part)
-        self._unsettled -= count
-        self.last_ack_at = time.monotonic()
-
-    def _took(self, part: Part) -> None:
-        if part.outcome == "ok":
-            self.ok_by_partition[part.partition] = self.ok_by_partition.get(part.partition, 0) + len(part.positions)
-        else:
-            self.not_ok += len(part.positions)
-
-
-async def _send_for(producer: Producer, pieces: list[pa.Table], partition_count: int, duration_s: float) -> _Count:
-    """Send piece after piece, to one partition after the other, as fast as it goes."""
-    count = _Count()
-    begin = time.monotonic()
-    number = 0
-    while time.monotonic() - begin < duration_s:
-        piece = pieces[number % len(pieces)]
-        await count.add(await producer.send_table(piece, partition=number % partition_count))
-        number += 1
-    await count.finish()
-    return count
-
-
 async def _throughput(
     name: str, text: str, client: Client, cluster: LocalCluster, partition_count: int, rows: int, duration_s: float
 ) -> Figure:
-    table_of_rows = _rows(ROWS)
-    pieces = [table_of_rows.slice(at, rows) for at in range(0, ROWS - rows + 1, rows)]
+    to_send = pieces(rows)
     async with client.producer(name) as producer:
-        warm = await _send_for(producer, pieces, partition_count, WARM_UP_S)
+        warm = await send_for(producer, to_send, partition_count, WARM_UP_S)
         clock = CpuClock.start(_pids(cluster))
         begin = time.monotonic()
-        count = await _send_for(producer, pieces, partition_count, duration_s)
+        count = await send_for(producer, to_send, partition_count, duration_s)
         took_s = count.last_ack_at - begin
         cpu = clock.per_million(max(count.ok, 1))
     for partition, ok in warm.ok_by_partition.items():
@@ -258,55 +186,9 @@ async def measure(directory: Path, progress: Callable[[str], None]) -> list[Figu
     return figures
 
 
-async def _run(out: Path, progress: Callable[[str], None]) -> list[Figure]:
-    directory = Path(tempfile.mkdtemp(prefix="bench-", dir=out))
-    try:
-        return await measure(directory, progress)
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
-
-
 def main() -> int:
     """The program."""
-    console = Console()
-    out = Path(os.environ.get("OUT") or "bench-out")
-    out.mkdir(parents=True, exist_ok=True)
-    machine = machine_facts(out)
-    begin = time.monotonic()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends the clusters as Ctrl-C does
-    with (out / "bench.log").open("w") as log:
-        _log_to(log)
-        try:
-            with console.status("starting brokers") as status:
-                figures = asyncio.run(_run(out, lambda doing: status.update(doing)))
-        except KeyboardInterrupt:
-            console.print("interrupted; everything that was started has ended")
-            return 130
-        except BaseExceptionGroup as group:
-            console.print(f"[bold red]FAILED[/] {escape(repr(group.exceptions[0]))}", highlight=False)
-            return 1
-        except SeriatimError as error:
-            console.print(f"[bold red]FAILED[/] {escape(str(error))}", highlight=False)
-            return 1
-    took_s = time.monotonic() - begin
-    title = f"{MESSAGE_SIZE_BYTES} B, replicated and flushed, one producer, {machine['cores']} cores ({took_s:.0f} s)"
-    console.print(table(figures, title))
-    path = out / "smoke.json"
-    write_json(path, to_json(figures, machine, took_s))
-    console.print(
-        f"a write of {SYNC_BYTES} B and its sync take {machine['sync_ms_p50']} ms here; load average before:"
-        f" {machine['load_average_1m']}; figures: {path}",
-        highlight=False,
-    )
-    return 1 if any(figure.problem for figure in figures) else 0
-
-
-def _log_to(file: Any) -> None:
-    structlog.configure(
-        processors=[structlog.processors.add_log_level, structlog.processors.KeyValueRenderer(key_order=["event"])],
-        logger_factory=structlog.PrintLoggerFactory(file),
-        cache_logger_on_first_use=False,
-    )
+    return run("smoke", measure, f"{MESSAGE_SIZE_BYTES} B, replicated and flushed, one producer")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,77 @@
+"""What the commands of all benchmarks do: a directory, a log, a table, figures as JSON, and an end at Ctrl-C."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import structlog
+from rich.console import Console
+from rich.markup import escape
+from seriatim_api.errors import SeriatimError
+
+from e2e.bench.figures import Figure, table, to_json, write_json
+from e2e.bench.machine import SYNC_BYTES, machine_facts
+
+Progress = Callable[[str], None]
+Measure = Callable[[Path, Progress], Awaitable[list[Figure]]]
+
+
+def run(name: str, measure: Measure, title: str) -> int:
+    """Measure, and print the table; the exit status: 0, 1 if a figure was not verified, 130 after Ctrl-C.
+
+    Figures go to `NAME.json` and logs to `bench.log`, both in `bench-out/` (OUT= another directory).
+    """
+    console = Console()
+    out = Path(os.environ.get("OUT") or "bench-out")
+    out.mkdir(parents=True, exist_ok=True)
+    machine = machine_facts(out)
+    begin = time.monotonic()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends the clusters as Ctrl-C does
+    with (out / "bench.log").open("w") as log:
+        _log_to(log)
+        try:
+            with console.status("starting brokers") as status:
+                figures = asyncio.run(_measured(measure, out, lambda doing: status.update(doing)))
+        except KeyboardInterrupt:
+            console.print("interrupted; everything that was started has ended")
+            return 130
+        except BaseExceptionGroup as group:
+            console.print(f"[bold red]FAILED[/] {escape(repr(group.exceptions[0]))}", highlight=False)
+            return 1
+        except SeriatimError as error:
+            console.print(f"[bold red]FAILED[/] {escape(str(error))}", highlight=False)
+            return 1
+    took_s = time.monotonic() - begin
+    console.print(table(figures, f"{title}, {machine['cores']} cores ({took_s:.0f} s)"))
+    path = out / f"{name}.json"
+    write_json(path, to_json(figures, machine, took_s, benchmark=name))
+    console.print(
+        f"a write of {SYNC_BYTES} B and its sync take {machine['sync_ms_p50']} ms here; load average before:"
+        f" {machine['load_average_1m']}; figures: {path}",
+        highlight=False,
+    )
+    return 1 if any(figure.problem for figure in figures) else 0
+
+
+async def _measured(measure: Measure, out: Path, progress: Progress) -> list[Figure]:
+    directory = Path(tempfile.mkdtemp(prefix="bench-", dir=out))
+    try:
+        return await measure(directory, progress)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _log_to(file: Any) -> None:
+    structlog.configure(
+        processors=[structlog.processors.add_log_level, structlog.processors.KeyValueRenderer(key_order=["event"])],
+        logger_factory=structlog.PrintLoggerFactory(file),
+        cache_logger_on_first_use=False,
+    )
