@@ -26,6 +26,7 @@ from . import (
     leaving,
     links,
     quarantine,
+    ranges,
     record,
     repair,
     replication,
@@ -74,11 +75,13 @@ from .events import (
     OwnRecordSeen,
     Persisted,
     PlanSwitch,
+    ReadRange,
     Received,
     Release,
     ResolveConsumer,
     ResolveProducer,
     StartPosition,
+    SurveyPartition,
     SwitchAwayFrom,
     Tick,
     WritesRefused,
@@ -559,6 +562,14 @@ class BrokerCore(State):
     def _on_ask_copies(self, event: AskCopies) -> None:
         standing.ask(self.outbox, event)
 
+    # ---- range reads ------------------------------------------------------------------------------------
+
+    def _on_survey(self, event: SurveyPartition) -> None:
+        ranges.survey(self.outbox, self._partition(event.partition), event)
+
+    def _on_read_range(self, event: ReadRange) -> None:
+        ranges.read(self.outbox, self._partition(event.partition), event)
+
     # ---- consumers --------------------------------------------------------------------------------------
 
     def _on_join(self, event: ConsumerJoin) -> None:
@@ -624,7 +635,9 @@ class BrokerCore(State):
             return
         if event.is_damaged:
             repair.begin(self.outbox, partition, no)
-        if kind == "repair":
+        if kind == "range":  # `from_index` is the request
+            ranges.on_log_read(self.outbox, partition, event.serial, from_index, event.batches)
+        elif kind == "repair":
             repair.on_log_read(self.outbox, partition, no, event.batches)
         elif kind.startswith("copy"):
             assert isinstance(who, MemberId)
@@ -668,6 +681,8 @@ _HANDLERS: dict[type, Callable[[BrokerCore, Any], None]] = {
     CompareChains: BrokerCore._on_compare_chains,
     OwnRecordSeen: BrokerCore._on_own_record,
     WritesRefused: BrokerCore._on_writes_refused,
+    SurveyPartition: BrokerCore._on_survey,
+    ReadRange: BrokerCore._on_read_range,
     Append: BrokerCore._on_append,
     ResolveProducer: BrokerCore._on_resolve_producer,
     ResolveConsumer: BrokerCore._on_resolve_consumer,

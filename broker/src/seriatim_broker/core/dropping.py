@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from seriatim_api import errors
 
-from . import appending
+from . import appending, ranges
 from .effects import AppendRefused, Resolved
 from .groups import serving
 from .outbox import Outbox
@@ -34,4 +34,5 @@ def answer_all(outbox: Outbox, partition: Partition) -> None:
         requests.append(partition.switch.request)
     for request in requests:
         outbox.emit(Resolved(request, None, deleted))
+    ranges.fail_all(outbox, partition, deleted)
     serving.on_no_partition(outbox, partition)

@@ -14,6 +14,7 @@ from .chain import Chain
 from .events import CursorRecord
 from .log import Batch, Write
 from .messages import CopyReport, Message
+from .positions import Place
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,6 +300,86 @@ class CopiesTold:
     reports: tuple[CopyReport, ...]
 
 
+# ---- range reads ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class RangeBatches:
+    """Batches that follow one another."""
+
+    segment_no: int
+    batches: tuple[Batch, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RangeSkip:
+    """[from_index, to_index) stands earlier in the order already; `checksum` is the chain's value behind it."""
+
+    segment_no: int
+    from_index: int
+    to_index: int
+    checksum: int
+
+
+@dataclass(frozen=True, slots=True)
+class RangeSegmentEnd:
+    """The segment is read to its end: what the record says of it."""
+
+    segment_no: int
+    sealed_len: int
+    sealed_checksum: int
+
+
+@dataclass(frozen=True, slots=True)
+class RangeGap:
+    """What lay in the segment from that index on is lost for good."""
+
+    segment_no: int
+    from_index: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RangeDropped:
+    """Retention has dropped what lay between."""
+
+    start: Place
+    until: Place
+
+
+RangeEvent = RangeBatches | RangeSkip | RangeSegmentEnd | RangeGap | RangeDropped
+
+
+@dataclass(frozen=True, slots=True)
+class RangeRead:
+    """The answer to `ReadRange`: what was found, in its order, and where to go on.
+
+    `is_done`: the range is read to its end. `brokers`: what comes next is not here but there.
+    """
+
+    request: int
+    events: tuple[RangeEvent, ...]
+    place: Place
+    is_done: bool
+    brokers: tuple[str, ...]
+    error: SeriatimError | None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionSurveyed:
+    """The answer to `SurveyPartition`.
+
+    `readable_below`: of the segment asked for, what may be read here; None: it is not whole here. `is_master`: this
+    member appends to that segment, so it knows its commit.
+    """
+
+    request: int
+    chain: Chain | None
+    readable_below: int | None
+    is_master: bool
+    error: SeriatimError | None
+
+
 @dataclass(frozen=True, slots=True)
 class Deliver:
     """An event for one subscription of a consumer's stream, in order."""
@@ -346,6 +427,8 @@ Effect = (
     | LogsListed
     | CursorsListed
     | CopiesTold
+    | RangeRead
+    | PartitionSurveyed
     | Deliver
     | EndRun
     | Note

@@ -15,6 +15,7 @@ from .deleted import DeletedPartitions
 from .log import Batch
 from .messages import FORMS, Message
 from .placement import CHAIN_WIDTH_DEFAULT, GroupSpec
+from .positions import Place
 
 
 class Moment(NamedTuple):
@@ -494,6 +495,39 @@ class DescribeGroup:
     group: str
 
 
+# ---- range reads ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SurveyPartition:
+    """What is known here of a partition's chain, of this epoch or a later one, and of one segment of it?
+
+    Answered by `PartitionSurveyed`. `segment_no` 0: the open segment.
+    """
+
+    request: int
+    partition: PartitionId
+    epoch: int
+    segment_no: int
+    deadline_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRange:
+    """One step of reading [start, until): at most `max_bytes`, or one batch. Answered by `RangeRead`.
+
+    `raw`: repeats behind unsettled segments are not skipped.
+    """
+
+    request: int
+    partition: PartitionId
+    start: Place
+    until: Place
+    max_bytes: int
+    raw: bool
+    deadline_us: int
+
+
 Event = (
     Tick
     | LinkUp
@@ -536,4 +570,6 @@ Event = (
     | ConsumerPing
     | ConsumerGone
     | DescribeGroup
+    | SurveyPartition
+    | ReadRange
 )

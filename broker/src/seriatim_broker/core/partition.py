@@ -13,7 +13,7 @@ from seriatim_api.ids import PartitionId, RunId
 
 from .chain import Chain, Segment
 from .effects import ReadChain, RouteInfo, WriteChain
-from .events import WriteOutcome
+from .events import SurveyPartition, WriteOutcome
 from .log import CursorState, Preparation, RecoveredPartition, TailCopy
 from .outbox import Outbox
 from .producers import NO_TABLE, IdleBlock
@@ -26,6 +26,7 @@ if TYPE_CHECKING:  # the parts of the state stand beside their rules, which know
     from .fencing import FenceTurn
     from .groups.head import Given, GroupHead
     from .quiescence import Quiescence
+    from .ranges import RangeWait
     from .repair import Repair
     from .right import Right
     from .routes import Waiter
@@ -91,6 +92,7 @@ class Partition(State):
         "probe_wanted",
         "probed_at_us",
         "quiescence",
+        "range_waits",
         "read_epoch",
         "read_floor",
         "read_pause_us",
@@ -99,6 +101,7 @@ class Partition(State):
         "rights",
         "settling",
         "steps",
+        "surveys",
         "switch",
         "table_waits",
         "tail_copies",
@@ -143,6 +146,8 @@ class Partition(State):
         self.groups: Mapping[str, GroupHead] = NOTHING
         self.given: Mapping[str, Given] = NOTHING  # of groups that were served here, with or without a head
         self.rights: Mapping[int, Right] = NOTHING
+        self.range_waits: Mapping[int, RangeWait] = NOTHING  # by request
+        self.surveys: tuple[SurveyPartition, ...] = ()
         self.writes: Mapping[int, tuple[str, int, Chain]] = NOTHING
 
     def recover(self, found: RecoveredPartition, suspect_before_run: int) -> None:
@@ -183,6 +188,8 @@ class Partition(State):
             or self.copies
             or self.table_waits
             or self.gaps
+            or self.range_waits
+            or self.surveys
             or self.probed_at_us is not None
             or self.probe_wanted is not None
             or self.reading
@@ -198,6 +205,8 @@ class Partition(State):
             or self.groups
             or self.settling
             or self.copies
+            or self.range_waits
+            or self.surveys
             or self.has_unsealed
             or self.awaits_newer(self.chain)
             or (self.chain is None and self.logs)

@@ -28,6 +28,13 @@ class Measure(enum.Enum):
     """The bytes of the segment's log before it."""
 
 
+class Place(NamedTuple):
+    """A place in a partition. Places order as they stand: by segment, then by index."""
+
+    segment_no: int
+    index: int
+
+
 class BatchPlace(NamedTuple):
     """Where a batch is: the indexes [index, end_index), and the `bytes_before` it in the log of its segment.
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from seriatim_api import errors
 from seriatim_api.ids import MemberId
 
-from . import behind, copying, eligibility, gaps, right, routes, settle, updates
+from . import behind, copying, eligibility, gaps, ranges, right, routes, settle, updates
 from .candidates import note_failure
 from .chain import Chain
 from .effects import Resolved
@@ -53,6 +53,7 @@ def on_chain_read(
         partition.switch.on_chain_read(outbox, partition, chain, revision, failed)
     serving.on_chain_read(outbox, partition, failed)
     gaps.on_chain_read(outbox, partition, failed)
+    ranges.look_again(outbox, partition)
     if partition.probe_wanted is not None:
         wanted, partition.probe_wanted = partition.probe_wanted, None
         if partition.chain is not None:
@@ -76,6 +77,7 @@ def _on_no_partition(outbox: Outbox, partition: Partition) -> None:
         error = errors.UnknownTopicError(f"there is no partition {partition.id}")
         outbox.emit(Resolved(waiter.request, None, error))
     partition.waiters = ()
+    ranges.fail_all(outbox, partition, errors.UnknownTopicError(f"there is no partition {partition.id}"))
     partition.copies = NOTHING
     serving.on_no_partition(outbox, partition)
 

@@ -51,6 +51,8 @@ Reply = (
     | fx.LogsListed
     | fx.CursorsListed
     | fx.CopiesTold
+    | fx.RangeRead
+    | fx.PartitionSurveyed
 )
 Deliver = Callable[[int, fx.DeliveryEvent], None]
 

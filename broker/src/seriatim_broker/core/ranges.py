@@ -1,0 +1,325 @@
+"""Range reads: batches of [from, to) of a partition, for readers without a consumer group.
+
+What lies below the commit never changes, and every whole member of a sealed segment has the same. So no serving right
+is needed: any whole member of a sealed segment reads, and any member of the open one below the commit that it knows.
+
+A range is read in steps, each asked for by the servicer: at most one read of the disk, and an answer that says where to
+go on, that the range is read to its end, or that the next part is on other brokers. The end is always said. What groups
+skip (repeats behind unsettled segments) is skipped here by the same tables, unless the reader wants it raw.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from seriatim_api import errors
+from seriatim_api.ids import format_offset, make_offset
+
+from . import tables
+from .chain import Chain, Segment, SegmentState
+from .effects import (
+    PartitionSurveyed,
+    RangeBatches,
+    RangeDropped,
+    RangeEvent,
+    RangeGap,
+    RangeRead,
+    RangeSegmentEnd,
+    RangeSkip,
+    ReadLog,
+)
+from .events import ReadRange, SurveyPartition
+from .log import Batch
+from .outbox import Outbox
+from .partition import Partition
+from .positions import Place
+from .producers import ProducerTable
+from .state import drop, put
+
+SEGMENTS_PER_STEP = 64
+"""Segments that one step passes over: lost, empty, or read to their ends before."""
+
+
+class RangeWait(NamedTuple):
+    """A step that cannot be answered yet: the disk is read, a producer table or the chain is asked for.
+
+    `passed` was found on the way to `place`, where it waits. `reading`: the serial of the read under way, else 0.
+    """
+
+    event: ReadRange
+    place: Place
+    passed: tuple[RangeEvent, ...]
+    reading: int = 0
+
+
+# ---- a survey: what is known of the partition here --------------------------------------------------------
+
+
+def survey(outbox: Outbox, partition: Partition, event: SurveyPartition) -> None:
+    """Tell the chain as it is known here; if an epoch is asked for that is newer, once that is read."""
+    known = partition.chain.epoch if partition.chain is not None else 0
+    if partition.chain is not None and known >= event.epoch:
+        _tell(outbox, partition, event)
+        return
+    partition.surveys = (*partition.surveys, event)
+    outbox.wake(event.deadline_us, "ranges", partition.id)
+    partition.read_chain(outbox)
+
+
+def _tell(outbox: Outbox, partition: Partition, event: SurveyPartition) -> None:
+    chain = partition.chain
+    assert chain is not None
+    no = event.segment_no or chain.open_segment.no
+    segment, log = chain.segment(no), partition.logs.get(no)
+    is_master = log is not None and log.unbroken and log.active
+    readable = _readable_below(partition, segment) if segment is not None else None
+    outbox.emit(PartitionSurveyed(event.request, chain, readable, is_master, None))
+
+
+def _readable_below(partition: Partition, segment: Segment) -> int | None:
+    """The index below which this member may read a segment; None if it is not whole here, or not here."""
+    log = partition.logs.get(segment.no)
+    if log is None or log.record.quarantined or log.record.lost:
+        return None
+    if segment.state is SegmentState.OPEN or log.record.sealed_len is None:
+        return log.readable_below
+    # Rule `whole-reads`: a copy under way is a part of the segment, and its tail is not the segment's end. Without it:
+    # (1) a member has copied 100 of 800 messages; (2) a reader takes its tail for the end and goes on in the next
+    # segment; (3) 700 messages are missing, and nothing says so.
+    return log.record.sealed_len if log.is_whole else None
+
+
+# ---- a step ------------------------------------------------------------------------------------------------
+
+
+def read(outbox: Outbox, partition: Partition, event: ReadRange) -> None:
+    """Answer a step of a range, now or when what it needs is there."""
+    wait = RangeWait(event, event.start, ())
+    if partition.chain is None:
+        _hold(outbox, partition, wait)
+        partition.read_chain(outbox)
+        return
+    _advance(outbox, partition, wait)
+
+
+def _hold(outbox: Outbox, partition: Partition, wait: RangeWait) -> None:
+    if wait.event.request not in partition.range_waits:
+        outbox.wake(wait.event.deadline_us, "ranges", partition.id)
+    partition.range_waits = put(partition.range_waits, wait.event.request, wait)
+
+
+def _answer(
+    outbox: Outbox,
+    partition: Partition,
+    wait: RangeWait,
+    *,
+    is_done: bool = False,
+    brokers: tuple[str, ...] = (),
+    error: errors.SeriatimError | None = None,
+) -> None:
+    partition.range_waits = drop(partition.range_waits, wait.event.request)
+    outbox.emit(RangeRead(wait.event.request, wait.passed, wait.place, is_done, brokers, error))
+
+
+def _advance(outbox: Outbox, partition: Partition, wait: RangeWait) -> None:
+    """Go on from `wait.place`: over what holds nothing to read, up to one read of the disk."""
+    chain = partition.chain
+    assert chain is not None
+    for _ in range(SEGMENTS_PER_STEP):
+        if wait.place >= wait.event.until:
+            _answer(outbox, partition, wait, is_done=True)
+            return
+        segment = chain.from_no(wait.place.segment_no)
+        if segment is None:
+            _answer(outbox, partition, wait, error=_behind_end(partition, chain, wait))
+            return
+        if segment.no != wait.place.segment_no:
+            wait = _to_segment(wait, segment)
+        elif segment.state is SegmentState.LOST:
+            gap = RangeGap(segment.no, wait.place.index, "declared lost")
+            wait = wait._replace(place=Place(segment.no + 1, 0), passed=(*wait.passed, gap))
+        elif segment.state is SegmentState.SEALED and _names_behind(wait, segment):
+            _answer(outbox, partition, wait, error=_behind_segment(segment))
+            return
+        elif segment.state is SegmentState.SEALED and wait.place.index == segment.sealed_len:
+            end = RangeSegmentEnd(segment.no, wait.place.index, segment.sealed_checksum or 0)
+            wait = wait._replace(place=Place(segment.no + 1, 0), passed=(*wait.passed, end))
+        else:
+            _read_from(outbox, partition, wait, chain, segment)
+            return
+    _answer(outbox, partition, wait)
+
+
+def _names_behind(wait: RangeWait, segment: Segment) -> bool:
+    """Whether the range begins or ends behind the end of a sealed segment, where no offset is."""
+    named = (place.index for place in (wait.place, wait.event.until) if place.segment_no == segment.no)
+    return max(named) > (segment.sealed_len or 0)
+
+
+def _to_segment(wait: RangeWait, segment: Segment) -> RangeWait:
+    """The place names a segment that the record does not have (any more); 0 is that of no segment."""
+    at = Place(segment.no, 0)
+    if 0 < wait.place.segment_no <= segment.previous_no:
+        return wait._replace(place=at, passed=(*wait.passed, RangeDropped(wait.place, at)))
+    return wait._replace(place=at)  # a folded one was empty
+
+
+def _read_from(outbox: Outbox, partition: Partition, wait: RangeWait, chain: Chain, segment: Segment) -> None:
+    """Read batches of a segment that has some at or behind the place."""
+    if segment.state is SegmentState.UNSETTLED or not chain.settled_before(segment.no):
+        _answer(outbox, partition, wait, error=_behind_end(partition, chain, wait))
+        return
+    readable = _readable_below(partition, segment)
+    # Rule `commit-bounds-ranges` (I6): what lies at or above the commit may be truncated by a switch.
+    until = wait.event.until
+    until_index = until.index if until.segment_no == segment.no else None
+    end = end_of(partition, chain)
+    if end is not None and until > end:
+        _answer(outbox, partition, wait, error=_behind_end(partition, chain, wait))
+        return
+    if readable is None or readable <= wait.place.index:
+        _answer(outbox, partition, wait, brokers=_others(outbox, segment))
+        return
+    if segment.incomplete_table and not wait.event.raw and tables.want_before(outbox, partition, segment.no) is None:
+        _hold(outbox, partition, wait)
+        outbox.poll(outbox.config.retry_us, "ranges", partition.id)
+        return
+    serial = outbox.new_serial()
+    outbox.reads[serial] = ("range", partition.id, segment.no, None, wait.event.request)
+    _hold(outbox, partition, wait._replace(reading=serial))
+    below = readable if until_index is None else min(readable, until_index)
+    outbox.emit(ReadLog(serial, partition.id, segment.no, wait.place.index, below, wait.event.max_bytes))
+
+
+def on_log_read(
+    outbox: Outbox, partition: Partition, serial: int, request: int, batches: tuple[Batch, ...] | None
+) -> None:
+    """The disk answered; whether this may be told is asked again now."""
+    wait = partition.range_waits.get(request)
+    if wait is None or wait.reading != serial:
+        return
+    wait = wait._replace(reading=0)
+    chain = partition.chain
+    segment = chain.segment(wait.place.segment_no) if chain is not None else None
+    readable = _readable_below(partition, segment) if segment is not None else None
+    if not batches or chain is None or segment is None or readable is None:
+        # Rule `empty-is-no-end`: the record says that there is something, and nothing was read. Another one is asked.
+        brokers = _others(outbox, segment) if segment is not None else ()
+        text = f"{outbox.member.broker} cannot read segment {wait.place.segment_no}"
+        _answer(outbox, partition, wait, brokers=brokers, error=errors.NotServingError(text, retry_after_ms=50))
+        return
+    before: ProducerTable | None = ProducerTable()
+    if segment.incomplete_table and not wait.event.raw:
+        before = tables.want_before(outbox, partition, segment.no)
+        if before is None:
+            _hold(outbox, partition, wait)
+            outbox.poll(outbox.config.retry_us, "ranges", partition.id)
+            return
+    found = tuple(batch for batch in batches if batch.header.end_index <= readable)
+    events = (*wait.passed, *_events(segment.no, found, before))
+    if found:
+        wait = wait._replace(place=Place(segment.no, found[-1].header.end_index))
+    wait = wait._replace(passed=events)
+    _answer(outbox, partition, wait, is_done=wait.place >= wait.event.until)
+
+
+def _events(no: int, batches: tuple[Batch, ...], before: ProducerTable) -> list[RangeEvent]:
+    """Batches in runs, and between them skips for what stands earlier in the order already."""
+    events: list[RangeEvent] = []
+    for batch in batches:
+        header, last = batch.header, events[-1] if events else None
+        if before.covers(header):
+            begin = header.base_index
+            if isinstance(last, RangeSkip):
+                begin = last.from_index
+                events.pop()
+            events.append(RangeSkip(no, begin, header.end_index, header.checksum))
+        elif isinstance(last, RangeBatches):
+            events[-1] = RangeBatches(no, (*last.batches, batch))
+        else:
+            events.append(RangeBatches(no, (batch,)))
+    return events
+
+
+def _others(outbox: Outbox, segment: Segment) -> tuple[str, ...]:
+    """Who else has the segment, as the record says; its server first."""
+    others = dict.fromkeys((segment.server, *segment.eligible, *segment.members))
+    return tuple(member.broker for member in others if member != outbox.member)
+
+
+# ---- where there is nothing more ---------------------------------------------------------------------------
+
+
+def end_of(partition: Partition, chain: Chain) -> Place | None:
+    """The end of a partition as far as this member can tell; None if another one must be asked.
+
+    Behind an UNSETTLED segment nothing has a place in the order yet: the end is where that segment begins.
+    """
+    if chain.open_segment.base is None:
+        unsettled = next(segment for segment in chain.segments if segment.state is SegmentState.UNSETTLED)
+        return Place(unsettled.no, 0)
+    log = partition.logs.get(chain.open_segment.no)
+    if log is None or not (log.unbroken and log.active):
+        return None
+    return Place(chain.open_segment.no, log.commit)
+
+
+def _behind_end(partition: Partition, chain: Chain, wait: RangeWait) -> errors.SeriatimError:
+    end = end_of(partition, chain)
+    if end is None:
+        # This member may know an older record than the reader.
+        return errors.NotServingError(
+            f"this broker does not know of offset {_text(wait.place)}; the master of the open segment does",
+            retry_after_ms=50,
+        )
+    return errors.OffsetOutOfRangeError(
+        f"offset {_text(wait.event.until)} lies behind the end of the partition, which is {_text(end)}: read up to "
+        "there, or wait for more messages",
+        end=make_offset(*end),
+    )
+
+
+def _behind_segment(segment: Segment) -> errors.SeriatimError:
+    assert segment.sealed_len is not None
+    end = make_offset(segment.no, segment.sealed_len)
+    return errors.OffsetOutOfRangeError(
+        f"segment {segment.no} ends at {format_offset(end)}: an offset behind that is in no segment", end=end
+    )
+
+
+def _text(place: Place) -> str:
+    return format_offset(make_offset(*place))
+
+
+# ---- waiting -----------------------------------------------------------------------------------------------
+
+
+def look_again(outbox: Outbox, partition: Partition) -> None:
+    """Time has passed, a record or a table has come: go on with what waits, and end what has waited too long."""
+    now_us = outbox.now.mono_us
+    waits, partition.surveys = partition.surveys, ()
+    for event in waits:
+        if partition.chain is not None and partition.chain.epoch >= event.epoch and not partition.reading:
+            _tell(outbox, partition, event)
+        elif now_us >= event.deadline_us:
+            error = errors.CoordinatorUnavailableError("the chain could not be read in time")
+            outbox.emit(PartitionSurveyed(event.request, None, None, False, error))
+        else:
+            partition.surveys = (*partition.surveys, event)
+    for wait in list(partition.range_waits.values()):
+        if wait.reading:
+            continue  # the disk answers, in its own time
+        if now_us >= wait.event.deadline_us:
+            error = errors.DeadlineExceededError("what the range needs from other brokers did not come in time")
+            _answer(outbox, partition, wait, error=error)
+        elif partition.chain is not None and not partition.reading:
+            _advance(outbox, partition, wait)
+
+
+def fail_all(outbox: Outbox, partition: Partition, error: errors.SeriatimError) -> None:
+    """There is no such partition (any more)."""
+    for event in partition.surveys:
+        outbox.emit(PartitionSurveyed(event.request, None, None, False, error))
+    partition.surveys = ()
+    for wait in list(partition.range_waits.values()):
+        _answer(outbox, partition, wait, error=error)

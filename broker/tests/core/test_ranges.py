@@ -1,0 +1,281 @@
+"""Range reads: any whole member gives what the chain says, below the commit, and says where it ends."""
+
+from __future__ import annotations
+
+from seriatim_api import errors
+from seriatim_api.ids import make_offset
+from seriatim_broker.core import effects as fx
+from seriatim_broker.core import events as ev
+from seriatim_broker.core import messages as msg
+from seriatim_broker.core.chain import Chain, Seal, declare_lost, settle
+from seriatim_broker.core.log import Batch, RecoveredPartition
+from seriatim_broker.core.positions import Place
+from seriatim_broker.core.producers import ProducerTable, pack_table
+
+from .support import (
+    M00,
+    M01,
+    M10,
+    M11,
+    SECOND,
+    Bench,
+    P,
+    batches_of,
+    checksum_of,
+    first_chain,
+    opened_master,
+    opened_slave,
+    recovered,
+    replicate,
+    sealed_chain,
+    unsettled_chain,
+)
+
+_REQUEST = 77
+
+
+class Reading(Bench):
+    """A member with segments on its disk, read by ranges; the disk answers at once."""
+
+    def __init__(self, *found: tuple[int, tuple[Batch, ...]], sealed: bool = True, member: object = M00) -> None:
+        self.by_no = dict(found)
+        segments = tuple(
+            recovered(no, batches, commit=len(batches), sealed=sealed, incomplete=no > 1) for no, batches in found
+        )
+        super().__init__(member, 1, (RecoveredPartition(P, segments),))  # type: ignore[arg-type]
+
+    def step(self, start: Place, until: Place, *, raw: bool = False) -> fx.RangeRead | None:
+        """One step of a range; None if it waits for something."""
+        self.clear()
+        self.do(ev.ReadRange(_REQUEST, P, start, until, 1 << 20, raw, self.now_us + 2 * SECOND))
+        self.disk()
+        return self.answer_of()
+
+    def disk(self, empty: bool = False) -> None:
+        for read in self.all(fx.ReadLog):
+            batches = tuple(
+                batch
+                for batch in self.by_no.get(read.segment_no, ())
+                if batch.header.end_index > read.from_index and batch.header.base_index < read.until_index
+            )
+            self.do(ev.LogRead(read.serial, () if empty else batches))
+
+    def answer_of(self) -> fx.RangeRead | None:
+        answers = self.all(fx.RangeRead)
+        assert len(answers) <= 1
+        return answers[0] if answers else None
+
+
+def _two_segments() -> tuple[Reading, Chain]:
+    """Segment 1 with 5 messages is whole here, segment 2 is open elsewhere."""
+    batches = batches_of(1, (2, 3))
+    bench = Reading((1, batches))
+    chain = sealed_chain(first_chain(), 5, checksum_of(batches))
+    bench.read_chain(chain)
+    return bench, chain
+
+
+def _given(answer: fx.RangeRead | None) -> list[int]:
+    assert answer is not None
+    return [
+        index
+        for event in answer.events
+        if isinstance(event, fx.RangeBatches)
+        for batch in event.batches
+        for index in range(batch.header.base_index, batch.header.end_index)
+    ]
+
+
+def test_a_whole_member_reads_a_sealed_segment_without_any_right_and_says_its_end() -> None:
+    bench, chain = _two_segments()
+    answer = bench.step(Place(1, 0), Place(2, 0))
+    assert _given(answer) == [0, 1, 2, 3, 4]
+    assert answer is not None
+    assert (answer.place, answer.is_done) == (Place(1, 5), False)
+    answer = bench.step(answer.place, Place(2, 0))
+    assert answer == fx.RangeRead(
+        _REQUEST,
+        (fx.RangeSegmentEnd(1, 5, chain.segments[0].sealed_checksum or 0),),
+        Place(2, 0),
+        True,
+        (),
+        None,
+    )
+
+
+def test_a_range_ends_within_a_segment_and_is_done_there() -> None:
+    bench, _ = _two_segments()
+    answer = bench.step(Place(1, 1), Place(1, 2))
+    assert _given(answer) == [0, 1], "batches are whole"
+    assert answer is not None
+    assert answer.is_done
+
+
+def test_an_empty_range_is_done_at_once() -> None:
+    bench, _ = _two_segments()
+    answer = bench.step(Place(1, 3), Place(1, 3))
+    assert answer == fx.RangeRead(_REQUEST, (), Place(1, 3), True, (), None)
+
+
+def test_what_is_elsewhere_names_those_who_have_it() -> None:
+    bench, _ = _two_segments()
+    answer = bench.step(Place(2, 0), Place(2, 4))
+    assert answer == fx.RangeRead(_REQUEST, (), Place(2, 0), False, (M10.broker, M11.broker), None)
+
+
+def test_a_copy_under_way_is_not_read() -> None:
+    batches = batches_of(1, (2, 3))
+    bench = Reading((1, batches[:1]), sealed=False)
+    bench.read_chain(sealed_chain(first_chain(), 5, checksum_of(batches)))
+    answer = bench.step(Place(1, 0), Place(2, 0))
+    assert answer == fx.RangeRead(_REQUEST, (), Place(1, 0), False, (M01.broker,), None)
+
+
+def test_nothing_read_is_not_the_end() -> None:
+    bench, _ = _two_segments()
+    bench.clear()
+    bench.do(ev.ReadRange(_REQUEST, P, Place(1, 0), Place(2, 0), 1 << 20, False, bench.now_us + SECOND))
+    bench.disk(empty=True)
+    answer = bench.answer_of()
+    assert answer is not None
+    assert (answer.place, answer.is_done, answer.brokers) == (Place(1, 0), False, (M01.broker,))
+    assert isinstance(answer.error, errors.NotServingError)
+
+
+def test_the_master_reads_below_its_commit_and_says_where_the_end_is() -> None:
+    bench = opened_master()
+    bench.append(0, 3, starts=True)
+    bench.append(3, 2)
+    bench.persist()
+    bench.ack(M01, 3)
+    bench.clear()
+    bench.do(ev.ReadRange(_REQUEST, P, Place(1, 0), Place(1, 3), 1 << 20, False, bench.now_us + SECOND))
+    (read,) = bench.all(fx.ReadLog)
+    assert (read.from_index, read.until_index) == (0, 3)
+    bench.do(ev.ReadRange(_REQUEST + 1, P, Place(1, 0), Place(1, 4), 1 << 20, False, bench.now_us + SECOND))
+    (answer,) = bench.all(fx.RangeRead)
+    assert isinstance(answer.error, errors.OffsetOutOfRangeError)
+    assert answer.error.details["end"] == str(make_offset(1, 3))
+
+
+def test_a_slave_reads_below_the_commit_that_it_knows_and_sends_on_for_the_rest() -> None:
+    bench = opened_slave()
+    replicate(bench, batches_of(1, (2, 3)), commit=2)
+    bench.persist()
+    bench.clear()
+    bench.do(ev.ReadRange(_REQUEST, P, Place(1, 0), Place(1, 5), 1 << 20, False, bench.now_us + SECOND))
+    (read,) = bench.all(fx.ReadLog)
+    assert read.until_index == 2
+    bench.do(ev.ReadRange(_REQUEST + 1, P, Place(1, 2), Place(1, 5), 1 << 20, False, bench.now_us + SECOND))
+    (answer,) = bench.all(fx.RangeRead)
+    assert (answer.place, answer.is_done, answer.brokers, answer.error) == (Place(1, 2), False, (M00.broker,), None)
+
+
+def test_a_lost_segment_is_a_gap() -> None:
+    bench, chain = _two_segments()
+    chain = sealed_chain(chain, 4, 9, (M00, M01))
+    bench.read_chain(declare_lost(chain, 2))
+    answer = bench.step(Place(2, 1), Place(3, 0))
+    assert answer is not None
+    assert (answer.events, answer.place, answer.is_done) == (
+        (fx.RangeGap(2, 1, "declared lost"),),
+        Place(3, 0),
+        True,
+    )
+
+
+def test_nothing_behind_an_unsettled_segment_is_read() -> None:
+    batches = batches_of(1, (2,))
+    bench = Reading((1, batches), sealed=False)
+    chain = unsettled_chain(first_chain(), (M00, M01))
+    bench.read_chain(chain)
+    for start in (Place(1, 0), Place(2, 0)):
+        answer = bench.step(start, Place(2, 1))
+        assert answer is not None
+        assert isinstance(answer.error, errors.OffsetOutOfRangeError)
+        assert answer.error.details["end"] == str(make_offset(1, 0))
+
+
+def test_an_offset_behind_the_end_of_a_sealed_segment_is_refused() -> None:
+    bench, _ = _two_segments()
+    for start, until in ((Place(1, 6), Place(2, 0)), (Place(1, 0), Place(1, 6))):
+        answer = bench.step(start, until)
+        assert answer is not None
+        assert isinstance(answer.error, errors.OffsetOutOfRangeError)
+        assert answer.error.details["end"] == str(make_offset(1, 5))
+
+
+def _behind_unsettled() -> tuple[Reading, tuple[Batch, ...]]:
+    """Segment 2 was opened over segment 1, and has the batch that segment 1 has, and another one. It is here."""
+    first, second = batches_of(1, (2,)), batches_of(2, (2, 3))
+    bench = Reading((2, second))
+    chain = unsettled_chain(first_chain(), (M00, M01))
+    chain = settle(chain, 1, Seal(2, checksum_of(first), M01, (M01, M00), None, ()))
+    chain = sealed_chain(chain, 5, checksum_of(second))
+    bench.read_chain(chain)
+    return bench, second
+
+
+def test_a_repeat_behind_an_unsettled_segment_is_skipped_unless_it_is_read_raw() -> None:
+    bench, second = _behind_unsettled()
+    assert bench.step(Place(2, 0), Place(3, 0)) is None, "the table of segment 1 has to be asked for"
+    table = ProducerTable()
+    for batch in batches_of(1, (2,)):
+        table.record(batch.header)
+    bench.link(M01)
+    bench.hear(M01, msg.TableAnswer(P, 1, pack_table(tuple(table.windows.items()))))
+    bench.wait(SECOND // 10)
+    bench.disk()
+    answer = bench.answer_of()
+    assert answer is not None
+    assert answer.events[0] == fx.RangeSkip(2, 0, 2, second[0].header.checksum)
+    assert _given(answer) == [2, 3, 4]
+    assert _given(bench.step(Place(2, 0), Place(3, 0), raw=True)) == [0, 1, 2, 3, 4]
+
+
+def test_what_does_not_come_in_time_ends_with_an_error() -> None:
+    bench, _ = _behind_unsettled()
+    assert bench.step(Place(2, 0), Place(3, 0)) is None
+    bench.wait(3 * SECOND)
+    answer = bench.answer_of()
+    assert answer is not None
+    assert isinstance(answer.error, errors.DeadlineExceededError)
+    assert not bench.part.range_waits
+
+
+def test_a_deleted_partition_answers_and_leaves_nothing() -> None:
+    bench = Bench()
+    bench.do(ev.ReadRange(_REQUEST, P, Place(1, 0), Place(1, 5), 1 << 20, False, bench.now_us + SECOND))
+    bench.do(ev.SurveyPartition(_REQUEST + 1, P, 0, 0, bench.now_us + SECOND))
+    bench.read_chain(None)
+    (answer,) = bench.all(fx.RangeRead)
+    assert isinstance(answer.error, errors.UnknownTopicError)
+    (told,) = bench.all(fx.PartitionSurveyed)
+    assert isinstance(told.error, errors.UnknownTopicError)
+    assert P not in bench.core.partitions
+
+
+def test_a_survey_waits_for_the_record_that_is_asked_for() -> None:
+    bench, chain = _two_segments()
+    bench.clear()
+    bench.do(ev.SurveyPartition(1, P, chain.epoch, 1, bench.now_us + SECOND))
+    assert bench.all(fx.PartitionSurveyed) == [fx.PartitionSurveyed(1, bench.part.chain, 5, False, None)]
+    bench.clear()
+    bench.do(ev.SurveyPartition(2, P, chain.epoch + 1, 0, bench.now_us + SECOND))
+    assert not bench.all(fx.PartitionSurveyed)
+    bench.read_chain(None, failed=True)
+    assert not bench.all(fx.PartitionSurveyed)
+    bench.wait(2 * SECOND)
+    (told,) = bench.all(fx.PartitionSurveyed)
+    assert isinstance(told.error, errors.CoordinatorUnavailableError)
+
+
+def test_a_survey_of_the_open_segment_tells_the_commit_of_its_master() -> None:
+    bench = opened_master()
+    bench.append(0, 3, starts=True)
+    bench.persist()
+    bench.ack(M01, 3)
+    bench.clear()
+    bench.do(ev.SurveyPartition(1, P, 0, 0, bench.now_us + SECOND))
+    (told,) = bench.all(fx.PartitionSurveyed)
+    assert (told.readable_below, told.is_master) == (3, True)
