@@ -43,6 +43,7 @@ from .rpc.outbound import BrokerCalls
 from .rpc.peer import GrpcDialer, PeerServicer
 from .rpc.peer_names import PeerNames
 from .rpc.producing import ProducingServicer
+from .rpc.ranges import RangesServicer
 from .rpc.routing import RoutingServicer
 from .rpc.services import Services
 from .rpc.transport import PLAIN, TlsTransport, Transport
@@ -361,6 +362,7 @@ class Broker:
                 self._peer_servicer.handler(),
                 ProducingServicer(self._services).handler(),
                 ConsumingServicer(self._services).handler(),
+                RangesServicer(self._services, self._calls).handler(),
             )
         )
         routing = RoutingServicer(self._services)

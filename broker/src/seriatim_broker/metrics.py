@@ -59,6 +59,8 @@ class Counters:
         "flush_s",
         "loop_lag_s",
         "notes",
+        "range_batches",
+        "range_bytes",
         "refused",
         "step_s",
         "switch_gap_s",
@@ -72,6 +74,8 @@ class Counters:
         self.committed_batches = 0
         self.delivered_batches = 0
         self.delivered_bytes = 0
+        self.range_batches = 0
+        self.range_bytes = 0
         self.events = 0
         self.refused: dict[str, int] = {}
         self.notes: dict[str, int] = {}
@@ -95,6 +99,8 @@ _COUNTERS: Final = (
     ("committed_batches", "Batches answered as accepted, at their ack level"),
     ("delivered_batches", "Batches sent to consumers"),
     ("delivered_bytes", "Bytes of them"),
+    ("range_batches", "Batches sent to readers of ranges"),
+    ("range_bytes", "Bytes of them, headers included"),
     ("events", "Events that the core was stepped by"),
 )
 _FAMILIES: Final = (

@@ -81,7 +81,7 @@ def test_an_unsettled_segment_ends_the_search_and_a_lost_one_is_passed_over() ->
 
 
 def test_a_batch_reaches_an_index_that_it_holds_and_a_time_and_bytes_from_which_it_begins() -> None:
-    place = BatchPlace(10, 15, 700, 5_000, 0)
+    place = BatchPlace(10, 15, 700, 90, 5_000, 0)
     assert place.reaches(Measure.INDEX, 14)
     assert not place.reaches(Measure.INDEX, 15)
     assert place.reaches(Measure.TIME, 5_000)

@@ -126,8 +126,9 @@ def _places(builder: SegmentBuilder) -> list[BatchPlace]:
     size_bytes = 0
     for batch in builder.batches:
         h = batch.header
-        places.append(BatchPlace(h.base_index, h.end_index, size_bytes, h.append_time_ms, h.previous_checksum))
-        size_bytes += batch.size_bytes
+        own = batch.size_bytes
+        places.append(BatchPlace(h.base_index, h.end_index, size_bytes, own, h.append_time_ms, h.previous_checksum))
+        size_bytes += own
     return places
 
 

@@ -32,18 +32,20 @@ class Place(NamedTuple):
     """A place in a partition. Places order as they stand: by segment, then by index."""
 
     segment_no: int
-    index: int
+    index: int  # type: ignore[assignment]  # nobody looks for an item of a place
 
 
 class BatchPlace(NamedTuple):
     """Where a batch is: the indexes [index, end_index), and the `bytes_before` it in the log of its segment.
 
-    `previous_checksum` is the value of the segment's checksum chain before the batch.
+    `size_bytes` is what it takes there itself. `previous_checksum` is the value of the segment's checksum chain before
+    the batch.
     """
 
-    index: int
+    index: int  # type: ignore[assignment]  # as of `Place`
     end_index: int
     bytes_before: int
+    size_bytes: int
     append_time_ms: int
     previous_checksum: int
 
@@ -52,6 +54,12 @@ class BatchPlace(NamedTuple):
         if measure is Measure.INDEX:
             return self.end_index > value
         return (self.append_time_ms if measure is Measure.TIME else self.bytes_before) >= value
+
+
+def bytes_before(chain: Chain, no: int) -> int | None:
+    """Bytes of all batches in the segments before that one; None: of one of them it is not known."""
+    earlier = chain.segments[: chain.parts.place(no)]
+    return 0 if all(segment.sealed_len == 0 for segment in earlier) else None
 
 
 def segments_for_time(chain: Chain, time_ms: int) -> Iterator[Segment]:

@@ -208,13 +208,12 @@ def on_log_read(
         text = f"{outbox.member.broker} cannot read segment {wait.place.segment_no}"
         _answer(outbox, partition, wait, brokers=brokers, error=errors.NotServingError(text, retry_after_ms=50))
         return
-    before: ProducerTable | None = ProducerTable()
-    if segment.incomplete_table and not wait.event.raw:
-        before = tables.want_before(outbox, partition, segment.no)
-        if before is None:
-            _hold(outbox, partition, wait)
-            outbox.poll(outbox.config.retry_us, "ranges", partition.id)
-            return
+    skips = segment.incomplete_table and not wait.event.raw
+    before = tables.want_before(outbox, partition, segment.no) if skips else ProducerTable()
+    if before is None:
+        _hold(outbox, partition, wait)
+        outbox.poll(outbox.config.retry_us, "ranges", partition.id)
+        return
     found = tuple(batch for batch in batches if batch.header.end_index <= readable)
     events = (*wait.passed, *_events(segment.no, found, before))
     if found:
@@ -302,8 +301,8 @@ def look_again(outbox: Outbox, partition: Partition) -> None:
         if partition.chain is not None and partition.chain.epoch >= event.epoch and not partition.reading:
             _tell(outbox, partition, event)
         elif now_us >= event.deadline_us:
-            error = errors.CoordinatorUnavailableError("the chain could not be read in time")
-            outbox.emit(PartitionSurveyed(event.request, None, None, False, error))
+            unread = errors.CoordinatorUnavailableError("the chain could not be read in time")
+            outbox.emit(PartitionSurveyed(event.request, None, None, False, unread))
         else:
             partition.surveys = (*partition.surveys, event)
     for wait in list(partition.range_waits.values()):

@@ -36,7 +36,7 @@ from ..runtime.keys import Keys
 from ..runtime.membership import Identity
 from ..runtime.operators import Guard, guard_of, unguarded
 from ..runtime.pages import read_all_whole
-from ..runtime.records import parse_chain
+from ..runtime.records import parse_chain, parse_record
 from ..runtime.traffic import Traffic
 from .limits import IN_FLIGHT_BYTES_MAX, PROTOCOL, STREAM_COUNT_MAX
 from .outbound import OPERATOR_EPOCH_KEY, operator_epoch
@@ -136,6 +136,15 @@ class Services:
         if record.state != records_pb2.TOPIC_STATE_READY:
             raise NotServingError(f"topic {name!r} is being created", retry_after_ms=50, topic=name)
         return record
+
+    async def chain_heads(self, partitions: Sequence[int]) -> list[records_pb2.ChainRecord]:
+        """The records of chains with their newest segments, in their order; those that are not there are left out."""
+        heads: list[records_pb2.ChainRecord] = []
+        for start in range(0, len(partitions), READS_PER_TXN):
+            page = partitions[start : start + READS_PER_TXN]
+            result = await self.coordinator.txn((), [Get(self.keys.chain(PartitionId(id_))) for id_ in page])
+            heads += [parse_record(response.item.value) for response in result.responses if response.item]
+        return heads
 
     async def chains(self, partitions: Sequence[int]) -> list[Chain]:
         """The chains of partitions, in their order; those that are not there are left out."""

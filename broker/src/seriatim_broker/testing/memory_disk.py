@@ -311,7 +311,12 @@ class MemoryDisk:
         for batch in segment.batches if segment is not None else ():
             header = batch.header
             place = BatchPlace(
-                header.base_index, header.end_index, bytes_before, header.append_time_ms, header.previous_checksum
+                header.base_index,
+                header.end_index,
+                bytes_before,
+                batch.size_bytes,
+                header.append_time_ms,
+                header.previous_checksum,
             )
             if place.index >= until_index:
                 break

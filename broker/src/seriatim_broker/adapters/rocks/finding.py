@@ -95,5 +95,10 @@ def _place_at(engine: Database, checksum: Checksum, partition: int, segment: int
 def _place(batch: Batch, bytes_before: int) -> BatchPlace:
     header = batch.header
     return BatchPlace(
-        header.base_index, header.end_index, bytes_before, header.append_time_ms, header.previous_checksum
+        header.base_index,
+        header.end_index,
+        bytes_before,
+        batch.size_bytes,
+        header.append_time_ms,
+        header.previous_checksum,
     )

@@ -1,0 +1,203 @@
+"""Where messages are, found for a client: in this broker's own segments, and by asking those who have the others.
+
+A broker with the open segment of a partition knows its whole chain, so long chains are not read from the coordinator
+for a question. What a segment holds is asked of a member that has the segment whole.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import NamedTuple
+
+from seriatim_api.errors import (
+    BadRequestError,
+    DeadlineExceededError,
+    NotServingError,
+    RoutingError,
+    SeriatimError,
+    UnavailableError,
+)
+from seriatim_api.ids import PartitionId
+from seriatim_api.v1 import ranges_pb2
+
+from ..core.chain import Chain, Segment, SegmentState
+from ..core.effects import PartitionSurveyed
+from ..core.events import SurveyPartition
+from ..core.positions import BatchPlace, Measure, Place, segments_for_time
+from .outbound import BrokerCalls
+from .services import Services
+
+ASK_DEADLINE_S = 2.0
+"""For one member's answer, where another may be asked."""
+
+CUTS_MAX = 256
+"""Of one segment in one answer."""
+
+
+class Surveyed(NamedTuple):
+    """A partition's chain, and what this broker knows of its open segment."""
+
+    chain: Chain
+    commit: int | None
+    """Of the open segment: None if another broker is its master."""
+
+
+class Places:
+    """Finds places in partitions, on behalf of clients and of other brokers."""
+
+    def __init__(self, services: Services, calls: BrokerCalls) -> None:
+        self._services = services
+        self._calls = calls
+
+    # ---- the chain ----
+
+    async def survey(self, partition: int, epoch: int, deadline_s: float) -> Surveyed:
+        """The chain as this broker knows it, of that epoch or a later one.
+
+        Raises:
+            UnknownTopicError: There is no such partition.
+            DeadlineExceededError, CoordinatorUnavailableError: The chain could not be read in time.
+        """
+        told = await self._survey(partition, epoch, 0, deadline_s)
+        assert told.chain is not None
+        return Surveyed(told.chain, told.readable_below if told.is_master else None)
+
+    async def _survey(self, partition: int, epoch: int, segment_no: int, deadline_s: float) -> PartitionSurveyed:
+        until_us = time.monotonic_ns() // 1000 + int(deadline_s * 0.9e6)
+        told = await self._services.ask_core(
+            lambda number: SurveyPartition(number, PartitionId(partition), epoch, segment_no, until_us), deadline_s
+        )
+        assert isinstance(told, PartitionSurveyed)
+        if told.error is not None:
+            raise told.error
+        return told
+
+    # ---- ends ----
+
+    def end(self, surveyed: Surveyed) -> tuple[Place, bool]:
+        """The end of a partition, and whether a segment that is not settled is in the way.
+
+        Raises:
+            NotServingError: Another broker is the master of the open segment.
+        """
+        chain = surveyed.chain
+        if chain.open_segment.base is None:
+            unsettled = next(segment for segment in chain.segments if segment.state is SegmentState.UNSETTLED)
+            return Place(unsettled.no, 0), True
+        if surveyed.commit is None:
+            raise NotServingError(
+                f"partition {chain.number} of {chain.topic!r} is moving to another broker", retry_after_ms=50
+            )
+        return Place(chain.open_segment.no, surveyed.commit), False
+
+    def earliest(self, surveyed: Surveyed) -> Place:
+        """Where the first message is that is kept."""
+        return Place(surveyed.chain.segments[0].no, 0)
+
+    async def at_time(self, surveyed: Surveyed, time_ms: int, deadline_s: float) -> Place | None:
+        """The first message with an append time at or after a time; None if all below the end are older.
+
+        Raises:
+            NotServingError: Another broker is the master of the open segment.
+            UnavailableError: No member of a segment that may hold the message answers.
+        """
+        chain = surveyed.chain
+        end, _ = self.end(surveyed)
+        until = time.monotonic() + deadline_s
+        for segment in segments_for_time(chain, time_ms):
+            length = end.index if segment.no == end.segment_no else segment.sealed_len
+            if not length or segment.no > end.segment_no:
+                continue
+            if time.monotonic() > until:
+                raise DeadlineExceededError(f"the message at {time_ms} was not found in time")
+            request = ranges_pb2.FindPlacesRequest(
+                partition_id=chain.partition, segment=segment.no, to_index=length, time_ms=time_ms
+            )
+            found = await self.find(chain, segment, request, until - time.monotonic())
+            if found.places:
+                return Place(segment.no, found.places[0].index)
+        return None
+
+    # ---- within a segment ----
+
+    async def find(
+        self, chain: Chain, segment: Segment, request: ranges_pb2.FindPlacesRequest, deadline_s: float
+    ) -> ranges_pb2.FindPlacesResponse:
+        """What the request asks of a segment, from this broker or another one that has it whole.
+
+        Raises:
+            UnavailableError: None of them answers.
+        """
+        own = self._services.identity.member
+        until = time.monotonic() + deadline_s
+        said: SeriatimError | None = None
+        members = dict.fromkeys((segment.server, *segment.eligible, *segment.members))
+        for member in sorted(members, key=lambda member: member != own):
+            left_s = min(until - time.monotonic(), ASK_DEADLINE_S)
+            if left_s <= 0:
+                break
+            try:
+                if member == own:
+                    return await self.find_here(request, left_s)
+                answer: ranges_pb2.FindPlacesResponse = await self._calls.ranges(
+                    member.broker, "FindPlaces", request, left_s
+                )
+                return answer
+            except (RoutingError, UnavailableError) as exc:
+                said = exc
+        names = ", ".join(member.broker for member in segment.members)
+        raise UnavailableError(
+            f"segment {segment.no} of partition {chain.number} is on {names}, and none of them answers"
+            + (f" ({said.message})" if said is not None else "")
+        )
+
+    async def find_here(
+        self, request: ranges_pb2.FindPlacesRequest, deadline_s: float
+    ) -> ranges_pb2.FindPlacesResponse:
+        """The same of a segment that is whole here, or open here and committed so far.
+
+        Raises:
+            NotServingError: It is not.
+        """
+        partition, no = PartitionId(request.partition_id), request.segment
+        if not no:
+            raise BadRequestError("the request names no segment")
+        told = await self._survey(partition, 0, no, deadline_s)
+        if told.readable_below is None or told.readable_below < request.to_index:
+            raise NotServingError(f"segment {no} is not whole on this broker", retry_after_ms=50)
+        storage, until = self._services.storage, request.to_index
+        if request.HasField("time_ms"):
+            found = await storage.find(partition, no, until, Measure.TIME, request.time_ms)
+            if found is None:
+                return ranges_pb2.FindPlacesResponse()
+            index = max(found.index, request.from_index)
+            return ranges_pb2.FindPlacesResponse(places=[_found(index, found.bytes_before, found)])
+        return await self._cut(partition, request)
+
+    async def _cut(
+        self, partition: PartitionId, request: ranges_pb2.FindPlacesRequest
+    ) -> ranges_pb2.FindPlacesResponse:
+        """The batches that begin pieces of about `cut_bytes`, and the end of the last one."""
+        storage, no, until = self._services.storage, request.segment, request.to_index
+        first = await storage.find(partition, no, until, Measure.INDEX, request.from_index)
+        if first is None:
+            return ranges_pb2.FindPlacesResponse()
+        places = [_found(request.from_index, first.bytes_before, first)]
+        cuts_max = min(request.cuts_max or CUTS_MAX, CUTS_MAX)
+        while request.cut_bytes:
+            wanted = places[-1].bytes_before + request.cut_bytes
+            cut = await storage.find(partition, no, until, Measure.BYTES, wanted)
+            if cut is None:
+                break
+            places.append(_found(cut.index, cut.bytes_before, cut))
+            if len(places) > cuts_max:
+                return ranges_pb2.FindPlacesResponse(places=places, is_cut_short=True)
+        last = await storage.find(partition, no, until, Measure.INDEX, until - 1)
+        if last is None:
+            raise NotServingError(f"segment {no} was changed meanwhile", retry_after_ms=50)
+        places.append(_found(until, last.bytes_before + last.size_bytes, last))
+        return ranges_pb2.FindPlacesResponse(places=places)
+
+
+def _found(index: int, bytes_before: int, place: BatchPlace) -> ranges_pb2.FoundPlace:
+    return ranges_pb2.FoundPlace(index=index, bytes_before=bytes_before, append_time_ms=place.append_time_ms)

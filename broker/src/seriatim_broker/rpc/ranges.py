@@ -1,0 +1,405 @@
+"""Offsets, plans and reads of ranges: answered by any broker, which asks those who know better.
+
+The ends of a partition are told by the master of its open segment. Which one that is was read in the coordinator after
+the question came; so what was acknowledged before the question is below the end (`GetOffsets`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import Any, Final
+
+import grpc
+from seriatim_api.errors import (
+    BadRequestError,
+    NotServingError,
+    OffsetOutOfRangeError,
+    PartitionOutOfRangeError,
+    PreconditionError,
+    RoutingError,
+    SeriatimError,
+    UnavailableError,
+)
+from seriatim_api.ids import format_offset, make_offset
+from seriatim_api.status import error_to_proto
+from seriatim_api.v1 import ranges_pb2, records_pb2
+
+from ..core.chain import Chain, Segment, SegmentState
+from ..core.positions import Place, bytes_before
+from .outbound import BrokerCalls, is_forwarded
+from .places import CUTS_MAX, Places, Surveyed
+from .range_reading import RangeReader, place_of
+from .services import Services, remaining_s, typed_errors
+
+PIECES_MAX: Final = 256
+"""Of one page of a plan."""
+
+SEGMENTS_MAX: Final = 64
+"""That are looked into for one page of a plan."""
+
+CUT_BYTES_MIN: Final = 1 << 16
+
+ROUND_PAUSE_S: Final = 0.05
+"""Before a partition that is moving is asked for again, while the deadline lasts."""
+
+_ATS = (ranges_pb2.OFFSET_AT_EARLIEST, ranges_pb2.OFFSET_AT_END, ranges_pb2.OFFSET_AT_TIME)
+
+
+class RangesServicer:
+    """Serves `seriatim.v1.Ranges`."""
+
+    def __init__(self, services: Services, calls: BrokerCalls) -> None:
+        self._services = services
+        self._calls = calls
+        self._places = Places(services, calls)
+        self._reader = RangeReader(services)
+
+    def handler(self) -> grpc.GenericRpcHandler:
+        """What to register with a server."""
+        unary: dict[str, tuple[Any, Any]] = {
+            "GetOffsets": (self.GetOffsets, ranges_pb2.GetOffsetsRequest),
+            "PlanRange": (self.PlanRange, ranges_pb2.PlanRangeRequest),
+            "FindPlaces": (self.FindPlaces, ranges_pb2.FindPlacesRequest),
+        }
+        handlers = {
+            name: grpc.unary_unary_rpc_method_handler(
+                method, request_deserializer=kind.FromString, response_serializer=_serialize
+            )
+            for name, (method, kind) in unary.items()
+        }
+        handlers["ReadRange"] = grpc.stream_stream_rpc_method_handler(self._reader.serve)
+        return grpc.method_handlers_generic_handler("seriatim.v1.Ranges", handlers)
+
+    # ---- offsets ----------------------------------------------------------------------------------------
+
+    @typed_errors
+    async def GetOffsets(  # noqa: N802 - the contract's names
+        self, request: ranges_pb2.GetOffsetsRequest, context: Any
+    ) -> ranges_pb2.GetOffsetsResponse:
+        """Where partitions begin or end, or where a time is in them."""
+        if request.at not in _ATS:
+            raise BadRequestError("offsets are asked for at the earliest message, at the end, or at a time")
+        if request.at == ranges_pb2.OFFSET_AT_TIME and request.time_ms < 0:
+            raise BadRequestError(f"{request.time_ms} ms lies before 1970: there was no message then")
+        topic = await self._topic(request.topic, request.incarnation)
+        numbers = list(request.partitions) or list(range(len(topic.partition_ids)))
+        _check_partitions(topic, numbers)
+        until = time.monotonic() + remaining_s(context) * 0.9
+        found: dict[int, ranges_pb2.PartitionOffset] = {}
+        if is_forwarded(context):
+            if len(request.epochs) != len(numbers):
+                raise BadRequestError("a broker that passes the question on names the epoch of each chain")
+            for number, epoch in zip(numbers, request.epochs, strict=True):
+                found[number] = await self._offset_here(request, number, topic.partition_ids[number], epoch, until)
+        else:
+            await self._ask_masters(request, topic, numbers, found, until)
+        return ranges_pb2.GetOffsetsResponse(
+            incarnation=topic.incarnation, partitions=[found[number] for number in numbers]
+        )
+
+    async def _ask_masters(
+        self,
+        request: ranges_pb2.GetOffsetsRequest,
+        topic: records_pb2.TopicRecord,
+        numbers: Sequence[int],
+        found: dict[int, ranges_pb2.PartitionOffset],
+        until: float,
+    ) -> None:
+        """Ask the master of each open segment; those that move are asked for again while the deadline lasts."""
+        waiting = list(dict.fromkeys(numbers))
+        while waiting:
+            heads = await self._services.chain_heads([topic.partition_ids[number] for number in waiting])
+            by_master: dict[str, list[records_pb2.ChainRecord]] = {}
+            for head in heads:
+                by_master.setdefault(head.segments[-1].members[0].broker, []).append(head)
+            gone = set(waiting) - {head.partition for head in heads}
+            for number in gone:
+                error = NotServingError(f"partition {number} has no chain", retry_after_ms=50)
+                found[number] = _failed(number, topic.partition_ids[number], error)
+            answers = await asyncio.gather(
+                *(self._ask_master(master, request, topic, own, until) for master, own in by_master.items())
+            )
+            found.update((row.partition, row) for rows in answers for row in rows)
+            waiting = [number for number in waiting if found[number].HasField("error")]
+            if waiting and time.monotonic() + ROUND_PAUSE_S >= until:
+                return
+            if waiting:
+                await asyncio.sleep(ROUND_PAUSE_S)
+
+    async def _ask_master(
+        self,
+        master: str,
+        request: ranges_pb2.GetOffsetsRequest,
+        topic: records_pb2.TopicRecord,
+        heads: Sequence[records_pb2.ChainRecord],
+        until: float,
+    ) -> list[ranges_pb2.PartitionOffset]:
+        if master == self._services.identity.member.broker:
+            return [
+                await self._offset_here(request, head.partition, head.partition_id, head.epoch, until) for head in heads
+            ]
+        passed_on = ranges_pb2.GetOffsetsRequest(
+            topic=request.topic,
+            incarnation=topic.incarnation,
+            partitions=[head.partition for head in heads],
+            at=request.at,
+            time_ms=request.time_ms,
+            epochs=[head.epoch for head in heads],
+        )
+        try:
+            left_s = max(until - time.monotonic(), 0.05)
+            answer: ranges_pb2.GetOffsetsResponse = await self._calls.ranges(master, "GetOffsets", passed_on, left_s)
+        except (RoutingError, UnavailableError) as exc:
+            return [_failed(head.partition, head.partition_id, exc) for head in heads]
+        return list(answer.partitions)
+
+    async def _offset_here(
+        self, request: ranges_pb2.GetOffsetsRequest, number: int, partition_id: int, epoch: int, until: float
+    ) -> ranges_pb2.PartitionOffset:
+        try:
+            surveyed = await self._places.survey(partition_id, epoch, max(until - time.monotonic(), 0.05))
+            return await self._offset(request, surveyed, until)
+        except (RoutingError, UnavailableError) as exc:
+            return _failed(number, partition_id, exc)
+
+    async def _offset(
+        self, request: ranges_pb2.GetOffsetsRequest, surveyed: Surveyed, until: float
+    ) -> ranges_pb2.PartitionOffset:
+        places, chain = self._places, surveyed.chain
+        place: Place | None
+        is_blocked = False
+        if request.at == ranges_pb2.OFFSET_AT_EARLIEST:
+            place = places.earliest(surveyed)
+        else:
+            place, is_blocked = places.end(surveyed)
+        is_found = False
+        if request.at == ranges_pb2.OFFSET_AT_TIME:
+            at = await places.at_time(surveyed, request.time_ms, max(until - time.monotonic(), 0.05))
+            is_found, place = at is not None, at or place
+        segment = chain.segment(place.segment_no)
+        assert segment is not None
+        row = ranges_pb2.PartitionOffset(
+            partition=chain.number,
+            partition_id=chain.partition,
+            offset=make_offset(*place),
+            position=(segment.base or 0) + place.index,
+            blocked=is_blocked,
+            found=is_found,
+        )
+        before = await self._bytes_before(chain, segment, place, until)
+        if before is not None:
+            row.bytes_before = before
+        return row
+
+    async def _bytes_before(self, chain: Chain, segment: Segment, place: Place, until: float) -> int | None:
+        """Bytes of batches before a place; None if that cannot be told."""
+        earlier = bytes_before(chain, segment.no)
+        if earlier is None or not place.index:
+            return earlier
+        request = ranges_pb2.FindPlacesRequest(
+            partition_id=chain.partition, segment=segment.no, from_index=place.index - 1, to_index=place.index
+        )
+        try:
+            found = await self._places.find(chain, segment, request, max(until - time.monotonic(), 0.05))
+        except (RoutingError, UnavailableError):
+            return None
+        return earlier + found.places[-1].bytes_before if found.places else None
+
+    # ---- plans ------------------------------------------------------------------------------------------
+
+    @typed_errors
+    async def PlanRange(  # noqa: N802
+        self, request: ranges_pb2.PlanRangeRequest, context: Any
+    ) -> ranges_pb2.PlanRangeResponse:
+        """A page of what lies in a range."""
+        start, end = place_of(request.from_offset), place_of(request.to_offset)
+        if start > end:
+            raise BadRequestError("a range begins before its end")
+        if 0 < request.cut_bytes < CUT_BYTES_MIN:
+            raise BadRequestError(f"pieces of less than {CUT_BYTES_MIN} bytes are not planned")
+        topic = await self._topic(request.topic, request.incarnation)
+        _check_partitions(topic, [request.partition])
+        until = time.monotonic() + remaining_s(context) * 0.9
+        partition_id = topic.partition_ids[request.partition]
+        if is_forwarded(context):
+            surveyed = await self._places.survey(partition_id, request.epoch, max(until - time.monotonic(), 0.05))
+            return await self._plan(request, topic, surveyed, start, end, until)
+        said: SeriatimError = NotServingError(f"partition {request.partition} has no chain", retry_after_ms=50)
+        while time.monotonic() < until:
+            for head in await self._services.chain_heads([partition_id]):
+                try:
+                    return await self._plan_at_master(request, topic, head, start, end, until)
+                except (RoutingError, UnavailableError) as exc:
+                    said = exc
+            await asyncio.sleep(ROUND_PAUSE_S)
+        raise said
+
+    async def _plan_at_master(
+        self,
+        request: ranges_pb2.PlanRangeRequest,
+        topic: records_pb2.TopicRecord,
+        head: records_pb2.ChainRecord,
+        start: Place,
+        end: Place,
+        until: float,
+    ) -> ranges_pb2.PlanRangeResponse:
+        master, left_s = head.segments[-1].members[0].broker, max(until - time.monotonic(), 0.05)
+        if master == self._services.identity.member.broker:
+            surveyed = await self._places.survey(head.partition_id, head.epoch, left_s)
+            return await self._plan(request, topic, surveyed, start, end, until)
+        passed_on = ranges_pb2.PlanRangeRequest()
+        passed_on.CopyFrom(request)
+        passed_on.incarnation, passed_on.epoch = topic.incarnation, head.epoch
+        answer: ranges_pb2.PlanRangeResponse = await self._calls.ranges(master, "PlanRange", passed_on, left_s)
+        return answer
+
+    async def _plan(
+        self,
+        request: ranges_pb2.PlanRangeRequest,
+        topic: records_pb2.TopicRecord,
+        surveyed: Surveyed,
+        start: Place,
+        end: Place,
+        until: float,
+    ) -> ranges_pb2.PlanRangeResponse:
+        chain = surveyed.chain
+        last, _ = self._places.end(surveyed)
+        if end > last:
+            raise OffsetOutOfRangeError(
+                f"offset {_text(end)} lies behind the end of partition {chain.number}, which is {_text(last)}",
+                end=make_offset(*last),
+            )
+        page = ranges_pb2.PlanRangeResponse(incarnation=topic.incarnation, partition_id=chain.partition)
+        earliest = self._places.earliest(surveyed)
+        if Place(0, 0) < start < earliest and start < end:
+            _lose(page, start, min(earliest, end), is_gap=False)
+        start = max(start, earliest)
+        wanted: list[tuple[Segment, int, int]] = []
+        for segment in chain.segments[chain.parts.place(start.segment_no) :]:
+            if Place(segment.no, 0) >= end:
+                break
+            from_index = start.index if segment.no == start.segment_no else 0
+            length = end.index if segment.no == end.segment_no else segment.sealed_len or 0
+            if segment.state is SegmentState.LOST:
+                _lose(page, Place(segment.no, from_index), min(Place(segment.no + 1, 0), end), is_gap=True)
+            elif segment.sealed_len is not None and max(from_index, length) > segment.sealed_len:
+                offset = make_offset(segment.no, segment.sealed_len)
+                raise OffsetOutOfRangeError(
+                    f"segment {segment.no} ends at {format_offset(offset)}: an offset behind that is in no segment",
+                    end=offset,
+                )
+            elif from_index < length and len(wanted) == SEGMENTS_MAX:
+                page.next_offset = make_offset(segment.no, from_index)
+                break
+            elif from_index < length:
+                wanted.append((segment, from_index, length))
+        rows = await asyncio.gather(*(self._pieces(chain, row, request.cut_bytes, until) for row in wanted))
+        for pieces, cut_off in rows:
+            room = PIECES_MAX - len(page.pieces)
+            page.pieces.extend(pieces[:room])
+            if len(pieces) > room or cut_off is not None:
+                at = pieces[room] if len(pieces) > room else None
+                begins = at.from_index if at is not None else cut_off
+                page.next_offset = make_offset(pieces[0].segment, begins or 0)
+                _keep_losses_before(page)
+                break
+        return page
+
+    async def _pieces(
+        self, chain: Chain, wanted: tuple[Segment, int, int], cut_bytes: int, until: float
+    ) -> tuple[list[ranges_pb2.RangePiece], int | None]:
+        """The pieces of one segment, and the index at which the next page goes on if these are not all."""
+        segment, from_index, to_index = wanted
+        request = ranges_pb2.FindPlacesRequest(
+            partition_id=chain.partition,
+            segment=segment.no,
+            from_index=from_index,
+            to_index=to_index,
+            cut_bytes=cut_bytes,
+            cuts_max=CUTS_MAX,
+        )
+        try:
+            found = await self._places.find(chain, segment, request, max(until - time.monotonic(), 0.05))
+        except (RoutingError, UnavailableError):
+            return [self._piece(segment, from_index, to_index, None)], None
+        pieces = [
+            self._piece(segment, one.index, following.index, following.bytes_before - one.bytes_before)
+            for one, following in zip(found.places, found.places[1:], strict=False)
+        ]
+        return pieces, found.places[-1].index if found.is_cut_short else None
+
+    def _piece(self, segment: Segment, from_index: int, to_index: int, size: int | None) -> ranges_pb2.RangePiece:
+        brokers = [m.broker for m in dict.fromkeys((segment.server, *segment.eligible, *segment.members))]
+        addresses = map(self._services.directory.client_address, brokers)
+        piece = ranges_pb2.RangePiece(
+            segment=segment.no,
+            from_index=from_index,
+            to_index=to_index,
+            rows=to_index - from_index,
+            brokers=brokers,
+            addresses=[address for address in addresses if address],
+        )
+        if size is not None:
+            piece.bytes = max(size, 0)
+        return piece
+
+    # ---- between brokers --------------------------------------------------------------------------------
+
+    @typed_errors
+    async def FindPlaces(  # noqa: N802
+        self, request: ranges_pb2.FindPlacesRequest, context: Any
+    ) -> ranges_pb2.FindPlacesResponse:
+        """Places in a segment that is whole here."""
+        return await self._places.find_here(request, remaining_s(context))
+
+    # ---- what all have in common ------------------------------------------------------------------------
+
+    async def _topic(self, name: str, incarnation: str) -> records_pb2.TopicRecord:
+        """The record of the topic that is meant.
+
+        Raises:
+            UnknownTopicError: There is none. PreconditionError: It was deleted, and another one has its name.
+        """
+        topic = await self._services.topic(name)
+        if incarnation and topic.incarnation != incarnation:
+            raise PreconditionError(
+                f"topic {name!r} was deleted and made again: its offsets began anew, and the old messages are gone",
+                topic=name,
+                incarnation=topic.incarnation,
+            )
+        return topic
+
+
+def _serialize(message: Any) -> bytes:
+    data: bytes = message.SerializeToString()
+    return data
+
+
+def _check_partitions(topic: records_pb2.TopicRecord, numbers: Sequence[int]) -> None:
+    count = len(topic.partition_ids)
+    beyond = [number for number in numbers if number >= count]
+    if beyond:
+        raise PartitionOutOfRangeError(
+            f"topic {topic.name!r} has the partitions 0 to {count - 1}, and no {beyond[0]}", partition=beyond[0]
+        )
+
+
+def _failed(number: int, partition_id: int, error: SeriatimError) -> ranges_pb2.PartitionOffset:
+    return ranges_pb2.PartitionOffset(partition=number, partition_id=partition_id, error=error_to_proto(error))
+
+
+def _lose(page: ranges_pb2.PlanRangeResponse, start: Place, end: Place, *, is_gap: bool) -> None:
+    page.losses.add(from_offset=make_offset(*start), to_offset=make_offset(*end), is_gap=is_gap)
+
+
+def _keep_losses_before(page: ranges_pb2.PlanRangeResponse) -> None:
+    """A page that ends earlier than was looked tells only of what was lost before its end."""
+    kept = [loss for loss in page.losses if loss.from_offset < page.next_offset]
+    del page.losses[:]
+    page.losses.extend(kept)
+
+
+def _text(place: Place) -> str:
+    return format_offset(make_offset(*place))
