@@ -155,6 +155,16 @@ class OffsetOutOfRangeError(RequestError):
     grpc_status = "OUT_OF_RANGE"
 
 
+class MessagesGoneError(RequestError):
+    """Messages of a range were declared lost, or dropped by retention. The details say from where to where.
+
+    A reader that is told what to do with such a range (`on_loss`) goes on behind it instead.
+    """
+
+    number = 126
+    grpc_status = "DATA_LOSS"
+
+
 class PreconditionError(RequestError):
     """The state of the cluster forbids it until somebody acts; the message says who and how."""
 

@@ -17,8 +17,10 @@ from seriatim_api.ids import is_legal_name
 from seriatim_api.v1 import broker_pb2
 
 from seriatim._admin import Admin, topic_of
+from seriatim._ranges import questions
+from seriatim._ranges.questions import QUESTION_DEADLINE_S, At
 from seriatim._recording import HistoryLike, MessageIdOf, Recorder
-from seriatim._records import Assignment, Gap
+from seriatim._records import Assignment, Gap, LostRange, PartitionOffset, RangePlan
 from seriatim._settings import ConsumerOptions, ConsumerSettings, ProducerOptions, ProducerSettings
 from seriatim._tls import Tls
 from seriatim._transport.channels import Channels
@@ -27,6 +29,7 @@ from seriatim._transport.unary import Caller
 if TYPE_CHECKING:
     from seriatim._consumer import Consumer
     from seriatim._producer import Producer
+    from seriatim._ranges.reading import RangeReader
     from seriatim._transport.append import AppendLinks
 
 TOPIC_DEADLINE_S: Final = 10.0
@@ -209,6 +212,125 @@ class Client:
             )  # fmt: skip
             self._closers.append(lambda _flush: consumer.close())
             return consumer
+
+        return Opening(begin)
+
+    async def offsets(
+        self,
+        topic: str,
+        at: At = "end",
+        *,
+        partitions: Sequence[int] | None = None,
+        incarnation: str = "",
+        timeout_s: float = QUESTION_DEADLINE_S,
+    ) -> tuple[PartitionOffset, ...]:
+        """A place in partitions of a topic: where they begin, where they end, or where a time is.
+
+        All that was acknowledged before the call lies before the end that it returns. A time is compared with the
+        brokers' clocks when they took the messages, not with the messages' own timestamps. If all messages are older,
+        the place is the end, and `found` is False; if all are younger, it is the first one that is kept.
+
+        Args:
+            topic: Its name.
+            at: "earliest", "end", or a time with a zone.
+            partitions: Numbers; all if absent.
+            incarnation: Of the topic that is meant; empty: whichever has the name.
+            timeout_s: For the answer.
+
+        Returns:
+            One place for each partition, in the order of `partitions`.
+
+        Raises:
+            UnknownTopicError: There is no such topic.
+            PreconditionError: Another topic has the name.
+            PartitionOutOfRangeError: The topic has fewer partitions.
+            BadRequestError: A time without a zone, or before 1970.
+            PositionUnknownError: No broker could tell the place in one of the partitions in time.
+            UnavailableError: No broker answered.
+        """
+        return await questions.offsets(self._caller, topic, at, partitions, incarnation, timeout_s)
+
+    async def plan_range(
+        self,
+        topic: str,
+        partition: int,
+        start: int,
+        end: int,
+        *,
+        cut_bytes: int = 0,
+        incarnation: str = "",
+        timeout_s: float = QUESTION_DEADLINE_S,
+    ) -> RangePlan:
+        """What lies between two offsets of a partition: pieces that can be read apart, and what is gone.
+
+        Below the end of the partition nothing changes but what retention drops, so the same range has the same pieces.
+
+        Args:
+            topic: Its name.
+            partition: Number in the topic.
+            start: The first offset.
+            end: The first one behind the range; not behind the end of the partition.
+            cut_bytes: A piece ends with the first batch at or above this size; 0: pieces are whole segments.
+            incarnation: Of the topic that is meant; empty: whichever has the name.
+            timeout_s: For each page of the answer.
+
+        Raises:
+            OffsetOutOfRangeError: The range ends behind the end of the partition, or one of its ends lies behind that
+                of its segment; `details["end"]` is the offset of that end.
+            BadRequestError: No range, or pieces of less than 64 KiB.
+            UnknownTopicError, PreconditionError, PartitionOutOfRangeError, UnavailableError: As of `offsets`.
+        """
+        return await questions.plan_range(self._caller, topic, partition, start, end, cut_bytes, incarnation, timeout_s)
+
+    def read_range(
+        self,
+        topic: str,
+        partition: int,
+        start: int | At = "earliest",
+        end: int | At = "end",
+        *,
+        incarnation: str = "",
+        raw: bool = False,
+        on_loss: Callable[[LostRange], None] | None = None,
+        credit_bytes: int = 8 << 20,
+        read_timeout_s: float = 30.0,
+    ) -> Opening[RangeReader]:
+        """A reader of [start, end) of a partition: `async with client.read_range("t", 0) as reader`.
+
+        It needs no consumer group. Where it begins and ends is found out once, when it begins: messages that come later
+        are not read. If a broker is lost in the middle, it goes on at another one exactly where it was.
+
+        Args:
+            topic: Its name.
+            partition: Number in the topic.
+            start: An offset, "earliest", "end", or a time with a zone: the first message at or after it.
+            end: The first offset that is not read, given alike.
+            incarnation: Of the topic that is meant; empty: whichever has the name.
+            raw: Whether to read also what readers otherwise skip, because it repeats what stands earlier.
+            on_loss: Called with what was declared lost, or dropped by retention. If absent, such a range raises.
+            credit_bytes: Bytes that are read ahead, at least 64 KiB.
+            read_timeout_s: For so long without a broker that has the next messages it keeps trying.
+
+        Raises (when it begins):
+            OffsetOutOfRangeError: The range ends behind the end of the partition, which `details["end"]` names.
+            BadRequestError: The range ends before it begins; a time without a zone, or before 1970.
+            UnknownTopicError, PreconditionError, PartitionOutOfRangeError, UnavailableError: As of `offsets`.
+        """
+
+        async def begin() -> RangeReader:
+            from seriatim._ranges.opening import open_range
+
+            reader = await open_range(
+                self._caller, self._channels, self.name, topic, partition, start, end, incarnation,
+                raw=raw, on_loss=on_loss, credit_bytes=credit_bytes, read_timeout_s=read_timeout_s,
+            )  # fmt: skip
+
+            def close(_flush: bool) -> Awaitable[None]:
+                return reader.close()
+
+            self._closers.append(close)
+            reader.on_closed = lambda: self._closers.remove(close)
+            return reader
 
         return Opening(begin)
 

@@ -149,6 +149,84 @@ class Gap:
 
 
 @dataclass(frozen=True, slots=True)
+class PartitionOffset:
+    """A place in a partition.
+
+    Attributes:
+        topic: Name of the topic.
+        incarnation: Of the topic: another one of the same name has other offsets.
+        partition: Number in the topic.
+        partition_id: Its id in the cluster.
+        offset: The place: of the next message at or behind it.
+        position: Messages before it since the partition was made.
+        bytes_before: Bytes of their batches; None: not known.
+        blocked: A segment is not settled yet, and what lies behind it has no place in the order: the end is the
+            beginning of that segment, until a member of it is back.
+        found: Asked for a time: whether there is a message at or after it. If not, `offset` is the end.
+    """
+
+    topic: str
+    incarnation: str
+    partition: int
+    partition_id: int
+    offset: int
+    position: int
+    bytes_before: int | None
+    blocked: bool
+    found: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RangePiece:
+    """Offsets of [start, end), all in one segment.
+
+    Attributes:
+        start: The first offset.
+        end: The first one behind.
+        rows: Messages, repeats that readers skip included.
+        size_bytes: Of their batches; None: no broker that has them answered, and the piece is not cut.
+        brokers: Who has them, by name, as the chain record says.
+        addresses: Of those brokers.
+    """
+
+    start: int
+    end: int
+    rows: int
+    size_bytes: int | None
+    brokers: tuple[str, ...]
+    addresses: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LostRange:
+    """Offsets of [start, end) whose messages are gone: `lost` with their disks, or `dropped` by retention."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+    reason: Literal["lost", "dropped"]
+
+    def __str__(self) -> str:
+        what = "declared lost" if self.reason == "lost" else "dropped by retention"
+        where = f"{format_offset(self.start)} to {format_offset(self.end)}"
+        return f"messages {where} of {self.topic}/{self.partition} were {what}"
+
+
+@dataclass(frozen=True, slots=True)
+class RangePlan:
+    """What lies in a range of a partition: pieces in their order, and what is gone between them."""
+
+    topic: str
+    incarnation: str
+    partition: int
+    start: int
+    end: int
+    pieces: tuple[RangePiece, ...]
+    losses: tuple[LostRange, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Assignment:
     """A partition begins (`active`) or ceases to be delivered to this consumer, from `offset` on."""
 

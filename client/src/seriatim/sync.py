@@ -28,6 +28,9 @@ from seriatim._broker_groups import BrokerGroup, Intent, RestartCheck
 from seriatim._consuming.inbox import FetchedTable
 from seriatim._producing import deliveries as asynchronous_deliveries
 from seriatim._producing.backlog import FlushResult
+from seriatim._ranges import reading
+from seriatim._ranges.questions import QUESTION_DEADLINE_S, At
+from seriatim._ranges.reading import RangeTable
 from seriatim._recording import HistoryLike, MessageIdOf
 from seriatim._records import (
     Assignment,
@@ -36,9 +39,12 @@ from seriatim._records import (
     Cluster,
     Gap,
     GroupDescription,
+    LostRange,
     Message,
     Part,
+    PartitionOffset,
     QuarantinedMessage,
+    RangePlan,
     Receipt,
     Route,
     ScrubProgress,
@@ -49,7 +55,7 @@ from seriatim._records import (
 from seriatim._settings import ConsumerOptions, ProducerOptions, Start
 from seriatim._tls import Tls
 
-__all__ = ["Admin", "Client", "Consumer", "Deliveries", "Delivery", "Producer"]
+__all__ = ["Admin", "Client", "Consumer", "Deliveries", "Delivery", "Producer", "RangeReader"]
 
 T = TypeVar("T")
 
@@ -257,6 +263,69 @@ class Consumer(_Held[_consumer.Consumer]):
         self.close()
 
 
+class RangeReader(_Held[reading.RangeReader]):
+    """See `seriatim.RangeReader`."""
+
+    @property
+    def topic(self) -> str:
+        """Name of the topic."""
+        return self._inner.topic
+
+    @property
+    def incarnation(self) -> str:
+        """Of the topic that is read."""
+        return self._inner.incarnation
+
+    @property
+    def partition(self) -> int:
+        """Number in the topic."""
+        return self._inner.partition
+
+    @property
+    def start(self) -> int:
+        """The first offset."""
+        return self._inner.start
+
+    @property
+    def end(self) -> int:
+        """The first offset behind the range."""
+        return self._inner.end
+
+    @property
+    def offset(self) -> int:
+        """Where it goes on. A message that was given to a loop over the reader with others of its batch is below it."""
+        return self._inner.offset
+
+    def __iter__(self) -> Iterator[Message]:
+        while messages := self.fetch():
+            yield from messages
+
+    def fetch(self) -> list[Message]:
+        """The messages of the next batch; none: the range is read to its end."""
+        return self._thread.run(self._inner.fetch())
+
+    def tables(self) -> Iterator[RangeTable]:
+        """The rows of each batch as an Arrow table."""
+        while (table := self.fetch_table()) is not None:
+            yield table
+
+    def fetch_table(self) -> RangeTable | None:
+        """The rows of the next batch; None: the range is read to its end."""
+        return self._thread.run(self._inner.fetch_table())
+
+    def close(self) -> None:
+        """Read no further."""
+        self._thread.run(self._inner.close())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
 class Admin(_Held[_admin.Admin]):
     """See `seriatim.Admin`."""
 
@@ -449,6 +518,60 @@ class Client(_Held[asynchronous.Client]):
             return await opening
 
         return Consumer(self._thread, self._thread.run(begin()))
+
+    def offsets(
+        self,
+        topic: str,
+        at: At = "end",
+        *,
+        partitions: Sequence[int] | None = None,
+        incarnation: str = "",
+        timeout_s: float = QUESTION_DEADLINE_S,
+    ) -> tuple[PartitionOffset, ...]:
+        """A place in partitions of a topic: where they begin, where they end, or where a time is."""
+        asked = self._inner.offsets(topic, at, partitions=partitions, incarnation=incarnation, timeout_s=timeout_s)
+        return self._thread.run(asked)
+
+    def plan_range(
+        self,
+        topic: str,
+        partition: int,
+        start: int,
+        end: int,
+        *,
+        cut_bytes: int = 0,
+        incarnation: str = "",
+        timeout_s: float = QUESTION_DEADLINE_S,
+    ) -> RangePlan:
+        """What lies between two offsets of a partition: pieces that can be read apart, and what is gone."""
+        asked = self._inner.plan_range(
+            topic, partition, start, end, cut_bytes=cut_bytes, incarnation=incarnation, timeout_s=timeout_s
+        )
+        return self._thread.run(asked)
+
+    def read_range(
+        self,
+        topic: str,
+        partition: int,
+        start: int | At = "earliest",
+        end: int | At = "end",
+        *,
+        incarnation: str = "",
+        raw: bool = False,
+        on_loss: Callable[[LostRange], None] | None = None,
+        credit_bytes: int = 8 << 20,
+        read_timeout_s: float = 30.0,
+    ) -> RangeReader:
+        """A reader of [start, end) of a partition. `on_loss` is called in the client's thread, and must not call it."""
+        opening = self._inner.read_range(
+            topic, partition, start, end, incarnation=incarnation, raw=raw, on_loss=on_loss, credit_bytes=credit_bytes,
+            read_timeout_s=read_timeout_s,
+        )  # fmt: skip
+
+        async def begin() -> reading.RangeReader:
+            return await opening
+
+        return RangeReader(self._thread, self._thread.run(begin()))
 
     def admin(self) -> Admin:
         """Administration of the cluster."""

@@ -19,7 +19,8 @@ from ..fake_broker import FakeCluster, running
 PUBLIC = (
     "AckLevel Admin Assignment Balance Broker BrokerGroup BrokerGroupMember BrokerLoad Chain Client Cluster "
     "Consumer ConsumerSettings Damage Deliveries Delivery HeadMove FetchedTable FlushResult Gap GroupDescription "
-    "GroupPartition Message Opening Part Partitioner Producer ProducerSettings QuarantinedMessage Receipt "
+    "GroupPartition LostRange Message Opening Part PartitionOffset Partitioner Producer ProducerSettings "
+    "QuarantinedMessage RangePiece RangePlan RangeReader RangeTable Receipt "
     "RestartCheck Route ScrubProgress Segment SendError SendFailedError SendUnknownError Tls Topic "
     "TopicDescription TopicSettings partition_of_key"
 )
@@ -35,7 +36,7 @@ def test_public_names_are_these() -> None:
 
 
 def test_sync_has_the_same_methods() -> None:
-    for name in ("Client", "Producer", "Consumer", "Admin"):
+    for name in ("Client", "Producer", "Consumer", "RangeReader", "Admin"):
         mine, theirs = getattr(sync, name), getattr(seriatim, name)
         for method, function in inspect.getmembers(mine, inspect.isfunction):
             if not method.startswith("_"):

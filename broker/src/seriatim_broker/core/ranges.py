@@ -282,7 +282,9 @@ def _behind_segment(segment: Segment) -> errors.SeriatimError:
     assert segment.sealed_len is not None
     end = make_offset(segment.no, segment.sealed_len)
     return errors.OffsetOutOfRangeError(
-        f"segment {segment.no} ends at {format_offset(end)}: an offset behind that is in no segment", end=end
+        f"segment {segment.no} ends at {format_offset(end)}: an offset behind that is in no segment",
+        end=end,
+        segment=segment.no,
     )
 
 

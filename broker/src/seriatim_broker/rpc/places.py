@@ -27,7 +27,7 @@ from ..core.positions import BatchPlace, Measure, Place, segments_for_time
 from .outbound import BrokerCalls
 from .services import Services
 
-ASK_DEADLINE_S = 2.0
+ASK_DEADLINE_S = 0.4
 """For one member's answer, where another may be asked."""
 
 CUTS_MAX = 256

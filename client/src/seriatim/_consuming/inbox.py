@@ -219,26 +219,33 @@ class Inbox:
     def _unpack(self, chunk: Chunk, batch: Any) -> list[Message]:
         first = chunk.from_index - chunk.header.base_index
         rows = batch.slice(first) if first else batch
-        keys, values, timestamps, headers, tags = rows.columns
-        count = rows.num_rows
-        offset = _first_offset(chunk)
-        split = min(max(chunk.maybe_repeated_below - chunk.from_index, 0), count)
-        return list(
-            map(
-                Message,
-                repeat(self._topic),
-                repeat(chunk.subscription.number),
-                range(offset, offset + count),
-                _column(keys, count),
-                values.to_pylist(),
-                timestamps.to_pylist(),
-                _header_column(headers, count),
-                _column(tags, count),
-                repeat(chunk.attempt),
-                chain(repeat(True, split), repeat(False, count - split)),
-                repeat(chunk.grant),
-            )
+        split = min(max(chunk.maybe_repeated_below - chunk.from_index, 0), rows.num_rows)
+        number = chunk.subscription.number
+        return messages_of(self._topic, number, _first_offset(chunk), rows, chunk.attempt, split, chunk.grant)
+
+
+def messages_of(
+    topic: str, partition: int, offset: int, rows: Any, attempt: int = 1, repeated_count: int = 0, grant: int = 0
+) -> list[Message]:
+    """The messages in a record batch; the first `repeated_count` of them may have been delivered before."""
+    keys, values, timestamps, headers, tags = rows.columns
+    count = rows.num_rows
+    return list(
+        map(
+            Message,
+            repeat(topic),
+            repeat(partition),
+            range(offset, offset + count),
+            _column(keys, count),
+            values.to_pylist(),
+            timestamps.to_pylist(),
+            _header_column(headers, count),
+            _column(tags, count),
+            repeat(attempt),
+            chain(repeat(True, repeated_count), repeat(False, count - repeated_count)),
+            repeat(grant),
         )
+    )
 
 
 def _first_offset(chunk: Chunk) -> int:

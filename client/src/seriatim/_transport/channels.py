@@ -21,7 +21,7 @@ from seriatim._tls import Tls
 from seriatim._transport.certificates import Certificates, explain
 from seriatim._transport.silence import Silence
 
-Purpose = Literal["append", "consume", "ask"]
+Purpose = Literal["append", "consume", "range", "ask"]
 
 MESSAGE_SIZE_BYTES_MAX: Final = 32 << 20
 """The brokers' own limit for one gRPC message."""

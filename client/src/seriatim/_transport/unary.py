@@ -20,7 +20,7 @@ from seriatim_api.errors import (
 )
 from seriatim_api.hedging import first_answer
 from seriatim_api.status import METADATA_KEY, from_status
-from seriatim_api.v1 import broker_pb2_grpc, operations_pb2_grpc
+from seriatim_api.v1 import broker_pb2_grpc, operations_pb2_grpc, ranges_pb2_grpc
 
 from seriatim._transport.channels import Channels
 
@@ -114,6 +114,10 @@ class Caller:
         """A call of the routing service; see `_call`. Brokers take their time to answer a complaint."""
         call = _Call(broker_pb2_grpc.RoutingStub, method, request, timeout_s, is_slow=is_complaint)
         return await self._call(call, first, avoid)
+
+    async def ranges(self, method: str, request: Any, timeout_s: float) -> Any:
+        """A call of the service of ranges."""
+        return await self._call(_Call(ranges_pb2_grpc.RangesStub, method, request, timeout_s, is_slow=True), None, None)
 
     async def admin(self, method: str, request: Any, timeout_s: float) -> Any:
         """A call of the admin service. One that may have been taken is not sent again."""

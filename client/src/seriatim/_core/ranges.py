@@ -1,0 +1,141 @@
+"""What a reader of a range has, and whether what comes next follows it. Pure.
+
+The batches may come from one broker after another. The reader checks itself that they are all of them: indexes follow
+one another, so does the chain of checksums, and a segment ends only where its record says.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from seriatim_api.batch import BatchHeader, Checksum, chain_is_intact
+from seriatim_api.errors import OrderViolationError
+from seriatim_api.ids import format_offset, make_offset, split_offset
+
+_BEGINNING: Final = 0
+"""The value of a checksum chain before the first batch of a segment."""
+
+
+class Loss(NamedTuple):
+    """Offsets of [start, end) whose messages are gone: `declared` lost by a person, else dropped by retention."""
+
+    start: int
+    end: int
+    declared: bool
+
+
+class RangeCursor:
+    """How far [start, end) of a partition is read. Offsets are whole numbers, as in `seriatim_api.ids`.
+
+    Args:
+        partition_id: The partition's.
+        start: The first offset.
+        end: The first one behind the range.
+        checksum: CRC-32C.
+    """
+
+    def __init__(self, partition_id: int, start: int, end: int, checksum: Checksum) -> None:
+        assert start <= end, (start, end)
+        self._partition_id = partition_id
+        self._crc = checksum
+        self.offset = start
+        self.end = end
+        self._value: int | None = None  # of the checksum chain at `offset`, once it is known
+        self._note_beginning()
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all of the range was read."""
+        return self.offset >= self.end
+
+    def _note_beginning(self) -> None:
+        if split_offset(self.offset)[1] == 0:
+            self._value = _BEGINNING
+
+    def take(self, header: BatchHeader) -> tuple[int, int]:
+        """The next batch; returns which of its messages belong to the range: [first, last).
+
+        Raises:
+            OrderViolationError: It does not follow what was read, or its header is damaged. Nothing is taken then.
+        """
+        segment, index = self._arrive(header.segment)
+        if header.partition != self._partition_id or not chain_is_intact(header, self._crc):
+            raise self._violation("a batch whose header does not match its checksum")
+        is_inside = header.base_index <= index < header.end_index
+        is_next = header.base_index == index if self._value is not None else is_inside
+        if not is_next:
+            raise self._violation(f"the batch at {segment}:{header.base_index}")
+        if self._value is not None and header.previous_checksum != self._value:
+            raise self._violation("a batch that continues another chain of checksums")
+        end_segment, end_index = split_offset(self.end)
+        last = min(header.end_index, end_index) if segment == end_segment else header.end_index
+        self.offset, self._value = make_offset(segment, header.end_index), header.checksum
+        return index - header.base_index, last - header.base_index
+
+    def skip(self, segment: int, from_index: int, to_index: int, value: int) -> None:
+        """A repeat of what stands earlier is passed over; `value` is that of the chain behind it.
+
+        Raises:
+            OrderViolationError: It does not follow what was read.
+        """
+        segment, index = self._arrive(segment)
+        is_inside = from_index <= index < to_index
+        if not (from_index == index if self._value is not None else is_inside) or to_index <= index:
+            raise self._violation(f"a skip from {segment}:{from_index} to {segment}:{to_index}")
+        self.offset, self._value = make_offset(segment, to_index), value
+
+    def end_segment(self, segment: int, sealed_len: int, value: int) -> None:
+        """The segment ends where its record says.
+
+        Raises:
+            OrderViolationError: Not all of it was read, or it is not what was sealed.
+        """
+        segment, index = self._arrive(segment)
+        if index != sealed_len:
+            raise self._violation(f"the end of segment {segment}, which has {sealed_len} messages")
+        if self._value is not None and self._value != value:
+            raise self._violation(f"the end of segment {segment}, whose messages are not those that were sealed")
+        self._go_to(make_offset(segment + 1, 0))
+
+    def lose(self, segment: int, from_index: int) -> Loss:
+        """What lay in the segment from the index on was declared lost.
+
+        Raises:
+            OrderViolationError: It does not follow what was read.
+        """
+        segment, index = self._arrive(segment)
+        if from_index != index:
+            raise self._violation(f"a gap from {segment}:{from_index} on")
+        return self._lose_to(make_offset(segment + 1, 0), declared=True)
+
+    def drop(self, start: int, end: int) -> Loss:
+        """Retention dropped what lay between.
+
+        Raises:
+            OrderViolationError: It does not follow what was read.
+        """
+        if not start <= self.offset < end:
+            raise self._violation(f"that {format_offset(start)} to {format_offset(end)} were dropped")
+        return self._lose_to(end, declared=False)
+
+    def _lose_to(self, end: int, *, declared: bool) -> Loss:
+        loss = Loss(self.offset, min(end, self.end), declared)
+        self._go_to(end)
+        return loss
+
+    def _go_to(self, offset: int) -> None:
+        self.offset, self._value = offset, None
+        self._note_beginning()
+
+    def _arrive(self, segment: int) -> tuple[int, int]:
+        """Where the reader is, in that segment: numbers between belonged to segments without messages."""
+        at, index = split_offset(self.offset)
+        if segment > at and index == 0:
+            self.offset = make_offset(segment, 0)
+            return segment, 0
+        if segment != at:
+            raise self._violation(f"something of segment {segment}")
+        return at, index
+
+    def _violation(self, what: str) -> OrderViolationError:
+        return OrderViolationError(f"behind {format_offset(self.offset)} came {what}")

@@ -1,0 +1,1 @@
+"""Reading ranges of partitions without a consumer group: `questions` (offsets, plans), `reading` (the messages)."""

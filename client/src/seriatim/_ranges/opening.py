@@ -1,0 +1,72 @@
+"""Finding out where a range begins and ends, once, and making its reader."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+from typing import Final
+
+from seriatim_api.errors import BadRequestError, OffsetOutOfRangeError
+from seriatim_api.ids import format_offset
+
+from seriatim._ranges.questions import QUESTION_DEADLINE_S, At, check_range, offsets
+from seriatim._ranges.reading import RangeReader
+from seriatim._records import LostRange, PartitionOffset
+from seriatim._transport.channels import Channels
+from seriatim._transport.unary import Caller
+
+CREDIT_BYTES_MIN: Final = 1 << 16
+
+
+async def open_range(
+    caller: Caller,
+    channels: Channels,
+    client_name: str,
+    topic: str,
+    partition: int,
+    start: int | At,
+    end: int | At,
+    incarnation: str,
+    *,
+    raw: bool,
+    on_loss: Callable[[LostRange], None] | None,
+    credit_bytes: int,
+    read_timeout_s: float,
+) -> RangeReader:
+    """See `Client.read_range`."""
+    if credit_bytes < CREDIT_BYTES_MIN or read_timeout_s <= 0:
+        raise BadRequestError("credit_bytes is at least 64 KiB, and read_timeout_s is above 0")
+    if partition < 0:
+        raise BadRequestError("the partitions of a topic are counted from 0")
+
+    async def place(at: At) -> PartitionOffset:
+        (found,) = await offsets(caller, topic, at, [partition], incarnation, QUESTION_DEADLINE_S)
+        return found
+
+    last = await place("end")
+    incarnation = last.incarnation  # the questions that follow are about this one
+    first = await _offset_of(start, last, place)
+    behind = await _offset_of(end, last, place)
+    if isinstance(start, datetime) and isinstance(end, datetime) and start > end:
+        raise BadRequestError("a range begins before its end")
+    if max(first, behind) > last.offset:
+        raise OffsetOutOfRangeError(
+            f"offset {format_offset(max(first, behind))} lies behind the end of {topic}/{partition}, which is "
+            f"{format_offset(last.offset)}",
+            end=last.offset,
+        )
+    check_range(first, behind)
+    return RangeReader(
+        topic, incarnation, partition, last.partition_id, first, behind, raw=raw, credit_bytes=credit_bytes,
+        read_timeout_s=read_timeout_s, on_loss=on_loss, channels=channels, caller=caller, client_name=client_name,
+    )  # fmt: skip
+
+
+async def _offset_of(at: int | At, last: PartitionOffset, ask: Callable[[At], Awaitable[PartitionOffset]]) -> int:
+    if at == "end":
+        return last.offset
+    if isinstance(at, int):
+        check_range(0, at)
+        return at
+    # What came after the end was asked for is not read.
+    return min((await ask(at)).offset, last.offset)

@@ -1,0 +1,125 @@
+"""Where partitions begin and end, and what lies in a range of one: questions that any broker answers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Final, Literal
+
+from seriatim_api.errors import BadRequestError, IllegalNameError, PositionUnknownError, SeriatimError
+from seriatim_api.ids import INDEX_BITS, SEGMENT_BITS, is_legal_name, make_offset
+from seriatim_api.status import error_from_proto
+from seriatim_api.v1 import ranges_pb2
+
+from seriatim._records import LostRange, PartitionOffset, RangePiece, RangePlan
+from seriatim._transport.unary import Caller
+
+At = Literal["earliest", "end"] | datetime
+"""A place that can be asked for in any partition: the first message kept, the end, the first at or after a time."""
+
+QUESTION_DEADLINE_S: Final = 10.0
+"""Time enough for a switch under way to end."""
+
+_NAMED: Final = {"earliest": ranges_pb2.OFFSET_AT_EARLIEST, "end": ranges_pb2.OFFSET_AT_END}
+
+
+async def offsets(
+    caller: Caller, topic: str, at: At, partitions: Sequence[int] | None, incarnation: str, timeout_s: float
+) -> tuple[PartitionOffset, ...]:
+    """See `Client.offsets`."""
+    if not is_legal_name(topic):
+        raise IllegalNameError(f"{topic!r} cannot name a topic")
+    request = ranges_pb2.GetOffsetsRequest(topic=topic, incarnation=incarnation, partitions=partitions or ())
+    if isinstance(at, datetime):
+        request.at, request.time_ms = ranges_pb2.OFFSET_AT_TIME, milliseconds(at)
+    elif at in _NAMED:
+        request.at = _NAMED[at]
+    else:
+        raise BadRequestError(f"a place is 'earliest', 'end' or a time, not {at!r}")
+    answer: ranges_pb2.GetOffsetsResponse = await caller.ranges("GetOffsets", request, timeout_s)
+    return tuple(_offset(row, topic, answer.incarnation) for row in answer.partitions)
+
+
+def _offset(row: ranges_pb2.PartitionOffset, topic: str, incarnation: str) -> PartitionOffset:
+    if row.HasField("error"):
+        error: SeriatimError = error_from_proto(row.error)
+        raise PositionUnknownError(f"partition {row.partition} of {topic!r}: {error.message}") from error
+    return PartitionOffset(
+        topic=topic,
+        incarnation=incarnation,
+        partition=row.partition,
+        partition_id=row.partition_id,
+        offset=row.offset,
+        position=row.position,
+        bytes_before=row.bytes_before if row.HasField("bytes_before") else None,
+        blocked=row.blocked,
+        found=row.found,
+    )
+
+
+def milliseconds(time: datetime) -> int:
+    """Since 1970.
+
+    Raises:
+        BadRequestError: A time without a zone, or before 1970.
+    """
+    if time.tzinfo is None:
+        raise BadRequestError(f"{time.isoformat()} says no zone: give it one, as with .astimezone()")
+    value = int(time.timestamp() * 1000)
+    if value < 0:
+        raise BadRequestError(f"{time.isoformat()} lies before 1970: there was no message then")
+    return value
+
+
+async def plan_range(
+    caller: Caller,
+    topic: str,
+    partition: int,
+    start: int,
+    end: int,
+    cut_bytes: int,
+    incarnation: str,
+    timeout_s: float,
+) -> RangePlan:
+    """See `Client.plan_range`."""
+    check_range(start, end)
+    if partition < 0 or cut_bytes < 0:
+        raise BadRequestError("partitions and sizes are not below 0")
+    request = ranges_pb2.PlanRangeRequest(
+        topic=topic, incarnation=incarnation, partition=partition, to_offset=end, cut_bytes=cut_bytes
+    )
+    pieces: list[RangePiece] = []
+    losses: list[LostRange] = []
+    next_offset: int | None = start
+    while next_offset is not None:
+        request.from_offset = next_offset
+        page: ranges_pb2.PlanRangeResponse = await caller.ranges("PlanRange", request, timeout_s)
+        request.incarnation = page.incarnation  # of all pages
+        pieces += map(_piece, page.pieces)
+        losses += (
+            LostRange(topic, partition, loss.from_offset, loss.to_offset, "lost" if loss.is_gap else "dropped")
+            for loss in page.losses
+        )
+        next_offset = page.next_offset if page.HasField("next_offset") else None
+    return RangePlan(topic, request.incarnation, partition, start, end, tuple(pieces), tuple(losses))
+
+
+def check_range(start: int, end: int) -> None:
+    """Refuse what is no range.
+
+    Raises:
+        BadRequestError: It ends before it begins, or these are no offsets.
+    """
+    if not 0 <= start <= end < 1 << (SEGMENT_BITS + INDEX_BITS):
+        raise BadRequestError(f"a range is from one offset to a higher one, not from {start} to {end}")
+
+
+def _piece(piece: ranges_pb2.RangePiece) -> RangePiece:
+    return RangePiece(
+        start=make_offset(piece.segment, piece.from_index),
+        end=make_offset(piece.segment, piece.to_index),
+        rows=piece.rows,
+        size_bytes=piece.bytes if piece.HasField("bytes") else None,
+        brokers=tuple(piece.brokers),
+        addresses=tuple(piece.addresses),
+    )

@@ -1,0 +1,138 @@
+"""Streams of range reads: one for each range and broker, read ahead as far as the credit reaches."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, Final
+
+import grpc
+import grpc.aio
+from google.protobuf.message import DecodeError
+from seriatim_api.batch import HEADER_SIZE_BYTES, BatchHeader
+from seriatim_api.errors import SeriatimError, UnavailableError
+from seriatim_api.frames import FrameError, read_delivery_frame
+from seriatim_api.status import from_status
+from seriatim_api.v1 import ranges_pb2
+
+from seriatim._transport.append import PROTOCOL
+from seriatim._transport.channels import Channels
+
+OPEN_DEADLINE_S: Final = 1.0
+
+SILENCE_S: Final = 2.0
+"""A broker that sends nothing for so long, although it may, is left for another one. A read of its disk and a producer
+table from another broker take less as a rule."""
+
+_PATH: Final = "/seriatim.v1.Ranges/ReadRange"
+
+Event = tuple[ranges_pb2.RangeEvent, Sequence[tuple[BatchHeader, memoryview]]]
+_Item = Event | SeriatimError | None
+
+
+class RangeCall:
+    """One stream. `async with` it; `events` gives what comes, and gives credit back for what was taken.
+
+    Args:
+        channels: Where connections come from.
+        address: Of the broker.
+        request: What is read.
+    """
+
+    def __init__(self, channels: Channels, address: str, request: ranges_pb2.OpenRange) -> None:
+        self._channels = channels
+        self._address = address
+        self._request = request
+        self._request.protocol = PROTOCOL
+        self._room_bytes = int(request.credit_bytes)
+        self._items: deque[tuple[_Item, int]] = deque()
+        self._arrived = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._call: Any = None
+        self._channel: Any = None
+
+    async def __aenter__(self) -> RangeCall:
+        self._task = asyncio.create_task(self._run(), name=f"range from {self._address}")
+        return self
+
+    async def __aexit__(self, *_exception: object) -> None:
+        assert self._task is not None
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    async def events(self) -> AsyncIterator[Event]:
+        """What comes, in its order, to the end of the stream.
+
+        Raises:
+            SeriatimError: What the broker said, or that it was not reached, or is silent.
+        """
+        while True:
+            while self._items:
+                item, size_bytes = self._items.popleft()
+                if item is None:
+                    return
+                if isinstance(item, SeriatimError):
+                    raise item
+                yield item
+                await self._give_back(size_bytes)
+            self._arrived.clear()
+            try:
+                async with asyncio.timeout(SILENCE_S):
+                    await self._arrived.wait()
+            except TimeoutError as exc:
+                self._channels.drop(self._address, "range", self._channel)
+                raise UnavailableError(f"{self._address} sent nothing for {SILENCE_S:g} s") from exc
+
+    async def _give_back(self, size_bytes: int) -> None:
+        self._room_bytes += size_bytes
+        if self._room_bytes * 2 >= self._request.credit_bytes and self._task is not None and not self._task.done():
+            granted, self._room_bytes = self._room_bytes, 0
+            credit = ranges_pb2.ReadRangeRequest(credit=ranges_pb2.RangeCredit(bytes=granted))
+            try:
+                await self._call.write(credit.SerializeToString())
+            except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+                return  # the stream is over: its end is among the items
+
+    async def _run(self) -> None:
+        end: SeriatimError | None = UnavailableError(f"the stream from {self._address} was given up")
+        self._room_bytes = 0
+        try:
+            channel = self._channel = self._channels.get(self._address, "range")
+            async with asyncio.timeout(OPEN_DEADLINE_S):
+                self._call = channel.stream_stream(_PATH)()
+                await self._call.write(ranges_pb2.ReadRangeRequest(open=self._request).SerializeToString())
+                await self._call.wait_for_connection()
+            while (data := await self._call.read()) is not grpc.aio.EOF:
+                self._take(data)
+            code = await self._call.code()
+            end = None
+            if code is not grpc.StatusCode.OK:
+                end = from_status(code, await self._call.details(), await self._call.trailing_metadata())
+        except grpc.aio.AioRpcError as exc:
+            end = from_status(exc.code(), f"{self._address}: {exc.details()}", exc.trailing_metadata())
+        except (TimeoutError, DecodeError, FrameError, asyncio.InvalidStateError) as exc:
+            end = UnavailableError(f"{self._address}: {exc or 'no answer in time'}")
+            self._channels.drop(self._address, "range", self._channel)
+        except SeriatimError as exc:
+            end = exc
+        finally:
+            if self._call is not None:
+                self._call.cancel()
+            self._put(end, 0)
+
+    def _take(self, data: bytes) -> None:
+        frame = read_delivery_frame(data)
+        at = 0
+        for raw in frame.events:
+            event = ranges_pb2.RangeEvent.FromString(raw)
+            count = event.batches.batch_count if event.HasField("batches") else 0
+            batches = frame.batches[at : at + count]
+            at += count
+            self._put((event, batches), sum(HEADER_SIZE_BYTES + header.body_length for header, _ in batches))
+        if at != len(frame.batches):
+            raise FrameError("the events of a range account for all its batches")
+
+    def _put(self, item: _Item, size_bytes: int) -> None:
+        self._items.append((item, size_bytes))
+        self._arrived.set()

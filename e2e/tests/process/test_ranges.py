@@ -1,0 +1,218 @@
+"""Range reads on real brokers: every message once and in order, whichever member dies while they are read."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+
+import pytest
+from seriatim import Client, LostRange, Producer, sync
+from seriatim_api import errors
+from seriatim_api.ids import make_offset, split_offset
+from seriatim_broker.local import LocalCluster
+
+from e2e.observe import Observer, Snapshot
+
+from .traffic import PROGRESS_DEADLINE_S
+
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(120)]
+
+PER_SEGMENT = 2_000
+
+
+class Filled:
+    """A topic of one partition, filled here, one segment after another."""
+
+    def __init__(self, cluster: LocalCluster, client: Client, name: str) -> None:
+        self.cluster = cluster
+        self.client = client
+        self.name = name
+        self.values: list[bytes] = []
+        self.times: list[datetime] = []
+
+    async def fill(self, producer: Producer, count: int = PER_SEGMENT) -> None:
+        """Add messages; batches of a hundred, so that a reader is in the middle of them for a while."""
+        for _ in range(count // 100):
+            values = [b"%d" % (len(self.values) + more) for more in range(100)]
+            await (await producer.send_many(values))
+            self.values += values
+        self.times.append(datetime.now(UTC))
+
+    async def switch(self) -> None:
+        """Open the next segment, on another group."""
+        admin = self.client.admin()
+        chain = await admin.describe_chain(self.name, 0)
+        await admin.switch_partition(chain.partition_id)
+
+    async def members(self, place: int) -> tuple[str, ...]:
+        """Who has the segment at that place of the chain."""
+        return (await self.client.admin().describe_chain(self.name, 0)).segments[place].members
+
+    async def read(self, **options: object) -> list[bytes]:
+        """All that a range reader gives."""
+        async with self.client.read_range(self.name, 0, **options) as reader:  # type: ignore[arg-type]
+            return [message.value async for message in reader]
+
+
+@asynccontextmanager
+async def filled(cluster: LocalCluster, name: str, segments: int = 3) -> AsyncIterator[Filled]:
+    """A topic with so many segments, the last of them open."""
+    async with Client.connect(cluster.bootstrap) as client:
+        await client.admin().create_topic(name)
+        topic = Filled(cluster, client, name)
+        async with client.producer(name) as producer:
+            for number in range(segments):
+                if number:
+                    await topic.switch()
+                await topic.fill(producer)
+        yield topic
+
+
+async def test_a_range_over_segments_of_several_groups_is_read_whole(cluster: LocalCluster) -> None:
+    async with filled(cluster, "ranges") as topic:
+        client = topic.client
+        assert await topic.read() == topic.values
+        (first,) = await client.offsets(topic.name, "earliest")
+        (last,) = await client.offsets(topic.name, "end")
+        assert (first.offset, first.position, first.blocked) == (make_offset(1, 0), 0, False)
+        assert (last.position, split_offset(last.offset)[1]) == (3 * PER_SEGMENT, PER_SEGMENT)
+        middle = make_offset(split_offset(last.offset)[0], 50)
+        assert await topic.read(start=make_offset(1, 150), end=middle) == topic.values[150 : 2 * PER_SEGMENT + 50]
+        plan = await client.plan_range(topic.name, 0, first.offset, last.offset, cut_bytes=1 << 16)
+        assert sum(piece.rows for piece in plan.pieces) == len(topic.values)
+        assert len(plan.pieces) > 3
+        assert plan == await client.plan_range(topic.name, 0, first.offset, last.offset, cut_bytes=1 << 16)
+        rows: list[bytes] = []
+        for piece in plan.pieces:
+            async with client.read_range(topic.name, 0, piece.start, piece.end) as reader:
+                async for table in reader.tables():
+                    rows += table.table.column("value").to_pylist()
+        assert rows == topic.values
+        assert await asyncio.to_thread(_read_synchronously, cluster, topic.name) == topic.values
+
+
+def _read_synchronously(cluster: LocalCluster, name: str) -> list[bytes]:
+    with sync.Client.connect(cluster.bootstrap) as client, client.read_range(name, 0) as reader:
+        return [message.value for message in reader]
+
+
+async def test_a_range_begins_at_the_first_message_at_or_after_a_time(cluster: LocalCluster) -> None:
+    async with filled(cluster, "times") as topic:
+        client = topic.client
+        for number, time in enumerate(topic.times[:-1]):
+            (found,) = await client.offsets(topic.name, time)
+            assert found.found
+            assert found.position == (number + 1) * PER_SEGMENT
+            assert await topic.read(start=time) == topic.values[(number + 1) * PER_SEGMENT :]
+        assert await topic.read(end=topic.times[0]) == topic.values[:PER_SEGMENT]
+        (future,) = await client.offsets(topic.name, datetime.now(UTC) + timedelta(days=1))
+        (end,) = await client.offsets(topic.name)
+        assert not future.found
+        assert future.offset == end.offset
+        (before,) = await client.offsets(topic.name, datetime(1970, 1, 1, tzinfo=UTC))
+        assert (before.found, before.position) == (True, 0)
+
+
+async def test_what_is_no_range_is_refused_and_the_end_is_said(cluster: LocalCluster) -> None:
+    async with filled(cluster, "no-ranges", 2) as topic:
+        client = topic.client
+        (end,) = await client.offsets(topic.name)
+        for start, until in ((0, end.offset + 1), (end.offset + 7, "end"), (0, make_offset(99, 0))):
+            with pytest.raises(errors.OffsetOutOfRangeError) as refused:
+                await topic.read(start=start, end=until)
+            assert refused.value.details["end"] == str(end.offset)
+        with pytest.raises(errors.OffsetOutOfRangeError) as refused:
+            await topic.read(start=make_offset(1, PER_SEGMENT + 1))
+        assert refused.value.details["end"] == str(make_offset(1, PER_SEGMENT))
+        for wrong in (
+            partial(topic.read, start=end.offset, end=make_offset(1, 0)),
+            partial(client.offsets, topic.name, datetime(1969, 12, 31, tzinfo=UTC)),
+            partial(client.offsets, topic.name, datetime(2026, 1, 1)),  # noqa: DTZ001 - that is what is refused
+            partial(client.plan_range, topic.name, 0, 0, end.offset, cut_bytes=1),
+        ):
+            with pytest.raises(errors.BadRequestError):
+                await wrong()
+        with pytest.raises(errors.PartitionOutOfRangeError):
+            await client.offsets(topic.name, partitions=[1])
+        with pytest.raises(errors.UnknownTopicError):
+            await client.offsets("nowhere")
+        assert await topic.read(start=end.offset) == []
+
+
+async def test_a_topic_that_is_made_again_is_not_taken_for_the_one_that_is_read(cluster: LocalCluster) -> None:
+    async with filled(cluster, "again", 1) as topic:
+        client = topic.client
+        (end,) = await client.offsets(topic.name)
+        reader = await client.read_range(topic.name, 0, credit_bytes=1 << 16)
+        assert (await anext(reader)).value == b"0"
+        await client.admin().delete_topic(topic.name)
+        with pytest.raises(errors.UnknownTopicError):
+            await client.offsets(topic.name, incarnation=end.incarnation)
+        with pytest.raises(errors.UnknownTopicError):
+            _ = [message async for message in reader]
+        await client.admin().create_topic(topic.name)
+        with pytest.raises(errors.PreconditionError):
+            await client.offsets(topic.name, incarnation=end.incarnation)
+
+
+@pytest.mark.parametrize("how", ["killed", "frozen"])
+async def test_a_reader_goes_on_where_it_was_when_its_broker_is_gone(cluster: LocalCluster, how: str) -> None:
+    async with filled(cluster, f"gone-{how}") as topic:
+        strike = cluster.kill if how == "killed" else cluster.freeze
+        found: list[bytes] = []
+        struck: set[str] = set()
+        async with topic.client.read_range(topic.name, 0, credit_bytes=1 << 16) as reader:
+            async for message in reader:
+                found.append(message.value)
+                if len(found) % PER_SEGMENT == 150:  # one of the two that have this segment
+                    victim = (await topic.members(len(found) // PER_SEGMENT))[0]
+                    if victim not in struck:
+                        struck.add(victim)
+                        await strike(victim)
+        assert found == topic.values
+        assert struck
+
+
+async def test_behind_an_unsettled_segment_is_the_end_until_a_member_is_back(cluster: LocalCluster) -> None:
+    async with filled(cluster, "unsettled", 1) as topic:
+        observer = Observer(topic.client.admin(), topic.name)
+        group = (await observer.look()).chains[0].head.group
+        no = (await observer.look()).chains[0].head.no
+        await cluster.kill(group)
+        await observer.wait_until(lambda now: now.chains[0].head.no > no, "it has moved", PROGRESS_DEADLINE_S)
+        async with topic.client.producer(topic.name) as producer:
+            await topic.fill(producer, 100)
+        (end,) = await topic.client.offsets(topic.name)
+        assert end.blocked
+        assert split_offset(end.offset)[1] == 0
+        assert await topic.read() == []
+        await cluster.start_again(group)
+        await observer.wait_until(Snapshot.settled, "the segment is settled", PROGRESS_DEADLINE_S)
+        assert await topic.read() == topic.values
+
+
+async def test_a_lost_segment_raises_unless_the_reader_takes_losses(tmp_path: Path) -> None:
+    """On a cluster of its own: disks that were declared lost must not come back."""
+    async with LocalCluster(tmp_path, groups=2, members=2, name="lost") as cluster, filled(cluster, "lost", 1) as topic:
+        observer = Observer(topic.client.admin(), topic.name)
+        group, no = (await observer.look()).chains[0].head.group, (await observer.look()).chains[0].head.no
+        await cluster.kill(group)
+        await observer.wait_until(lambda now: now.chains[0].head.no > no, "it has moved", PROGRESS_DEADLINE_S)
+        async with topic.client.producer(topic.name) as producer:
+            await topic.fill(producer, 100)
+        await topic.client.admin().declare_gap(topic.name, 0, no, "test")
+        with pytest.raises(errors.MessagesGoneError):
+            await topic.read()
+        losses: list[LostRange] = []
+        found = await topic.read(on_loss=losses.append)
+        assert found == topic.values[PER_SEGMENT:]
+        assert [(loss.start, loss.end, loss.reason) for loss in losses] == [
+            (make_offset(no, 0), make_offset(no + 1, 0), "lost")
+        ]
+        (end,) = await topic.client.offsets(topic.name)
+        plan = await topic.client.plan_range(topic.name, 0, 0, end.offset)
+        assert [(loss.start, loss.reason) for loss in plan.losses] == [(make_offset(no, 0), "lost")]
