@@ -247,7 +247,9 @@ class SimCoordinator:
             outcome = _outcome(written, is_refused)
             return ChainWritten(request.partition, request.serial, outcome, written or 0)
         old = records.cursor(request.partition, request.group)[0]
-        written = records.write_cursor(request.partition, request.group, request.record, request.revision)
+        written = records.write_cursor(
+            request.partition, request.group, request.record, request.revision, request.chain_revision
+        )
         if written is not None:
             self._judge.cursor_written(process.name, request.partition, request.group, old, request.record)
         outcome = _outcome(written, is_refused)

@@ -16,7 +16,7 @@ from seriatim_api.v1 import broker_pb2
 from seriatim_broker.core.chain import Chain, Segment, SegmentState
 from seriatim_broker.core.effects import GroupDescribed
 from seriatim_broker.core.events import CursorRecord
-from seriatim_broker.rpc.group_admin import GroupAdmin, _row
+from seriatim_broker.rpc.group_admin import GroupAdmin, row_of
 
 SERVER = MemberId("g0-0", b"0" * 16)
 
@@ -54,7 +54,7 @@ class Services:
 async def told(answer: list[broker_pb2.GroupPartition] | SeriatimError) -> broker_pb2.GroupPartition:
     admin: Any = GroupAdmin.__new__(GroupAdmin)
     admin._calls = Calls(answer)
-    rows = {0: _row(chain(), CURSOR)}
+    rows = {0: row_of(chain(), CURSOR)}
     await admin._describe_there("g0-0", broker_pb2.DescribeGroupRequest(), rows, 1.0)
     return rows[0]
 
@@ -62,14 +62,14 @@ async def told(answer: list[broker_pb2.GroupPartition] | SeriatimError) -> broke
 async def told_here(reply: GroupDescribed, base: int | None = 100) -> broker_pb2.GroupPartition:
     admin: Any = GroupAdmin.__new__(GroupAdmin)
     admin._services = Services(reply)
-    rows = {0: _row(chain(base=base), CURSOR)}
+    rows = {0: row_of(chain(base=base), CURSOR)}
     await admin._describe_here(chain(base=base), "g", rows, 1.0)
     return rows[0]
 
 
 def test_a_row_begins_as_an_error() -> None:
-    assert _row(chain(), CURSOR).error.number == NotServingError.number
-    assert _row(chain(), None).error.number == UnknownGroupError.number
+    assert row_of(chain(), CURSOR).error.number == NotServingError.number
+    assert row_of(chain(), None).error.number == UnknownGroupError.number
 
 
 async def test_what_the_server_says_counts() -> None:

@@ -11,7 +11,7 @@ from seriatim_api.frames import read_batches
 from seriatim_api.ids import is_legal_name
 from seriatim_api.v1 import broker_pb2, common_pb2, operations_pb2, records_pb2
 
-from seriatim._broker_groups import BrokerGroupAdmin
+from seriatim._group_operations import GroupOperations
 from seriatim._records import (
     Balance,
     Broker,
@@ -19,8 +19,6 @@ from seriatim._records import (
     Chain,
     Cluster,
     Damage,
-    GroupDescription,
-    GroupPartition,
     HeadMove,
     QuarantinedMessage,
     Route,
@@ -57,7 +55,7 @@ _TOPIC_STATES: Final = {
 }
 
 
-class Admin(BrokerGroupAdmin):
+class Admin(GroupOperations):
     """Looks at the cluster and changes it. Get one from `Client.admin`.
 
     Every method raises `UnavailableError` if no broker answered in time, and what the broker says of the request.
@@ -164,16 +162,6 @@ class Admin(BrokerGroupAdmin):
         request = broker_pb2.DescribeChainRequest(topic=topic, partition=partition)
         async for record in self._caller.admin_stream("WatchChain", request):
             yield chain_of(record)
-
-    async def describe_group(self, topic: str, group: str) -> GroupDescription:
-        """Where a consumer group stands on each partition. A partition that nobody could describe has an `error`.
-
-        Raises:
-            UnknownGroupError: It was never there.
-        """
-        request = broker_pb2.DescribeGroupRequest(topic=topic, group=group)
-        answer = await self._caller.admin("DescribeGroup", request, DEADLINE_S)
-        return GroupDescription(topic, group, tuple(map(_group_partition_of, answer.partitions)))
 
     async def create_group(self, topic: str, group: str, start: Start = "earliest") -> bool:
         """Let a consumer group begin before anybody joins; whether it was not there on every partition already."""
@@ -372,25 +360,6 @@ def _segment_of(record: records_pb2.SegmentRecord) -> Segment:
         eligible=tuple(member.broker for member in record.eligible),
         opened_at_ms=record.opened_at_ms,
         sealed_at_ms=record.sealed_at_ms,
-    )
-
-
-def _group_partition_of(row: broker_pb2.GroupPartition) -> GroupPartition:
-    return GroupPartition(
-        partition=row.partition,
-        partition_id=row.partition_id,
-        has_cursor=row.has_cursor,
-        segment=row.segment,
-        acked_index=row.acked_index,
-        position=row.position,
-        end_position=row.end_position,
-        server_broker=row.server_broker,
-        active_consumer=row.active_consumer,
-        standby_consumers=tuple(row.standby_consumers),
-        group_epoch=row.group_epoch,
-        error=f"[{row.error.number}] {row.error.message}" if row.HasField("error") else None,
-        end_is_at_least=row.end_is_at_least,
-        error_number=row.error.number if row.HasField("error") else None,
     )
 
 

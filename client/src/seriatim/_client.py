@@ -20,7 +20,7 @@ from seriatim._admin import Admin, topic_of
 from seriatim._ranges import questions
 from seriatim._ranges.questions import QUESTION_DEADLINE_S, At
 from seriatim._recording import HistoryLike, MessageIdOf, Recorder
-from seriatim._records import Assignment, Gap, LostRange, PartitionOffset, RangePlan
+from seriatim._records import Assignment, Gap, GroupChange, LostRange, PartitionOffset, RangePlan
 from seriatim._settings import ConsumerOptions, ConsumerSettings, ProducerOptions, ProducerSettings
 from seriatim._tls import Tls
 from seriatim._transport.channels import Channels
@@ -177,6 +177,7 @@ class Client:
         name: str | None = None,
         on_gap: Callable[[Gap], None] | None = None,
         on_assignment: Callable[[Assignment], None] | None = None,
+        on_group_change: Callable[[GroupChange], None] | None = None,
         **options: Unpack[ConsumerOptions],
     ) -> Opening[Consumer]:
         """A consumer of a topic, a member of a consumer group: `async with client.consumer("t", "g") as consumer`.
@@ -189,6 +190,8 @@ class Client:
             name: Unique in the group; made up if absent.
             on_gap: Called when messages are declared gone.
             on_assignment: Called when a partition begins or ceases to be delivered here.
+            on_group_change: Called when the group was rewound, skipped, paused or resumed on a partition, before the
+                first message that is delivered since.
             options: The fields of `ConsumerSettings`.
 
         Raises (when it begins):
@@ -208,7 +211,7 @@ class Client:
             unique_name = name or f"consumer-{os.urandom(6).hex()}"
             consumer = Consumer(
                 topic_of(answer.topic), group, unique_name, partitions, settings, self._channels,
-                self._caller, self.name, self._recorder, on_gap, on_assignment,
+                self._caller, self.name, self._recorder, on_gap, on_assignment, on_group_change,
             )  # fmt: skip
             self._closers.append(lambda _flush: consumer.close())
             return consumer

@@ -25,7 +25,7 @@ from seriatim._core.consumer_types import ConsumerConfig
 from seriatim._failure import Failure, attempt
 from seriatim._growth import Growth
 from seriatim._recording import Recorder
-from seriatim._records import Assignment, Gap, Message, Topic
+from seriatim._records import Assignment, Gap, GroupChange, Message, Topic
 from seriatim._settings import ConsumerSettings, Start
 from seriatim._transport.channels import Channels
 from seriatim._transport.unary import Caller
@@ -59,6 +59,7 @@ class Consumer:
         recorder: Recorder | None,
         on_gap: Callable[[Gap], None] | None,
         on_assignment: Callable[[Assignment], None] | None,
+        on_group_change: Callable[[GroupChange], None] | None = None,
     ) -> None:
         self.topic = topic.name
         self.group = group
@@ -88,6 +89,7 @@ class Consumer:
             recorder=recorder,
             on_gap=on_gap,
             on_assignment=on_assignment,
+            on_group_change=on_group_change,
             failure=self._failure,
         )
         self._subscriptions: dict[int, Subscription] = {}
@@ -115,6 +117,11 @@ class Consumer:
         """Read the partitions that were added, from their beginning: what is in them came after this consumer did."""
         for number in range(len(self._subscriptions), topic.partition_count):
             self._subscribe(number, topic.partition_ids[number], "earliest")
+
+    @property
+    def paused(self) -> tuple[int, ...]:
+        """Partitions on which the group is paused: nothing is delivered until it is resumed."""
+        return tuple(number for number, subscription in self._subscriptions.items() if subscription.core.paused)
 
     # ---- reading -------------------------------------------------------------------------------------
 

@@ -341,11 +341,84 @@ class GroupPartition:
     error: str | None
     end_is_at_least: bool = False
     error_number: int | None = None
+    paused: bool = False
+    begun_by: Literal["rewind", "skip"] | None = None
 
     @property
     def lag(self) -> int | None:
         """Messages committed and not acknowledged."""
         return None if self.error is not None else max(0, self.end_position - self.position)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedMove:
+    """What a rewind or a skip does on one partition, as of when it was planned.
+
+    Attributes:
+        group: Where the group stands.
+        operation: What it takes to get to the target.
+        to_offset: The next message that is delivered then; None with an error.
+        message_count: How many messages come again (rewind) or are passed over (skip); None: not known, because a
+            segment before is not settled.
+        error: Why the group cannot go there; None if it can.
+    """
+
+    group: GroupPartition
+    operation: Literal["rewind", "skip"] | None
+    to_offset: int | None
+    message_count: int | None
+    error: str | None
+    error_number: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MovePlan:
+    """A rewind or a skip of a consumer group that was looked into and not carried out: see `Admin.move_group`."""
+
+    topic: str
+    group: str
+    moves: tuple[PlannedMove, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OperatedPartition:
+    """What became of an operation on one partition of a group.
+
+    Attributes:
+        partition: Number in the topic.
+        was_done: An earlier request with the same id had done it, or there was nothing to do.
+        group_epoch: Of the group from now on; None with an error.
+        offset: Where the group began in that epoch; None with an error.
+        error: Why it was not done, or (`outcome_known` of its class is false) that it may have been done.
+    """
+
+    partition: int
+    was_done: bool
+    group_epoch: int | None
+    offset: int | None
+    error: str | None
+    error_number: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupChange:
+    """A person moved, paused or resumed the consumer group on a partition that this consumer reads.
+
+    Attributes:
+        topic: Its name.
+        partition: Number in the topic.
+        what: `rewind` or `skip`: the next message is the one at `offset`. `pause`: nothing is delivered until `resume`.
+            `moved`: the group begins anew at `offset` for another reason, because a segment was lost or dropped, or no
+            broker was left that knew what was acknowledged.
+        group_epoch: From now on. What was delivered in an earlier epoch can no longer be acknowledged.
+        offset: Of the next message.
+    """
+
+    topic: str
+    partition: int
+    what: Literal["rewind", "skip", "pause", "resume", "moved"]
+    group_epoch: int
+    offset: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ The same names stand twice: as a checked value, which users get to see, and as t
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Final, Literal, TypedDict
 
 from seriatim_api.errors import BadRequestError
@@ -16,6 +17,9 @@ from seriatim._records import AckLevel
 
 Compression = Literal["lz4", "zstd"]
 Start = Literal["earliest", "latest"]
+Target = Start | int | datetime
+"""A place in a topic: its first message, its end, an offset (of one partition), or the first message appended at a time
+or later. A datetime has a time zone."""
 
 BATCH_SIZE_BYTES_MAX: Final = 512 << 10
 CREDIT_BYTES_MIN: Final = 1 << 16

@@ -38,9 +38,12 @@ from seriatim._records import (
     Chain,
     Cluster,
     Gap,
+    GroupChange,
     GroupDescription,
     LostRange,
     Message,
+    MovePlan,
+    OperatedPartition,
     Part,
     PartitionOffset,
     QuarantinedMessage,
@@ -52,7 +55,7 @@ from seriatim._records import (
     TopicDescription,
     TopicSettings,
 )
-from seriatim._settings import ConsumerOptions, ProducerOptions, Start
+from seriatim._settings import ConsumerOptions, ProducerOptions, Start, Target
 from seriatim._tls import Tls
 
 __all__ = ["Admin", "Client", "Consumer", "Deliveries", "Delivery", "Producer", "RangeReader"]
@@ -230,6 +233,11 @@ class Consumer(_Held[_consumer.Consumer]):
         """Partitions that are delivered to this consumer now."""
         return self._inner.assigned
 
+    @property
+    def paused(self) -> tuple[int, ...]:
+        """Partitions on which the group is paused: nothing is delivered until it is resumed."""
+        return self._inner.paused
+
     def __iter__(self) -> Iterator[Message]:
         while True:
             yield from self.fetch(1, 3600.0)
@@ -384,6 +392,46 @@ class Admin(_Held[_admin.Admin]):
         """Where a consumer group stands on each partition."""
         return self._thread.run(self._inner.describe_group(topic, group))
 
+    def plan_move(
+        self,
+        topic: str,
+        group: str,
+        to: Target,
+        *,
+        partitions: Sequence[int] | None = None,
+        operation: Literal["rewind", "skip"] | None = None,
+    ) -> MovePlan:
+        """Look what it takes to move a consumer group, and change nothing."""
+        return self._thread.run(self._inner.plan_move(topic, group, to, partitions=partitions, operation=operation))
+
+    def move_group(self, plan: MovePlan, *, request_id: bytes | None = None) -> list[OperatedPartition]:
+        """Carry out a plan of `plan_move`."""
+        return self._thread.run(self._inner.move_group(plan, request_id=request_id))
+
+    def rewind_group(
+        self, topic: str, group: str, to: Target, *, partitions: Sequence[int] | None = None
+    ) -> list[OperatedPartition]:
+        """Have a consumer group read again all from `to` on."""
+        return self._thread.run(self._inner.rewind_group(topic, group, to, partitions=partitions))
+
+    def skip_group(
+        self, topic: str, group: str, to: Target, *, partitions: Sequence[int] | None = None
+    ) -> list[OperatedPartition]:
+        """Have a consumer group pass over all that lies before `to`."""
+        return self._thread.run(self._inner.skip_group(topic, group, to, partitions=partitions))
+
+    def pause_group(
+        self, topic: str, group: str, *, partitions: Sequence[int] | None = None
+    ) -> list[OperatedPartition]:
+        """Deliver nothing more to a consumer group until it is resumed."""
+        return self._thread.run(self._inner.pause_group(topic, group, partitions=partitions))
+
+    def resume_group(
+        self, topic: str, group: str, *, partitions: Sequence[int] | None = None
+    ) -> list[OperatedPartition]:
+        """Go on delivering to a consumer group that was paused."""
+        return self._thread.run(self._inner.resume_group(topic, group, partitions=partitions))
+
     def create_group(self, topic: str, group: str, start: Start = "earliest") -> bool:
         """Let a consumer group begin before anybody joins."""
         return self._thread.run(self._inner.create_group(topic, group, start))
@@ -506,12 +554,13 @@ class Client(_Held[asynchronous.Client]):
         name: str | None = None,
         on_gap: Callable[[Gap], None] | None = None,
         on_assignment: Callable[[Assignment], None] | None = None,
+        on_group_change: Callable[[GroupChange], None] | None = None,
         **options: Unpack[ConsumerOptions],
     ) -> Consumer:
         """A consumer of a topic. The callbacks are called in the client's thread and must not call back."""
         opening = self._inner.consumer(
             topic, group, mode=mode, partitions=partitions, name=name, on_gap=on_gap, on_assignment=on_assignment,
-            **options,
+            on_group_change=on_group_change, **options,
         )  # fmt: skip
 
         async def begin() -> _consumer.Consumer:

@@ -6,21 +6,24 @@ It keeps messages in order and redelivers what was not acknowledged; nothing in 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from seriatim._settings import Target
 from seriatim.cli._ports import (
     BalanceView,
     BrokerGroupRow,
     ChainView,
     DamageRow,
     Delivered,
+    GroupMoveRow,
     GroupRow,
     IntentName,
     MemberRow,
     Note,
+    OperatedRow,
     QuarantinedRow,
     RestartView,
     ScrubStep,
@@ -30,7 +33,7 @@ from seriatim.cli._ports import (
 )
 from seriatim.cli._sources import Message
 from seriatim_api.errors import TopicExistsError, UnknownTopicError
-from seriatim_api.ids import make_offset
+from seriatim_api.ids import make_offset, split_offset
 
 SEGMENT = 3
 
@@ -50,6 +53,8 @@ class MemoryCluster:
         quarantined: What brokers keep in quarantine.
         balance: What the controller would do.
         balanced: How often it was told to.
+        operated: What was done to groups.
+        unanswered: Partitions whose server does not answer when a group is moved.
     """
 
     topics: dict[str, TopicView] = field(default_factory=dict)
@@ -66,6 +71,8 @@ class MemoryCluster:
     started_at: list[str] = field(default_factory=list)
     balance: BalanceView = field(default_factory=lambda: BalanceView((), (), "all is even"))
     balanced: int = 0
+    operated: list[Any] = field(default_factory=list)
+    unanswered: tuple[int, ...] = ()
 
     def make(self, name: str, partitions: int = 1) -> None:
         self.topics[name] = TopicView(name, "READY", partitions, True, 1 << 20, 0, 5, 1_700_000_000_000)
@@ -151,6 +158,22 @@ class MemoryConsumer:
         return True
 
 
+@dataclass
+class MemoryPlan:
+    cluster: MemoryCluster
+    what: tuple[str, str, str]
+    rows: tuple[GroupMoveRow, ...]
+
+    async def carry_out(self, request_id: bytes) -> list[OperatedRow]:
+        self.cluster.operated.append((*self.what, request_id))
+        return [
+            OperatedRow(row.partition, False, None, None, "[600] silent")
+            if row.partition in self.cluster.unanswered
+            else OperatedRow(row.partition, False, 5, row.to_offset)
+            for row in self.rows
+        ]
+
+
 class MemoryAdmin:
     def __init__(self, cluster: MemoryCluster) -> None:
         self._cluster = cluster
@@ -195,6 +218,35 @@ class MemoryAdmin:
             lag = len(self._cluster.logs[topic, partition]) - acked
             rows.append(GroupRow(partition, make_offset(SEGMENT, acked), lag, "g0-0", "c1", ("c2",)))
         return rows
+
+    async def plan_move(
+        self, topic: str, group: str, to: Target, partitions: Sequence[int], operation: str
+    ) -> MemoryPlan:
+        rows = []
+        for partition in partitions or range(self._cluster.topic(topic).partitions):
+            here = self._cluster.cursors.get((topic, group, partition), 0)
+            end = len(self._cluster.logs[topic, partition])
+            there = split_offset(to)[1] if isinstance(to, int) else end if to == "latest" else 0
+            problem = "[125] it lies beyond the end" if there > end else ""
+            rows.append(
+                GroupMoveRow(
+                    partition,
+                    make_offset(SEGMENT, here),
+                    None if problem else make_offset(SEGMENT, there),
+                    None if problem else abs(here - there),
+                    4,
+                    "c1" if partition == 0 else "",
+                    problem,
+                    125 if problem else 0,
+                )
+            )
+        return MemoryPlan(self._cluster, (topic, group, operation), tuple(rows))
+
+    async def hold_group(self, topic: str, group: str, operation: str, partitions: Sequence[int]) -> list[OperatedRow]:
+        chosen = partitions or range(self._cluster.topic(topic).partitions)
+        was = operation in self._cluster.operated
+        self._cluster.operated.append(operation)
+        return [OperatedRow(partition, was, 4, make_offset(SEGMENT, 0)) for partition in chosen]
 
     async def create_group(self, topic: str, group: str, start: str) -> bool:
         created = (topic, group, 0) not in self._cluster.cursors

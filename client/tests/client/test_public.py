@@ -18,9 +18,10 @@ from ..fake_broker import FakeCluster, running
 
 PUBLIC = (
     "AckLevel Admin Assignment Balance Broker BrokerGroup BrokerGroupMember BrokerLoad Chain Client Cluster "
-    "Consumer ConsumerSettings Damage Deliveries Delivery HeadMove FetchedTable FlushResult Gap GroupDescription "
-    "GroupPartition LostRange Message Opening Part PartitionOffset Partitioner Producer ProducerSettings "
-    "QuarantinedMessage RangePiece RangePlan RangeReader RangeTable Receipt "
+    "Consumer ConsumerSettings Damage Deliveries Delivery HeadMove FetchedTable FlushResult Gap GroupChange "
+    "GroupDescription GroupPartition LostRange Message MovePlan Opening OperatedPartition Part PartitionOffset "
+    "Partitioner PlannedMove Producer ProducerSettings QuarantinedMessage RangePiece RangePlan RangeReader RangeTable "
+    "Receipt "
     "RestartCheck Route ScrubProgress Segment SendError SendFailedError SendUnknownError Tls Topic "
     "TopicDescription TopicSettings partition_of_key"
 )

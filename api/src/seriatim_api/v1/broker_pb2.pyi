@@ -565,6 +565,7 @@ class DeliveryEvent(_message.Message):
     REVOKED_FIELD_NUMBER: _builtins.int
     GAP_FIELD_NUMBER: _builtins.int
     PONG_FIELD_NUMBER: _builtins.int
+    PAUSED_FIELD_NUMBER: _builtins.int
     subscription: _builtins.int
     @_builtins.property
     def joined(self) -> Global___Joined: ...
@@ -586,6 +587,8 @@ class DeliveryEvent(_message.Message):
     def pong(self) -> Global___Pong:
         """subscription 0: of the stream"""
 
+    @_builtins.property
+    def paused(self) -> Global___GroupPaused: ...
     def __init__(
         self,
         *,
@@ -599,12 +602,13 @@ class DeliveryEvent(_message.Message):
         revoked: Global___Revoked | None = ...,
         gap: Global___Gap | None = ...,
         pong: Global___Pong | None = ...,
+        paused: Global___GroupPaused | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["ack_confirmed", b"ack_confirmed", "batches", b"batches", "end_of_segment", b"end_of_segment", "event", b"event", "gap", b"gap", "joined", b"joined", "pong", b"pong", "refused", b"refused", "revoked", b"revoked", "skip", b"skip"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ack_confirmed", b"ack_confirmed", "batches", b"batches", "end_of_segment", b"end_of_segment", "event", b"event", "gap", b"gap", "joined", b"joined", "paused", b"paused", "pong", b"pong", "refused", b"refused", "revoked", b"revoked", "skip", b"skip"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack_confirmed", b"ack_confirmed", "batches", b"batches", "end_of_segment", b"end_of_segment", "event", b"event", "gap", b"gap", "joined", b"joined", "pong", b"pong", "refused", b"refused", "revoked", b"revoked", "skip", b"skip", "subscription", b"subscription"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack_confirmed", b"ack_confirmed", "batches", b"batches", "end_of_segment", b"end_of_segment", "event", b"event", "gap", b"gap", "joined", b"joined", "paused", b"paused", "pong", b"pong", "refused", b"refused", "revoked", b"revoked", "skip", b"skip", "subscription", b"subscription"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["joined", "batches", "skip", "end_of_segment", "refused", "ack_confirmed", "revoked", "gap", "pong"]  # noqa: Y015
+    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["joined", "batches", "skip", "end_of_segment", "refused", "ack_confirmed", "revoked", "gap", "pong", "paused"]  # noqa: Y015
     _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
 
@@ -647,6 +651,8 @@ class Joined(_message.Message):
     GROUP_EPOCH_FIELD_NUMBER: _builtins.int
     SERVER_EPOCH_FIELD_NUMBER: _builtins.int
     ANSWERS_PINGS_FIELD_NUMBER: _builtins.int
+    PAUSED_FIELD_NUMBER: _builtins.int
+    BEGUN_BY_FIELD_NUMBER: _builtins.int
     active: _builtins.bool
     """false: standing by; a second Joined with true follows when it takes over"""
     segment: _builtins.int
@@ -657,6 +663,10 @@ class Joined(_message.Message):
     group_epoch: _builtins.int
     server_epoch: _builtins.int
     answers_pings: _builtins.bool
+    paused: _builtins.bool
+    """nothing is delivered until the group is resumed"""
+    begun_by: _records_pb2.GroupOperation.ValueType
+    """what began this epoch of the group, if it was a rewind or a skip"""
     def __init__(
         self,
         *,
@@ -667,14 +677,37 @@ class Joined(_message.Message):
         group_epoch: _builtins.int = ...,
         server_epoch: _builtins.int = ...,
         answers_pings: _builtins.bool = ...,
+        paused: _builtins.bool = ...,
+        begun_by: _records_pb2.GroupOperation.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["active", b"active", "answers_pings", b"answers_pings", "group_epoch", b"group_epoch", "index", b"index", "segment", b"segment", "server_epoch", b"server_epoch", "token", b"token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["active", b"active", "answers_pings", b"answers_pings", "begun_by", b"begun_by", "group_epoch", b"group_epoch", "index", b"index", "paused", b"paused", "segment", b"segment", "server_epoch", b"server_epoch", "token", b"token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Joined: _TypeAlias = Joined  # noqa: Y015
+
+@_typing.final
+class GroupPaused(_message.Message):
+    """The group was paused, or resumed, while the subscription stands. What was delivered can still be acknowledged."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PAUSED_FIELD_NUMBER: _builtins.int
+    paused: _builtins.bool
+    def __init__(
+        self,
+        *,
+        paused: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["paused", b"paused"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GroupPaused: _TypeAlias = GroupPaused  # noqa: Y015
 
 @_typing.final
 class Batches(_message.Message):
@@ -1300,19 +1333,31 @@ class CreateConsumerGroupRequest(_message.Message):
     TOPIC_FIELD_NUMBER: _builtins.int
     GROUP_FIELD_NUMBER: _builtins.int
     START_FIELD_NUMBER: _builtins.int
+    AT_FIELD_NUMBER: _builtins.int
+    PARTITIONS_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     group: _builtins.str
     start: Global___StartPosition.ValueType
+    @_builtins.property
+    def at(self) -> Global___GroupTarget:
+        """Where to begin, in place of `start`. An offset is of one partition: with `partitions`, which has its number."""
+
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """numbers in the topic; empty: all"""
+
     def __init__(
         self,
         *,
         topic: _builtins.str = ...,
         group: _builtins.str = ...,
         start: Global___StartPosition.ValueType = ...,
+        at: Global___GroupTarget | None = ...,
+        partitions: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["at", b"at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "start", b"start", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "group", b"group", "partitions", b"partitions", "start", b"start", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1581,6 +1626,8 @@ class GroupPartition(_message.Message):
     GROUP_EPOCH_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
     END_IS_AT_LEAST_FIELD_NUMBER: _builtins.int
+    PAUSED_FIELD_NUMBER: _builtins.int
+    BEGUN_BY_FIELD_NUMBER: _builtins.int
     partition: _builtins.int
     partition_id: _builtins.int
     has_cursor: _builtins.bool
@@ -1595,6 +1642,9 @@ class GroupPartition(_message.Message):
     group_epoch: _builtins.int
     end_is_at_least: _builtins.bool
     """the group's server does not hold the open segment: the end lies there or behind"""
+    paused: _builtins.bool
+    begun_by: _records_pb2.GroupOperation.ValueType
+    """what began this epoch of the group, if it was a rewind or a skip"""
     @_builtins.property
     def standby_consumers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
@@ -1617,14 +1667,271 @@ class GroupPartition(_message.Message):
         group_epoch: _builtins.int = ...,
         error: _common_pb2.Error | None = ...,
         end_is_at_least: _builtins.bool = ...,
+        paused: _builtins.bool = ...,
+        begun_by: _records_pb2.GroupOperation.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acked_index", b"acked_index", "active_consumer", b"active_consumer", "end_is_at_least", b"end_is_at_least", "end_position", b"end_position", "error", b"error", "group_epoch", b"group_epoch", "has_cursor", b"has_cursor", "partition", b"partition", "partition_id", b"partition_id", "position", b"position", "segment", b"segment", "server_broker", b"server_broker", "standby_consumers", b"standby_consumers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acked_index", b"acked_index", "active_consumer", b"active_consumer", "begun_by", b"begun_by", "end_is_at_least", b"end_is_at_least", "end_position", b"end_position", "error", b"error", "group_epoch", b"group_epoch", "has_cursor", b"has_cursor", "partition", b"partition", "partition_id", b"partition_id", "paused", b"paused", "position", b"position", "segment", b"segment", "server_broker", b"server_broker", "standby_consumers", b"standby_consumers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GroupPartition: _TypeAlias = GroupPartition  # noqa: Y015
+
+@_typing.final
+class GroupTarget(_message.Message):
+    """A place in a partition."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POSITION_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    TIME_MS_FIELD_NUMBER: _builtins.int
+    position: Global___StartPosition.ValueType
+    offset: _builtins.int
+    """the next message that is delivered"""
+    time_ms: _builtins.int
+    """the first message that was appended at that time (Unix, UTC) or later"""
+    def __init__(
+        self,
+        *,
+        position: Global___StartPosition.ValueType = ...,
+        offset: _builtins.int = ...,
+        time_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["offset", b"offset", "position", b"position", "target", b"target", "time_ms", b"time_ms"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["offset", b"offset", "position", b"position", "target", b"target", "time_ms", b"time_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_target: _TypeAlias = _typing.Literal["position", "offset", "time_ms"]  # noqa: Y015
+    _WhichOneofArgType_target: _TypeAlias = _typing.Literal["target", b"target"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_target) -> _WhichOneofReturnType_target | None: ...
+
+Global___GroupTarget: _TypeAlias = GroupTarget  # noqa: Y015
+
+@_typing.final
+class PlanGroupMoveRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    GROUP_FIELD_NUMBER: _builtins.int
+    TO_FIELD_NUMBER: _builtins.int
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    OPERATION_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    group: _builtins.str
+    operation: _records_pb2.GroupOperation.ValueType
+    """REWIND or SKIP; unspecified: whichever it takes"""
+    @_builtins.property
+    def to(self) -> Global___GroupTarget: ...
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """numbers in the topic; empty: all"""
+
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        group: _builtins.str = ...,
+        to: Global___GroupTarget | None = ...,
+        partitions: _abc.Iterable[_builtins.int] | None = ...,
+        operation: _records_pb2.GroupOperation.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["to", b"to"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "operation", b"operation", "partitions", b"partitions", "to", b"to", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PlanGroupMoveRequest: _TypeAlias = PlanGroupMoveRequest  # noqa: Y015
+
+@_typing.final
+class PlanGroupMoveResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MOVES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def moves(self) -> _containers.RepeatedCompositeFieldContainer[Global___PlannedGroupMove]:
+        """by partition"""
+
+    def __init__(
+        self,
+        *,
+        moves: _abc.Iterable[Global___PlannedGroupMove] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["moves", b"moves"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PlanGroupMoveResponse: _TypeAlias = PlanGroupMoveResponse  # noqa: Y015
+
+@_typing.final
+class PlannedGroupMove(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: _builtins.int
+    TO_OFFSET_FIELD_NUMBER: _builtins.int
+    TO_POSITION_FIELD_NUMBER: _builtins.int
+    OPERATION_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    TO_POSITION_IS_KNOWN_FIELD_NUMBER: _builtins.int
+    to_offset: _builtins.int
+    to_position: _builtins.int
+    """base of the segment plus index"""
+    operation: _records_pb2.GroupOperation.ValueType
+    """what it takes to get there"""
+    to_position_is_known: _builtins.bool
+    @_builtins.property
+    def group(self) -> Global___GroupPartition:
+        """where the group stands"""
+
+    @_builtins.property
+    def error(self) -> _common_pb2.Error:
+        """why the group cannot go there; the fields above except `group` say nothing then"""
+
+    def __init__(
+        self,
+        *,
+        group: Global___GroupPartition | None = ...,
+        to_offset: _builtins.int = ...,
+        to_position: _builtins.int = ...,
+        operation: _records_pb2.GroupOperation.ValueType = ...,
+        error: _common_pb2.Error | None = ...,
+        to_position_is_known: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "group", b"group"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "group", b"group", "operation", b"operation", "to_offset", b"to_offset", "to_position", b"to_position", "to_position_is_known", b"to_position_is_known"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PlannedGroupMove: _TypeAlias = PlannedGroupMove  # noqa: Y015
+
+@_typing.final
+class OperateGroupRequest(_message.Message):
+    """On each partition: with `group_epoch`, only if the group is still in that epoch."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    GROUP_FIELD_NUMBER: _builtins.int
+    OPERATION_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    group: _builtins.str
+    operation: _records_pb2.GroupOperation.ValueType
+    request_id: _builtins.bytes
+    """16 bytes, chosen by the caller; the same again for a repeated request"""
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___OperatedPartition]: ...
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        group: _builtins.str = ...,
+        operation: _records_pb2.GroupOperation.ValueType = ...,
+        request_id: _builtins.bytes = ...,
+        partitions: _abc.Iterable[Global___OperatedPartition] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "operation", b"operation", "partitions", b"partitions", "request_id", b"request_id", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OperateGroupRequest: _TypeAlias = OperateGroupRequest  # noqa: Y015
+
+@_typing.final
+class OperatedPartition(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITION_FIELD_NUMBER: _builtins.int
+    GROUP_EPOCH_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    partition: _builtins.int
+    group_epoch: _builtins.int
+    """that the caller knows; 0: any"""
+    offset: _builtins.int
+    """of a rewind or skip: the next message that is delivered"""
+    def __init__(
+        self,
+        *,
+        partition: _builtins.int = ...,
+        group_epoch: _builtins.int = ...,
+        offset: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group_epoch", b"group_epoch", "offset", b"offset", "partition", b"partition"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OperatedPartition: _TypeAlias = OperatedPartition  # noqa: Y015
+
+@_typing.final
+class OperateGroupResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RESULTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def results(self) -> _containers.RepeatedCompositeFieldContainer[Global___OperatedGroup]:
+        """in the order of the request"""
+
+    def __init__(
+        self,
+        *,
+        results: _abc.Iterable[Global___OperatedGroup] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["results", b"results"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OperateGroupResponse: _TypeAlias = OperateGroupResponse  # noqa: Y015
+
+@_typing.final
+class OperatedGroup(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITION_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    WAS_DONE_FIELD_NUMBER: _builtins.int
+    GROUP_EPOCH_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    PAUSED_FIELD_NUMBER: _builtins.int
+    partition: _builtins.int
+    was_done: _builtins.bool
+    """by an earlier request with this id, or there was nothing to do"""
+    group_epoch: _builtins.int
+    """from now on"""
+    offset: _builtins.int
+    """where the group begins in that epoch"""
+    paused: _builtins.bool
+    @_builtins.property
+    def error(self) -> _common_pb2.Error:
+        """the fields below say nothing then"""
+
+    def __init__(
+        self,
+        *,
+        partition: _builtins.int = ...,
+        error: _common_pb2.Error | None = ...,
+        was_done: _builtins.bool = ...,
+        group_epoch: _builtins.int = ...,
+        offset: _builtins.int = ...,
+        paused: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "group_epoch", b"group_epoch", "offset", b"offset", "partition", b"partition", "paused", b"paused", "was_done", b"was_done"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OperatedGroup: _TypeAlias = OperatedGroup  # noqa: Y015
 
 @_typing.final
 class DescribeClusterRequest(_message.Message):

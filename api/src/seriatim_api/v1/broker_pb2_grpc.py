@@ -420,6 +420,16 @@ class AdminStub:
                 request_serializer=seriatim_dot_v1_dot_broker__pb2.DescribeGroupRequest.SerializeToString,
                 response_deserializer=seriatim_dot_v1_dot_broker__pb2.DescribeGroupResponse.FromString,
                 _registered_method=True)
+        self.PlanGroupMove = channel.unary_unary(
+                '/seriatim.v1.Admin/PlanGroupMove',
+                request_serializer=seriatim_dot_v1_dot_broker__pb2.PlanGroupMoveRequest.SerializeToString,
+                response_deserializer=seriatim_dot_v1_dot_broker__pb2.PlanGroupMoveResponse.FromString,
+                _registered_method=True)
+        self.OperateGroup = channel.unary_unary(
+                '/seriatim.v1.Admin/OperateGroup',
+                request_serializer=seriatim_dot_v1_dot_broker__pb2.OperateGroupRequest.SerializeToString,
+                response_deserializer=seriatim_dot_v1_dot_broker__pb2.OperateGroupResponse.FromString,
+                _registered_method=True)
         self.DescribeCluster = channel.unary_unary(
                 '/seriatim.v1.Admin/DescribeCluster',
                 request_serializer=seriatim_dot_v1_dot_broker__pb2.DescribeClusterRequest.SerializeToString,
@@ -527,6 +537,20 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def PlanGroupMove(self, request, context):
+        """What a rewind or a skip would do, partition by partition. Changes nothing.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def OperateGroup(self, request, context):
+        """Rewind, skip, pause or resume a consumer group on some partitions. A repeated request is done once.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def DescribeCluster(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -624,6 +648,16 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.DescribeGroup,
                     request_deserializer=seriatim_dot_v1_dot_broker__pb2.DescribeGroupRequest.FromString,
                     response_serializer=seriatim_dot_v1_dot_broker__pb2.DescribeGroupResponse.SerializeToString,
+            ),
+            'PlanGroupMove': grpc.unary_unary_rpc_method_handler(
+                    servicer.PlanGroupMove,
+                    request_deserializer=seriatim_dot_v1_dot_broker__pb2.PlanGroupMoveRequest.FromString,
+                    response_serializer=seriatim_dot_v1_dot_broker__pb2.PlanGroupMoveResponse.SerializeToString,
+            ),
+            'OperateGroup': grpc.unary_unary_rpc_method_handler(
+                    servicer.OperateGroup,
+                    request_deserializer=seriatim_dot_v1_dot_broker__pb2.OperateGroupRequest.FromString,
+                    response_serializer=seriatim_dot_v1_dot_broker__pb2.OperateGroupResponse.SerializeToString,
             ),
             'DescribeCluster': grpc.unary_unary_rpc_method_handler(
                     servicer.DescribeCluster,
@@ -955,6 +989,60 @@ class Admin:
             '/seriatim.v1.Admin/DescribeGroup',
             seriatim_dot_v1_dot_broker__pb2.DescribeGroupRequest.SerializeToString,
             seriatim_dot_v1_dot_broker__pb2.DescribeGroupResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PlanGroupMove(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/seriatim.v1.Admin/PlanGroupMove',
+            seriatim_dot_v1_dot_broker__pb2.PlanGroupMoveRequest.SerializeToString,
+            seriatim_dot_v1_dot_broker__pb2.PlanGroupMoveResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def OperateGroup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/seriatim.v1.Admin/OperateGroup',
+            seriatim_dot_v1_dot_broker__pb2.OperateGroupRequest.SerializeToString,
+            seriatim_dot_v1_dot_broker__pb2.OperateGroupResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -60,6 +60,32 @@ SEGMENT_STATE_UNSETTLED: SegmentState.ValueType  # 3
 SEGMENT_STATE_LOST: SegmentState.ValueType  # 4
 Global___SegmentState: _TypeAlias = SegmentState  # noqa: Y015
 
+class _GroupOperation:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _GroupOperationEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_GroupOperation.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    GROUP_OPERATION_UNSPECIFIED: _GroupOperation.ValueType  # 0
+    GROUP_OPERATION_REWIND: _GroupOperation.ValueType  # 1
+    """messages come again"""
+    GROUP_OPERATION_SKIP: _GroupOperation.ValueType  # 2
+    """messages are passed over"""
+    GROUP_OPERATION_PAUSE: _GroupOperation.ValueType  # 3
+    GROUP_OPERATION_RESUME: _GroupOperation.ValueType  # 4
+
+class GroupOperation(_GroupOperation, metaclass=_GroupOperationEnumTypeWrapper):
+    """What a person does to a consumer group's position."""
+
+GROUP_OPERATION_UNSPECIFIED: GroupOperation.ValueType  # 0
+GROUP_OPERATION_REWIND: GroupOperation.ValueType  # 1
+"""messages come again"""
+GROUP_OPERATION_SKIP: GroupOperation.ValueType  # 2
+"""messages are passed over"""
+GROUP_OPERATION_PAUSE: GroupOperation.ValueType  # 3
+GROUP_OPERATION_RESUME: GroupOperation.ValueType  # 4
+Global___GroupOperation: _TypeAlias = GroupOperation  # noqa: Y015
+
 class _ConsumerMode:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -606,6 +632,9 @@ class CursorRecord(_message.Message):
     TOPIC_FIELD_NUMBER: _builtins.int
     DELETED_FIELD_NUMBER: _builtins.int
     DELETED_AT_MS_FIELD_NUMBER: _builtins.int
+    PAUSED_FIELD_NUMBER: _builtins.int
+    BEGUN_BY_FIELD_NUMBER: _builtins.int
+    REQUESTS_FIELD_NUMBER: _builtins.int
     segment: _builtins.int
     group_epoch: _builtins.int
     start_index: _builtins.int
@@ -616,6 +645,14 @@ class CursorRecord(_message.Message):
     """the group was forgotten here; `group_epoch` is the last it had, and its next one is higher"""
     deleted_at_ms: _builtins.int
     """after a while the record goes, and its epoch stays as the floor; 0: a version that did not say"""
+    paused: _builtins.bool
+    """the group is given nothing until it is resumed"""
+    begun_by: Global___GroupOperation.ValueType
+    """the rewind or skip that began `group_epoch`; unspecified: something else did"""
+    @_builtins.property
+    def requests(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """ids of the last operations that changed this record, oldest first: none is done twice"""
+
     def __init__(
         self,
         *,
@@ -626,10 +663,13 @@ class CursorRecord(_message.Message):
         topic: _builtins.str = ...,
         deleted: _builtins.bool = ...,
         deleted_at_ms: _builtins.int = ...,
+        paused: _builtins.bool = ...,
+        begun_by: Global___GroupOperation.ValueType = ...,
+        requests: _abc.Iterable[_builtins.bytes] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["deleted", b"deleted", "deleted_at_ms", b"deleted_at_ms", "group_epoch", b"group_epoch", "mode", b"mode", "segment", b"segment", "start_index", b"start_index", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["begun_by", b"begun_by", "deleted", b"deleted", "deleted_at_ms", b"deleted_at_ms", "group_epoch", b"group_epoch", "mode", b"mode", "paused", b"paused", "requests", b"requests", "segment", b"segment", "start_index", b"start_index", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

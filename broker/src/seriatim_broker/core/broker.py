@@ -72,6 +72,7 @@ from .events import (
     LogRead,
     Moment,
     MoveHead,
+    OperateGroup,
     OwnRecordSeen,
     Persisted,
     PlanSwitch,
@@ -86,7 +87,7 @@ from .events import (
     Tick,
     WritesRefused,
 )
-from .groups import crossing, cursors, delivery, progress, questions, serving, subscribing
+from .groups import cursors, delivery, operations, progress, questions, serving, subscribing
 from .log import DropCursor, DropPartition, RecoveredPartition
 from .messages import (
     ChainChanges,
@@ -388,7 +389,7 @@ class BrokerCore(State):
     def _on_cursor_written(self, event: CursorWritten) -> None:
         partition = self.partitions.get(event.partition)
         if partition is not None:
-            crossing.on_cursor_written(self.outbox, partition, event.group, event.serial, event.outcome)
+            serving.on_cursor_written(self.outbox, partition, event.group, event.serial, event.outcome, event.revision)
             self._forget_if_idle(partition)
 
     def _on_writes_refused(self, event: WritesRefused) -> None:
@@ -481,6 +482,9 @@ class BrokerCore(State):
             self.outbox, partition, event.request, event.group, None, StartPosition.EARLIEST, deadline_us,
             describe=True,
         )  # fmt: skip
+
+    def _on_operate_group(self, event: OperateGroup) -> None:
+        operations.ask(self.outbox, self._partition(event.partition), event)
 
     def _on_create(self, event: CreatePartition) -> None:
         switch.begin_genesis(self.outbox, self._partition(event.partition), event)
@@ -687,6 +691,7 @@ _HANDLERS: dict[type, Callable[[BrokerCore, Any], None]] = {
     ResolveProducer: BrokerCore._on_resolve_producer,
     ResolveConsumer: BrokerCore._on_resolve_consumer,
     DescribeGroup: BrokerCore._on_describe_group,
+    OperateGroup: BrokerCore._on_operate_group,
     CreatePartition: BrokerCore._on_create,
     DropPartitionData: BrokerCore._on_drop,
     DropDeleted: BrokerCore._on_drop_deleted,

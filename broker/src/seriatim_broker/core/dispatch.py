@@ -28,7 +28,7 @@ from . import (
     settle,
     tables,
 )
-from .groups import cursors, progress, questions, serving, sessions
+from .groups import cursors, operations, progress, questions, serving, sessions
 from .messages import (
     BlockAnswer,
     BlockOffer,
@@ -184,6 +184,7 @@ TIMERS: dict[str, Callable[[Outbox, Partition, Any], None]] = {
     "sync": cursors.on_sync_due,
     "cursor": serving.on_cursor_timer,
     "session": sessions.on_due,
+    "operations": operations.on_due,
     "questions": lambda outbox, partition, _: questions.on_due(outbox, partition),
 }
 """By the kind of timer: (outbox, partition, the timer's detail)."""

@@ -11,7 +11,7 @@ from seriatim_api.errors import SeriatimError
 from seriatim_api.ids import PartitionId, RunId
 
 from .chain import Chain
-from .events import CursorRecord
+from .events import CursorRecord, GroupOperation
 from .log import Batch, Write
 from .messages import CopyReport, Message
 from .positions import Place
@@ -100,13 +100,17 @@ class ReadCursor:
 
 @dataclass(frozen=True, slots=True)
 class WriteCursor:
-    """Write a group's cursor if its key is still at `revision` (0: does not exist)."""
+    """Write a group's cursor if its key is still at `revision` (0: does not exist).
+
+    `chain_revision`: and the partition's chain is still at that one; 0: and the partition has a chain.
+    """
 
     partition: PartitionId
     group: str
     serial: int
     record: CursorRecord
     revision: int
+    chain_revision: int = 0
 
 
 # ---- replies to clients ---------------------------------------------------------------------------------
@@ -185,6 +189,20 @@ class GroupDescribed:
     error: SeriatimError | None
 
 
+@dataclass(frozen=True, slots=True)
+class GroupOperated:
+    """The answer to `OperateGroup`.
+
+    `record`: the group's cursor since the operation; None with an error. `was_done`: nothing was written now, because
+    an earlier request with the same id did it, or because there was nothing to do.
+    """
+
+    request: int
+    record: CursorRecord | None
+    was_done: bool
+    error: SeriatimError | None
+
+
 # ---- deliveries -----------------------------------------------------------------------------------------
 
 
@@ -198,6 +216,15 @@ class Joined:
     token: int
     group_epoch: int
     server_epoch: int
+    paused: bool = False
+    begun_by: GroupOperation | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Paused:
+    """The group was paused or resumed. What was delivered can still be acknowledged under the same token."""
+
+    paused: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,7 +300,9 @@ class Pong:
     unserved: tuple[int, ...]
 
 
-DeliveryEvent = Joined | Batches | Skip | EndOfSegment | Gap | SubscriptionRefused | Revoked | AckConfirmed | Pong
+DeliveryEvent = (
+    Joined | Batches | Skip | EndOfSegment | Gap | SubscriptionRefused | Revoked | AckConfirmed | Pong | Paused
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -424,6 +453,7 @@ Effect = (
     | Resolved
     | ConsumerResolved
     | GroupDescribed
+    | GroupOperated
     | LogsListed
     | CursorsListed
     | CopiesTold

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from seriatim_api.batch import BatchHeader
@@ -57,6 +57,25 @@ class StartPosition(enum.IntEnum):
     LATEST = 2
 
 
+class GroupOperation(enum.IntEnum):
+    """What a person does to a consumer group's position. Numbers as on the wire."""
+
+    REWIND = 1
+    SKIP = 2
+    PAUSE = 3
+    RESUME = 4
+
+    @property
+    def moves(self) -> bool:
+        """Whether the group begins anew elsewhere, in a new epoch."""
+        return self in (GroupOperation.REWIND, GroupOperation.SKIP)
+
+
+REQUESTS_KEPT = 8
+"""So many operations that were done are remembered in a group's cursor: a request that is repeated later is a new one,
+and is refused if it names the group's epoch."""
+
+
 @dataclass(frozen=True, slots=True)
 class CursorRecord:
     """Where a consumer group is, as the coordinator knows it: a segment, and the epoch of the group.
@@ -65,6 +84,9 @@ class CursorRecord:
     that begins anew does so under a higher one. Also given for a group without a record, with revision 0, if records
     of deleted groups were removed: `group_epoch` is the highest that such a group may have had.
     `deleted_at_ms`: when; 0 if a version wrote it that does not say.
+    `paused`: the group is given nothing until it is resumed.
+    `begun_by`: the rewind or skip that began the epoch; None if something else did.
+    `requests`: ids of the last operations that changed this record, oldest first.
     """
 
     segment_no: int
@@ -73,6 +95,16 @@ class CursorRecord:
     topic: str
     deleted: bool = False
     deleted_at_ms: int = 0
+    paused: bool = False
+    begun_by: GroupOperation | None = None
+    requests: tuple[bytes, ...] = ()
+
+    def moved_to(self, segment_no: int, index: int = 0, *, new_epoch: bool = False) -> CursorRecord:
+        """This record, with the group in another place: in its epoch, or in the next one."""
+        if not new_epoch:
+            return replace(self, segment_no=segment_no, start_index=index)
+        epoch = self.group_epoch + 1
+        return replace(self, segment_no=segment_no, start_index=index, group_epoch=epoch, begun_by=None)
 
 
 # ---- time, links, disk ----------------------------------------------------------------------------------
@@ -495,6 +527,32 @@ class DescribeGroup:
     group: str
 
 
+@dataclass(frozen=True, slots=True)
+class OperateGroup:
+    """A person rewinds, skips, pauses or resumes a group, whose head this broker serves; `GroupOperated` answers.
+
+    Attributes:
+        request: Names the answer.
+        operation_id: Of the caller, the same if the request is repeated: it is carried out once.
+        group_epoch: The epoch in which the caller knows the group; 0: any.
+        segment_no, index: Where a rewind or skip goes to.
+        known_len: Below which index that segment can be read, if it is the open one, as its master said. It never
+            shrinks: what is committed is sealed in.
+        deadline_us: When the caller is told that the outcome is not known.
+    """
+
+    request: int
+    partition: PartitionId
+    group: str
+    operation: GroupOperation
+    operation_id: bytes
+    group_epoch: int
+    segment_no: int
+    index: int
+    known_len: int
+    deadline_us: int
+
+
 # ---- range reads ----------------------------------------------------------------------------------------
 
 
@@ -572,4 +630,5 @@ Event = (
     | DescribeGroup
     | SurveyPartition
     | ReadRange
+    | OperateGroup
 )

@@ -41,6 +41,9 @@ removed after a while, and reads what stays of them; another one would begin a g
 FORM_FENCE_PROGRESS = 128
 """A peer that says so reads `FenceProgress`."""
 
+FORM_GROUP_OPERATIONS = 512
+"""A broker that says so gives a paused consumer group nothing; another one would go on delivering."""
+
 FORMS = (
     FORM_PACKED_TABLES
     | FORM_CHAIN_CHANGES
@@ -50,6 +53,7 @@ FORMS = (
     | FORM_LANE_PROBES
     | FORM_EXPIRED
     | FORM_FENCE_PROGRESS
+    | FORM_GROUP_OPERATIONS
 )
 """What this version reads beyond 0.2.0."""
 

@@ -32,7 +32,7 @@ from ..interfaces.coordinator import EventKind, Get, KeyValue
 from ..runtime.membership import certify_death, declare_lost_disks
 from ..runtime.pages import WholeChain, read_whole
 from ..runtime.records import join_pages, member_from_record
-from .group_admin import GroupAdmin
+from .group_operations import GroupOperations
 from .outbound import is_forwarded, operator_epoch
 from .services import abort, guard_of_call, remaining_s, typed_errors
 
@@ -49,7 +49,7 @@ SCRUB_S = 5.0
 """What one call of a scrub reads at most; the caller goes on from where it ended."""
 
 
-class AdminServicer(GroupAdmin):
+class AdminServicer(GroupOperations):
     """Serves `seriatim.v1.Admin`; what is about topics and groups stands in `topic_admin` and `group_admin`."""
 
     # ---- chains ----

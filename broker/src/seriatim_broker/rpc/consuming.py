@@ -37,6 +37,7 @@ from ..core.events import (
     StartPosition,
 )
 from ..core.log import Batch
+from ..runtime.records import operation_to_number
 from .limits import DELIVERY_FRAME_BYTES
 from .services import Services, abort, check_name, check_protocol
 
@@ -217,6 +218,10 @@ class _ConsumeStream:
                 out.joined.group_epoch = event.group_epoch
                 out.joined.server_epoch = event.server_epoch
                 out.joined.answers_pings = True
+                out.joined.paused = event.paused
+                out.joined.begun_by = operation_to_number(event.begun_by)
+            case fx.Paused():
+                out.paused.paused = event.paused
             case fx.Skip():
                 out.skip.segment = event.segment_no
                 out.skip.from_index = event.from_index

@@ -27,6 +27,7 @@ from ..core.effects import GroupDescribed, LogsListed
 from ..core.events import CursorRecord, DescribeGroup, ListLogs
 from ..runtime.consumer_groups import GroupCursors
 from ..runtime.operators import Guard, unguarded
+from ..runtime.records import operation_to_number
 from .outbound import is_forwarded, operator_epoch
 from .services import check_name, guard_of_call, remaining_s, typed_errors
 from .topic_admin import TopicAdmin
@@ -107,7 +108,7 @@ class GroupAdmin(TopicAdmin):
         chains = await self._services.chains(topic.partition_ids)
         cursors = await self._cursors(chains, request.group, guard_of_call(self._services, context))
         if not any(cursors.has(chain.partition) for chain in chains):
-            raise _unknown(request.topic, request.group)
+            raise unknown_group(request.topic, request.group)
         for row in await self._describe(request.topic, request.group, chains, cursors, context):
             if not row.has_cursor:
                 continue  # nobody can be in it there
@@ -133,7 +134,7 @@ class GroupAdmin(TopicAdmin):
             chains = await self._services.chains(topic.partition_ids)
             cursors = await self._cursors(chains, request.group)
             if not is_forwarded(context) and not any(cursors.has(chain.partition) for chain in chains):
-                raise _unknown(request.topic, request.group)
+                raise unknown_group(request.topic, request.group)
             rows = await self._describe(request.topic, request.group, chains, cursors, context)
             moved = any(row.error.number == NotServingError.number for row in rows)
             if is_forwarded(context) or not moved or round_no == DESCRIBE_ROUNDS_MAX:
@@ -144,7 +145,7 @@ class GroupAdmin(TopicAdmin):
     async def _describe(
         self, topic: str, group: str, chains: Sequence[Chain], cursors: GroupCursors, context: Any
     ) -> list[broker_pb2.GroupPartition]:
-        rows = {chain.number: _row(chain, cursors.standing(chain.partition)) for chain in chains}
+        rows = {chain.number: row_of(chain, cursors.standing(chain.partition)) for chain in chains}
         own = self._services.identity.member.broker
         by_server: dict[str, list[Chain]] = {}
         for chain in chains:
@@ -211,7 +212,7 @@ class GroupAdmin(TopicAdmin):
                 rows[found.partition] = found  # else the error stands with which it began
 
 
-def _row(chain: Chain, cursor: CursorRecord | None) -> broker_pb2.GroupPartition:
+def row_of(chain: Chain, cursor: CursorRecord | None) -> broker_pb2.GroupPartition:
     """What the coordinator knows; a group without a cursor is where a new one would begin."""
     row = broker_pb2.GroupPartition(partition=chain.number, partition_id=chain.partition, has_cursor=cursor is not None)
     segment = chain.segments[0]
@@ -224,6 +225,8 @@ def _row(chain: Chain, cursor: CursorRecord | None) -> broker_pb2.GroupPartition
     if cursor is not None:
         row.acked_index = cursor.start_index
         row.group_epoch = cursor.group_epoch
+        row.paused = cursor.paused
+        row.begun_by = operation_to_number(cursor.begun_by)
         row.position = (segment.base or 0) + cursor.start_index
         error = NotServingError(f"{row.server_broker} does not serve segment {segment.no} any more; ask again")
     else:
@@ -241,5 +244,5 @@ def _position_unknown(chain: Chain, segment_no: int) -> PositionUnknownError:
     return PositionUnknownError(text, segment=segment_no)
 
 
-def _unknown(topic: str, group: str) -> UnknownGroupError:
+def unknown_group(topic: str, group: str) -> UnknownGroupError:
     return UnknownGroupError(f"no consumer group {group!r} on topic {topic!r}", group=group)

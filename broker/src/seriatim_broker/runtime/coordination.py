@@ -437,7 +437,9 @@ class CoordinatorWork:
         under way while the group was made, deleted and expired is refused too, because the floor is another one then.
         """
         key = self._keys.cursor(effect.partition, effect.group)
-        compares = [mod_revision_is(key, effect.revision), present(self._keys.chain(effect.partition))]
+        chain = self._keys.chain(effect.partition)
+        compares = [mod_revision_is(key, effect.revision)]
+        compares.append(mod_revision_is(chain, effect.chain_revision) if effect.chain_revision else present(chain))
         is_too_low = not effect.revision and effect.record.group_epoch <= self._epoch_floor.floor
         if not effect.revision:
             compares.append(self._epoch_floor.unchanged(self._keys))

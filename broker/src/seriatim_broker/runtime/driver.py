@@ -48,6 +48,7 @@ Reply = (
     | fx.Resolved
     | fx.ConsumerResolved
     | fx.GroupDescribed
+    | fx.GroupOperated
     | fx.LogsListed
     | fx.CursorsListed
     | fx.CopiesTold

@@ -22,7 +22,7 @@ from seriatim_api.v1 import common_pb2, records_pb2
 
 from ..core.chain import Chain, Segment
 from ..core.deleted import NONE_DELETED, DeletedPartitions
-from ..core.events import CursorRecord
+from ..core.events import CursorRecord, GroupOperation
 from ..core.placement import CHAIN_WIDTH_DEFAULT, GroupSpec, Intent
 from ..interfaces.coordinator import Put
 from ..interfaces.segment_records import SHARED_COUNT_MAX, read_segment, write_segment
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 PAGE_SEGMENTS = 256
 """A segment that left its chain's record lies in page `no // PAGE_SEGMENTS`, for ever. A full page has about 80 KB."""
+
+_BEGINNINGS = (records_pb2.GROUP_OPERATION_REWIND, records_pb2.GROUP_OPERATION_SKIP)
 
 _Record = TypeVar("_Record", bound=Message)
 
@@ -211,6 +213,11 @@ def parse_chain(value: bytes, pages: Sequence[bytes] = ()) -> Chain:
     return chain_from_record(join_pages(value, pages))
 
 
+def operation_to_number(operation: GroupOperation | None) -> records_pb2.GroupOperation.ValueType:
+    """An operation as records and clients read it; None is unspecified."""
+    return records_pb2.GroupOperation.ValueType(operation or 0)
+
+
 def cursor_to_value(record: CursorRecord, over: bytes | None = None) -> bytes:
     """A consumer group's cursor as a coordinator's value; with `over`, that value changed."""
     written = records_pb2.CursorRecord.FromString(over) if over else records_pb2.CursorRecord()
@@ -220,6 +227,9 @@ def cursor_to_value(record: CursorRecord, over: bytes | None = None) -> bytes:
     written.topic = record.topic
     written.deleted = record.deleted
     written.deleted_at_ms = record.deleted_at_ms
+    written.paused = record.paused
+    written.begun_by = operation_to_number(record.begun_by)
+    written.requests[:] = record.requests
     written.mode = records_pb2.CONSUMER_MODE_EXCLUSIVE
     return written.SerializeToString()
 
@@ -238,6 +248,9 @@ def cursor_from_value(value: bytes) -> CursorRecord:
         sys.intern(record.topic),
         record.deleted,
         record.deleted_at_ms,
+        record.paused,
+        GroupOperation(record.begun_by) if record.begun_by in _BEGINNINGS else None,
+        tuple(record.requests),
     )
 
 

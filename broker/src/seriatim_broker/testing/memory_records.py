@@ -62,9 +62,13 @@ class MemoryRecords:
         """A group's cursor and the revision that wrote it; (None, 0) if there is none."""
         return self._cursors.get((partition, group), (None, 0))
 
-    def write_cursor(self, partition: PartitionId, group: str, record: CursorRecord, revision: int) -> int | None:
-        """The new revision, or None if the key is at another one, or its partition has no chain."""
+    def write_cursor(
+        self, partition: PartitionId, group: str, record: CursorRecord, revision: int, chain_revision: int = 0
+    ) -> int | None:
+        """The new revision, or None if the key is at another one, or its partition has no chain (at that revision)."""
         if self.cursor(partition, group)[1] != revision or partition not in self._chains:
+            return None
+        if chain_revision and self.chain(partition)[1] != chain_revision:
             return None
         self.revision += 1
         self._cursors[partition, group] = (record, self.revision)

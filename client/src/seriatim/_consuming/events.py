@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from seriatim_api.v1 import broker_pb2, common_pb2
+from typing import Final, Literal
+
+from seriatim_api.v1 import broker_pb2, common_pb2, records_pb2
 
 from seriatim._core import consumer_types as ct
 from seriatim._core.producer_types import ReplyError
+
+_BEGINNINGS: Final[dict[int, Literal["rewind", "skip"]]] = {
+    records_pb2.GROUP_OPERATION_REWIND: "rewind",
+    records_pb2.GROUP_OPERATION_SKIP: "skip",
+}
 
 
 def core_event(event: broker_pb2.DeliveryEvent) -> ct.Event:
@@ -25,7 +32,11 @@ def core_event(event: broker_pb2.DeliveryEvent) -> ct.Event:
                 told.group_epoch,
                 told.server_epoch,
                 told.answers_pings,
+                told.paused,
+                _BEGINNINGS.get(told.begun_by),
             )
+        case "paused":
+            return ct.Paused(sub, event.paused.paused)
         case "skip":
             return ct.Skipped(sub, event.skip.segment, event.skip.from_index, event.skip.to_index)
         case "end_of_segment":

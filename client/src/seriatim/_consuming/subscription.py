@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from seriatim_api.batch import BatchHeader
 from seriatim_api.errors import BadRequestError, SeriatimError, make_error
-from seriatim_api.ids import make_offset, split_offset
+from seriatim_api.ids import format_offset, make_offset, split_offset
 from seriatim_api.v1 import broker_pb2, records_pb2
 
 from seriatim._alarms import Alarms
@@ -23,7 +23,7 @@ from seriatim._core import consumer_types as ct
 from seriatim._core.consumer import PartitionConsumer, Phase
 from seriatim._failure import Failure, entry
 from seriatim._recording import Recorder
-from seriatim._records import Assignment, Gap
+from seriatim._records import Assignment, Gap, GroupChange
 from seriatim._settings import Start
 from seriatim._transport.consume import ConsumeLink
 
@@ -47,6 +47,7 @@ class Shared:
     recorder: Recorder | None
     on_gap: Callable[[Gap], None] | None
     on_assignment: Callable[[Assignment], None] | None
+    on_group_change: Callable[[GroupChange], None] | None
     failure: Failure
 
 
@@ -233,6 +234,8 @@ class Subscription:
                 self._assigned(effect)
             case ct.GapFound():
                 self._gap(effect)
+            case ct.GroupChanged():
+                self._group_changed(effect)
             case ct.Passed():
                 if shared.recorder is not None:
                     shared.recorder.skip(
@@ -263,6 +266,19 @@ class Subscription:
             offset = make_offset(effect.segment, effect.index)
             assignment = Assignment(self._shared.topic, self.number, effect.active, offset)
             _call_back("on_assignment", self._shared.on_assignment, assignment)
+
+    def _group_changed(self, effect: ct.GroupChanged) -> None:
+        shared = self._shared
+        change = GroupChange(
+            shared.topic, self.number, effect.what, effect.group_epoch, make_offset(effect.segment, effect.index)
+        )
+        if effect.what not in ("pause", "resume"):
+            _log.warning(
+                "group %s on %s/%d begins anew at %s (%s)",
+                shared.group, shared.topic, self.number, format_offset(change.offset), effect.what,
+            )  # fmt: skip
+        if shared.on_group_change is not None:
+            _call_back("on_group_change", shared.on_group_change, change)
 
     def _gap(self, effect: ct.GapFound) -> None:
         shared = self._shared

@@ -17,6 +17,8 @@ Events and effects are in `consumer_types`. What is checked:
 * What comes on a grant of which no heartbeat was answered for `session_ms` is dropped, and the server is looked for
   anew: a cut, or a pause of this process, may have held it back while another consumer was given the same. A heartbeat
   counts from its sending. Brokers of version 0.2 and older answer none; their grants are not limited.
+* A grant in a higher epoch of the group begins anew, wherever it begins: the group was rewound, or lost its place. The
+  application is told before it is given anything of it.
 * Only what was delivered under the current grant can be acknowledged, under its token. What was handed out under an
   earlier grant comes again, flagged; acknowledging it changes nothing.
 
@@ -26,7 +28,7 @@ Each join has a subscription number of its own, so what is still under way for a
 from __future__ import annotations
 
 import enum
-from typing import Final
+from typing import Final, Literal
 
 from seriatim_api.errors import CATALOGUE, NotActiveError, OrderViolationError, StaleGroupEpochError
 from seriatim_api.ids import make_offset
@@ -47,10 +49,12 @@ from .consumer_types import (
     Event,
     GapDeclared,
     GapFound,
+    GroupChanged,
     Joined,
     Leave,
     OpenStream,
     Passed,
+    Paused,
     Place,
     Refused,
     Resolve,
@@ -113,6 +117,7 @@ class PartitionConsumer(State):
         "_was_active",
         "grant",
         "next_index",
+        "paused",
         "phase",
         "segment",
         "subscription",
@@ -123,6 +128,7 @@ class PartitionConsumer(State):
         self.subscription = subscription_base
         self.phase = Phase.RESOLVING
         self.grant = 0
+        self.paused = False  # the group is, as the server said last
         self.segment = 0
         self.next_index = 0  # of the next message that may be delivered
         self._place: Place | None = None
@@ -206,6 +212,9 @@ class PartitionConsumer(State):
                 self._skipped(event, effects)
             case Joined():
                 self._joined(event, effects)
+            case Paused():
+                if self._is_heard(event.subscription):
+                    self._hold(event.paused, self.next_index, effects)
             case Answered():
                 if event.stream == self._stream:
                     self._alive_us = max(self._alive_us, event.sent_at_us)
@@ -315,11 +324,16 @@ class PartitionConsumer(State):
         if not self._is_heard(event.subscription) or (event.group_epoch, event.segment, event.server_epoch) < known:
             return  # of a server that does not know yet that it is none; the join's deadline finds the right one
         was_active = self.phase is Phase.ACTIVE
+        is_moved = 0 < self._group_epoch < event.group_epoch
         self._failures = 0
         self._group_epoch, self.segment, self._server_epoch = event.group_epoch, event.segment, event.server_epoch
         self._expects_answers = event.answers_pings
         assert self._place is not None
         self._place = Place(event.segment, self._place.address, event.server_epoch)
+        if is_moved:
+            what = event.begun_by or "moved"
+            effects.append(GroupChanged(what, event.group_epoch, event.segment, event.index))
+        self._hold(event.paused, event.index, effects)
         if not event.active and not was_active:
             self.phase = Phase.STANDBY
             return
@@ -331,6 +345,13 @@ class PartitionConsumer(State):
             self.next_index = self._ack_wanted = self._ack_sent = event.index
             self._token = event.token
         effects.append(Assigned(self.grant, event.active, event.segment, event.index))
+
+    def _hold(self, paused: bool, index: int, effects: list[Effect]) -> None:
+        """The group is paused, or goes on."""
+        if paused != self.paused:
+            self.paused = paused
+            what: Literal["pause", "resume"] = "pause" if paused else "resume"
+            effects.append(GroupChanged(what, self._group_epoch, self.segment, index))
 
     def _delivered(self, event: Delivered, effects: list[Effect]) -> None:
         if not self._is_heard(event.subscription) or event.server_epoch < self._server_epoch:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from .producer_types import ReplyError
 
@@ -68,6 +69,16 @@ class Joined:
     group_epoch: int
     server_epoch: int
     answers_pings: bool = False
+    paused: bool = False
+    begun_by: Literal["rewind", "skip"] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Paused:
+    """The group was paused, or resumed."""
+
+    subscription: int
+    paused: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +175,7 @@ Event = (
     | Connected
     | Disconnected
     | Joined
+    | Paused
     | Answered
     | Delivered
     | Skipped
@@ -244,6 +256,16 @@ class Assigned:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupChanged:
+    """The group was moved to (segment, index), in another epoch; or paused or resumed, in the same one."""
+
+    what: Literal["rewind", "skip", "pause", "resume", "moved"]
+    group_epoch: int
+    segment: int
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
 class Passed:
     """A skip to be noted."""
 
@@ -284,6 +306,7 @@ Effect = (
     | SendAck
     | Deliver
     | Assigned
+    | GroupChanged
     | Passed
     | GapFound
     | AckedDurably

@@ -7,9 +7,9 @@ import json
 import logging
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import click
 from seriatim_api.errors import SeriatimError
@@ -24,12 +24,17 @@ from seriatim.cli._ports import (
     ConsumerPort,
     DamageRow,
     Delivered,
+    GroupMoveRow,
+    GroupPlan,
     GroupRow,
+    HoldName,
     IntentName,
     LoadRow,
     MemberRow,
+    MoveName,
     MoveRow,
     Note,
+    OperatedRow,
     OutcomeName,
     ProducerPort,
     QuarantinedRow,
@@ -41,6 +46,9 @@ from seriatim.cli._ports import (
 )
 from seriatim.cli._settings import Settings
 from seriatim.cli._sources import Message
+
+if TYPE_CHECKING:
+    from seriatim._settings import Target
 
 MESSAGE_ID_HEADER: Final = "seriatim-id"
 """Where a message's id for histories travels."""
@@ -319,6 +327,18 @@ class _Admin:
         described = await self._admin.describe_group(topic, group)
         return [_group_row(row) for row in described.partitions]
 
+    async def plan_move(
+        self, topic: str, group: str, to: Target, partitions: Sequence[int], operation: MoveName
+    ) -> GroupPlan:
+        plan = await self._admin.plan_move(topic, group, to, partitions=partitions or None, operation=operation)
+        return _GroupPlan(self._admin, plan)
+
+    async def hold_group(
+        self, topic: str, group: str, operation: HoldName, partitions: Sequence[int]
+    ) -> list[OperatedRow]:
+        hold = self._admin.pause_group if operation == "pause" else self._admin.resume_group
+        return list(map(_operated_row, await hold(topic, group, partitions=partitions or None)))
+
     async def create_group(self, topic: str, group: str, start: Literal["earliest", "latest"]) -> bool:
         return await self._admin.create_group(topic, group, start)
 
@@ -450,4 +470,35 @@ def _group_row(row: seriatim.GroupPartition) -> GroupRow:
         problem=row.error or "",
         lag_is_at_least=row.end_is_at_least,
         next_is_at_least=row.has_cursor and row.error is not None,
+        paused=row.paused,
     )
+
+
+class _GroupPlan:
+    """`GroupPlan`."""
+
+    def __init__(self, admin: seriatim.Admin, plan: seriatim.MovePlan) -> None:
+        self._admin = admin
+        self._plan = plan
+        self.rows = tuple(map(_move_row, plan.moves))
+
+    async def carry_out(self, request_id: bytes) -> list[OperatedRow]:
+        return list(map(_operated_row, await self._admin.move_group(self._plan, request_id=request_id)))
+
+
+def _move_row(move: seriatim.PlannedMove) -> GroupMoveRow:
+    group = move.group
+    return GroupMoveRow(
+        partition=group.partition,
+        from_offset=make_offset(group.segment, group.acked_index) if group.has_cursor else None,
+        to_offset=move.to_offset,
+        messages=move.message_count,
+        epoch=group.group_epoch,
+        active=group.active_consumer,
+        problem=move.error or "",
+        problem_number=move.error_number or 0,
+    )
+
+
+def _operated_row(row: seriatim.OperatedPartition) -> OperatedRow:
+    return OperatedRow(row.partition, row.was_done, row.group_epoch, row.offset, row.error or "")

@@ -5,11 +5,14 @@ The commands are tested with a cluster in memory behind these, and for real by t
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from seriatim.cli._sources import Message
+
+if TYPE_CHECKING:
+    from seriatim._settings import Target
 
 OutcomeName = Literal["ok", "failed", "unknown"]
 SegmentState = Literal["OPEN", "SEALED", "UNSETTLED", "LOST"]
@@ -184,6 +187,58 @@ class GroupRow:
     problem: str = ""
     lag_is_at_least: bool = False
     next_is_at_least: bool = False
+    paused: bool = False
+
+
+HoldName = Literal["pause", "resume"]
+MoveName = Literal["rewind", "skip"]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMoveRow:
+    """What a rewind or a skip would do on one partition.
+
+    Attributes:
+        from_offset: The first offset not acknowledged.
+        to_offset: The next message that is delivered then; None if the group cannot go there.
+        messages: How many come again, or are passed over; None: not known.
+        epoch: Of the group; the operation is refused if it is another one by then.
+        active: The consumer that reads now; empty: none.
+        problem: Why the group cannot go there; empty if it can. `problem_number`: of the error; 0 if it can.
+    """
+
+    partition: int
+    from_offset: int | None
+    to_offset: int | None
+    messages: int | None
+    epoch: int
+    active: str
+    problem: str = ""
+    problem_number: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class OperatedRow:
+    """What became of an operation on one partition; `problem`: why it was not done, or is not known to be."""
+
+    partition: int
+    was_done: bool
+    epoch: int | None
+    offset: int | None
+    problem: str = ""
+
+
+class GroupPlan(Protocol):
+    """A rewind or skip that was looked into."""
+
+    @property
+    def rows(self) -> Sequence[GroupMoveRow]:
+        """By partition."""
+        ...
+
+    async def carry_out(self, request_id: bytes) -> list[OperatedRow]:
+        """Do it, as it was planned."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,6 +393,18 @@ class AdminPort(Protocol):
 
     async def describe_group(self, topic: str, group: str) -> list[GroupRow]:
         """Where a group stands, by partition."""
+        ...
+
+    async def plan_move(
+        self, topic: str, group: str, to: Target, partitions: Sequence[int], operation: MoveName
+    ) -> GroupPlan:
+        """What it takes to move a group; of no partitions: of all."""
+        ...
+
+    async def hold_group(
+        self, topic: str, group: str, operation: HoldName, partitions: Sequence[int]
+    ) -> list[OperatedRow]:
+        """Pause or resume a group; of no partitions: of all."""
         ...
 
     async def create_group(self, topic: str, group: str, start: Literal["earliest", "latest"]) -> bool:

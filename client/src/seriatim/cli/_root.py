@@ -34,7 +34,7 @@ _OWN_COMMANDS: Final = {
     "produce": ("produce", "Send lines, or generated messages, to a topic."),
     "consume": ("consume", "Read a topic in order, as a consumer group."),
     "chain": ("chain", "Chains of segments: draw them, give up a lost one, read quarantined messages."),
-    "group": ("group", "Look at consumer groups, make and forget them."),
+    "group": ("group", "Consumer groups: look at them, make, rewind, pause and forget them."),
     "balance": ("balance", "Spread the heads of partitions over the brokers, by traffic."),
     "broker-group": ("broker_group", "Groups of brokers: list, cordon, drain, take back, forget them."),
     "member": ("member", "Brokers: list them, may one be stopped, declare one's run dead."),

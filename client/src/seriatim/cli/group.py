@@ -1,25 +1,33 @@
-"""`seriatim group ...`: where a consumer group stands, partition by partition; making and forgetting one."""
+"""`seriatim group ...`: where a consumer group stands, partition by partition; making, moving and forgetting one."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import TYPE_CHECKING
+import asyncio
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final
 
 import click
+from seriatim_api.errors import PositionUnknownError, StaleGroupEpochError, make_error
 from seriatim_api.ids import format_offset
 
 from seriatim.cli import _connect
-from seriatim.cli._ports import GroupRow
+from seriatim.cli._ports import GroupMoveRow, GroupRow, HoldName, MoveName, OperatedRow
 from seriatim.cli._running import run
 from seriatim.cli._settings import Settings
+from seriatim.cli._targets import FORMS, TARGET
 
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from seriatim._settings import Target
+
 
 @click.group()
 def group() -> None:
-    """Look at consumer groups, make and forget them."""
+    """Look at consumer groups, make, rewind, pause and forget them."""
 
 
 @group.command()
@@ -84,6 +92,220 @@ def delete(settings: Settings, topic: str, name: str, yes: bool) -> None:
         click.echo(f"deleted {name} on {topic}")
 
 
+_PARTITIONS = click.option(
+    "--partition", "-p", "partitions", type=click.IntRange(0), multiple=True, help="Only this one; may be repeated."
+)
+_TO = click.option("--to", required=True, type=TARGET, help=f"Where to: {FORMS}. An offset is of one --partition.")
+_DRY_RUN = click.option("--dry-run", is_flag=True, help="Show what would happen, and change nothing.")
+_YES = click.option("--yes", is_flag=True, help="Do not ask.")
+_EPOCH = click.option(
+    "--expected-epoch",
+    type=click.IntRange(1),
+    help="Only if the group is in this epoch (shown by --dry-run) on each partition: nobody has moved it since.",
+)
+_REQUEST_ID = click.option(
+    "--request-id",
+    help="32 hexadecimal digits. A command that is repeated with the same id is carried out once. [default: random]",
+)
+
+
+@group.command()
+@click.argument("topic")
+@click.argument("name", metavar="GROUP")
+@_TO
+@_PARTITIONS
+@_DRY_RUN
+@_YES
+@_EPOCH
+@_REQUEST_ID
+@click.pass_obj
+def rewind(settings: Settings, /, topic: str, name: str, **options: Any) -> None:
+    """Have GROUP read TOPIC again from an earlier place.
+
+    First shows, partition by partition, from where to where it goes and how many messages come again, and asks.
+    Consumers that run go on from the new place; what they acknowledged behind it counts no more.
+    """
+    _move(settings, topic, name, "rewind", MoveOptions(**options))
+
+
+@group.command()
+@click.argument("topic")
+@click.argument("name", metavar="GROUP")
+@_TO
+@_PARTITIONS
+@_DRY_RUN
+@_YES
+@_EPOCH
+@_REQUEST_ID
+@click.pass_obj
+def skip(settings: Settings, /, topic: str, name: str, **options: Any) -> None:
+    """Have GROUP pass over messages of TOPIC: it goes on at a later place.
+
+    First shows, partition by partition, from where to where it goes and how many messages it never gets, and asks.
+    """
+    _move(settings, topic, name, "skip", MoveOptions(**options))
+
+
+@group.command()
+@click.argument("topic")
+@click.argument("name", metavar="GROUP")
+@_PARTITIONS
+@click.pass_obj
+def pause(settings: Settings, topic: str, name: str, partitions: tuple[int, ...]) -> None:
+    """Give GROUP nothing more of TOPIC until it is resumed.
+
+    What its consumers were given they can still acknowledge. The pause outlives restarts of consumers and brokers.
+    """
+    _hold(settings, topic, name, "pause", partitions)
+
+
+@group.command()
+@click.argument("topic")
+@click.argument("name", metavar="GROUP")
+@_PARTITIONS
+@click.pass_obj
+def resume(settings: Settings, topic: str, name: str, partitions: tuple[int, ...]) -> None:
+    """Go on giving GROUP the messages of TOPIC, after a pause."""
+    _hold(settings, topic, name, "resume", partitions)
+
+
+@dataclass(frozen=True, slots=True)
+class MoveOptions:
+    """What the command line says of a rewind or a skip."""
+
+    to: Target
+    partitions: tuple[int, ...]
+    dry_run: bool
+    yes: bool
+    expected_epoch: int | None
+    request_id: str | None
+
+
+def _move(settings: Settings, topic: str, name: str, operation: MoveName, options: MoveOptions) -> None:
+    if isinstance(options.to, int) and len(set(options.partitions)) != 1:
+        raise click.UsageError("an offset is of one partition: say which with --partition")
+    request_id = _request_id(options.request_id)
+
+    async def work() -> list[OperatedRow]:
+        async with _connect.admin(settings) as admin:
+            plan = await admin.plan_move(topic, name, options.to, options.partitions, operation)
+            if options.dry_run and settings.as_json:
+                settings.emit([asdict(row) for row in plan.rows])
+            elif not settings.as_json:
+                settings.console.print(render_plan(plan.rows, operation))
+            _check(plan.rows, options.expected_epoch)
+            if not settings.as_json:
+                click.echo(_summary(plan.rows, operation))
+            if options.dry_run:
+                return []
+            if not options.yes:
+                if not sys.stdin.isatty():
+                    raise click.UsageError("nothing was changed: say --yes where nobody can be asked")
+                await asyncio.to_thread(click.confirm, f"{operation.capitalize()} {name} on {topic}?", abort=True)
+            return await plan.carry_out(request_id)
+
+    done = run(work())
+    if not options.dry_run:
+        _report(settings, topic, name, operation, done, request_id.hex())
+
+
+def _request_id(text: str | None) -> bytes:
+    if text is None:
+        return os.urandom(16)
+    try:
+        found = bytes.fromhex(text)
+    except ValueError:
+        found = b""
+    if len(found) != 16:
+        raise click.UsageError(f"--request-id is 32 hexadecimal digits, not {text!r}")
+    return found
+
+
+def _check(rows: Sequence[GroupMoveRow], expected_epoch: int | None) -> None:
+    """Refuse a plan that cannot be carried out.
+
+    Raises:
+        SeriatimError: The group cannot go there on some partition.
+        StaleGroupEpochError: It is in another epoch than the one that was asked for.
+    """
+    for row in rows:
+        if row.problem:
+            raise make_error(row.problem_number, f"nothing was changed: partition {row.partition}: {row.problem}")
+        if expected_epoch is not None and row.epoch != expected_epoch:
+            text = f"the group is in epoch {row.epoch} on partition {row.partition}, not {expected_epoch}"
+            raise StaleGroupEpochError(f"nothing was changed: {text}: it was moved since you looked")
+
+
+def _hold(settings: Settings, topic: str, name: str, operation: HoldName, partitions: tuple[int, ...]) -> None:
+    async def work() -> list[OperatedRow]:
+        async with _connect.admin(settings) as admin:
+            return await admin.hold_group(topic, name, operation, partitions)
+
+    _report(settings, topic, name, operation, run(work()), None)
+
+
+_DONE: Final = {"rewind": "rewound", "skip": "skipped", "pause": "paused", "resume": "resumed"}
+
+
+def _report(
+    settings: Settings, topic: str, name: str, operation: str, rows: Sequence[OperatedRow], request_id: str | None
+) -> None:
+    """Say what became of it.
+
+    Raises:
+        PositionUnknownError: On some partition it was not carried out, or is not known to be.
+    """
+    failed = [row for row in rows if row.problem]
+    if settings.as_json:
+        settings.emit([asdict(row) for row in rows])
+    else:
+        count = len(rows) - len(failed)
+        before = sum(row.was_done for row in rows)
+        note = f" ({before} before)" if before and operation in ("rewind", "skip") else ""
+        note = f" ({before} already were)" if before and operation == "pause" else note
+        note = f" ({before} were not paused)" if before and operation == "resume" else note
+        click.echo(f"{_DONE[operation]} {name} on {topic}: {count} partition{'s' * (count != 1)}{note}")
+    if failed:
+        texts = "; ".join(f"partition {row.partition}: {row.problem}" for row in failed[:5])
+        again = "" if request_id is None else f". To repeat it safely, add --request-id {request_id}"
+        raise PositionUnknownError(
+            f"not known to be {_DONE[operation]} on {len(failed)} of {len(rows)}: {texts}{again}"
+        )
+
+
+def render_plan(rows: Sequence[GroupMoveRow], operation: MoveName) -> Table:
+    """What would happen, partition by partition."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    table.add_column("partition", justify="right")
+    table.add_column("from", justify="right")
+    table.add_column("to", justify="right")
+    table.add_column("come again" if operation == "rewind" else "passed over", justify="right")
+    table.add_column("epoch", justify="right")
+    table.add_column("active", overflow="fold")
+    for row in rows:
+        table.add_row(
+            str(row.partition),
+            "-" if row.from_offset is None else format_offset(row.from_offset),
+            "-" if row.to_offset is None else format_offset(row.to_offset),
+            "?" if row.messages is None else f"{row.messages:,}",
+            str(row.epoch) if row.epoch else "-",
+            f"({row.problem})" if row.problem else row.active or "-",
+        )
+    return table
+
+
+def _summary(rows: Sequence[GroupMoveRow], operation: MoveName) -> str:
+    """The same in one sentence."""
+    known = sum(row.messages or 0 for row in rows)
+    more = " or more" * any(row.messages is None for row in rows)
+    what = "are delivered again" if operation == "rewind" else "are never delivered to this group"
+    active = sum(bool(row.active) for row in rows)
+    reads = f"; consumers read {active} of the partitions now, and go on from there" if active else ""
+    return f"{known:,}{more} message{'s' * (known != 1)} {what}{reads}"
+
+
 def render(rows: list[GroupRow]) -> Table:
     """The table; the last line sums up."""
     from rich.table import Table
@@ -104,7 +326,7 @@ def render(rows: list[GroupRow]) -> Table:
             "-" if row.next_offset is None else f"{format_offset(row.next_offset)}{'+' * row.next_is_at_least}",
             "?" if row.lag is None else f"{row.lag:,}{'+' * row.lag_is_at_least}",
             row.server or "-",
-            row.active or (f"({row.problem})" if row.problem else "-"),
+            (row.active or (f"({row.problem})" if row.problem else "-")) + " (paused)" * row.paused,
             ", ".join(row.standbys) or "-",
         )
     return table

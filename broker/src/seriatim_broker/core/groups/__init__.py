@@ -18,4 +18,5 @@ then do the consumers hear of the end of this one.
     cursors      control records: from acknowledgements and reservations to the other members, and theirs to here
     progress     a control record became common, time passed: the group goes on
     crossing     the cursor moves to the next segment
+    operations   a person rewinds, skips, pauses or resumes the group
 """

@@ -17,7 +17,7 @@ from .head import GroupHead, Phase, forget_if_unused, tell
 def cross_if_done(outbox: Outbox, partition: Partition, head: GroupHead) -> None:
     """Everything is acknowledged: move the cursor to the next segment."""
     log = partition.logs.get(head.segment_no)
-    if head.phase is not Phase.SERVING or log is None or not log.is_whole or head.syncs:
+    if head.phase is not Phase.SERVING or log is None or not log.is_whole or head.syncs or head.writing is not None:
         return
     assert log.record.sealed_len is not None
     if head.safe_acked < log.record.sealed_len:  # above it: what suspects lost had been consumed
@@ -43,25 +43,32 @@ def jump(outbox: Outbox, partition: Partition, head: GroupHead, next_no: int, re
         return
     for consumer in head.consumers:
         tell(outbox, consumer, Gap(head.segment_no, 0, reason))
-    move_on(outbox, partition, head, next_no, epochs=1)
+    move_on(outbox, partition, head, next_no, new_epoch=True)
 
 
-def move_on(outbox: Outbox, partition: Partition, head: GroupHead, next_no: int, epochs: int = 0) -> None:
+def move_on(outbox: Outbox, partition: Partition, head: GroupHead, next_no: int, *, new_epoch: bool = False) -> None:
     """Write the cursor."""
     if _must_wait(outbox, partition, head):
         return
-    assert partition.chain is not None
+    assert head.cursor is not None
     head.phase = Phase.CROSSING
-    record = CursorRecord(next_no, head.group_epoch + epochs, 0, partition.chain.topic)
+    record = head.cursor.moved_to(next_no, new_epoch=new_epoch)
     write_cursor(outbox, partition, head, record, head.cursor_revision)
 
 
-def write_cursor(outbox: Outbox, partition: Partition, head: GroupHead, record: CursorRecord, revision: int) -> None:
+def write_cursor(
+    outbox: Outbox,
+    partition: Partition,
+    head: GroupHead,
+    record: CursorRecord,
+    revision: int,
+    chain_revision: int = 0,
+) -> None:
     """One transaction on the group's cursor."""
     if _must_wait(outbox, partition, head):
         return
     head.crossing_serial = outbox.new_serial()
-    outbox.emit(WriteCursor(partition.id, head.group, head.crossing_serial, record, revision))
+    outbox.emit(WriteCursor(partition.id, head.group, head.crossing_serial, record, revision, chain_revision))
 
 
 def _must_wait(outbox: Outbox, partition: Partition, head: GroupHead) -> bool:
@@ -73,22 +80,17 @@ def _must_wait(outbox: Outbox, partition: Partition, head: GroupHead) -> bool:
     return wait_us > 0
 
 
-def on_cursor_written(outbox: Outbox, partition: Partition, group: str, serial: int, outcome: WriteOutcome) -> None:
+def on_written(outbox: Outbox, partition: Partition, head: GroupHead, outcome: WriteOutcome) -> None:
     """The group stands in the next segment, or somebody else moved it, or nobody knows, or the write was refused."""
-    partition.note_write(outbox, outcome)
-    head = partition.groups.get(group)
-    if head is None or head.crossing_serial != serial:
-        return
-    head.crossing_serial = 0
     if outcome is WriteOutcome.DONE and head.phase is Phase.CROSSING:
         _end_segment(outbox, partition, head)
         return
     head.phase = Phase.LOADING
     head.drop_deliveries()
     if outcome is not WriteOutcome.REFUSED:
-        outbox.emit(ReadCursor(partition.id, group))
-    elif head.consumers or head.questions:
-        outbox.poll(partition.write_wait_us(outbox), "cursor", partition.id, group)
+        outbox.emit(ReadCursor(partition.id, head.group))
+    elif head.consumers or head.questions or head.operations:
+        outbox.poll(partition.write_wait_us(outbox), "cursor", partition.id, head.group)
     else:
         forget_if_unused(partition, head)
 
@@ -108,6 +110,6 @@ def _end_segment(outbox: Outbox, partition: Partition, head: GroupHead) -> None:
     head.active = None
     head.syncs = {}
     head.phase = Phase.LOADING
-    if head.questions:
+    if head.questions or head.operations:
         outbox.emit(ReadCursor(partition.id, head.group))
     forget_if_unused(partition, head)

@@ -32,7 +32,7 @@ def pump_group(outbox: Outbox, partition: Partition, head: GroupHead) -> None:
     """Read the next batches for the active consumer, if it has room and this member has the right."""
     log = partition.logs.get(head.segment_no)
     consumer = head.active
-    if head.phase is not Phase.SERVING or log is None or consumer is None or head.reading:
+    if head.phase is not Phase.SERVING or log is None or consumer is None or head.reading or head.is_held:
         return
     if head.held_back or head.delivered >= log.readable_below:
         return
@@ -76,7 +76,7 @@ def deliver_held_back(outbox: Outbox, partition: Partition, head: GroupHead) -> 
     """Deliver what was read, below the reservation only, and under the right only."""
     batches = head.held_back
     consumer = head.active
-    if not batches or consumer is None or head.phase is not Phase.SERVING:
+    if not batches or consumer is None or head.phase is not Phase.SERVING or head.is_held:
         return
     end = batches[-1].header.end_index
     if end > head.safe_reserved:

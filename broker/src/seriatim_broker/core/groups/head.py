@@ -7,7 +7,7 @@ import enum
 from seriatim_api.ids import MemberId
 
 from ..effects import Deliver, DeliveryEvent, ReadCursor
-from ..events import ConsumerJoin, StartPosition
+from ..events import ConsumerJoin, CursorRecord, GroupOperation, OperateGroup, StartPosition
 from ..log import Batch
 from ..outbox import Outbox
 from ..partition import Partition
@@ -46,6 +46,18 @@ class Question(State):
         self.describe = describe
 
 
+class Operation(State):
+    """What a person wants done to the group; `operations` has the rules."""
+
+    __slots__ = ("event", "is_answered", "is_begun", "tries")
+
+    def __init__(self, event: OperateGroup) -> None:
+        self.event = event
+        self.is_begun = False  # a transaction was sent, and whether it was carried out is not known yet
+        self.is_answered = False
+        self.tries = 0
+
+
 class Sync(State):
     """A control record on its way to the other eligible members."""
 
@@ -77,6 +89,7 @@ class GroupHead(State):
         "active",
         "consumers",
         "crossing_serial",
+        "cursor",
         "cursor_revision",
         "delivered",
         "dirty",
@@ -86,6 +99,7 @@ class GroupHead(State):
         "group",
         "group_epoch",
         "held_back",
+        "operations",
         "phase",
         "questions",
         "reading",
@@ -111,6 +125,7 @@ class GroupHead(State):
         self.segment_no = 0
         self.group_epoch = 0
         self.server_epoch = 0
+        self.cursor: CursorRecord | None = None  # as the coordinator had it last
         self.cursor_revision = 0
         self.acked = 0  # acknowledged here
         self.safe_acked = 0  # acknowledged, and durable on every eligible member
@@ -127,7 +142,21 @@ class GroupHead(State):
         self.dirty = False
         self.eligible: tuple[MemberId, ...] = ()  # that the newest control record went to
         self.syncs: dict[int, Sync] = {}
-        self.crossing_serial = 0
+        self.crossing_serial = 0  # of the transaction on the cursor that is under way
+        self.operations: list[Operation] = []  # of people, oldest first: the first one may be under way
+
+    @property
+    def writing(self) -> Operation | None:
+        """The operation whose transaction is under way, or ended without an answer."""
+        first = self.operations[0] if self.operations else None
+        return first if first is not None and first.is_begun else None
+
+    @property
+    def is_held(self) -> bool:
+        """Whether nothing may be given out, because the group is paused or about to be."""
+        writing = self.writing
+        is_pausing = writing is not None and writing.event.operation is GroupOperation.PAUSE
+        return is_pausing or (self.cursor is not None and self.cursor.paused)
 
     def look_again(self) -> None:
         """The group's place has to be found anew; its consumers stay."""
@@ -162,7 +191,13 @@ def tell(outbox: Outbox, consumer: Consumer, event: DeliveryEvent) -> None:
 
 def forget_if_unused(partition: Partition, head: GroupHead) -> None:
     """A group that nobody consumes or asks for leaves nothing behind, once nothing of it is under way."""
-    if not head.consumers and not head.questions and not head.syncs and head.phase is not Phase.CROSSING:
+    if (
+        not head.consumers
+        and not head.questions
+        and not head.syncs
+        and not head.operations
+        and head.phase is not Phase.CROSSING
+    ):
         partition.groups = drop(partition.groups, head.group)
         given = head.given
         if given is not None and max((given.below, *(end for end, _ in given.ends))) <= head.acked:

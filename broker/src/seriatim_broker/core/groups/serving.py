@@ -11,11 +11,11 @@ from seriatim_api.ids import INDEX_MAX
 from .. import right
 from ..chain import Chain, Segment, SegmentState
 from ..effects import ReadCursor, Revoked, SubscriptionRefused
-from ..events import CursorRecord, StartPosition
+from ..events import CursorRecord, StartPosition, WriteOutcome
 from ..outbox import Outbox
 from ..partition import Partition
 from ..state import NOTHING, drop, put
-from . import attempts, crossing, cursors, progress, questions, subscribing
+from . import attempts, crossing, cursors, operations, progress, questions, subscribing
 from .head import GroupHead, Phase, forget_if_unused, tell
 
 # ---- where the cursor stands ----------------------------------------------------------------------------
@@ -32,9 +32,11 @@ def on_cursor_read(
         outbox.poll(outbox.config.retry_us, "cursor", partition.id, group)
         return
     is_new = record is None or record.deleted
-    if is_new and not head.consumers and all(question.describe for question in head.questions):
+    if is_new:  # to describe a group, or to operate it, must not make it
         error = errors.UnknownGroupError(f"group {group} has no position in partition {partition.id}")
-        questions.fail(outbox, partition, head, error)  # to describe a group must not make it
+        operations.fail(outbox, head, error)
+    if is_new and not head.consumers and all(question.describe for question in head.questions):
+        questions.fail(outbox, partition, head, error)
         forget_if_unused(partition, head)
         return
     if record is None or record.deleted:
@@ -44,13 +46,34 @@ def on_cursor_read(
         elif partition.chain is None:
             outbox.poll(outbox.config.retry_us, "cursor", partition.id, group)
         return
+    if operations.is_unsettled(outbox, partition, head, record, revision):
+        questions.answer(outbox, partition, head)
+        return
     moved = (head.segment_no, head.group_epoch) != (record.segment_no, record.group_epoch)
     if head.phase is Phase.LOADING or (moved and head.phase is not Phase.CROSSING):
         if head.phase is Phase.SERVING:  # another server has moved the group on
             head.look_again()
-        head.cursor_revision = revision
+        head.cursor, head.cursor_revision = record, revision
         _place(outbox, partition, head, record)
+    elif head.phase is Phase.SERVING and not head.crossing_serial:
+        operations.take_up(outbox, partition, head, record, revision)
+    operations.go_on(outbox, partition, head)
     questions.answer(outbox, partition, head)
+
+
+def on_cursor_written(
+    outbox: Outbox, partition: Partition, group: str, serial: int, outcome: WriteOutcome, revision: int
+) -> None:
+    """A transaction on a cursor ended: of a person's operation, or of a group that moves on."""
+    partition.note_write(outbox, outcome)
+    head = partition.groups.get(group)
+    if head is None or head.crossing_serial != serial:
+        return
+    head.crossing_serial = 0
+    if head.writing is not None:
+        operations.on_written(outbox, partition, head, outcome, revision)
+    else:
+        crossing.on_written(outbox, partition, head, outcome)
 
 
 def on_cursor_timer(outbox: Outbox, partition: Partition, group: str) -> None:
@@ -125,8 +148,7 @@ def _pass_over_folded(
     """
     following = chain.from_no(record.segment_no)
     assert following is not None
-    moved = CursorRecord(following.no, record.group_epoch, 0, chain.topic)
-    crossing.write_cursor(outbox, partition, head, moved, head.cursor_revision)
+    crossing.write_cursor(outbox, partition, head, record.moved_to(following.no), head.cursor_revision)
 
 
 def _refuse_all(outbox: Outbox, partition: Partition, head: GroupHead, segment: Segment) -> None:
@@ -151,7 +173,7 @@ def _renew_epoch(outbox: Outbox, partition: Partition, head: GroupHead, record: 
     cursor = partition.cursor_in(record.segment_no, head.group)
     known = cursor is not None and cursor.group_epoch == record.group_epoch
     start = cursor.acked if cursor is not None and known else record.start_index
-    renewed = CursorRecord(record.segment_no, record.group_epoch + 1, start, record.topic)
+    renewed = record.moved_to(record.segment_no, start, new_epoch=True)
     crossing.write_cursor(outbox, partition, head, renewed, head.cursor_revision)
 
 
@@ -233,7 +255,7 @@ def _revoke(outbox: Outbox, partition: Partition, head: GroupHead, segment: Segm
     if head.phase is Phase.CROSSING:
         head.crossing_serial = 0
     head.look_again()
-    if head.consumers or head.questions:
+    if head.consumers or head.questions or head.operations:
         outbox.emit(ReadCursor(partition.id, head.group))
     else:
         partition.groups = drop(partition.groups, head.group)
@@ -244,7 +266,9 @@ def on_chain_read(outbox: Outbox, partition: Partition, failed: bool) -> None:
     for head in list(partition.groups.values()):
         if head.phase is Phase.SERVING:
             progress.retry(outbox, partition, head.segment_no)
-        elif not failed and head.phase is Phase.LOADING and head.crossing_serial == 0:
+        if failed or head.crossing_serial or head.group not in partition.groups:
+            continue
+        if head.operations or head.phase is Phase.LOADING:
             outbox.emit(ReadCursor(partition.id, head.group))
 
 
@@ -279,4 +303,5 @@ def on_no_partition(outbox: Outbox, partition: Partition) -> None:
         for consumer in head.consumers:
             tell(outbox, consumer, SubscriptionRefused(error, 0, ""))
         questions.fail(outbox, partition, head, error)
+        operations.fail(outbox, head, error)
     partition.groups = partition.given = NOTHING

@@ -119,7 +119,17 @@ def stand_by(outbox: Outbox, head: GroupHead, consumer: Consumer) -> None:
 
 def _joined(head: GroupHead, active: bool) -> Joined:
     token = head.token if active else 0
-    return Joined(active, head.segment_no, head.acked, token, head.group_epoch, head.server_epoch)
+    assert head.cursor is not None
+    return Joined(
+        active,
+        head.segment_no,
+        head.acked,
+        token,
+        head.group_epoch,
+        head.server_epoch,
+        head.cursor.paused,
+        head.cursor.begun_by,
+    )
 
 
 def leave(outbox: Outbox, partition: Partition, stream: int, subscription: int | None) -> None:

@@ -1,0 +1,110 @@
+"""`seriatim group rewind, skip, pause, resume`: what is shown, what is asked, what is done, and how it is refused."""
+
+from __future__ import annotations
+
+import io
+import json
+from datetime import UTC, datetime, timedelta, timezone
+
+import click
+import pytest
+from rich.console import Console
+from seriatim.cli._ports import GroupRow
+from seriatim.cli._targets import TARGET
+from seriatim.cli.group import render
+from seriatim_api.ids import make_offset
+
+from .memory import MemoryCluster
+from .test_commands import Run, cluster, run
+
+__all__ = ["cluster", "run"]
+
+
+@pytest.fixture
+def read(run: Run, cluster: MemoryCluster) -> MemoryCluster:
+    """Ten messages on two partitions, all read by group g."""
+    cluster.make("t", 2)
+    run("produce", "t", "--size", "10", "--count", "10")
+    run("consume", "t", "-g", "g", "--count", "10")
+    return cluster
+
+
+def test_a_dry_run_shows_what_would_happen_and_changes_nothing(run: Run, read: MemoryCluster) -> None:
+    status, out, _ = run("group", "rewind", "t", "g", "--to", "earliest", "--dry-run")
+    assert status == 0
+    lines = [line.split() for line in out.splitlines()]
+    assert lines[1] == ["0", "3:5", "3:0", "5", "4", "c1"]
+    assert lines[2] == ["1", "3:5", "3:0", "5", "4", "-"]
+    assert "10 messages are delivered again; consumers read 1 of the partitions now" in out
+    assert read.operated == []
+    rows = json.loads(run("--output", "json", "group", "rewind", "t", "g", "--to", "earliest", "--dry-run")[1])
+    assert [row["messages"] for row in rows] == [5, 5]
+
+
+def test_nothing_is_done_unless_a_person_says_so(run: Run, read: MemoryCluster) -> None:
+    status, _, err = run("group", "skip", "t", "g", "--to", "latest")
+    assert status == 2
+    assert "--yes" in err
+    assert read.operated == []
+
+
+def test_it_is_carried_out_with_the_id_that_was_given(run: Run, read: MemoryCluster) -> None:
+    words = ("group", "rewind", "t", "g", "--to", "3:2", "--partition", "1", "--yes", "--request-id", "ab" * 16)
+    assert run(*words)[1].splitlines()[-1] == "rewound g on t: 1 partition"
+    assert read.operated == [("t", "g", "rewind", b"\xab" * 16)]
+
+
+def test_a_partition_without_an_answer_is_told_with_the_way_to_repeat(run: Run, read: MemoryCluster) -> None:
+    read.unanswered = (1,)
+    status, out, err = run("group", "rewind", "t", "g", "--to", "earliest", "--yes", "--request-id", "ab" * 16)
+    assert status == 1
+    assert out.splitlines()[-1] == "rewound g on t: 1 partition"
+    assert "1 of 2" in err
+    assert "partition 1: [600] silent" in err
+    assert f"--request-id {'ab' * 16}" in err
+
+
+def test_what_cannot_be_is_refused_before_anything_is_done(run: Run, read: MemoryCluster) -> None:
+    status, _, err = run("group", "skip", "t", "g", "--to", "3:9", "-p", "0", "--yes")
+    assert status == 1
+    assert "error 125" in err
+    assert "nothing was changed" in err
+    status, _, err = run("group", "skip", "t", "g", "--to", "latest", "--yes", "--expected-epoch", "3")
+    assert status == 1
+    assert "error 502" in err
+    assert run("group", "skip", "t", "g", "--to", "3:1", "--yes")[0] == 2, "an offset without a partition"
+    assert run("group", "skip", "t", "g", "--to", "latest", "--yes", "--request-id", "xyz")[0] == 2
+    assert read.operated == []
+
+
+def test_a_pause_twice_says_so(run: Run, read: MemoryCluster) -> None:
+    assert run("group", "pause", "t", "g")[1] == "paused g on t: 2 partitions\n"
+    assert run("group", "pause", "t", "g", "-p", "1")[1] == "paused g on t: 1 partition (1 already were)\n"
+    assert run("group", "resume", "t", "g")[1] == "resumed g on t: 2 partitions\n"
+    assert run("group", "resume", "t", "g")[1] == "resumed g on t: 2 partitions (2 were not paused)\n"
+
+
+def test_a_paused_group_is_described_so() -> None:
+    console = Console(width=100, record=True, file=io.StringIO())
+    console.print(render([GroupRow(0, 7, 5, "g0-0", "c1", (), paused=True)]))
+    assert "c1 (paused)" in console.export_text()
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("earliest", "earliest"),
+        ("3:1500", make_offset(3, 1500)),
+        ("2026-01-31T08:00:00Z", datetime(2026, 1, 31, 8, tzinfo=UTC)),
+        ("2026-01-31 08:00+02:00", datetime(2026, 1, 31, 8, tzinfo=timezone(timedelta(hours=2)))),
+    ],
+)
+def test_a_target_is_a_word_an_offset_or_a_time(text: str, value: object) -> None:
+    assert TARGET.convert(value, None, None) == value
+    assert TARGET.convert(text, None, None) == value
+
+
+@pytest.mark.parametrize("text", ["", "7", "3:", ":3", "3:x", "-1:0", "99999999:0", "soon", "2026-01-31T08:00:00"])
+def test_other_words_are_no_target(text: str) -> None:
+    with pytest.raises(click.BadParameter):
+        TARGET.convert(text, None, None)
