@@ -6,13 +6,17 @@ It keeps messages in order and redelivers what was not acknowledged; nothing in 
 from __future__ import annotations
 
 import asyncio
+import itertools
+import math
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Any
 
 from seriatim._settings import Target
 from seriatim.cli._ports import (
+    At,
     BalanceView,
     BrokerGroupRow,
     ChainView,
@@ -23,7 +27,9 @@ from seriatim.cli._ports import (
     IntentName,
     MemberRow,
     Note,
+    OffsetRow,
     OperatedRow,
+    PieceRow,
     QuarantinedRow,
     RestartView,
     ScrubStep,
@@ -36,6 +42,7 @@ from seriatim_api.errors import TopicExistsError, UnknownTopicError
 from seriatim_api.ids import make_offset, split_offset
 
 SEGMENT = 3
+FIRST_S = 1_700_000_000
 
 
 @dataclass
@@ -55,6 +62,8 @@ class MemoryCluster:
         balanced: How often it was told to.
         operated: What was done to groups.
         unanswered: Partitions whose server does not answer when a group is moved.
+        dropped: Of a partition: how many of its first messages retention dropped.
+        blocked: Partitions with a segment that is not settled.
     """
 
     topics: dict[str, TopicView] = field(default_factory=dict)
@@ -73,6 +82,8 @@ class MemoryCluster:
     balanced: int = 0
     operated: list[Any] = field(default_factory=list)
     unanswered: tuple[int, ...] = ()
+    dropped: dict[int, int] = field(default_factory=dict)
+    blocked: set[int] = field(default_factory=set)
 
     def make(self, name: str, partitions: int = 1) -> None:
         self.topics[name] = TopicView(name, "READY", partitions, True, 1 << 20, 0, 5, 1_700_000_000_000)
@@ -96,6 +107,10 @@ class MemoryCluster:
         for partition in range(self.topic(topic).partitions):
             on_note(Note("active", partition, make_offset(SEGMENT, 0)))
         yield MemoryConsumer(self, topic, group)
+
+    @asynccontextmanager
+    async def ranges(self, _settings: Any) -> AsyncIterator[MemoryRanges]:
+        yield MemoryRanges(self)
 
     @asynccontextmanager
     async def admin(self, _settings: Any) -> AsyncIterator[MemoryAdmin]:
@@ -172,6 +187,39 @@ class MemoryPlan:
             else OperatedRow(row.partition, False, 5, row.to_offset)
             for row in self.rows
         ]
+
+
+class MemoryRanges:
+    """A message a second was taken since `FIRST_S`; what is below `dropped` of a partition is no longer there."""
+
+    def __init__(self, cluster: MemoryCluster) -> None:
+        self._cluster = cluster
+
+    async def offsets(self, topic: str, at: At, partitions: Sequence[int] | None = None) -> list[OffsetRow]:
+        rows = []
+        for partition in range(self._cluster.topic(topic).partitions) if partitions is None else partitions:
+            length, first = len(self._cluster.logs[topic, partition]), self._cluster.dropped.get(partition, 0)
+            index = length if at == "end" else first
+            if isinstance(at, datetime):
+                index = min(max(math.ceil(at.timestamp() - FIRST_S), first), length)
+            found = isinstance(at, datetime) and index < length
+            blocked = at == "end" and partition in self._cluster.blocked
+            rows.append(OffsetRow(partition, make_offset(SEGMENT, index), index, blocked, found))
+        return rows
+
+    async def pieces(self, topic: str, partition: int, start: int, end: int) -> list[PieceRow]:
+        cuts = [*range(start, end, 4), end]
+        return [PieceRow(one, other, other - one) for one, other in itertools.pairwise(cuts)]
+
+    async def read(
+        self, topic: str, partition: int, start: int, end: int, on_note: Callable[[Note], None]
+    ) -> AsyncIterator[list[Delivered]]:
+        first = make_offset(SEGMENT, self._cluster.dropped.get(partition, 0))
+        if start < first:
+            on_note(Note("gap", partition, start, first, "dropped by retention"))
+        found = [row for row in self._cluster.logs[topic, partition] if max(start, first) <= row.offset < end]
+        for at in range(0, len(found), 3):
+            yield found[at : at + 3]
 
 
 class MemoryAdmin:

@@ -27,7 +27,7 @@ from seriatim.cli._ports import (
     RestartView,
     SendResult,
 )
-from seriatim.cli.consume import describe_note
+from seriatim.cli._printing import describe_note
 from seriatim.cli.group import render
 from seriatim_api.ids import make_offset
 
@@ -41,6 +41,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> MemoryCluster:
     found = MemoryCluster()
     monkeypatch.setattr(_connect, "producer", found.producer)
     monkeypatch.setattr(_connect, "consumer", found.consumer)
+    monkeypatch.setattr(_connect, "ranges", found.ranges)
     monkeypatch.setattr(_connect, "admin", found.admin)
     return found
 

@@ -18,6 +18,7 @@ from seriatim_api.ids import make_offset, split_offset
 import seriatim
 from seriatim.cli._ports import (
     AdminPort,
+    At,
     BalanceView,
     BrokerGroupRow,
     ChainView,
@@ -34,10 +35,13 @@ from seriatim.cli._ports import (
     MoveName,
     MoveRow,
     Note,
+    OffsetRow,
     OperatedRow,
     OutcomeName,
+    PieceRow,
     ProducerPort,
     QuarantinedRow,
+    RangePort,
     RestartView,
     ScrubStep,
     SegmentView,
@@ -254,6 +258,39 @@ def _delivered(message: seriatim.Message) -> Delivered:
         attempt=message.attempt,
         handle=message,
     )
+
+
+@asynccontextmanager
+async def ranges(settings: Settings) -> AsyncIterator[RangePort]:
+    """Reading without a group."""
+    async with _client(settings) as client:
+        yield _Ranges(client)
+
+
+class _Ranges:
+    """`RangePort`."""
+
+    def __init__(self, client: seriatim.Client) -> None:
+        self._client = client
+
+    async def offsets(self, topic: str, at: At, partitions: Sequence[int] | None = None) -> list[OffsetRow]:
+        found = await self._client.offsets(topic, at, partitions=partitions)
+        return [OffsetRow(row.partition, row.offset, row.position, row.blocked, row.found) for row in found]
+
+    async def pieces(self, topic: str, partition: int, start: int, end: int) -> list[PieceRow]:
+        plan = await self._client.plan_range(topic, partition, start, end)
+        return [PieceRow(piece.start, piece.end, piece.rows) for piece in plan.pieces]
+
+    async def read(
+        self, topic: str, partition: int, start: int, end: int, on_note: Callable[[Note], None]
+    ) -> AsyncIterator[list[Delivered]]:
+        def lose(loss: seriatim.LostRange) -> None:
+            reason = "declared lost" if loss.reason == "lost" else "dropped by retention"
+            on_note(Note("gap", partition, loss.start, loss.end, reason))
+
+        async with self._client.read_range(topic, partition, start, end, on_loss=lose) as reader:
+            while messages := await reader.fetch():
+                yield [_delivered(message) for message in messages]
 
 
 @asynccontextmanager

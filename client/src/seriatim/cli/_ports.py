@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from seriatim.cli._sources import Message
@@ -111,6 +112,55 @@ class ConsumerPort(Protocol):
 
         False: the partition was taken over, or begun anew, meanwhile; the message comes again, here or elsewhere.
         """
+        ...
+
+
+At = Literal["earliest", "end"] | datetime
+"""A place that can be asked for in each partition."""
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetRow:
+    """A place in a partition.
+
+    Attributes:
+        offset: The place.
+        position: Messages before it since the partition was made.
+        blocked: A segment that is not settled is in the way of the end.
+        found: Asked for a time: whether there is a message at or after it.
+    """
+
+    partition: int
+    offset: int
+    position: int
+    blocked: bool = False
+    found: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PieceRow:
+    """So many messages from one offset to another, in one segment."""
+
+    start: int
+    end: int
+    rows: int
+
+
+class RangePort(Protocol):
+    """Reading between two offsets, without a consumer group."""
+
+    async def offsets(self, topic: str, at: At, partitions: Sequence[int] | None = None) -> list[OffsetRow]:
+        """A place in partitions; None: in all of them."""
+        ...
+
+    async def pieces(self, topic: str, partition: int, start: int, end: int) -> list[PieceRow]:
+        """What lies in a range, in its order."""
+        ...
+
+    def read(
+        self, topic: str, partition: int, start: int, end: int, on_note: Callable[[Note], None]
+    ) -> AsyncIterator[list[Delivered]]:
+        """The messages of a range, and notes about what of it is gone."""
         ...
 
 

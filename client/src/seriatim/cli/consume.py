@@ -6,7 +6,6 @@ Notes about standing by, taking over and crossing segments go to stderr, so that
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
@@ -21,7 +20,10 @@ from seriatim_api.ids import format_offset
 
 from seriatim.cli import _connect
 from seriatim.cli._end import TopicEnd
+from seriatim.cli._places import HELP, PlaceType, Written
 from seriatim.cli._ports import AdminPort, ConsumerPort, Delivered, Note
+from seriatim.cli._printing import Format, print_note, render
+from seriatim.cli._range import RangeOptions, print_range
 from seriatim.cli._running import first_of, interruptible, run
 from seriatim.cli._settings import Settings
 from seriatim.history import HistoryWriter
@@ -34,8 +36,6 @@ LOOK_S: Final = 0.25
 
 STALLED_S: Final = 60.0
 """With --no-follow: how long the group may stand still before its end. Failovers take seconds."""
-
-Format = Literal["raw", "json", "pretty"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,22 +52,28 @@ class ConsumeOptions:
 
 @click.command()
 @click.argument("topic")
-@click.option("--group", "-g", required=True, help="The consumer group: it goes on where it stopped.")
+@click.option(
+    "--group", "-g", help="The consumer group: it goes on where it stopped. Without one nothing is remembered."
+)
 @click.option(
     "--from",
     "start",
-    type=click.Choice(["earliest", "latest"]),
+    type=PlaceType(),
     default="earliest",
     show_default=True,
-    help="Where a group begins that has never consumed.",
+    help=f"Where to begin: {HELP}. With a group earliest or latest, and only if it has never consumed.",
+)
+@click.option("--until", type=PlaceType(), help="Without a group: end before this place. [default: the end]")
+@click.option("--last", type=click.IntRange(1), help="Without a group: only the last so many messages of a partition.")
+@click.option(
+    "--partition", "-p", "partitions", type=click.IntRange(0), multiple=True, help="Without a group: only this."
 )
 @click.option("--count", type=click.IntRange(1), help="End after so many messages.")
 @click.option(
     "--follow/--no-follow",
-    default=True,
-    show_default=True,
-    help="Wait for more messages at the end. "
-    "--no-follow ends when the group has read what each partition held at the start.",
+    default=None,
+    help="Wait for more messages at the end. --no-follow ends when what each partition held at the start was read. "
+    "[default: --follow with a group, --no-follow without]",
 )
 @click.option(
     "--output",
@@ -80,26 +86,59 @@ class ConsumeOptions:
 def consume(
     settings: Settings,
     topic: str,
-    group: str,
-    start: Literal["earliest", "latest"],
+    group: str | None,
+    start: Written,
+    until: Written | None,
+    last: int | None,
+    partitions: tuple[int, ...],
     count: int | None,
-    follow: bool,
+    follow: bool | None,
     output: Format | None,
     history_path: Path | None,
 ) -> None:
-    """Print the messages of TOPIC in order, as a consumer of GROUP, and acknowledge what was printed.
+    """Print the messages of TOPIC in order.
 
-    One consumer of a group is active on a partition; more of them stand by, and take over when it ends.
+    With --group, as a consumer of it: what was printed is acknowledged. One consumer of a group is active on a
+    partition; more of them stand by, and take over when it ends.
+
+    Without a group, from one place to another, one partition after the other: nothing is acknowledged, and no group is
+    made or moved. A time is that at which the broker took a message.
     """
     chosen: Format = output or ("json" if settings.as_json else "pretty")
-    options = ConsumeOptions(topic, group, start, count, follow, chosen)
-    with ExitStack() as stack:
-        history = None
+    if group is None:
         if history_path is not None:
-            history = stack.enter_context(HistoryWriter(history_path, f"consume-{group}-{time.time_ns()}"))
-        count_printed = run(_consume(settings, options, history))
+            raise click.UsageError("--history goes with --group: what no group consumes is not judged")
+        asked = RangeOptions(topic, partitions, start, until, last, count, bool(follow), chosen)
+        count_printed = run(print_range(settings, asked))
+    else:
+        begin = _group_start(start, until, last, partitions)
+        options = ConsumeOptions(topic, group, begin, count, follow is not False, chosen)
+        with ExitStack() as stack:
+            history = None
+            if history_path is not None:
+                history = stack.enter_context(HistoryWriter(history_path, f"consume-{group}-{time.time_ns()}"))
+            count_printed = run(_consume(settings, options, history))
     if not settings.as_json:
         click.echo(f"{count_printed:,} message{'s' * (count_printed != 1)}", err=True)
+
+
+def _group_start(
+    start: Written, until: Written | None, last: int | None, partitions: tuple[int, ...]
+) -> Literal["earliest", "latest"]:
+    """Where a group begins that has never consumed.
+
+    Raises:
+        click.UsageError: Something was given that only goes without a group.
+    """
+    given = {"--until": until, "--last": last, "--partition": partitions or None}
+    wrong = next((name for name, value in given.items() if value is not None), None)
+    if wrong is not None:
+        raise click.UsageError(f"{wrong} goes without --group: a group reads all partitions, from where it stopped on")
+    if start.at == "earliest":
+        return "earliest"
+    if start.at == "end":
+        return "latest"
+    raise click.UsageError("a group begins at earliest or latest; without --group any place can be read from")
 
 
 async def _consume(settings: Settings, options: ConsumeOptions, history: HistoryWriter | None) -> int:
@@ -295,30 +334,6 @@ class _ExhaustedError(Exception):
     """The consumer has ended."""
 
 
-def render(message: Delivered, output: Format) -> bytes:
-    """A message as it is printed, with a newline at its end."""
-    if output == "raw":
-        return message.value + b"\n"
-    if output == "json":
-        fields = {
-            "partition": message.partition,
-            "offset": format_offset(message.offset),
-            "key": _text(message.key),
-            "value": _text(message.value),
-            "timestamp_ms": message.timestamp_ms,
-            "maybe_repeated": message.maybe_repeated,
-        }
-        return json.dumps(fields, ensure_ascii=False).encode() + b"\n"
-    mark = " (maybe repeated)" if message.maybe_repeated else ""
-    where = f"{message.partition}  {format_offset(message.offset):<12} {_text(message.key) or '-'}"
-    return f"{where}  {_text(message.value)}{mark}\n".encode()
-
-
-def _text(data: bytes | None) -> str | None:
-    """For people, and for JSON: bytes that are no text come out escaped."""
-    return None if data is None else data.decode("utf-8", errors="backslashreplace")
-
-
 def _note_printer(settings: Settings, options: ConsumeOptions, history: HistoryWriter | None) -> Callable[[Note], None]:
     def take(note: Note) -> None:
         if history is not None and note.kind == "gap":
@@ -332,26 +347,6 @@ def _note_printer(settings: Settings, options: ConsumeOptions, history: HistoryW
                 why=note.text,
                 group=options.group,
             )
-        if settings.as_json:
-            offset = None if note.offset is None else format_offset(note.offset)
-            fields = {"note": note.kind, "partition": note.partition, "offset": offset, "text": note.text}
-            click.echo(json.dumps(fields), err=True)
-        else:
-            click.echo(f"# {describe_note(note)}", err=True)
+        print_note(settings, note)
 
     return take
-
-
-def describe_note(note: Note) -> str:
-    """A note for people."""
-    where = "" if note.offset is None else f" at {format_offset(note.offset)}"
-    more = f": {note.text}" if note.text else ""
-    until = "" if note.end_offset is None else f" to {format_offset(note.end_offset)}"
-    words = {
-        "active": f"active{where}{more}",
-        "standby": f"standing by{more}",
-        "crossed": f"crossed into the segment{where}{more}",
-        "gap": f"declared gap{where.replace(' at', ' from')}{until}{more}",
-        "revoked": f"not active any more{more}",
-    }
-    return f"partition {note.partition}: {words[note.kind]}"

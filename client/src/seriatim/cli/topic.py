@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from datetime import UTC, datetime
+from itertools import zip_longest
+from typing import cast
 
 import click
+from seriatim_api.ids import format_offset
 
 from seriatim.cli import _connect
-from seriatim.cli._ports import TopicView
+from seriatim.cli._places import PlaceType, Written
+from seriatim.cli._ports import OffsetRow, TopicView
 from seriatim.cli._running import run
 from seriatim.cli._settings import Settings
 
@@ -55,6 +59,61 @@ def create(
         settings.emit(asdict(made))
     else:
         click.echo(f"created {made.name} with {_count(made.partitions, 'partition')}")
+
+
+@topic.command()
+@click.argument("name")
+@click.option("--at", type=PlaceType(), help="Also where this time is: 2026-11-22T10:00 (with Z or +01:00), or -15m.")
+@click.pass_obj
+def offsets(settings: Settings, name: str, at: Written | None) -> None:
+    """Show where each partition of the topic NAME begins and ends, and how many messages it holds.
+
+    A time is that at which the broker took a message; its place is the first message at or after it. A `*` behind an
+    end: a segment is not settled yet, and what lies behind it cannot be read before it is.
+    """
+    if at is not None and not isinstance(at.at, datetime):
+        raise click.UsageError(f"--at takes a time, not {at.text!r}")
+    if at is not None and not settings.as_json:
+        click.echo(f"# {at.explain()}", err=True)
+
+    async def work() -> tuple[list[OffsetRow], list[OffsetRow], list[OffsetRow]]:
+        async with _connect.ranges(settings) as port:
+            found = [] if at is None else await port.offsets(name, cast(datetime, at.at))
+            return await port.offsets(name, "earliest"), await port.offsets(name, "end"), found
+
+    firsts, ends, found = run(work())
+    if settings.as_json:
+        settings.emit([_offsets(*row) for row in zip_longest(firsts, ends, found)])
+        return
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for column in ("partition", "earliest", "end", "messages", *(["at"] if at is not None else [])):
+        table.add_column(column, justify="right")
+    for first, end, row in zip_longest(firsts, ends, found):
+        told = [] if row is None else [format_offset(row.offset) if row.found else "-"]
+        count = end.position - first.position
+        table.add_row(
+            str(end.partition),
+            format_offset(first.offset),
+            f"{format_offset(end.offset)}{'*' * end.blocked}",
+            f"{count:,}",
+            *told,
+        )
+    settings.console.print(table)
+
+
+def _offsets(first: OffsetRow, end: OffsetRow, at: OffsetRow | None) -> dict[str, object]:
+    told: dict[str, object] = {
+        "partition": end.partition,
+        "earliest": format_offset(first.offset),
+        "end": format_offset(end.offset),
+        "messages": end.position - first.position,
+        "blocked": end.blocked,
+    }
+    if at is not None:
+        told["at"] = format_offset(at.offset) if at.found else None
+    return told
 
 
 @topic.command("list")

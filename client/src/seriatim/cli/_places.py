@@ -1,0 +1,104 @@
+"""Places in a partition as people write them: an offset, an end, a time, or how long ago.
+
+earliest  latest  3:1200  -15m  "2h ago"  2026-11-22T10:00  2026-11-22T10:00Z  2026-11-22
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import click
+from seriatim_api.ids import parse_offset
+
+_UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+_AGO: Final = re.compile(r"^(?:-\s*(?P<minus>\d+)\s*(?P<unit>[smhdw])|(?P<past>\d+)\s*(?P<word>[smhdw])\s+ago)$")
+_OFFSET: Final = re.compile(r"^\d+:\d+$")
+
+HELP: Final = (
+    "earliest, latest, an offset (3:1200), a time (2026-11-22T10:00, with Z or +01:00), or how long ago (-15m)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A place as it was written: one of the ends, an offset, or a time.
+
+    Attributes:
+        text: As it was written.
+        zone_is_ours: The time said no zone, and that of this machine was taken.
+    """
+
+    text: str
+    at: Literal["earliest", "end"] | int | datetime
+    zone_is_ours: bool = False
+
+    @property
+    def is_offset(self) -> bool:
+        """Whether it belongs to one partition."""
+        return isinstance(self.at, int)
+
+    def explain(self) -> str | None:
+        """What a time was taken for; None for what needs no explanation."""
+        if not isinstance(self.at, datetime):
+            return None
+        utc = self.at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+        if self.zone_is_ours:
+            return f"{self.text} is taken in this machine's zone, {self.at.tzname()}: {utc}"
+        return f"{self.text} is {utc}"
+
+
+def parse(text: str, now: datetime) -> Written:
+    """Read a place.
+
+    Args:
+        text: As a person wrote it.
+        now: The time of this machine, with its zone.
+
+    Raises:
+        ValueError: It is none; the text says what is.
+    """
+    wanted = text.strip()
+    if wanted == "earliest":
+        return Written(wanted, "earliest")
+    if wanted in ("latest", "end"):
+        return Written(wanted, "end")
+    if _OFFSET.match(wanted):
+        return Written(wanted, parse_offset(wanted))
+    ago = _AGO.match(wanted)
+    if ago is not None:
+        count = int(ago["minus"] or ago["past"])
+        try:
+            return Written(wanted, now - timedelta(**{_UNITS[ago["unit"] or ago["word"]]: count}))
+        except OverflowError:
+            raise ValueError(f"{wanted!r} is before the first year") from None
+    try:
+        time = datetime.fromisoformat(wanted)
+    except ValueError:
+        raise ValueError(f"{wanted!r} is none of: {HELP}") from None
+    if time.tzinfo is None:
+        return Written(wanted, time.replace(tzinfo=now.tzinfo), zone_is_ours=True)
+    return Written(wanted, time)
+
+
+if TYPE_CHECKING:
+    _ParamType = click.ParamType[Written]
+else:
+    _ParamType = click.ParamType  # in click 8.1 it takes no argument
+
+
+class PlaceType(_ParamType):
+    """The type of options that take a place."""
+
+    name = "place"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Written:
+        """Read it, or fail with what can be written."""
+        if isinstance(value, Written):
+            return value
+        try:
+            return parse(value, datetime.now().astimezone())
+        except ValueError as error:
+            self.fail(str(error), param, ctx)

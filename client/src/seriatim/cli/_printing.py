@@ -1,0 +1,63 @@
+"""How messages, and notes about them, are printed."""
+
+from __future__ import annotations
+
+import json
+from typing import Literal
+
+import click
+from seriatim_api.ids import format_offset
+
+from seriatim.cli._ports import Delivered, Note
+from seriatim.cli._settings import Settings
+
+Format = Literal["raw", "json", "pretty"]
+
+
+def render(message: Delivered, output: Format) -> bytes:
+    """A message as it is printed, with a newline at its end."""
+    if output == "raw":
+        return message.value + b"\n"
+    if output == "json":
+        fields = {
+            "partition": message.partition,
+            "offset": format_offset(message.offset),
+            "key": _text(message.key),
+            "value": _text(message.value),
+            "timestamp_ms": message.timestamp_ms,
+            "maybe_repeated": message.maybe_repeated,
+        }
+        return json.dumps(fields, ensure_ascii=False).encode() + b"\n"
+    mark = " (maybe repeated)" if message.maybe_repeated else ""
+    where = f"{message.partition}  {format_offset(message.offset):<12} {_text(message.key) or '-'}"
+    return f"{where}  {_text(message.value)}{mark}\n".encode()
+
+
+def _text(data: bytes | None) -> str | None:
+    """For people, and for JSON: bytes that are no text come out escaped."""
+    return None if data is None else data.decode("utf-8", errors="backslashreplace")
+
+
+def print_note(settings: Settings, note: Note) -> None:
+    """Tell a person, or with --json a program, on stderr."""
+    if settings.as_json:
+        offset = None if note.offset is None else format_offset(note.offset)
+        fields = {"note": note.kind, "partition": note.partition, "offset": offset, "text": note.text}
+        click.echo(json.dumps(fields), err=True)
+    else:
+        click.echo(f"# {describe_note(note)}", err=True)
+
+
+def describe_note(note: Note) -> str:
+    """A note for people."""
+    where = "" if note.offset is None else f" at {format_offset(note.offset)}"
+    more = f": {note.text}" if note.text else ""
+    until = "" if note.end_offset is None else f" to {format_offset(note.end_offset)}"
+    words = {
+        "active": f"active{where}{more}",
+        "standby": f"standing by{more}",
+        "crossed": f"crossed into the segment{where}{more}",
+        "gap": f"declared gap{where.replace(' at', ' from')}{until}{more}",
+        "revoked": f"not active any more{more}",
+    }
+    return f"partition {note.partition}: {words[note.kind]}"

@@ -1,0 +1,183 @@
+"""`seriatim consume` without a group: the messages from one place to another, one partition after the other."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+import click
+from seriatim_api.errors import BadRequestError
+from seriatim_api.ids import format_offset
+
+from seriatim.cli import _connect
+from seriatim.cli._places import Written
+from seriatim.cli._ports import At, OffsetRow, RangePort
+from seriatim.cli._printing import Format, print_note, render
+from seriatim.cli._running import first_of, interruptible
+from seriatim.cli._settings import Settings
+
+LOOK_S: Final = 0.25
+"""With --follow: how often the brokers are asked whether there is more."""
+
+
+@dataclass(frozen=True, slots=True)
+class RangeOptions:
+    """What the command line asks for.
+
+    Attributes:
+        partitions: Numbers; none: all.
+        last: Only so many messages before the end of the range.
+        count: End after so many.
+    """
+
+    topic: str
+    partitions: tuple[int, ...]
+    start: Written
+    until: Written | None
+    last: int | None
+    count: int | None
+    follow: bool
+    output: Format
+
+    def check(self) -> None:
+        """Refuse what cannot be meant.
+
+        Raises:
+            click.UsageError: It cannot.
+        """
+        if self.last is not None and self.start.at != "earliest":
+            raise click.UsageError("--last counts back from the end of the range: give it or --from")
+        if self.follow and self.until is not None:
+            raise click.UsageError("--follow has no end: give it or --until")
+        places = [place for place in (self.start, self.until) if place is not None]
+        if len(self.partitions) != 1 and any(place.is_offset for place in places):
+            raise click.UsageError("an offset is of one partition: say which, with --partition N")
+
+
+async def print_range(settings: Settings, options: RangeOptions) -> int:
+    """Print it; how many messages there were."""
+    options.check()
+    for place in (options.start, options.until):
+        text = place.explain() if place is not None else None
+        if text is not None and not settings.as_json:
+            click.echo(f"# {text}", err=True)
+    async with AsyncExitStack() as stack:
+        port = await stack.enter_async_context(_connect.ranges(settings))
+        stop = await stack.enter_async_context(interruptible())
+        printing = RangePrinter(settings, options, port, sys.stdout.buffer.write, sys.stdout.buffer.flush)
+        await first_of(stop, printing.run())
+        return printing.count
+
+
+class RangePrinter:
+    """One run of the command.
+
+    Args:
+        settings: How to tell notes.
+        options: What to print.
+        port: The cluster.
+        write: Takes the output.
+        flush: Hands it on.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        options: RangeOptions,
+        port: RangePort,
+        write: Callable[[bytes], Any],
+        flush: Callable[[], Any],
+    ) -> None:
+        self._settings = settings
+        self._options = options
+        self._port = port
+        self._write = write
+        self._flush = flush
+        self.count = 0
+
+    async def run(self) -> bool:
+        """Print until the end of the range, or the count."""
+        options = self._options
+        partitions = list(dict.fromkeys(options.partitions)) or None
+        ends = await self._resolve(options.until or Written("latest", "end"), partitions)
+        starts = await self._starts(partitions, ends)
+        self._tell_blocked(ends)
+        for row in ends:
+            start = starts[row.partition]
+            if start > row.offset and not options.follow and isinstance(options.start.at, int):
+                raise BadRequestError(
+                    f"the range begins at {format_offset(start)}, behind its end at {format_offset(row.offset)}"
+                )
+            if await self._print(row.partition, start, max(start, row.offset)):
+                return True
+        places = {row.partition: max(starts[row.partition], row.offset) for row in ends}
+        while options.follow:
+            await asyncio.sleep(LOOK_S)
+            for row in await self._port.offsets(options.topic, "end", partitions):
+                begun = places[row.partition]
+                if row.offset > begun:
+                    places[row.partition] = row.offset
+                    if await self._print(row.partition, begun, row.offset):
+                        return True
+        return True
+
+    async def _starts(self, partitions: Sequence[int] | None, ends: Sequence[OffsetRow]) -> dict[int, int]:
+        if self._options.last is None:
+            starts = await self._resolve(self._options.start, partitions)
+            return {row.partition: row.offset for row in starts}
+        firsts = await self._port.offsets(self._options.topic, "earliest", partitions)
+        return {
+            first.partition: await self._back(first, end.offset, self._options.last)
+            for first, end in zip(firsts, ends, strict=True)
+        }
+
+    async def _back(self, first: OffsetRow, end: int, count: int) -> int:
+        """The offset so many messages before the end; the first one that is kept if there are not so many."""
+        if end <= first.offset:
+            return end
+        left = count
+        for piece in reversed(await self._port.pieces(self._options.topic, first.partition, first.offset, end)):
+            if piece.rows >= left:
+                return piece.end - left
+            left -= piece.rows
+        if not self._settings.as_json:
+            click.echo(f"# partition {first.partition} has only {count - left:,} messages", err=True)
+        return first.offset
+
+    async def _resolve(self, place: Written, partitions: Sequence[int] | None) -> list[OffsetRow]:
+        at = place.at
+        if isinstance(at, int):
+            assert partitions is not None
+            return [OffsetRow(partitions[0], at, 0)]
+        asked: At = at
+        return await self._port.offsets(self._options.topic, asked, partitions)
+
+    def _tell_blocked(self, ends: Sequence[OffsetRow]) -> None:
+        for row in ends:
+            if row.blocked and not self._settings.as_json:
+                click.echo(
+                    f"# partition {row.partition}: what lies behind {format_offset(row.offset)} cannot be read before "
+                    f"that segment is settled, see `seriatim chain show {self._options.topic} {row.partition}`",
+                    err=True,
+                )
+
+    async def _print(self, partition: int, start: int, end: int) -> bool:
+        """Print a range; whether the count was reached."""
+        options = self._options
+        if start == end:
+            return False
+        note = partial(print_note, self._settings)
+        async for messages in self._port.read(options.topic, partition, start, end, note):
+            wanted = messages if options.count is None else messages[: options.count - self.count]
+            for message in wanted:
+                self._write(render(message, options.output))
+            self._flush()
+            self.count += len(wanted)
+            if options.count is not None and self.count >= options.count:
+                return True
+        return False
