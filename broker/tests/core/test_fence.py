@@ -8,7 +8,7 @@ import pytest
 from seriatim_api.ids import make_offset
 from seriatim_broker.core import effects as fx
 from seriatim_broker.core import messages as msg
-from seriatim_broker.core.chain import drop_oldest
+from seriatim_broker.core.chain import trim
 from seriatim_broker.core.log import (
     DropPreparation,
     DropSegment,
@@ -423,7 +423,7 @@ def test_what_a_segment_was_opened_with_goes_when_retention_drops_the_segment(re
     bench.read_chain(chain)
     assert not bench.writes(DropPreparation)
     bench.clear()
-    bench.read_chain(drop_oldest(chain, 2))
+    bench.read_chain(trim(chain, 2, None, 2))
     assert bench.writes(DropSegment) == [DropSegment(P, 1)]
     assert bench.writes(DropPreparation) == [DropPreparation(P, 1, attempt(1))]
     assert not bench.part.logs, "nothing is left of it here but the record"

@@ -6,7 +6,7 @@ from seriatim_api.ids import MemberId
 from seriatim_broker.core import effects as fx
 from seriatim_broker.core import events as ev
 from seriatim_broker.core import messages as msg
-from seriatim_broker.core.chain import SegmentState, drop_oldest
+from seriatim_broker.core.chain import SegmentState, trim
 from seriatim_broker.core.log import DropSegment, PutBatch, PutSegment, RecoveredPartition, Truncate
 
 from .support import (
@@ -181,7 +181,7 @@ def test_nothing_is_copied_over_what_is_quarantined() -> None:
 def test_what_is_quarantined_stays_when_its_segment_leaves_the_record() -> None:
     bench = contradicted()
     assert bench.part.chain is not None
-    bench.hear(M10, msg.ChainUpdate(drop_oldest(bench.part.chain, 2), 200))
+    bench.hear(M10, msg.ChainUpdate(trim(bench.part.chain, 2, None, 2), 200))
     assert bench.part.chain.segments[0].no == 2
     assert not bench.writes(DropSegment)
     assert bench.core.quarantined == {(P, 1): 3}
@@ -192,7 +192,7 @@ def test_what_agrees_with_the_record_goes_with_its_segment() -> None:
     bench = back(M01)
     bench.read_chain(sealed_chain(first_chain(), 3, checksum_of(BATCHES), server=M00, eligible=(M00, M01)))
     assert bench.part.chain is not None
-    bench.hear(M10, msg.ChainUpdate(drop_oldest(bench.part.chain, 2), 200))
+    bench.hear(M10, msg.ChainUpdate(trim(bench.part.chain, 2, None, 2), 200))
     assert [write.segment_no for write in bench.writes(DropSegment)] == [1]
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from seriatim_broker.core import segments as segments_module
-from seriatim_broker.core.chain import Segment
+from seriatim_broker.core.chain import Segment, Start
 from seriatim_broker.core.segments import CHUNK_SEGMENTS, Changes, Segments
 
 from .support import M00, M01, M10, M11, first_chain
@@ -75,10 +75,13 @@ def test_peers_are_those_of_the_segments_that_are_shared() -> None:
 
 def test_the_digest_of_a_segment_says_all_of_it() -> None:
     names = set(_FIRST.__slots__)
-    said = segments_module._digest(_FIRST)
+    first = replace(_FIRST, begin=Start(7, 7, 7))
+    said = segments_module._digest(first)
+    assert segments_module._digest(_FIRST) != said
     values = {
         "members": (M10,), "eligible": (), "tail_copies": (M10,), "server": M10, "attempt": b"other", "group": "g9",
         "state": type(_FIRST.state).LOST, "incomplete_table": True, "records_lost": True,
+        "begin": Start(7, 7, 8),
     }  # fmt: skip
     for name in names:
-        assert segments_module._digest(replace(_FIRST, **{name: values.get(name, 77)})) != said, name
+        assert segments_module._digest(replace(first, **{name: values.get(name, 77)})) != said, name

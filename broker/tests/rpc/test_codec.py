@@ -14,7 +14,7 @@ from seriatim_api.errors import BadRequestError
 from seriatim_api.ids import MemberId, PartitionId
 from seriatim_api.v1 import peer_pb2
 from seriatim_broker.core import messages as m
-from seriatim_broker.core.chain import Chain, Segment, SegmentState
+from seriatim_broker.core.chain import AT_ZERO, Chain, Segment, SegmentState, Start
 from seriatim_broker.core.log import Batch, CursorState, TailCopy
 from seriatim_broker.core.producers import (
     BlockName,
@@ -81,6 +81,8 @@ segments = st.builds(
     incomplete_table=st.booleans(),
     sealed_at_ms=u63,
     append_floor_ms=u63,
+    begin=st.just(AT_ZERO) | st.builds(Start, st.integers(1, 2**63 - 1), u32, u63),
+    sealed_bytes=st.none() | u63,
 )
 chains = st.builds(
     Chain,
@@ -119,6 +121,7 @@ BY_KIND_AND_NAME: dict[tuple[type, str], st.SearchStrategy[Any]] = {
     (m.FenceAnswer, "table"): tables,
     (m.FenceAnswer, "tail"): batches,
     (m.FenceAnswer, "length"): st.none() | u63,
+    (m.FenceAnswer, "size_bytes"): st.none() | u63,
     (m.PrepareRequest, "table"): tables,
     (m.PrepareRequest, "tail"): st.none() | tails,
     (m.PrepareRequest, "replaces"): st.lists(ids16, max_size=3).map(tuple),

@@ -20,11 +20,11 @@ from seriatim_broker.core.chain import (
     change_server,
     check,
     declare_lost,
-    drop_oldest,
     open_over,
     replace_copy,
     seal_and_open,
     settle,
+    trim,
 )
 from seriatim_broker.core.chain import SegmentState as State
 from seriatim_broker.runtime.archive import (
@@ -125,7 +125,7 @@ def changed(chain: Chain, no: int, kind: str) -> Chain:
     if kind == "copy" and segment.state is State.SEALED and C not in segment.members:
         return replace_copy(chain, no, C, B) if segment.server != B else add_copy(chain, no, C)
     if kind == "drop" and chain.settled_before(no):
-        return drop_oldest(chain, no)
+        return trim(chain, no, None, no)
     return chain
 
 
@@ -230,7 +230,7 @@ def test_only_the_page_that_changed_is_written() -> None:
     store.write(archive, change_server(switched(chain, 1), 300, B, ()))
     assert store.page_writes == [1]
     store.page_writes.clear()
-    store.write(archive, drop_oldest(chain, 520))
+    store.write(archive, trim(chain, 520, None, 520))
     assert store.page_writes == [0, 1, 2]
     assert sorted(store.pages) == [2, 3]
 

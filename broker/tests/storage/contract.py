@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from seriatim_api.ids import MemberId, PartitionId
-from seriatim_broker.core.chain import Opening, Seal, create, drop_oldest, remove_eligible, seal_and_open
+from seriatim_broker.core.chain import Opening, Seal, create, remove_eligible, seal_and_open, trim
 from seriatim_broker.core.log import (
     Batch,
     CursorState,
@@ -420,7 +420,7 @@ async def test_the_chain_record_is_found_as_it_was_learned_last(harness: Harness
     await put(harness, [PutChain(at, third, (1,))])
     await harness.reopen(crash=True)
     assert harness.recovered[at].chain == third
-    kept = drop_oldest(third, 2)
+    kept = trim(third, 2, None, 2)
     await put(harness, [DropSegment(at, 1), PutChain(at, kept, (), (1,))])
     await harness.reopen(crash=True)
     assert harness.recovered[at].chain == kept

@@ -30,7 +30,7 @@ from .test_space import _SETTINGS
 P = PartitionId(1)
 SEGMENT_COUNT = 10_000
 SEGMENT_SIZE_BYTES_MAX = 1024
-"""967 were seen, whether or not the version before had left a producer table with each segment."""
+"""1,007 were seen, whether or not the version before had left a producer table with each segment."""
 
 OTHERS = (MemberId("g1-0", "c" * 32), MemberId("g1-1", "d" * 32))
 
@@ -44,7 +44,7 @@ def _chain(builders: list[SegmentBuilder]) -> Chain:
             replace(
                 first.open_segment, no=builder.segment, attempt=_attempt(builder.segment), base=300 + at,
                 state=SegmentState.SEALED, sealed_len=1, sealed_checksum=builder.checksum, sealed_at_ms=first.epoch,
-                server=MEMBERS[at % 2], server_epoch=at + 1, opened_at_ms=1_700_000_000_000 + at,
+                server=MEMBERS[at % 2], server_epoch=at + 1, opened_at_ms=1_700_000_000_000 + at, sealed_bytes=292,
             )
         )  # fmt: skip
     last = replace(first.open_segment, no=len(builders) + 1, members=OTHERS, eligible=OTHERS, server=OTHERS[0])

@@ -657,6 +657,7 @@ class FenceAnswer(_message.Message):
     LAST_APPEND_MS_FIELD_NUMBER: _builtins.int
     FROM_DISK_FIELD_NUMBER: _builtins.int
     COORDINATOR_BEHIND_FIELD_NUMBER: _builtins.int
+    SIZE_BYTES_FIELD_NUMBER: _builtins.int
     partition_id: _builtins.int
     segment: _builtins.int
     switch: _builtins.bytes
@@ -671,6 +672,8 @@ class FenceAnswer(_message.Message):
     """a restart found the log: it may be an older copy"""
     coordinator_behind: _builtins.bool
     """it knows decisions that the coordinator has lost: no segment may be opened"""
+    size_bytes: _builtins.int
+    """of all batches below `length`, those that retention dropped too"""
     @_builtins.property
     def table(self) -> Global___ProducerTable: ...
     @_builtins.property
@@ -692,14 +695,20 @@ class FenceAnswer(_message.Message):
         last_append_ms: _builtins.int = ...,
         from_disk: _builtins.bool = ...,
         coordinator_behind: _builtins.bool = ...,
+        size_bytes: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_length", b"_length", "length", b"length", "table", b"table", "tail", b"tail"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_length", b"_length", "_size_bytes", b"_size_bytes", "length", b"length", "size_bytes", b"size_bytes", "table", b"table", "tail", b"tail"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_length", b"_length", "checksum", b"checksum", "commit", b"commit", "coordinator_behind", b"coordinator_behind", "fenced", b"fenced", "from_disk", b"from_disk", "incomplete_table", b"incomplete_table", "last_append_ms", b"last_append_ms", "length", b"length", "partition_id", b"partition_id", "segment", b"segment", "switch", b"switch", "table", b"table", "tail", b"tail", "unbroken", b"unbroken"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_length", b"_length", "_size_bytes", b"_size_bytes", "checksum", b"checksum", "commit", b"commit", "coordinator_behind", b"coordinator_behind", "fenced", b"fenced", "from_disk", b"from_disk", "incomplete_table", b"incomplete_table", "last_append_ms", b"last_append_ms", "length", b"length", "partition_id", b"partition_id", "segment", b"segment", "size_bytes", b"size_bytes", "switch", b"switch", "table", b"table", "tail", b"tail", "unbroken", b"unbroken"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__length: _TypeAlias = _typing.Literal["length"]  # noqa: Y015
     _WhichOneofArgType__length: _TypeAlias = _typing.Literal["_length", b"_length"]  # noqa: Y015
+    _WhichOneofReturnType__size_bytes: _TypeAlias = _typing.Literal["size_bytes"]  # noqa: Y015
+    _WhichOneofArgType__size_bytes: _TypeAlias = _typing.Literal["_size_bytes", b"_size_bytes"]  # noqa: Y015
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__length) -> _WhichOneofReturnType__length | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__size_bytes) -> _WhichOneofReturnType__size_bytes | None: ...
 
 Global___FenceAnswer: _TypeAlias = FenceAnswer  # noqa: Y015
 
@@ -1071,12 +1080,15 @@ class CopyRequest(_message.Message):
     FROM_INDEX_FIELD_NUMBER: _builtins.int
     BYTES_MAX_FIELD_NUMBER: _builtins.int
     WANT_TABLE_FIELD_NUMBER: _builtins.int
+    WANT_END_TABLE_FIELD_NUMBER: _builtins.int
     partition_id: _builtins.int
     segment: _builtins.int
     from_index: _builtins.int
     bytes_max: _builtins.int
     want_table: _builtins.bool
     """the producer table that the segment was opened with, too"""
+    want_end_table: _builtins.bool
+    """in its place the table as of the end: this copy begins behind what retention dropped"""
     def __init__(
         self,
         *,
@@ -1085,10 +1097,11 @@ class CopyRequest(_message.Message):
         from_index: _builtins.int = ...,
         bytes_max: _builtins.int = ...,
         want_table: _builtins.bool = ...,
+        want_end_table: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_max", b"bytes_max", "from_index", b"from_index", "partition_id", b"partition_id", "segment", b"segment", "want_table", b"want_table"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_max", b"bytes_max", "from_index", b"from_index", "partition_id", b"partition_id", "segment", b"segment", "want_end_table", b"want_end_table", "want_table", b"want_table"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1104,10 +1117,12 @@ class CopyAnswer(_message.Message):
     AVAILABLE_FIELD_NUMBER: _builtins.int
     BATCHES_FIELD_NUMBER: _builtins.int
     TABLE_FIELD_NUMBER: _builtins.int
+    IS_END_TABLE_FIELD_NUMBER: _builtins.int
     partition_id: _builtins.int
     segment: _builtins.int
     from_index: _builtins.int
     available: _builtins.bool
+    is_end_table: _builtins.bool
     @_builtins.property
     def batches(self) -> Global___BatchColumns: ...
     @_builtins.property
@@ -1121,10 +1136,11 @@ class CopyAnswer(_message.Message):
         available: _builtins.bool = ...,
         batches: Global___BatchColumns | None = ...,
         table: Global___ProducerTable | None = ...,
+        is_end_table: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["batches", b"batches", "table", b"table"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["available", b"available", "batches", b"batches", "from_index", b"from_index", "partition_id", b"partition_id", "segment", b"segment", "table", b"table"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["available", b"available", "batches", b"batches", "from_index", b"from_index", "is_end_table", b"is_end_table", "partition_id", b"partition_id", "segment", b"segment", "table", b"table"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -399,13 +399,28 @@ class TopicSettings(_message.Message):
     BATCH_SIZE_BYTES_MAX_FIELD_NUMBER: _builtins.int
     RETENTION_MS_FIELD_NUMBER: _builtins.int
     CHAIN_WIDTH_FIELD_NUMBER: _builtins.int
+    RETENTION_BYTES_FIELD_NUMBER: _builtins.int
+    RETAIN_UNREAD_FIELD_NUMBER: _builtins.int
+    UNREAD_MS_MAX_FIELD_NUMBER: _builtins.int
+    UNREAD_BYTES_MAX_FIELD_NUMBER: _builtins.int
+    RETENTION_ACTS_FIELD_NUMBER: _builtins.int
     flush: _builtins.bool
     """commit waits for the flush on every member"""
     message_size_bytes_max: _builtins.int
     batch_size_bytes_max: _builtins.int
     retention_ms: _builtins.int
-    """0: keep for ever. Stored; no broker deletes a message by its age yet."""
+    """messages may be deleted when they are this old; 0: however old they are, they stay"""
     chain_width: _builtins.int
+    retention_bytes: _builtins.int
+    """of a partition, on one disk: the oldest messages above it may be deleted; 0: no limit"""
+    retain_unread: _builtins.bool
+    """keep what a consumer group has not read, up to the two limits below"""
+    unread_ms_max: _builtins.int
+    """what is older goes all the same; 0: no limit"""
+    unread_bytes_max: _builtins.int
+    """likewise, the oldest messages above so many bytes of a partition; 0: no limit"""
+    retention_acts: _builtins.bool
+    """Written by a version that acts on retention. Without it `retention_ms` was only stored, and nothing is deleted."""
     def __init__(
         self,
         *,
@@ -414,10 +429,15 @@ class TopicSettings(_message.Message):
         batch_size_bytes_max: _builtins.int = ...,
         retention_ms: _builtins.int = ...,
         chain_width: _builtins.int = ...,
+        retention_bytes: _builtins.int = ...,
+        retain_unread: _builtins.bool = ...,
+        unread_ms_max: _builtins.int = ...,
+        unread_bytes_max: _builtins.int = ...,
+        retention_acts: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_size_bytes_max", b"batch_size_bytes_max", "chain_width", b"chain_width", "flush", b"flush", "message_size_bytes_max", b"message_size_bytes_max", "retention_ms", b"retention_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_size_bytes_max", b"batch_size_bytes_max", "chain_width", b"chain_width", "flush", b"flush", "message_size_bytes_max", b"message_size_bytes_max", "retain_unread", b"retain_unread", "retention_acts", b"retention_acts", "retention_bytes", b"retention_bytes", "retention_ms", b"retention_ms", "unread_bytes_max", b"unread_bytes_max", "unread_ms_max", b"unread_ms_max"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -447,6 +467,10 @@ class SegmentRecord(_message.Message):
     RECORDS_LOST_FIELD_NUMBER: _builtins.int
     APPEND_FLOOR_MS_FIELD_NUMBER: _builtins.int
     FOLDED_FIELD_NUMBER: _builtins.int
+    START_FIELD_NUMBER: _builtins.int
+    START_CHECKSUM_FIELD_NUMBER: _builtins.int
+    START_BYTES_FIELD_NUMBER: _builtins.int
+    SEALED_BYTES_FIELD_NUMBER: _builtins.int
     no: _builtins.int
     attempt: _builtins.bytes
     group: _builtins.str
@@ -466,6 +490,14 @@ class SegmentRecord(_message.Message):
     """the newest append time before the segment; without it: opened_at_ms"""
     folded: _builtins.int
     """so many numbers right before this one belonged to empty segments that are not kept any more"""
+    start: _builtins.int
+    """the first index that retention has left; always at the beginning of a batch, or the end"""
+    start_checksum: _builtins.int
+    """of the chain of batches, before that index"""
+    start_bytes: _builtins.int
+    """of the batches below that index"""
+    sealed_bytes: _builtins.int
+    """of all batches below sealed_len, those that are gone too; versions before did not say"""
     @_builtins.property
     def members(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Member]:
         """the first is the master"""
@@ -499,15 +531,21 @@ class SegmentRecord(_message.Message):
         records_lost: _builtins.bool = ...,
         append_floor_ms: _builtins.int | None = ...,
         folded: _builtins.int = ...,
+        start: _builtins.int = ...,
+        start_checksum: _builtins.int = ...,
+        start_bytes: _builtins.int = ...,
+        sealed_bytes: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_append_floor_ms", b"_append_floor_ms", "_base", b"_base", "_sealed_checksum", b"_sealed_checksum", "_sealed_len", b"_sealed_len", "_tail_from", b"_tail_from", "append_floor_ms", b"append_floor_ms", "base", b"base", "sealed_checksum", b"sealed_checksum", "sealed_len", b"sealed_len", "server", b"server", "tail_from", b"tail_from"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_append_floor_ms", b"_append_floor_ms", "_base", b"_base", "_sealed_bytes", b"_sealed_bytes", "_sealed_checksum", b"_sealed_checksum", "_sealed_len", b"_sealed_len", "_tail_from", b"_tail_from", "append_floor_ms", b"append_floor_ms", "base", b"base", "sealed_bytes", b"sealed_bytes", "sealed_checksum", b"sealed_checksum", "sealed_len", b"sealed_len", "server", b"server", "tail_from", b"tail_from"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_append_floor_ms", b"_append_floor_ms", "_base", b"_base", "_sealed_checksum", b"_sealed_checksum", "_sealed_len", b"_sealed_len", "_tail_from", b"_tail_from", "append_floor_ms", b"append_floor_ms", "attempt", b"attempt", "base", b"base", "eligible", b"eligible", "folded", b"folded", "group", b"group", "incomplete_table", b"incomplete_table", "master_run", b"master_run", "members", b"members", "no", b"no", "opened_at_ms", b"opened_at_ms", "records_lost", b"records_lost", "sealed_at_ms", b"sealed_at_ms", "sealed_checksum", b"sealed_checksum", "sealed_len", b"sealed_len", "server", b"server", "server_epoch", b"server_epoch", "state", b"state", "tail_copies", b"tail_copies", "tail_from", b"tail_from"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_append_floor_ms", b"_append_floor_ms", "_base", b"_base", "_sealed_bytes", b"_sealed_bytes", "_sealed_checksum", b"_sealed_checksum", "_sealed_len", b"_sealed_len", "_tail_from", b"_tail_from", "append_floor_ms", b"append_floor_ms", "attempt", b"attempt", "base", b"base", "eligible", b"eligible", "folded", b"folded", "group", b"group", "incomplete_table", b"incomplete_table", "master_run", b"master_run", "members", b"members", "no", b"no", "opened_at_ms", b"opened_at_ms", "records_lost", b"records_lost", "sealed_at_ms", b"sealed_at_ms", "sealed_bytes", b"sealed_bytes", "sealed_checksum", b"sealed_checksum", "sealed_len", b"sealed_len", "server", b"server", "server_epoch", b"server_epoch", "start", b"start", "start_bytes", b"start_bytes", "start_checksum", b"start_checksum", "state", b"state", "tail_copies", b"tail_copies", "tail_from", b"tail_from"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__append_floor_ms: _TypeAlias = _typing.Literal["append_floor_ms"]  # noqa: Y015
     _WhichOneofArgType__append_floor_ms: _TypeAlias = _typing.Literal["_append_floor_ms", b"_append_floor_ms"]  # noqa: Y015
     _WhichOneofReturnType__base: _TypeAlias = _typing.Literal["base"]  # noqa: Y015
     _WhichOneofArgType__base: _TypeAlias = _typing.Literal["_base", b"_base"]  # noqa: Y015
+    _WhichOneofReturnType__sealed_bytes: _TypeAlias = _typing.Literal["sealed_bytes"]  # noqa: Y015
+    _WhichOneofArgType__sealed_bytes: _TypeAlias = _typing.Literal["_sealed_bytes", b"_sealed_bytes"]  # noqa: Y015
     _WhichOneofReturnType__sealed_checksum: _TypeAlias = _typing.Literal["sealed_checksum"]  # noqa: Y015
     _WhichOneofArgType__sealed_checksum: _TypeAlias = _typing.Literal["_sealed_checksum", b"_sealed_checksum"]  # noqa: Y015
     _WhichOneofReturnType__sealed_len: _TypeAlias = _typing.Literal["sealed_len"]  # noqa: Y015
@@ -518,6 +556,8 @@ class SegmentRecord(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__append_floor_ms) -> _WhichOneofReturnType__append_floor_ms | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__base) -> _WhichOneofReturnType__base | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__sealed_bytes) -> _WhichOneofReturnType__sealed_bytes | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__sealed_checksum) -> _WhichOneofReturnType__sealed_checksum | None: ...
     @_typing.overload
@@ -635,6 +675,8 @@ class CursorRecord(_message.Message):
     PAUSED_FIELD_NUMBER: _builtins.int
     BEGUN_BY_FIELD_NUMBER: _builtins.int
     REQUESTS_FIELD_NUMBER: _builtins.int
+    DROPPED_FROM_FIELD_NUMBER: _builtins.int
+    DROPPED_POSITION_FIELD_NUMBER: _builtins.int
     segment: _builtins.int
     group_epoch: _builtins.int
     start_index: _builtins.int
@@ -649,6 +691,12 @@ class CursorRecord(_message.Message):
     """the group is given nothing until it is resumed"""
     begun_by: Global___GroupOperation.ValueType
     """the rewind or skip that began `group_epoch`; unspecified: something else did"""
+    dropped_from: _builtins.int
+    """from this offset up to where the group begins retention dropped messages, and no consumer"""
+    dropped_position: _builtins.int
+    """of the group is known to have been told; 0: nothing
+    the position of that offset
+    """
     @_builtins.property
     def requests(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """ids of the last operations that changed this record, oldest first: none is done twice"""
@@ -666,10 +714,12 @@ class CursorRecord(_message.Message):
         paused: _builtins.bool = ...,
         begun_by: Global___GroupOperation.ValueType = ...,
         requests: _abc.Iterable[_builtins.bytes] | None = ...,
+        dropped_from: _builtins.int = ...,
+        dropped_position: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["begun_by", b"begun_by", "deleted", b"deleted", "deleted_at_ms", b"deleted_at_ms", "group_epoch", b"group_epoch", "mode", b"mode", "paused", b"paused", "requests", b"requests", "segment", b"segment", "start_index", b"start_index", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["begun_by", b"begun_by", "deleted", b"deleted", "deleted_at_ms", b"deleted_at_ms", "dropped_from", b"dropped_from", "dropped_position", b"dropped_position", "group_epoch", b"group_epoch", "mode", b"mode", "paused", b"paused", "requests", b"requests", "segment", b"segment", "start_index", b"start_index", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -38,6 +38,10 @@ class StoredSegment(_message.Message):
     SEALED_CHECKSUM_FIELD_NUMBER: _builtins.int
     LOST_FIELD_NUMBER: _builtins.int
     QUARANTINED_FIELD_NUMBER: _builtins.int
+    START_FIELD_NUMBER: _builtins.int
+    START_CHECKSUM_FIELD_NUMBER: _builtins.int
+    START_BYTES_FIELD_NUMBER: _builtins.int
+    COPIED_FROM_FIELD_NUMBER: _builtins.int
     attempt: _builtins.bytes
     flush: _builtins.bool
     incomplete_table: _builtins.bool
@@ -48,6 +52,12 @@ class StoredSegment(_message.Message):
     lost: _builtins.bool
     quarantined: _builtins.bool
     """the chain contradicts what is here: this member keeps it as it is, and does not serve it"""
+    start: _builtins.int
+    """as in SegmentRecord: what lies below was dropped here"""
+    start_checksum: _builtins.int
+    start_bytes: _builtins.int
+    copied_from: _builtins.int
+    """this copy began here, not at 0: its preparation has the producer table as of the end"""
     @_builtins.property
     def members(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Member]: ...
     def __init__(
@@ -63,10 +73,14 @@ class StoredSegment(_message.Message):
         sealed_checksum: _builtins.int | None = ...,
         lost: _builtins.bool = ...,
         quarantined: _builtins.bool = ...,
+        start: _builtins.int = ...,
+        start_checksum: _builtins.int = ...,
+        start_bytes: _builtins.int = ...,
+        copied_from: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_sealed_checksum", b"_sealed_checksum", "_sealed_len", b"_sealed_len", "sealed_checksum", b"sealed_checksum", "sealed_len", b"sealed_len"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_sealed_checksum", b"_sealed_checksum", "_sealed_len", b"_sealed_len", "attempt", b"attempt", "fenced", b"fenced", "flush", b"flush", "incomplete_table", b"incomplete_table", "lost", b"lost", "members", b"members", "opened_run", b"opened_run", "quarantined", b"quarantined", "sealed_checksum", b"sealed_checksum", "sealed_len", b"sealed_len"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_sealed_checksum", b"_sealed_checksum", "_sealed_len", b"_sealed_len", "attempt", b"attempt", "copied_from", b"copied_from", "fenced", b"fenced", "flush", b"flush", "incomplete_table", b"incomplete_table", "lost", b"lost", "members", b"members", "opened_run", b"opened_run", "quarantined", b"quarantined", "sealed_checksum", b"sealed_checksum", "sealed_len", b"sealed_len", "start", b"start", "start_bytes", b"start_bytes", "start_checksum", b"start_checksum"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__sealed_checksum: _TypeAlias = _typing.Literal["sealed_checksum"]  # noqa: Y015
     _WhichOneofArgType__sealed_checksum: _TypeAlias = _typing.Literal["_sealed_checksum", b"_sealed_checksum"]  # noqa: Y015

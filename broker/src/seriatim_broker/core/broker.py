@@ -645,8 +645,7 @@ class BrokerCore(State):
             repair.on_log_read(self.outbox, partition, no, event.batches)
         elif kind.startswith("copy"):
             assert isinstance(who, MemberId)
-            with_table = kind == "copy with table"
-            copying.on_log_read(self.outbox, partition, no, who, from_index, event.batches, with_table)
+            copying.on_log_read(self.outbox, partition, no, who, from_index, event.batches, kind)
         else:
             assert isinstance(who, str)
             delivery.on_log_read(self.outbox, partition, event.serial, who, event.batches)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from seriatim_api.ids import MemberId, PartitionId, RunId
 
@@ -47,6 +48,18 @@ class IllegalTransitionError(AssertionError):
     """A transition that the table does not have: a bug of ours."""
 
 
+class Start(NamedTuple):
+    """Where a segment begins: its first index, the value of the checksum chain there, the size of all batches below."""
+
+    first: int
+    checksum: int
+    size_bytes: int
+
+
+AT_ZERO = Start(0, 0, 0)
+"""Where a segment begins of which nothing was dropped."""
+
+
 @dataclass(frozen=True, slots=True)
 class Segment:
     """One tenure of one broker group.
@@ -58,6 +71,9 @@ class Segment:
     is the switcher's clock, for people and for ages; `append_floor_ms` is the newest append time before the segment, as
     far as the switcher knew, and no clock of its own is in it. `folded`: so many numbers right before this one belonged
     to empty segments, which are not kept any more (`folding`).
+
+    What lies below `begin` was dropped by retention. `sealed_bytes` is the size of all batches below `sealed_len`, of
+    those that were dropped too; None if members of an older version sealed it.
     """
 
     no: int
@@ -80,6 +96,13 @@ class Segment:
     records_lost: bool = False
     append_floor_ms: int = 0
     folded: int = 0
+    begin: Start = AT_ZERO
+    sealed_bytes: int | None = None
+
+    @property
+    def start(self) -> int:
+        """The first index that is kept."""
+        return self.begin.first
 
     @property
     def previous_no(self) -> int:
@@ -110,6 +133,11 @@ class Segment:
     def is_settled(self) -> bool:
         """Whether its length will never change: sealed, or declared lost."""
         return self.state in (SegmentState.SEALED, SegmentState.LOST)
+
+    @property
+    def is_stub(self) -> bool:
+        """Whether it has its length and no message any more: there were none, or retention dropped them all."""
+        return self.state is SegmentState.SEALED and self.start == self.sealed_len
 
     def to_state(self, state: SegmentState) -> SegmentState:
         """`state`, if the table allows to go there."""
@@ -202,6 +230,7 @@ class Seal:
     eligible: tuple[MemberId, ...]
     tail_from: int | None
     tail_copies: tuple[MemberId, ...]
+    size_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,6 +276,7 @@ def seal_and_open(
         state=old.to_state(SegmentState.SEALED),
         sealed_len=seal.length,
         sealed_checksum=seal.checksum,
+        sealed_bytes=seal.size_bytes,
         tail_from=seal.tail_from,
         tail_copies=seal.tail_copies,
         server=seal.server,
@@ -279,6 +309,7 @@ def settle(chain: Chain, no: int, seal: Seal) -> Chain:
         state=old.to_state(SegmentState.SEALED),
         sealed_len=seal.length,
         sealed_checksum=seal.checksum,
+        sealed_bytes=seal.size_bytes,
         tail_from=seal.tail_from,
         tail_copies=seal.tail_copies,
         server=seal.server,
@@ -382,11 +413,38 @@ def release_copies(chain: Chain, leaving: Iterable[MemberId], successors: Mappin
     return _changed(chain, epoch, *segments)
 
 
-def drop_oldest(chain: Chain, first_kept: int) -> Chain:
-    """Let go of the segments before `first_kept`: retention. Only settled ones ever go."""
-    assert chain.settled_before(first_kept)
-    gone = tuple(segment.no for segment in chain.segments if segment.no < first_kept)
-    return _changed(chain, chain.epoch + 1, gone=gone)
+def trim(chain: Chain, no: int, start: Start | None, first_kept: int) -> Chain:
+    """Retention: what lies before a place is dropped, and segments that no group needs any more leave the record.
+
+    Args:
+        chain: The partition. Nothing before `no` is open or unsettled.
+        no: The segment in which the first message lies that is kept: every sealed one before it becomes a stub.
+        start: Where it begins from now on; None: where it does.
+        first_kept: Segments before this one leave the record: no cursor stands in or before them.
+    """
+    assert first_kept <= no
+    assert chain.settled_before(no)
+    changed: list[Segment] = []
+    gone: list[int] = []
+    for segment in chain.segments:
+        if segment.no > no:
+            break
+        if segment.no < first_kept:
+            gone.append(segment.no)
+        elif segment.no == no and start is not None:
+            assert start.first >= segment.start, "a start only moves forward"
+            changed.append(replace(segment, begin=start))
+        elif segment.no < no and segment.state is SegmentState.SEALED and not segment.is_stub:
+            changed.append(as_stub(segment))
+    return _changed(chain, chain.epoch + 1, *changed, gone=tuple(gone))
+
+
+def as_stub(segment: Segment) -> Segment:
+    """The sealed segment without any message."""
+    assert segment.sealed_len is not None
+    assert segment.sealed_checksum is not None
+    size_bytes = segment.sealed_bytes if segment.sealed_bytes is not None else segment.begin.size_bytes
+    return replace(segment, begin=Start(segment.sealed_len, segment.sealed_checksum, size_bytes))
 
 
 def foldable(chain: Chain, next_is_incomplete: bool) -> tuple[Segment, ...]:
@@ -462,9 +520,11 @@ def _check_segment(chain: Chain, previous: Segment | None, segment: Segment) -> 
     assert segment.server_epoch <= chain.epoch
     assert segment.state is not SegmentState.SEALED or segment.sealed_len is not None
     assert segment.state is not SegmentState.OPEN or segment.sealed_len is None
+    assert segment.sealed_len is None or segment.start <= segment.sealed_len, "a segment begins before its end"
     if previous is None:
         return
     assert segment.previous_no == previous.no, "segment numbers have no gap, unless empty segments were folded"
+    assert not segment.start or previous.is_stub or previous.state is SegmentState.LOST, "the oldest go first"
     if previous.base is not None and previous.sealed_len is not None and previous.is_settled:
         assert segment.base == previous.base + previous.sealed_len, "positions are continuous"
     else:

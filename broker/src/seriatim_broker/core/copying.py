@@ -13,7 +13,7 @@ from . import blocks, tables
 from .chain import Chain, Segment, SegmentState, add_copy, replace_copy
 from .effects import ReadLog
 from .events import WriteOutcome
-from .log import Batch, LocalSegment, Preparation, PutPreparation, PutSegment
+from .log import Batch, DropPreparation, LocalSegment, Preparation, PutPreparation, PutSegment, TrimLog
 from .messages import CopyAnswer, CopyRequest, EligibleRequest
 from .outbox import Outbox
 from .partition import Partition
@@ -93,6 +93,8 @@ def _go_on(outbox: Outbox, partition: Partition, no: int) -> None:
     if log.tail == segment.sealed_len and not log.is_whole:
         outbox.note("copy differs", partition.id, segment=no)
         log.start_over(outbox, _table_at_open(partition, segment), partition.blocks)
+        if log.record.copied_from:
+            forget_table(outbox, partition, log)
     if log.is_whole and not _lacks_table(partition, chain, segment):
         if log.durable < log.tail:  # appended before the seal was known, and not on the disk yet
             copying.wake_us = outbox.now.mono_us + outbox.config.retry_us
@@ -114,15 +116,35 @@ def _begin_log(outbox: Outbox, partition: Partition, segment: Segment) -> Segmen
         fenced=True,
         sealed_len=segment.sealed_len,
         sealed_checksum=segment.sealed_checksum,
+        begin=segment.begin,
+        copied_from=segment.start,
     )
-    chosen = partition.chosen_preparation(segment)
+    chosen = partition.chosen_preparation(segment) if not segment.start else None
     log = SegmentLog(partition.id, record, chosen.table if chosen is not None else NO_TABLE, partition.blocks)
     log.opened_with = chosen
+    if segment.start:
+        forget_table(outbox, partition, log)
     if not tables.is_kept(partition.chain, segment.no):
         log.let_table_go(outbox)
     partition.add_log(log)
     outbox.write(PutSegment(partition.id, record))
+    if segment.start:
+        outbox.write(TrimLog(partition.id, segment.no, segment.start, segment.begin.size_bytes))
     return log
+
+
+def forget_table(outbox: Outbox, partition: Partition, log: SegmentLog) -> None:
+    """This copy begins behind what retention dropped: the table that the segment was opened with is of no use.
+
+    The copy cannot make the table as of the end from its batches, so it asks for that one (`_lacks_table`).
+    """
+    known = [attempt for no, attempt in partition.preparations if no == log.no]
+    if log.opened_with is not None:
+        known.append(log.opened_with.attempt)
+    log.opened_with = None
+    for attempt in known:
+        partition.preparations = drop(partition.preparations, (log.no, attempt))
+        outbox.write(DropPreparation(partition.id, log.no, attempt))
 
 
 def _lacks_table(partition: Partition, chain: Chain, segment: Segment) -> bool:
@@ -155,8 +177,12 @@ def _ask(outbox: Outbox, partition: Partition, segment: Segment, log: SegmentLog
     outbox.wake(copying.wake_us, "copy", partition.id, segment.no)
     if copying.asked is not None:
         assert partition.chain is not None
-        want_table = _lacks_table(partition, partition.chain, segment)
-        outbox.send(copying.asked, CopyRequest(partition.id, segment.no, log.tail, config.copy_bytes, want_table))
+        lacks = _lacks_table(partition, partition.chain, segment)
+        is_end = bool(log.record.copied_from)
+        outbox.send(
+            copying.asked,
+            CopyRequest(partition.id, segment.no, log.tail, config.copy_bytes, lacks and not is_end, lacks and is_end),
+        )
 
 
 def _sources(outbox: Outbox, segment: Segment, tail: int) -> list[MemberId]:
@@ -169,9 +195,11 @@ def _sources(outbox: Outbox, segment: Segment, tail: int) -> list[MemberId]:
 def on_copy_request(outbox: Outbox, partition: Partition, sender: MemberId, message: CopyRequest) -> None:
     """Give what is here of a sealed segment."""
     log = partition.logs.get(message.segment_no)
-    if log is not None and log.is_whole and log.record.sealed_len is not None:
+    if log is not None and log.is_whole and log.record.sealed_len is not None and message.from_index >= log.start:
         serial = outbox.new_serial()
-        kind = "copy with table" if message.want_table else "copy"
+        kind = "copy"
+        if message.want_table or message.want_end_table:
+            kind = "copy with end table" if message.want_end_table else "copy with table"
         outbox.reads[serial] = (kind, partition.id, message.segment_no, sender, message.from_index)
         until = log.record.sealed_len
         outbox.emit(ReadLog(serial, partition.id, message.segment_no, message.from_index, until, message.max_bytes))
@@ -191,6 +219,9 @@ def table_at_open(outbox: Outbox, partition: Partition, no: int, to: MemberId) -
     segment = chain.segment(no) if chain is not None else None
     if chain is not None and segment is not None and not tables.is_kept(chain, no):
         return NO_TABLE
+    log = partition.logs.get(no)
+    if log is not None and log.record.copied_from:
+        return None  # here is the table as of the end
     chosen = partition.chosen_preparation(segment) if segment is not None else None
     if chosen is None:
         return None
@@ -199,6 +230,24 @@ def table_at_open(outbox: Outbox, partition: Partition, no: int, to: MemberId) -
         return chosen.table if chosen.table.size_bytes <= size_bytes_max else None
     table = ProducerTable(chosen.table, (), partition.blocks)
     return table.spelled_out(size_bytes_max, outbox.config.producer_evict_ms)
+
+
+def _end_table(outbox: Outbox, partition: Partition, no: int, to: MemberId) -> Table | None:
+    """The producer table of a whole segment as of its end, without those before; None if it is not here, or too large.
+
+    Empty if nothing needs it any more.
+    """
+    chain, log = partition.chain, partition.logs.get(no)
+    if chain is None or log is None or not tables.is_kept(chain, no):
+        return NO_TABLE
+    segment = chain.segment(no)
+    if segment is None or partition.chosen_preparation(segment) is None:
+        return None
+    table = log.live_table.at_rest()
+    size_bytes_max = blocks.table_bytes_max(outbox, to)
+    if not table.blocks:
+        return table if table.size_bytes <= size_bytes_max else None
+    return log.live_table.spelled_out(size_bytes_max, outbox.config.producer_evict_ms)
 
 
 def tail_copy_batches(partition: Partition, no: int, from_index: int) -> tuple[Batch, ...]:
@@ -222,14 +271,17 @@ def on_log_read(
     to: MemberId,
     from_index: int,
     batches: tuple[Batch, ...] | None,
-    with_table: bool,
+    kind: str,
 ) -> None:
     """The disk answered for a `CopyRequest`."""
-    table = table_at_open(outbox, partition, no, to) if with_table else None
+    with_table, is_end = kind != "copy", kind == "copy with end table"
+    table = None
+    if with_table:
+        table = _end_table(outbox, partition, no, to) if is_end else table_at_open(outbox, partition, no, to)
     log = partition.logs.get(no)
     nothing_to_read = log is not None and log.is_whole and from_index == log.tail
     available = (bool(batches) or nothing_to_read) and (table is not None or not with_table)
-    outbox.send(to, CopyAnswer(partition.id, no, from_index, available, batches or (), table))
+    outbox.send(to, CopyAnswer(partition.id, no, from_index, available, batches or (), table, is_end))
 
 
 def _take_table(outbox: Outbox, partition: Partition, log: SegmentLog, table: Table) -> None:
@@ -255,8 +307,8 @@ def on_copy_answer(outbox: Outbox, partition: Partition, sender: MemberId, messa
     segment = partition.chain.segment(log.no) if partition.chain is not None else None
     chain = partition.chain
     if good and chain is not None and segment is not None and _lacks_table(partition, chain, segment):
-        good = message.table is not None
-        if message.table is not None:
+        good = message.table is not None and message.is_end_table == bool(log.record.copied_from)
+        if good and message.table is not None:
             _take_table(outbox, partition, log, message.table)
     for batch in message.batches:
         good = good and sealed_len is not None and batch.header.end_index <= sealed_len and log.follow(outbox, batch)

@@ -180,6 +180,7 @@ def fence_answer(outbox: Outbox, log: SegmentLog, message: FenceRequest) -> Fenc
         incomplete_table=log.record.incomplete_table,
         tail=log.tail_copy(length).batches if length is not None else (),
         from_disk=log.is_from_disk,
+        size_bytes=log.size_at(length) if length is not None else None,
     )
 
 

@@ -58,6 +58,8 @@ def learn(outbox: Outbox, partition: Partition, chain: Chain, revision: int = 0)
     for segment in changes.changed:
         _agree(outbox, partition, chain, segment)
     _decide_preparations(outbox, partition, chain)
+    for segment in changes.changed:
+        _trim(outbox, partition, segment)
     _keep(outbox, partition, chain)
     tables.let_go_around(outbox, partition, chain, changes.changed)
     right.on_learned(outbox, partition, known, chain, changes)
@@ -149,6 +151,22 @@ def _agree(outbox: Outbox, partition: Partition, chain: Chain, segment: Segment)
         appending.abandon_waiting(outbox, log, partition.route())
     if partition.fenced_at_us is not None and not partition.has_unsealed:
         partition.fenced_at_us = None
+
+
+def _trim(outbox: Outbox, partition: Partition, segment: Segment) -> None:
+    """Drop what retention dropped. The record is the permission: it was written before anything goes from a disk.
+
+    A log that is not sealed here and ends below the start is an older copy of a disk: it waits for the seal.
+    """
+    log = partition.logs.get(segment.no)
+    if log is None or log.record.quarantined or segment.start <= log.start:
+        return
+    if log.record.sealed_len is None and log.tail < segment.start:
+        return
+    begins_behind = log.tail < segment.start
+    log.trim(outbox, segment.begin)
+    if begins_behind:
+        copying.forget_table(outbox, partition, log)
 
 
 def _empty_log(outbox: Outbox, partition: Partition, chain: Chain, segment: Segment, fenced: bool) -> SegmentLog:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from seriatim_api.batch import BatchHeader
 from seriatim_api.ids import MemberId, PartitionId
 
-from .chain import Chain
+from .chain import AT_ZERO, Chain, Start
 from .producers import Rows, Table, Window
 
 
@@ -33,7 +33,8 @@ class LocalSegment:
 
     `opened_run` is the run in which this member opened it as master, 0 if never. `fenced` forbids appends for ever.
     `sealed_len` is what the chain was seen to say. `quarantined`: the chain says something else than what is here, see
-    `core.quarantine`.
+    `core.quarantine`. What lies below `begin` was dropped by retention. `copied_from`: this copy began at that start,
+    above 0, so its preparation has the producer table as of the end of the segment.
     """
 
     no: int
@@ -47,6 +48,8 @@ class LocalSegment:
     sealed_checksum: int | None = None
     lost: bool = False
     quarantined: bool = False
+    begin: Start = AT_ZERO
+    copied_from: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +187,19 @@ class Truncate:
 
 
 @dataclass(frozen=True, slots=True)
+class TrimLog:
+    """What lies below `below` of a segment's log, the beginning of a batch or the end, may go from the disk.
+
+    A log that ends below begins there, with `size_bytes` before it.
+    """
+
+    partition: PartitionId
+    segment_no: int
+    below: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Rewrite:
     """Batches that are in the log already, contiguous, to be written again at another place of the disk."""
 
@@ -245,6 +261,7 @@ Write = (
     | DropPreparation
     | PutTailCopy
     | Truncate
+    | TrimLog
     | Rewrite
     | PutCursor
     | DropCursor
@@ -263,6 +280,7 @@ class RecoveredSegment:
 
     `windows` are the producer windows written with the segment's own batches (the table it was opened with is in its
     preparation). `uncommitted` are the batches in [commit, tail). `last_append_ms` is the last batch's append time.
+    `size_bytes`: of all batches below `tail`, of those that were dropped too.
     """
 
     record: LocalSegment
@@ -272,6 +290,7 @@ class RecoveredSegment:
     uncommitted: tuple[Batch, ...]
     windows: Rows
     last_append_ms: int = 0
+    size_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,6 +41,10 @@ removed after a while, and reads what stays of them; another one would begin a g
 FORM_FENCE_PROGRESS = 128
 """A peer that says so reads `FenceProgress`."""
 
+FORM_TRIMMED = 256
+"""A broker that says so reads a record in which segments begin at a start above 0, and knows that what lies below was
+dropped. Another one would copy such a segment from index 0, and never get on."""
+
 FORM_GROUP_OPERATIONS = 512
 """A broker that says so gives a paused consumer group nothing; another one would go on delivering."""
 
@@ -53,6 +57,7 @@ FORMS = (
     | FORM_LANE_PROBES
     | FORM_EXPIRED
     | FORM_FENCE_PROGRESS
+    | FORM_TRIMMED
     | FORM_GROUP_OPERATIONS
 )
 """What this version reads beyond 0.2.0."""
@@ -105,7 +110,8 @@ class FenceAnswer:
     least index that it knows every member to have flushed; if the topic flushes before it commits, that is the commit.
     `table` is as of `length`; `tail` holds the batches in [commit, length). `from_disk`: a restart found the log, so it
     may be an older copy; older versions do not say it. `coordinator_behind`: the member knows that the coordinator has
-    lost decisions, so it says nothing about the segment, and no other one may be opened behind it.
+    lost decisions, so it says nothing about the segment, and no other one may be opened behind it. `size_bytes`: of all
+    batches below `length`, those that retention dropped too; older versions do not say it.
     """
 
     partition: PartitionId
@@ -122,6 +128,7 @@ class FenceAnswer:
     tail: tuple[Batch, ...]
     from_disk: bool = False
     coordinator_behind: bool = False
+    size_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,13 +300,18 @@ class ReplicaTail:
 
 @dataclass(frozen=True, slots=True)
 class CopyRequest:
-    """DATA. Batches of a sealed segment, please, from this index on; and the table it was opened with, if wanted."""
+    """DATA. Batches of a sealed segment, please, from this index on; and the table it was opened with, if wanted.
+
+    `want_end_table`: the table as of the end in its place. The copy begins behind what retention dropped, so it cannot
+    make that table from the batches.
+    """
 
     partition: PartitionId
     segment_no: int
     from_index: int
     max_bytes: int
     want_table: bool
+    want_end_table: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,6 +324,7 @@ class CopyAnswer:
     available: bool
     batches: tuple[Batch, ...]
     table: Table | None
+    is_end_table: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,9 +26,9 @@ class Repair(State):
 
     __slots__ = ("asked", "checksum", "failures", "foreign_count", "is_asking", "next_index", "pause_us", "wake_us")
 
-    def __init__(self) -> None:
-        self.next_index = 0
-        self.checksum = 0  # of the chain, at `next_index`
+    def __init__(self, next_index: int = 0, checksum: int = 0) -> None:
+        self.next_index = next_index
+        self.checksum = checksum  # of the chain, at `next_index`
         self.is_asking = False
         self.asked: MemberId | None = None
         self.failures = 0
@@ -42,7 +42,7 @@ def begin(outbox: Outbox, partition: Partition, no: int) -> None:
     log = partition.logs.get(no)
     if no in partition.repairs or log is None or not log.is_whole:
         return
-    partition.repairs = put(partition.repairs, no, Repair())
+    partition.repairs = put(partition.repairs, no, Repair(log.start, log.record.begin.checksum))
     outbox.note("copy_damaged", partition.id, segment=no)
     _go_on(outbox, partition, no)
 
@@ -53,6 +53,8 @@ def _go_on(outbox: Outbox, partition: Partition, no: int) -> None:
     if log is None or log.record.sealed_len is None:
         partition.repairs = drop(partition.repairs, no)  # it was dropped
         return
+    if repair.next_index < log.start:  # retention has dropped the rest of what lies below
+        repair.next_index, repair.checksum = log.start, log.record.begin.checksum
     if repair.next_index >= log.record.sealed_len:
         partition.repairs = drop(partition.repairs, no)
         whole = repair.checksum == log.record.sealed_checksum

@@ -14,9 +14,19 @@ from typing import NamedTuple
 from seriatim_api.batch import BatchHeader, chain_is_intact, place
 from seriatim_api.ids import MemberId, PartitionId, make_offset
 
-from .chain import Segment
+from .chain import Segment, Start
 from .config import BrokerConfig
-from .log import Batch, LocalSegment, Preparation, PutBatch, PutSegment, RecoveredSegment, TailCopy, Truncate
+from .log import (
+    Batch,
+    LocalSegment,
+    Preparation,
+    PutBatch,
+    PutSegment,
+    RecoveredSegment,
+    TailCopy,
+    TrimLog,
+    Truncate,
+)
 from .outbox import LogDurable, Outbox
 from .producers import NO_TABLE, IdleBlock, ProducerTable, Rows, Table, Window
 from .state import NOTHING, State, add, drop
@@ -70,6 +80,7 @@ class SegmentLog(State):
         "partition",
         "record",
         "runs",
+        "size_bytes",
         "suspect",
         "table",
         "tail",
@@ -92,11 +103,10 @@ class SegmentLog(State):
     ) -> None:
         self.partition = partition
         self.record = record
-        self.tail = 0
-        self.tail_checksum = 0
-        self.durable = 0
-        self.commit = 0
-        self.flushed = 0  # every member is known to have flushed what lies below; never above the commit
+        self.tail, self.tail_checksum, self.size_bytes = record.begin  # the size is of all batches, with dropped ones
+        self.durable = self.tail
+        self.commit = self.tail
+        self.flushed = self.tail  # every member is known to have flushed what lies below; never above the commit
         self.table: ProducerTable | None = ProducerTable(table, newer, blocks)  # None: nothing needs it any more
         self.answered: Answered | None = None  # once it is fenced
         self.uncertain: Sequence[Batch] = ()  # the batches at and above `flushed`
@@ -132,6 +142,7 @@ class SegmentLog(State):
         log.suspect = suspect and not found.record.flush and found.record.sealed_len is None
         log.tail = log.durable = found.tail
         log.tail_checksum = found.tail_checksum
+        log.size_bytes = found.size_bytes
         log.commit = log.flushed = found.commit
         log.uncertain = list(found.uncommitted) or ()
         log.last_append_ms = found.last_append_ms
@@ -144,6 +155,11 @@ class SegmentLog(State):
     def no(self) -> int:
         """The segment's number."""
         return self.record.no
+
+    @property
+    def start(self) -> int:
+        """What lies below was dropped by retention."""
+        return self.record.begin.first
 
     @property
     def live_table(self) -> ProducerTable:
@@ -170,6 +186,11 @@ class SegmentLog(State):
         if record.sealed_len is None:
             return self.commit
         return min(self.tail, record.sealed_len)
+
+    def size_at(self, length: int) -> int:
+        """Bytes of all batches below a batch boundary of the uncertain tail."""
+        above = (batch.size_bytes for batch in self.uncertain if batch.header.base_index >= length)
+        return self.size_bytes - sum(above)
 
     def follower(self, member: MemberId) -> Follower | None:
         """What this master knows of that member; None if it is none of its followers."""
@@ -258,11 +279,12 @@ class SegmentLog(State):
 
     def _take(self, outbox: Outbox, batch: Batch) -> None:
         header = batch.header
-        window = self.table.record(header) if self.table is not None else b""
+        window = self.table.record(header) if self.table is not None and not self.record.copied_from else b""
         if self.record.sealed_len is None:
             self._tidy(outbox, header.append_time_ms)
         self.tail = header.end_index
         self.tail_checksum = header.checksum
+        self.size_bytes += batch.size_bytes
         self.last_append_ms = header.append_time_ms
         if self.record.sealed_len is None:
             self.uncertain = add(self.uncertain, batch)
@@ -349,6 +371,7 @@ class SegmentLog(State):
             windows = self._windows_as_of(length)
             self.live_table.change(windows)
             outbox.write(Truncate(self.partition, self.no, length, tuple(windows.items())))
+            self.size_bytes = self.size_at(length)
             self.tail = length
             self.durable = min(self.durable, length)
         self.uncertain = ()
@@ -384,6 +407,8 @@ class SegmentLog(State):
         if self.is_whole and length is not None and checksum is not None:
             self.tail_checksum = checksum
             self.tail = length
+            if self.size_bytes == segment.sealed_bytes:
+                self.size_bytes = segment.sealed_bytes
             self.durable, self.commit, self.flushed = (
                 length if place == length else place for place in (self.durable, self.commit, self.flushed)
             )
@@ -393,11 +418,35 @@ class SegmentLog(State):
         self.live_table.take_up(table)
         self.answered = None
 
-    def start_over(self, outbox: Outbox, table: Table, blocks: Mapping[bytes, IdleBlock] = NOTHING) -> None:
-        """What is here is not what was sealed: forget it, to copy it anew from a whole member."""
-        outbox.write(Truncate(self.partition, self.no, 0, None))
+    def trim(self, outbox: Outbox, start: Start) -> None:
+        """Retention dropped what lies below `start`: it may go from this disk too.
+
+        A sealed log that ends below begins there from now on, as a copy that has none of its batches yet. What it was
+        opened with says nothing about it any more: the caller forgets that (`copying.begin_behind`).
+        """
+        assert start.first > self.start
+        copied_from = self.record.copied_from
+        if self.tail < start.first:
+            assert self.record.sealed_len is not None, f"segment {self.no} is open, and ends below its start"
+            self._begin_at(start)
+            copied_from = start.first
+            outbox.write(Truncate(self.partition, self.no, 0, None))
+        self.update(outbox, begin=start, copied_from=copied_from)
+        outbox.write(TrimLog(self.partition, self.no, start.first, start.size_bytes))
+
+    def _begin_at(self, start: Start) -> None:
         if self.table is not None:
-            self.table = ProducerTable(table, (), blocks)
-        self.tail = self.durable = self.commit = self.flushed = self.tail_checksum = 0
+            self.table = ProducerTable()
+        self.tail, self.tail_checksum, self.size_bytes = start
+        self.durable = self.commit = self.flushed = self.tail
         self.answered = None
         self.generation += 1
+
+    def start_over(self, outbox: Outbox, table: Table, blocks: Mapping[bytes, IdleBlock] = NOTHING) -> None:
+        """What is here is not what was sealed: forget it, to copy it anew from a whole member."""
+        outbox.write(Truncate(self.partition, self.no, self.start, None))
+        self._begin_at(self.record.begin)
+        if self.start:
+            self.update(outbox, copied_from=self.start)
+        elif self.table is not None:
+            self.table = ProducerTable(table, (), blocks)

@@ -204,6 +204,7 @@ def _go_on(outbox: Outbox, partition: Partition, no: int, settlement: Settlement
         eligible=(outbox.member,) if trusted else segment.eligible,
         tail_from=tail.from_index if settlement.stored else None,
         tail_copies=tuple(settlement.stored),
+        size_bytes=partition.logs[no].size_at(tail.length),
     )
     settlement.writing = True
     if partition.logs[no].suspect:

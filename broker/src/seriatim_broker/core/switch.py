@@ -421,7 +421,10 @@ class Switch(State):
         Rule `known-elsewhere` (I1): a disk with less than that has forgotten something. It is an older copy.
         """
         answers = {member: answer for member, answer in self.answers.items() if answer.length is not None}
+        assert self.chain is not None
+        start = self.chain.open_segment.start  # every member had flushed what retention dropped
         committed = max((answer.commit for answer in answers.values()), default=0)
+        committed = max(committed, start)
         believed = [member for member, answer in answers.items() if (answer.length or 0) >= committed]
         for member in answers:
             if member not in believed:
@@ -726,6 +729,7 @@ class Switch(State):
             eligible=tuple(sorted(holders, key=old.members.index)),
             tail_from=tail.from_index if tail is not None else None,
             tail_copies=self.members if tail is not None else (),
+            size_bytes=answer.size_bytes,
         )
 
     def on_written(self, outbox: Outbox, partition: Partition, outcome: WriteOutcome) -> None:

@@ -14,7 +14,7 @@ from seriatim_api.errors import CorruptionError
 from seriatim_api.ids import MemberId
 from seriatim_api.v1 import common_pb2, records_pb2
 
-from ..core.chain import Segment, SegmentState
+from ..core.chain import AT_ZERO, Segment, SegmentState, Start
 
 if TYPE_CHECKING:
     from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
@@ -66,7 +66,7 @@ def write_segment(record: records_pb2.SegmentRecord, segment: Segment) -> None:
     _write_members(record.members, segment.members)
     record.master_run = segment.master_run
     record.state = _STATE_TO_RECORD[segment.state]
-    for name in ("base", "sealed_len", "sealed_checksum", "tail_from"):
+    for name in ("base", "sealed_len", "sealed_checksum", "sealed_bytes", "tail_from"):
         value = getattr(segment, name)
         if value is None:
             record.ClearField(name)
@@ -83,6 +83,7 @@ def write_segment(record: records_pb2.SegmentRecord, segment: Segment) -> None:
     record.records_lost = segment.records_lost
     record.append_floor_ms = segment.append_floor_ms
     record.folded = segment.folded
+    record.start, record.start_checksum, record.start_bytes = segment.begin
 
 
 def _write_members(field: RepeatedMembers, members: tuple[MemberId, ...]) -> None:
@@ -122,4 +123,6 @@ def read_segment(record: records_pb2.SegmentRecord) -> Segment:
         records_lost=record.records_lost,
         append_floor_ms=record.append_floor_ms if record.HasField("append_floor_ms") else record.opened_at_ms,
         folded=record.folded,
+        begin=Start(record.start, record.start_checksum, record.start_bytes) if record.start else AT_ZERO,
+        sealed_bytes=record.sealed_bytes if record.HasField("sealed_bytes") else None,
     )

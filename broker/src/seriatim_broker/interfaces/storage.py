@@ -47,7 +47,8 @@ class Storage(Protocol):
     ) -> list[Batch]:
         """Batches that hold indexes of [from_index, until_index), from the one that contains `from_index`.
 
-        At least one if there is any, then as many as fit in `max_bytes`. Bodies and chain are verified.
+        At least one if there is any, then as many as fit in `max_bytes`; none if retention has dropped `from_index`
+        (`TrimLog`; what a disk has not given back yet may still be read). Bodies and chain are verified.
         Served from the memory tail where possible. Batches of tail copies count where the log itself ends before.
 
         Raises:

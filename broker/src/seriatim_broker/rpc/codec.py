@@ -211,6 +211,8 @@ def _write_fence_answer(message: m.FenceAnswer, field: Pb) -> None:
     _write_batches(message.tail, field.tail)
     field.from_disk = message.from_disk
     field.coordinator_behind = message.coordinator_behind
+    if message.size_bytes is not None:
+        field.size_bytes = message.size_bytes
 
 
 def _write_fence_progress(message: m.FenceProgress, field: Pb) -> None:
@@ -234,6 +236,7 @@ def _read_fence_answer(field: Pb) -> m.FenceAnswer:
         _read_batches(field.tail),
         field.from_disk,
         field.coordinator_behind,
+        field.size_bytes if field.HasField("size_bytes") else None,
     )
 
 
@@ -367,6 +370,7 @@ def _write_copy_request(message: m.CopyRequest, field: Pb) -> None:
     field.from_index = message.from_index
     field.bytes_max = message.max_bytes
     field.want_table = message.want_table
+    field.want_end_table = message.want_end_table
 
 
 def _write_copy_answer(message: m.CopyAnswer, field: Pb) -> None:
@@ -377,11 +381,13 @@ def _write_copy_answer(message: m.CopyAnswer, field: Pb) -> None:
     if message.table is not None:
         field.table.SetInParent()
         _write_table(message.table, field.table)
+    field.is_end_table = message.is_end_table
 
 
 def _read_copy_answer(field: Pb) -> m.CopyAnswer:
     table = _read_table(field.table) if field.HasField("table") else None
-    return m.CopyAnswer(*_place(field), field.from_index, field.available, _read_batches(field.batches), table)
+    batches = _read_batches(field.batches)
+    return m.CopyAnswer(*_place(field), field.from_index, field.available, batches, table, field.is_end_table)
 
 
 def _write_store_tail(message: m.StoreTail, field: Pb) -> None:
@@ -554,7 +560,7 @@ _TABLE: dict[type, tuple[str, Callable[[Any, Pb], None], Callable[[Pb], Any]]] =
     m.CopyRequest: (
         "copy_request",
         _write_copy_request,
-        lambda f: m.CopyRequest(*_place(f), f.from_index, f.bytes_max, f.want_table),
+        lambda f: m.CopyRequest(*_place(f), f.from_index, f.bytes_max, f.want_table, f.want_end_table),
     ),
     m.CopyAnswer: ("copy_answer", _write_copy_answer, _read_copy_answer),
     m.StoreTail: ("store_tail", _write_store_tail, _read_store_tail),

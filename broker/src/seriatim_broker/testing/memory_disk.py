@@ -34,6 +34,7 @@ from seriatim_broker.core.log import (
     RecoveredSegment,
     Rewrite,
     TailCopy,
+    TrimLog,
     Truncate,
     Write,
 )
@@ -44,34 +45,42 @@ from seriatim_broker.core.producers import Window
 class SegmentImage:
     """One segment on a disk: its record, its own batches, and the producer windows written with them."""
 
-    __slots__ = ("batches", "commit", "record", "windows")
+    __slots__ = ("base", "batches", "commit", "record", "windows")
 
     def __init__(self, record: LocalSegment) -> None:
         self.record = record
         self.batches: list[Batch] = []
+        self.base = (0, 0)  # index at which the batches begin, and bytes below
         self.commit = 0
         self.windows: dict[bytes, Window] = {}
 
     @property
     def tail(self) -> int:
         """The index after the last message."""
-        return self.batches[-1].header.end_index if self.batches else 0
+        return self.batches[-1].header.end_index if self.batches else self.base[0]
 
     @property
     def tail_checksum(self) -> int:
         """The chain's value at the tail."""
-        return self.batches[-1].header.checksum if self.batches else 0
+        return self.batches[-1].header.checksum if self.batches else self.record.begin.checksum
 
     @property
     def known_commit(self) -> int:
         """What a start takes for committed: of a sealed segment all that is there below its length."""
         sealed_len = self.record.sealed_len
-        return self.commit if sealed_len is None else max(self.commit, min(self.tail, sealed_len))
+        commit = max(self.commit, self.record.begin.first)
+        return commit if sealed_len is None else max(commit, min(self.tail, sealed_len))
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all batches below the tail, with those that were dropped."""
+        return self.base[1] + sum(batch.size_bytes for batch in self.batches)
 
     def twin(self) -> SegmentImage:
         """An independent copy."""
         twin = SegmentImage(self.record)
         twin.batches = list(self.batches)
+        twin.base = self.base
         twin.commit = self.commit
         twin.windows = dict(self.windows)
         return twin
@@ -151,6 +160,8 @@ class DiskImage:
             partition.tails[write.tail.segment_no, write.place] = write.tail
         elif isinstance(write, Truncate):
             self._truncate(partition, write)
+        elif isinstance(write, TrimLog):
+            _trim(partition, write)
         elif isinstance(write, Rewrite):
             _rewrite(partition, write)
         elif isinstance(write, PutCursor):
@@ -189,6 +200,8 @@ class DiskImage:
     def _truncate(self, partition: PartitionImage, write: Truncate) -> None:
         image = partition.segments.get(write.segment_no)
         assert image is not None, f"truncating segment {write.segment_no}, which is not on the disk"
+        if write.length <= image.base[0]:
+            image.batches.clear()
         while image.batches and image.batches[-1].header.end_index > write.length:
             cut = image.batches.pop()
             assert cut.header.base_index >= write.length, "a truncation inside a batch"
@@ -288,6 +301,8 @@ class MemoryDisk:
         found: list[Batch] = []
         size = 0
         next_index = from_index
+        if segment is not None and from_index < segment.base[0]:
+            return []
         for batch in [*own, *_tail_batches(image, segment_no)]:
             header = batch.header
             if header.end_index <= next_index:
@@ -326,10 +341,27 @@ class MemoryDisk:
         return None
 
 
+def _trim(partition: PartitionImage, write: TrimLog) -> None:
+    """Everything below goes at once: what the real disk keeps for a while, nobody may count on."""
+    image = partition.segments[write.segment_no]
+    assert image.record.begin.first == write.below, "the disk drops what the record does not say"
+    if image.tail < write.below:
+        assert not image.batches, "what ends below is cut first"
+        image.base = (write.below, write.size_bytes)
+    size_bytes = image.base[1]
+    while image.batches and image.batches[0].header.end_index <= write.below:
+        size_bytes += image.batches.pop(0).size_bytes
+    image.base = (write.below, size_bytes)
+    assert size_bytes == write.size_bytes, f"{size_bytes} bytes lay below {write.below}, not {write.size_bytes}"
+    assert not image.batches or image.batches[0].header.base_index == write.below, "a start inside a batch"
+
+
 def _rewrite(partition: PartitionImage, write: Rewrite) -> None:
     image = partition.segments[write.segment_no]
     places = {batch.header.base_index: place for place, batch in enumerate(image.batches)}
     for batch in write.batches:
+        if batch.header.base_index < image.record.begin.first:
+            continue  # dropped while it was repaired
         place = places[batch.header.base_index]
         assert image.batches[place].header == batch.header, f"another batch at {batch.header.base_index}"
         image.batches[place] = batch
@@ -356,6 +388,7 @@ def _recovered(name: PartitionId, image: PartitionImage) -> RecoveredPartition:
             uncommitted=tuple(batch for batch in segment.batches if batch.header.end_index > segment.known_commit),
             windows=tuple(sorted(segment.windows.items())),
             last_append_ms=segment.batches[-1].header.append_time_ms if segment.batches else 0,
+            size_bytes=segment.size_bytes,
         )
         for _, segment in sorted(image.segments.items())
     )

@@ -23,7 +23,7 @@ from seriatim_api.errors import CorruptionError
 from seriatim_api.ids import MemberId, PartitionId
 from seriatim_api.v1 import common_pb2, records_pb2, storage_pb2
 
-from ...core.chain import Chain, Segment
+from ...core.chain import AT_ZERO, Chain, Segment, Start
 from ...core.log import Batch, CursorState, LocalSegment, Preparation, TailCopy
 from ...core.producers import (
     ENTRY_BYTES,
@@ -134,6 +134,10 @@ def write_segment(segment: LocalSegment) -> bytes:
             sealed_checksum=segment.sealed_checksum,
             lost=segment.lost,
             quarantined=segment.quarantined,
+            start=segment.begin.first,
+            start_checksum=segment.begin.checksum,
+            start_bytes=segment.begin.size_bytes,
+            copied_from=segment.copied_from,
         )
     )
 
@@ -153,6 +157,8 @@ def read_segment(no: int, value: bytes) -> LocalSegment:
         sealed_checksum=stored.sealed_checksum if stored.HasField("sealed_checksum") else None,
         lost=stored.lost,
         quarantined=stored.quarantined,
+        begin=Start(stored.start, stored.start_checksum, stored.start_bytes) if stored.start else AT_ZERO,
+        copied_from=stored.copied_from,
     )
 
 

@@ -51,6 +51,11 @@ class SegmentLog:
         """The place in `runs` of the run that would hold `index`; 0 if it lies before all."""
         return max(0, bisect_right(self.runs, index, key=lambda run: run.start) - 1)
 
+    @property
+    def first_index(self) -> int:
+        """What lies below is not here any more, and may never have been."""
+        return self.runs[0].start if self.runs else self.tail
+
     def end_of(self, place: int) -> tuple[int, int]:
         """Index and position at which a run ends."""
         if place + 1 < len(self.runs):
@@ -171,6 +176,30 @@ class ExtentTable:
         log.runs, log.tail, log.position = tuple(kept), length, position
         log.cuts += 1
         return gone, touched
+
+    def trim(self, log: SegmentLog, below: int, position: int) -> tuple[list[Run], Run | None]:
+        """Let go of what lies below, at whose end the log has that position. A log that ends below begins there.
+
+        Returns the runs that go, and what is left of the last of them, if it went on above.
+        """
+        if log.tail < below:
+            assert not log.runs, (below, log.tail, "what ends below is cut first")
+            log.tail, log.position = below, position
+            return [], None
+        count = sum(1 for place in range(len(log.runs)) if log.end_of(place)[0] <= below)
+        gone, kept = list(log.runs[:count]), log.runs[count:]
+        for place, run in enumerate(gone):
+            self._release(run, log.size_in(place))
+        left = None
+        if kept and kept[0].start < below:
+            cut = kept[0]
+            left = Run(below, min(max(position, cut.position), log.end_of(count)[1]), cut.extent)
+            self.extents[cut.extent].live_bytes -= left.position - cut.position
+            gone.append(cut)
+            kept = (left, *kept[1:])
+        log.runs = _shared(kept)
+        log.cuts += bool(gone)
+        return gone, left
 
     def move(self, log: SegmentLog, place: int, mid: int, mid_position: int, target: Extent) -> tuple[Run, Run | None]:
         """Note that [start, mid) of a run is copied to another extent; returns the new run, and what is left."""

@@ -81,7 +81,7 @@ class Reader:
     ) -> list[Batch]:
         """Batches that hold indexes of [from_index, until_index), from the one that contains `from_index`.
 
-        At least one if there is any, then as many as fit in `max_bytes`.
+        At least one if there is any, then as many as fit in `max_bytes`. None if retention has dropped `from_index`.
 
         Raises:
             CorruptionError: A body or the chain does not match its checksum.
@@ -91,6 +91,8 @@ class Reader:
             log = await self._log(partition, segment)
             if log is None:
                 return await self._read_once(None, partition, segment, from_index, until_index, max_bytes)
+            if from_index < log.first_index:
+                return []
             cuts, moves = log.cuts, log.moves
             try:
                 found = await self._read_once(log, partition, segment, from_index, until_index, max_bytes)

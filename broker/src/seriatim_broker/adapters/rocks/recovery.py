@@ -131,15 +131,21 @@ class Recovery:
         runs: tuple[Run, ...],
         windows: tuple[tuple[bytes, Window], ...],
     ) -> RecoveredSegment:
+        begin = record.begin
         if not runs:
-            return RecoveredSegment(record, 0, 0, 0, (), windows)
+            if begin.first:
+                self._table.trim(self._table.ensure_log(partition, record.no), begin.first, begin.size_bytes)
+            return RecoveredSegment(
+                record, begin.first, begin.checksum, begin.first, (), windows, size_bytes=begin.size_bytes
+            )
         log, checksum, commit, last_append_ms = self._restore(partition, record.no, runs)
         if record.sealed_len is not None:
-            return RecoveredSegment(record, log.tail, checksum, log.tail, (), windows, last_append_ms)
+            return RecoveredSegment(record, log.tail, checksum, log.tail, (), windows, last_append_ms, log.position)
+        commit = max(commit, begin.first)  # every member had flushed what was dropped
         stretches = plan(log, commit, log.tail)
         stored = read_stretches(self._engine, self._checksum, partition, record.no, stretches, _NO_LIMIT_BYTES)
         batches = tuple(one.batch for one in stored)
-        return RecoveredSegment(record, log.tail, checksum, commit, batches, windows, last_append_ms)
+        return RecoveredSegment(record, log.tail, checksum, commit, batches, windows, last_append_ms, log.position)
 
     def _restore(self, partition: int, segment: int, runs: tuple[Run, ...]) -> tuple[SegmentLog, int, int, int]:
         """A segment's log, its checksum at the tail, the commit then known, and the last append time."""

@@ -41,6 +41,7 @@ from ...core.log import (
     PutTailCopy,
     RecoveredPartition,
     Rewrite,
+    TrimLog,
     Truncate,
     Write,
 )
@@ -106,6 +107,7 @@ class RocksStorage:
             DropBlock: self._drop_block,
             PutTailCopy: self._put_tail_copy,
             Truncate: self._truncate,
+            TrimLog: self._trim,
             Rewrite: self._rewrite,
             PutCursor: self._put_cursor,
             DropCursor: self._drop_cursor,
@@ -354,6 +356,20 @@ class RocksStorage:
         for extent in sorted(touched):
             self._delete_range(group, extent_name(extent), keys.segment_range(partition, segment, length))
         self._housekeeper.wake()
+
+    def _trim(self, group: Group, write: TrimLog) -> None:
+        """What lies below is not in use any more: housekeeping gives the space back."""
+        partition, segment = write.partition, write.segment_no
+        log = self._table.ensure_log(partition, segment)
+        gone, left = self._table.trim(log, write.below, write.size_bytes)
+        for run in gone:
+            key = keys.batch_key(partition, segment, run.start)
+            group.add((DELETE, self._engine.family(INDEX), key, None), len(key))
+        if left is not None:
+            key = keys.batch_key(partition, segment, left.start)
+            self._put(group, INDEX, key, codec.write_run(left.extent, left.position))
+        if gone:
+            self._housekeeper.wake()
 
     def _rewrite(self, group: Group, write: Rewrite) -> None:
         """Batches of the log again, in an extent that is none of those they are in: what is damaged stays behind.
