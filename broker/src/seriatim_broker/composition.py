@@ -52,6 +52,7 @@ from .runtime.balancer import BalancerSettings
 from .runtime.caretaker import CaretakerSettings
 from .runtime.keys import Keys
 from .runtime.membership import KnownDisk, Place, Seen, join, mark_clean
+from .runtime.retention import RetentionSettings
 from .runtime.traffic import Measured
 from .settings import BrokerSettings
 from .status_file import StatusFile
@@ -310,8 +311,11 @@ class Broker:
             self._remember,
         )
         healing = CaretakerSettings(heal_after_s=settings.heal_after_s, deleted_kept_s=settings.deleted_kept_s)
+        retention = RetentionSettings(
+            settings.retention_look_s, settings.segment_age_s_max, settings.segment_size_bytes_max
+        )
         runtime = self._runtime = Runtime(
-            identity, self._keys, self._core, ground, settings.peers, healing, _balancing(settings)
+            identity, self._keys, self._core, ground, settings.peers, healing, _balancing(settings), retention
         )
         self._driver = runtime.driver
         self._links = runtime.links

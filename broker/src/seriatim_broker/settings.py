@@ -58,6 +58,9 @@ class BrokerSettings(Struct, frozen=True, kw_only=True):
         heal_after_s: A member that was away for so long has its sealed segments copied elsewhere.
         deleted_kept_s: How long the coordinator keeps the cursors of a deleted consumer group and the tombstones of a
             deleted topic; then the controller replaces them by records of bounded size that prove the same.
+        retention_look_s: Between two looks at what retention may drop in the partitions that this broker leads.
+        segment_age_s_max: An open segment of a topic with retention is ended when it is so old.
+        segment_size_bytes_max: Likewise, when it has so many bytes.
         join_deadline_s: How long a start waits for the coordinator.
         stop_deadline_s: How long a graceful stop may take to hand over.
         batch_size_bytes_max: Largest body of a batch.
@@ -100,6 +103,9 @@ class BrokerSettings(Struct, frozen=True, kw_only=True):
     replace_disk_of: str = ""
     heal_after_s: _Positive = 600.0
     deleted_kept_s: _NotNegative = 7 * 86400.0
+    retention_look_s: _Positive = 60.0
+    segment_age_s_max: _Positive = 86400.0
+    segment_size_bytes_max: Annotated[int, Meta(ge=16 * _MIB)] = 16 * 1024 * _MIB
     join_deadline_s: _Positive = 30.0
     stop_deadline_s: _NotNegative = 3.0
     batch_size_bytes_max: Annotated[int, Meta(ge=1024, le=_MIB)] = _MIB

@@ -30,6 +30,7 @@ from . import (
     record,
     repair,
     replication,
+    retention,
     right,
     routes,
     settle,
@@ -68,12 +69,14 @@ from .events import (
     LinkDown,
     LinkUp,
     ListCursors,
+    ListLed,
     ListLogs,
     LogRead,
     Moment,
     MoveHead,
     OperateGroup,
     OwnRecordSeen,
+    PassGroup,
     Persisted,
     PlanSwitch,
     ReadRange,
@@ -85,6 +88,7 @@ from .events import (
     SurveyPartition,
     SwitchAwayFrom,
     Tick,
+    Trim,
     WritesRefused,
 )
 from .groups import cursors, delivery, operations, progress, questions, serving, subscribing
@@ -522,6 +526,20 @@ class BrokerCore(State):
         )
         self.outbox.emit(LogsListed(event.request, tuple(logs[: event.limit])))
 
+    def _on_list_led(self, event: ListLed) -> None:
+        self.outbox.emit(retention.list_led(self.outbox, self.partitions, event))
+
+    def _on_trim(self, event: Trim) -> None:
+        partition = self.partitions.get(event.partition)
+        if partition is not None:
+            retention.trim(self.outbox, partition, event)
+
+    def _on_pass_group(self, event: PassGroup) -> None:
+        partition = self.partitions.get(event.partition)
+        if partition is not None:
+            serving.pass_group(self.outbox, partition, event)
+            self._forget_if_idle(partition)
+
     def _on_list_cursors(self, event: ListCursors) -> None:
         self.outbox.emit(cursors.list_groups(self.partitions, event))
 
@@ -698,6 +716,9 @@ _HANDLERS: dict[type, Callable[[BrokerCore, Any], None]] = {
     DeclareGap: BrokerCore._on_declare_gap,
     ListLogs: BrokerCore._on_list_logs,
     ListCursors: BrokerCore._on_list_cursors,
+    ListLed: BrokerCore._on_list_led,
+    Trim: BrokerCore._on_trim,
+    PassGroup: BrokerCore._on_pass_group,
     ForgetGroup: BrokerCore._on_forget_group,
     FoundDamage: BrokerCore._on_found_damage,
     SwitchAwayFrom: BrokerCore._on_switch_away,

@@ -28,6 +28,7 @@ from . import (
     settle,
     tables,
 )
+from .events import PassGroup
 from .groups import cursors, operations, progress, questions, serving, sessions
 from .messages import (
     BlockAnswer,
@@ -43,6 +44,7 @@ from .messages import (
     FenceRequest,
     HealRequest,
     MoveRequest,
+    PassRequest,
     PrepareAnswer,
     PrepareRequest,
     QuiesceAnswer,
@@ -96,6 +98,10 @@ def _heal_request(outbox: Outbox, partition: Partition, sender: MemberId, messag
 
 def _move_request(outbox: Outbox, partition: Partition, sender: MemberId, message: MoveRequest) -> None:
     leaving.move_head(outbox, partition, message.segment_no)
+
+
+def _pass_request(outbox: Outbox, partition: Partition, sender: MemberId, message: PassRequest) -> None:
+    serving.pass_group(outbox, partition, PassGroup(message.partition, message.segment_no, message.group))
 
 
 def _release_request(outbox: Outbox, partition: Partition, sender: MemberId, message: ReleaseRequest) -> None:
@@ -152,6 +158,7 @@ MESSAGES: dict[type, Callable[[Outbox, Partition, MemberId, Any], None]] = {
     HealRequest: _heal_request,
     MoveRequest: _move_request,
     ReleaseRequest: _release_request,
+    PassRequest: _pass_request,
 }
 """By the kind of message: (outbox, partition, sender, message)."""
 

@@ -73,13 +73,17 @@ class ReadChain:
 
 @dataclass(frozen=True, slots=True)
 class WriteChain:
-    """Write the record if its key is still at `revision` (0: does not exist) and the certificate, if named, exists."""
+    """Write the record if its key is still at `revision` (0: does not exist) and the certificate, if named, exists.
+
+    `cursors_revision`: if it is not 0, no cursor of the partition may have been written after it.
+    """
 
     partition: PartitionId
     serial: int
     chain: Chain
     revision: int
     certificate: RunId | None
+    cursors_revision: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,6 +273,16 @@ class Gap:
 
 
 @dataclass(frozen=True, slots=True)
+class Dropped:
+    """Retention dropped what lies between an offset and an index of this segment, `messages` of them."""
+
+    from_offset: int
+    segment_no: int
+    to_index: int
+    messages: int
+
+
+@dataclass(frozen=True, slots=True)
 class SubscriptionRefused:
     """Not here; `server` serves the group's head, if it is known."""
 
@@ -301,7 +315,17 @@ class Pong:
 
 
 DeliveryEvent = (
-    Joined | Batches | Skip | EndOfSegment | Gap | SubscriptionRefused | Revoked | AckConfirmed | Pong | Paused
+    Joined
+    | Batches
+    | Skip
+    | EndOfSegment
+    | Gap
+    | Dropped
+    | SubscriptionRefused
+    | Revoked
+    | AckConfirmed
+    | Pong
+    | Paused
 )
 
 
@@ -311,6 +335,29 @@ class LogsListed:
 
     request: int
     logs: tuple[tuple[PartitionId, int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Led:
+    """A partition whose open segment this member is the master of.
+
+    `flushed`: every member has flushed what lies below. `size_bytes`: of all batches of the open segment. `acked`: of
+    each group how far its consumers have acknowledged, as this disk knows: its epoch, a segment, an index.
+    """
+
+    partition: PartitionId
+    chain: Chain
+    flushed: int
+    size_bytes: int
+    acked: tuple[tuple[str, int, int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LedListed:
+    """The answer to `ListLed`, ascending."""
+
+    request: int
+    led: tuple[Led, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -455,6 +502,7 @@ Effect = (
     | GroupDescribed
     | GroupOperated
     | LogsListed
+    | LedListed
     | CursorsListed
     | CopiesTold
     | RangeRead

@@ -10,7 +10,7 @@ from seriatim_api.batch import BatchHeader
 from seriatim_api.errors import SeriatimError
 from seriatim_api.ids import MemberId, PartitionId, RunId
 
-from .chain import Chain
+from .chain import Chain, Start
 from .deleted import DeletedPartitions
 from .log import Batch
 from .messages import FORMS, Message
@@ -87,6 +87,8 @@ class CursorRecord:
     `paused`: the group is given nothing until it is resumed.
     `begun_by`: the rewind or skip that began the epoch; None if something else did.
     `requests`: ids of the last operations that changed this record, oldest first.
+    `dropped_from`: retention dropped what lies between this offset and the place of the cursor, and no consumer of the
+    group is known to have been told; 0: nothing. `dropped_position`: its position.
     """
 
     segment_no: int
@@ -98,6 +100,8 @@ class CursorRecord:
     paused: bool = False
     begun_by: GroupOperation | None = None
     requests: tuple[bytes, ...] = ()
+    dropped_from: int = 0
+    dropped_position: int = 0
 
     def moved_to(self, segment_no: int, index: int = 0, *, new_epoch: bool = False) -> CursorRecord:
         """This record, with the group in another place: in its epoch, or in the next one."""
@@ -394,6 +398,39 @@ class ForgetGroup:
 
 
 @dataclass(frozen=True, slots=True)
+class ListLed:
+    """Of which partitions is this member the master? Above `after`, at most `limit`; `LedListed` answers."""
+
+    request: int
+    after: PartitionId
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class Trim:
+    """Retention decided what may go, from the chain record of that epoch; see `core.retention`.
+
+    `cursors_revision`: the coordinator's, as of which the group's cursors were looked at.
+    """
+
+    partition: PartitionId
+    epoch: int
+    no: int
+    start: Start | None
+    first_kept: int
+    cursors_revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class PassGroup:
+    """This group stands in a segment that retention emptied, or that is lost: its server is to move it on."""
+
+    partition: PartitionId
+    segment_no: int
+    group: str
+
+
+@dataclass(frozen=True, slots=True)
 class FoundDamage:
     """A log could not be read: what is on the disk is not what was written."""
 
@@ -612,6 +649,9 @@ Event = (
     | DropDeleted
     | PlanSwitch
     | DeclareGap
+    | ListLed
+    | Trim
+    | PassGroup
     | ListLogs
     | ListCursors
     | ForgetGroup

@@ -299,6 +299,15 @@ class ReplicaTail:
 
 
 @dataclass(frozen=True, slots=True)
+class PassRequest:
+    """You serve this segment, in which there is no message any more, and the group stands there: move it on."""
+
+    partition: PartitionId
+    segment_no: int
+    group: str
+
+
+@dataclass(frozen=True, slots=True)
 class CopyRequest:
     """DATA. Batches of a sealed segment, please, from this index on; and the table it was opened with, if wanted.
 
@@ -519,6 +528,7 @@ Message = (
     | ReleaseRequest
     | CopiesQuestion
     | CopiesAnswer
+    | PassRequest
 )
 
 DATA = (

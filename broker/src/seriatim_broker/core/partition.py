@@ -317,12 +317,18 @@ class Partition(State):
             outbox.emit(ReadChain(self.id, known is not None))
 
     def write_chain(
-        self, outbox: Outbox, owner: str, chain: Chain, detail: int = 0, certificate: RunId | None = None
+        self,
+        outbox: Outbox,
+        owner: str,
+        chain: Chain,
+        detail: int = 0,
+        certificate: RunId | None = None,
+        cursors_revision: int = 0,
     ) -> None:
         """One transaction on the record, compared with the revision that was read last."""
         serial = outbox.new_serial()
         self.writes = put(self.writes, serial, (owner, detail, chain))
-        outbox.emit(WriteChain(self.id, serial, chain, self.revision, certificate))
+        outbox.emit(WriteChain(self.id, serial, chain, self.revision, certificate, cursors_revision))
 
     def is_writing(self, owner: str, detail: int = 0) -> bool:
         """Whether a transaction of that owner is under way."""

@@ -82,6 +82,11 @@ def _on_no_partition(outbox: Outbox, partition: Partition) -> None:
     serving.on_no_partition(outbox, partition)
 
 
+def _note_trim(outbox: Outbox, partition: Partition, chain: Chain) -> None:
+    oldest = next((segment for segment in chain.segments if not segment.is_stub), chain.open_segment)
+    outbox.note("trimmed", partition.id, segment=oldest.no, start=oldest.start, segments=len(chain.segments))
+
+
 def on_chain_written(outbox: Outbox, partition: Partition, serial: int, outcome: WriteOutcome, revision: int) -> None:
     """A transaction ended. Whoever lost, or does not know, reads before it does anything else."""
     owner, detail, chain = partition.end_write(serial)
@@ -98,6 +103,8 @@ def on_chain_written(outbox: Outbox, partition: Partition, serial: int, outcome:
         partition.read_chain(outbox)
     if owner == "switch" and partition.switch is not None:
         partition.switch.on_written(outbox, partition, outcome)
+    elif owner == "trim" and outcome is WriteOutcome.DONE:
+        _note_trim(outbox, partition, chain)
     elif owner == "settle":
         settle.on_written(outbox, partition, detail, outcome)
     elif owner == "right":

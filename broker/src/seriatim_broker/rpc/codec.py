@@ -467,6 +467,11 @@ def _read_heal_request(field: Pb) -> m.HealRequest:
     return m.HealRequest(*_place(field), member_from_record(field.replaces) if field.HasField("replaces") else None)
 
 
+def _write_pass_request(message: m.PassRequest, field: Pb) -> None:
+    _segment(message, field)
+    field.group = message.group
+
+
 def _write_release_request(message: m.ReleaseRequest, field: Pb) -> None:
     field.partition_id = message.partition
     field.segment.extend(message.segment_nos)
@@ -578,6 +583,7 @@ _TABLE: dict[type, tuple[str, Callable[[Any, Pb], None], Callable[[Pb], Any]]] =
     m.TakeOver: ("take_over", _write_take_over, lambda f: m.TakeOver(*_place(f), f.server_epoch)),
     m.HealRequest: ("heal_request", _write_heal_request, _read_heal_request),
     m.MoveRequest: ("move_request", _segment, lambda f: m.MoveRequest(*_place(f))),
+    m.PassRequest: ("pass_request", _write_pass_request, lambda f: m.PassRequest(*_place(f), f.group)),
     m.ReleaseRequest: ("release_request", _write_release_request, _read_release_request),
     m.CopiesQuestion: ("copies_question", _write_copies_question, _read_copies_question),
     m.CopiesAnswer: ("copies_answer", _write_copies_answer, _read_copies_answer),

@@ -236,6 +236,11 @@ class _ConsumeStream:
                 out.gap.segment = event.segment_no
                 out.gap.from_index = event.from_index
                 out.gap.reason = event.reason
+            case fx.Dropped():
+                out.dropped.from_offset = event.from_offset
+                out.dropped.segment = event.segment_no
+                out.dropped.to_index = event.to_index
+                out.dropped.messages = event.messages
             case fx.SubscriptionRefused():
                 out.refused.error.CopyFrom(error_to_proto(event.error))
                 out.refused.segment = event.segment_no

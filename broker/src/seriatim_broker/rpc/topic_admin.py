@@ -25,6 +25,16 @@ from .services import Services, abort, check_name, guard_of_call, remaining_s, t
 PARTITION_COUNT_MAX = 20_000
 """Partitions of one topic: their ids still fit into one record."""
 
+RETENTION_MS_DEFAULT = 3 * 86_400_000
+"""Of a topic that is made by a caller who says nothing of retention."""
+
+RETENTION_BYTES_MIN = 1 << 20
+"""A batch has up to 1 MiB, and a partition keeps at least one."""
+
+RETENTION_MS_MIN = 1000
+
+_RETENTION = {"retention_ms", "retention_bytes", "retain_unread", "unread_ms_max", "unread_bytes_max"}
+
 TOPICS_PER_PAGE_MAX = 1000
 
 WATCH_HEARTBEAT_S = 3.0
@@ -56,6 +66,9 @@ class TopicAdmin(broker_pb2_grpc.AdminServicer):
         settings = records_pb2.TopicSettings(flush=True)
         if request.HasField("settings"):
             settings.CopyFrom(request.settings)
+        if request.default_retention and not settings.retention_ms and not settings.retention_bytes:
+            settings.retention_ms = RETENTION_MS_DEFAULT
+        settings.retention_acts = True
         _complete(settings)
         if not self._controller.election.is_leader:
             record: records_pb2.TopicRecord = await self._at_controller("CreateTopic", request, context)
@@ -174,6 +187,31 @@ def _complete(settings: records_pb2.TopicSettings) -> None:
     settings.message_size_bytes_max = settings.message_size_bytes_max or BATCH_BYTES_MAX
     if max(settings.batch_size_bytes_max, settings.message_size_bytes_max) > BATCH_BYTES_MAX:
         raise BadRequestError(f"batches and messages have at most {BATCH_BYTES_MAX} bytes")
+    _check_retention(settings)
+
+
+def _check_retention(settings: records_pb2.TopicSettings) -> None:
+    """Refuse what no broker could do.
+
+    Raises:
+        BadRequestError: A size that no extent fits into, or a cap below the limit that it is to raise.
+    """
+    sizes = {"retention_bytes": settings.retention_bytes, "unread_bytes_max": settings.unread_bytes_max}
+    for name, size_bytes in sizes.items():
+        if 0 < size_bytes < RETENTION_BYTES_MIN:
+            raise BadRequestError(f"{name} is {size_bytes}: it is 0 (no limit) or at least {RETENTION_BYTES_MIN} bytes")
+    for name in ("retention_ms", "unread_ms_max"):
+        if 0 < getattr(settings, name) < RETENTION_MS_MIN:
+            raise BadRequestError(
+                f"{name} is {getattr(settings, name)}: it is 0 (no limit) or at least {RETENTION_MS_MIN} ms"
+            )
+    pairs = (("unread_ms_max", "retention_ms"), ("unread_bytes_max", "retention_bytes"))
+    for cap, limit in pairs:
+        if 0 < getattr(settings, cap) < getattr(settings, limit):
+            raise BadRequestError(
+                f"{cap} is {getattr(settings, cap)}, and {limit} is {getattr(settings, limit)}: what is not read stays "
+                "at least as long as what is read, so the cap cannot be lower"
+            )
 
 
 def _change_of(request: broker_pb2.UpdateTopicRequest) -> Callable[[records_pb2.TopicSettings], None]:
@@ -197,5 +235,8 @@ def _change_of(request: broker_pb2.UpdateTopicRequest) -> Callable[[records_pb2.
             )
         for name in names:
             setattr(settings, name, getattr(wanted, name))
+        if names & _RETENTION:
+            settings.retention_acts = True
+        _check_retention(settings)
 
     return change

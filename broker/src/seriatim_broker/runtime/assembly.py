@@ -39,6 +39,7 @@ from .looking_back import LookingBack, Remember
 from .membership import Identity, live_record
 from .refusals import Refusals
 from .restart_gate import RestartGate
+from .retention import Retention, RetentionSettings
 from .tidying import Tidying
 from .topics import Topics
 from .traffic import Measured, MeasureTraffic, Traffic
@@ -99,6 +100,7 @@ class Runtime:
         peers: Mapping[str, str],
         settings: CaretakerSettings,
         balancing: BalancerSettings,
+        retention: RetentionSettings,
     ) -> None:
         broker = identity.member.broker
         coordinator, clock = ground.coordinator, ground.clock
@@ -151,6 +153,7 @@ class Runtime:
         self.controller = Controller(election, topics, caretaker, drainer, balancer, tidying)
         self.groups = BrokerGroups(coordinator, keys, caretaker.is_there, settings.min_copies)
         self._forgetting = Forgetting(coordinator, keys, self.driver, settings.forget_s)
+        self._retention = Retention(coordinator, keys, self.driver, ground.storage, clock, retention)
         self.gate = RestartGate(coordinator, keys, self.driver, self.directory)
 
     async def _measure(self, broker: str, deadline_s: float) -> Measured:
@@ -174,6 +177,7 @@ class Runtime:
             ("looking back", self.looking_back.run()),
             ("controller", self.controller.run()),
             ("forgetting", self._forgetting.run()),
+            ("retention", self._retention.run()),
         ]
 
     async def _watch_room(self) -> None:

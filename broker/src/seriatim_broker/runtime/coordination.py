@@ -46,6 +46,7 @@ from ..interfaces.coordinator import (
     absent,
     mod_revision_is,
     present,
+    unchanged_under,
 )
 from .archive import ChainArchive, Layout, PagesNeededError
 from .group_epochs import NO_FLOOR, EpochFloor
@@ -396,6 +397,8 @@ class CoordinatorWork:
         compares = [mod_revision_is(key, effect.revision)]
         if effect.certificate is not None:
             compares.append(present(self._keys.certificate(effect.certificate)))
+        if effect.cursors_revision:
+            compares.append(unchanged_under(self._keys.cursors_of(effect.partition), effect.cursors_revision))
         if not effect.revision:  # its topic may have been deleted while it was being made: nobody would delete it again
             # Rule `deleted-for-ever`: nor may it be in the ranges, however late this transaction arrives.
             compares.append(absent(self._keys.tombstone(effect.partition)))

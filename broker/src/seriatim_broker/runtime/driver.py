@@ -50,6 +50,7 @@ Reply = (
     | fx.GroupDescribed
     | fx.GroupOperated
     | fx.LogsListed
+    | fx.LedListed
     | fx.CursorsListed
     | fx.CopiesTold
     | fx.RangeRead

@@ -230,6 +230,8 @@ def cursor_to_value(record: CursorRecord, over: bytes | None = None) -> bytes:
     written.paused = record.paused
     written.begun_by = operation_to_number(record.begun_by)
     written.requests[:] = record.requests
+    written.dropped_from = record.dropped_from
+    written.dropped_position = record.dropped_position
     written.mode = records_pb2.CONSUMER_MODE_EXCLUSIVE
     return written.SerializeToString()
 
@@ -251,6 +253,8 @@ def cursor_from_value(value: bytes) -> CursorRecord:
         record.paused,
         GroupOperation(record.begun_by) if record.begun_by in _BEGINNINGS else None,
         tuple(record.requests),
+        record.dropped_from,
+        record.dropped_position,
     )
 
 

@@ -322,7 +322,7 @@ class MemoryDisk:
         """The first batch that reaches `value`, of those that begin below `until_index`."""
         image = self.visible.partitions.get(partition)
         segment = image.segments.get(segment_no) if image is not None else None
-        bytes_before = 0
+        bytes_before = segment.base[1] if segment is not None else 0
         for batch in segment.batches if segment is not None else ():
             header = batch.header
             place = BatchPlace(

@@ -107,7 +107,9 @@ class SimulatedBroker:
             machine.measure,
             self._remember,
         )
-        runtime = self.runtime = Runtime(identity, self._keys, core, ground, {}, machine.settings, machine.balancing)
+        runtime = self.runtime = Runtime(
+            identity, self._keys, core, ground, {}, machine.settings, machine.balancing, machine.retention
+        )
         runtime.start()
         machine.network.listen(peer, runtime.links.carry_accepted, self.place.advertise)
         self.is_serving = True

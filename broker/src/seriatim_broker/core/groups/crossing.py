@@ -5,7 +5,12 @@ Only when all of a sealed segment is acknowledged, durably on every eligible mem
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from seriatim_api.ids import make_offset
+
 from .. import right
+from ..chain import SegmentState
 from ..effects import EndOfSegment, Gap, ReadCursor, WriteCursor
 from ..events import CursorRecord, WriteOutcome
 from ..outbox import Outbox
@@ -20,7 +25,8 @@ def cross_if_done(outbox: Outbox, partition: Partition, head: GroupHead) -> None
     if head.phase is not Phase.SERVING or log is None or not log.is_whole or head.syncs or head.writing is not None:
         return
     assert log.record.sealed_len is not None
-    if head.safe_acked < log.record.sealed_len:  # above it: what suspects lost had been consumed
+    # Above it: what suspects lost had been consumed. What retention dropped has nothing to acknowledge.
+    if max(head.safe_acked, log.start) < log.record.sealed_len:
         return
     wait_us = partition.write_wait_us(outbox)
     if wait_us:  # the coordinator refuses: the group stays here, its consumers with it, and looks again
@@ -52,8 +58,26 @@ def move_on(outbox: Outbox, partition: Partition, head: GroupHead, next_no: int,
         return
     assert head.cursor is not None
     head.phase = Phase.CROSSING
+    dropped_from, position = _untold(partition, head)
     record = head.cursor.moved_to(next_no, new_epoch=new_epoch)
+    record = replace(record, dropped_from=dropped_from, dropped_position=position)
     write_cursor(outbox, partition, head, record, head.cursor_revision)
+
+
+def _untold(partition: Partition, head: GroupHead) -> tuple[int, int]:
+    """From where on retention dropped what no consumer of the group is known to have been told of; 0, 0: nothing.
+
+    Rule `untold-crosses` (I1): the group passes a segment without messages although nobody acknowledged anything in it.
+    Its consumers may have been told, and may have died since: the next server tells them (again).
+    """
+    if head.dropped_from:
+        return head.dropped_from, head.dropped_position
+    segment = partition.chain.segment(head.segment_no) if partition.chain is not None else None
+    if segment is None or segment.base is None or segment.state is SegmentState.LOST:
+        return 0, 0
+    if head.safe_acked >= segment.start:
+        return 0, 0
+    return make_offset(segment.no, head.safe_acked), segment.base + head.safe_acked
 
 
 def write_cursor(

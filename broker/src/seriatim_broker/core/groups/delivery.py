@@ -5,8 +5,10 @@ Delivered is only what lies below the commit, below a reservation that is durabl
 
 from __future__ import annotations
 
+from seriatim_api.ids import make_offset
+
 from .. import right, tables
-from ..effects import Batches, ReadLog, Skip
+from ..effects import Batches, Dropped, ReadLog, Skip
 from ..log import Batch
 from ..outbox import Outbox
 from ..partition import Partition
@@ -34,7 +36,11 @@ def pump_group(outbox: Outbox, partition: Partition, head: GroupHead) -> None:
     consumer = head.active
     if head.phase is not Phase.SERVING or log is None or consumer is None or head.reading or head.is_held:
         return
-    if head.held_back or head.delivered >= log.readable_below:
+    if head.held_back:
+        return
+    if head.delivered < log.start and log.readable_below:
+        tell_dropped(outbox, partition, head, log.start)
+    if head.delivered >= log.readable_below:
         return
     room = outbox.credits.get(consumer.stream, 0)
     if room <= 0:
@@ -54,6 +60,25 @@ def pump_group(outbox: Outbox, partition: Partition, head: GroupHead) -> None:
             min(room, outbox.config.deliver_bytes),
         )
     )
+
+
+def tell_dropped(outbox: Outbox, partition: Partition, head: GroupHead, to_index: int) -> None:
+    """Retention dropped what the group has not read: its consumer is told before anything behind it is delivered.
+
+    Rule `dropped-told` (I1, I8). The floor does not move by it, but by what the consumer acknowledges behind it. So if
+    this server, or the consumer, dies before the consumer was told, the next one is told again.
+    """
+    segment = partition.chain.segment(head.segment_no) if partition.chain is not None else None
+    assert segment is not None
+    assert segment.base is not None, "nothing is dropped behind an unsettled segment"
+    assert head.active is not None
+    from_offset, position = head.dropped_from, head.dropped_position
+    if not from_offset:
+        from_offset, position = make_offset(segment.no, head.delivered), segment.base + head.delivered
+    tell(outbox, head.active, Dropped(from_offset, segment.no, to_index, segment.base + to_index - position))
+    head.delivered = to_index
+    if head.given is not None:
+        head.given.below = max(head.given.below, to_index)
 
 
 def on_log_read(

@@ -93,6 +93,8 @@ class GroupHead(State):
         "cursor_revision",
         "delivered",
         "dirty",
+        "dropped_from",
+        "dropped_position",
         "eligible",
         "found_acked",
         "given",
@@ -100,6 +102,7 @@ class GroupHead(State):
         "group_epoch",
         "held_back",
         "operations",
+        "passes_alone",
         "phase",
         "questions",
         "reading",
@@ -135,6 +138,9 @@ class GroupHead(State):
         self.delivered = 0  # to the active consumer
         self.given: Given | None = None  # once this broker serves
         self.repeated_below = 0  # what another server may have delivered
+        self.dropped_from = 0  # as in the cursor's record: as long as nothing behind it is acknowledged
+        self.dropped_position = 0
+        self.passes_alone = False  # leaves a segment without messages, with or without consumers
         self.token = 0
         self.silent_rounds = 0  # looks in a row that found the active consumer silent
         self.reading = 0  # serial of the read under way
@@ -191,13 +197,8 @@ def tell(outbox: Outbox, consumer: Consumer, event: DeliveryEvent) -> None:
 
 def forget_if_unused(partition: Partition, head: GroupHead) -> None:
     """A group that nobody consumes or asks for leaves nothing behind, once nothing of it is under way."""
-    if (
-        not head.consumers
-        and not head.questions
-        and not head.syncs
-        and not head.operations
-        and head.phase is not Phase.CROSSING
-    ):
+    is_used = head.consumers or head.questions or head.syncs or head.operations or head.passes_alone
+    if not is_used and head.phase is not Phase.CROSSING:
         partition.groups = drop(partition.groups, head.group)
         given = head.given
         if given is not None and max((given.below, *(end for end, _ in given.ends))) <= head.acked:

@@ -5,18 +5,21 @@ The cursor and the chain record come from the coordinator in either order; whate
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from seriatim_api import errors
-from seriatim_api.ids import INDEX_MAX
+from seriatim_api.ids import INDEX_MAX, make_offset
 
 from .. import right
 from ..chain import Chain, Segment, SegmentState
 from ..effects import ReadCursor, Revoked, SubscriptionRefused
-from ..events import CursorRecord, StartPosition, WriteOutcome
+from ..events import CursorRecord, PassGroup, StartPosition, WriteOutcome
+from ..messages import PassRequest
 from ..outbox import Outbox
 from ..partition import Partition
 from ..state import NOTHING, drop, put
 from . import attempts, crossing, cursors, operations, progress, questions, subscribing
-from .head import GroupHead, Phase, forget_if_unused, tell
+from .head import GroupHead, Phase, forget_if_unused, head_of, tell
 
 # ---- where the cursor stands ----------------------------------------------------------------------------
 
@@ -88,7 +91,7 @@ def _create_cursor(
 ) -> None:
     """A group that was never here begins at the first segment, or at the end of the open one."""
     segment = chain.segments[0]
-    index = 0
+    index = segment.start
     if head.start is StartPosition.LATEST:
         segment = chain.open_segment
         log = partition.logs.get(segment.no)
@@ -122,7 +125,9 @@ def _place(outbox: Outbox, partition: Partition, head: GroupHead, record: Cursor
     if segment.server != outbox.member:
         _refuse_all(outbox, partition, head, segment)
         return
-    if not head.consumers:
+    if not head.consumers and not (head.passes_alone and segment.is_stub):
+        head.passes_alone = False
+        forget_if_unused(partition, head)
         return
     if not right.confirmed(partition, segment.no):
         right.seek(outbox, partition, segment.no)
@@ -134,8 +139,10 @@ def _place(outbox: Outbox, partition: Partition, head: GroupHead, record: Cursor
         held.renewed = put(held.renewed, head.group, record.group_epoch + 1)
     if held.blind and record.group_epoch < held.renewed[head.group]:
         _renew_epoch(outbox, partition, head, record)
-        return
-    _begin(outbox, partition, head, segment, record)
+    elif head.consumers:
+        _begin(outbox, partition, head, segment, record)
+    else:
+        _pass_alone(outbox, partition, head, chain, segment, record)
 
 
 def _pass_over_folded(
@@ -159,6 +166,7 @@ def _refuse_all(outbox: Outbox, partition: Partition, head: GroupHead, segment: 
         tell(outbox, consumer, SubscriptionRefused(error, segment.no, segment.server.broker))
     head.consumers = []
     head.active = None
+    head.passes_alone = False
     if outbox.is_replaced(segment.server):
         questions.complain(outbox, partition, segment)  # nobody else would: the slot answers, with another disk
     questions.answer(outbox, partition, head)
@@ -174,6 +182,8 @@ def _renew_epoch(outbox: Outbox, partition: Partition, head: GroupHead, record: 
     known = cursor is not None and cursor.group_epoch == record.group_epoch
     start = cursor.acked if cursor is not None and known else record.start_index
     renewed = record.moved_to(record.segment_no, start, new_epoch=True)
+    if start > record.start_index:  # what lies below was acknowledged, so its consumer was told
+        renewed = replace(renewed, dropped_from=0, dropped_position=0)
     crossing.write_cursor(outbox, partition, head, renewed, head.cursor_revision)
 
 
@@ -190,6 +200,7 @@ def _begin(outbox: Outbox, partition: Partition, head: GroupHead, segment: Segme
     # flag, and dies before its own control record gets through; (3) the third one delivers the same without a flag.
     head.safe_acked = head.safe_reserved = record.start_index
     head.found_acked = head.acked
+    _take_up_dropped(head, record)
     head.repeated_below = head.reserved if cursor is not None else 0
     if partition.rights[segment.no].blind:
         head.repeated_below = INDEX_MAX
@@ -206,6 +217,59 @@ def _begin(outbox: Outbox, partition: Partition, head: GroupHead, segment: Segme
     # make common what a predecessor acknowledged and reserved last
     cursors.sync(outbox, partition, head)
     crossing.cross_if_done(outbox, partition, head)
+
+
+def _take_up_dropped(head: GroupHead, record: CursorRecord) -> None:
+    """What no consumer is known to have been told: whoever acknowledged something behind it was."""
+    is_open = bool(record.dropped_from) and head.acked <= record.start_index
+    head.dropped_from, head.dropped_position = (record.dropped_from, record.dropped_position) if is_open else (0, 0)
+
+
+def pass_group(outbox: Outbox, partition: Partition, event: PassGroup) -> None:
+    """Retention found a group in a segment without messages: its server moves the group on, with or without consumers.
+
+    Rule `server-passes` (I3): only the server. Without it (1) another broker writes the cursor; (2) the server has not
+    heard that the messages were dropped, and delivers them to a consumer; (3) the next server delivers at once as well.
+    """
+    segment = partition.chain.segment(event.segment_no) if partition.chain is not None else None
+    if segment is None:
+        return
+    if segment.state is SegmentState.SEALED and segment.server != outbox.member:
+        if outbox.is_linked(segment.server):
+            outbox.send(segment.server, PassRequest(partition.id, event.segment_no, event.group))
+        else:
+            questions.complain(outbox, partition, segment)
+        return
+    head = partition.groups.get(event.group)
+    if head is None:
+        head = head_of(outbox, partition, event.group, StartPosition.EARLIEST)
+        head.passes_alone = True
+    elif head.phase is Phase.LOADING and not head.consumers and not head.crossing_serial:
+        head.passes_alone = True
+        outbox.emit(ReadCursor(partition.id, event.group))
+
+
+def _pass_alone(
+    outbox: Outbox, partition: Partition, head: GroupHead, chain: Chain, segment: Segment, record: CursorRecord
+) -> None:
+    """The group has no consumer, and its segment no message: it crosses.
+
+    Without it a group that has no consumers any more would keep every later segment in the record.
+    """
+    if not right.may_deliver(outbox, partition, segment.no):
+        right.seek(outbox, partition, segment.no)
+        outbox.poll(outbox.config.heartbeat_us, "cursor", partition.id, head.group)
+        return
+    cursor = partition.cursor_in(segment.no, head.group)
+    known = cursor is not None and cursor.group_epoch == record.group_epoch
+    head.acked = head.safe_acked = cursor.acked if cursor is not None and known else record.start_index
+    _take_up_dropped(head, record)
+    lost = subscribing.lost_before(chain, head)
+    oldest = chain.segment(lost[0]) if lost else None
+    if oldest is not None and oldest.base is not None and not head.dropped_from:
+        head.dropped_from, head.dropped_position = make_offset(oldest.no, 0), oldest.base
+    head.passes_alone = False
+    crossing.move_on(outbox, partition, head, crossing.next_no(partition, segment.no))
 
 
 # ---- the record changes ---------------------------------------------------------------------------------

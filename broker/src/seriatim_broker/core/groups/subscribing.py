@@ -76,8 +76,10 @@ def activate(outbox: Outbox, partition: Partition, head: GroupHead, consumer: Co
     head.reading = 0
     attempts.begin_grant(head)
     tell(outbox, consumer, _joined(head, active=True))
-    for no in _lost_before(partition.chain, head):
+    for no in lost_before(partition.chain, head):
         tell(outbox, consumer, Gap(no, 0, "declared lost"))
+    if head.dropped_from and partition.logs[head.segment_no].start <= head.delivered:
+        delivery.tell_dropped(outbox, partition, head, head.delivered)
     delivery.pump_group(outbox, partition, head)
 
 
@@ -85,13 +87,13 @@ def tell_new_gaps(outbox: Outbox, partition: Partition, head: GroupHead, known: 
     """The cursor was read before the record that says which segments it has passed over."""
     if head.active is None:
         return
-    told = _lost_before(known, head)
-    for no in _lost_before(partition.chain, head):
+    told = lost_before(known, head)
+    for no in lost_before(partition.chain, head):
         if no not in told:
             tell(outbox, head.active, Gap(no, 0, "declared lost"))
 
 
-def _lost_before(chain: Chain | None, head: GroupHead) -> list[int]:
+def lost_before(chain: Chain | None, head: GroupHead) -> list[int]:
     """Lost segments just before the group's first message here: who served them is not there to say so.
 
     Empty segments between do not count. Without it (I1): (1) the server of an empty segment behind a lost one has read

@@ -1,0 +1,285 @@
+"""Retention: the duty of each broker to drop what is old or too much in the partitions that it leads.
+
+Every `look_s` it asks the core which partitions these are, compares their records with what their topics say, and finds
+the first message that is kept: a look at the record, and a binary search in the open segment. Only where something is
+to be dropped, or to be tidied, it reads the cursors of the partition's consumer groups. `core.retention` decides and
+writes; here is what needs the disk, the coordinator and a clock.
+
+A partition is trimmed when it is beyond a limit by 5 %. So the record of a partition that keeps three days is written
+every four hours at most, and that of one that keeps a minute at every look.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+from google.protobuf.message import DecodeError
+from seriatim_api.errors import CorruptionError, SeriatimError
+from seriatim_api.ids import PartitionId, make_offset, split_offset
+from seriatim_api.v1 import records_pb2
+
+from ..core import retention as rules
+from ..core.chain import Segment, Start
+from ..core.effects import Led, LedListed
+from ..core.events import Event, ListLed, PassGroup, PlanSwitch, Trim
+from ..core.positions import BatchPlace, Measure
+from ..core.retention import Limits, Policy, Reader
+from ..interfaces.clock import Clock
+from ..interfaces.coordinator import Coordinator
+from ..interfaces.storage import Storage
+from .driver import Driver, Reply
+from .keys import Keys
+from .mirror import mirror
+from .records import cursor_from_value
+
+LED_PER_LIST: Final = 200
+"""Partitions named by the core in one step."""
+
+ANSWER_DEADLINE_S: Final = 10.0
+"""Of the core, and of a planned switch."""
+
+SLACK: Final = 0.05
+"""A partition is trimmed when it is beyond a limit by this share."""
+
+LOOKS_BEFORE_END: Final = 10
+"""An open segment of which only old messages are left is ended when it has been open for so many looks."""
+
+PASSED_PER_LOOK: Final = 100
+"""Groups of one partition that are moved on in one look: each costs a transaction."""
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionSettings:
+    """Times and sizes of retention.
+
+    Attributes:
+        look_s: Between two looks at all partitions that this broker leads.
+        segment_age_s_max: An open segment of a topic with retention is ended when it is so old, and another one begins:
+            what is sealed goes as a whole.
+        segment_size_bytes_max: Likewise, when it has so many bytes.
+    """
+
+    look_s: float = 60.0
+    segment_age_s_max: float = 86400.0
+    segment_size_bytes_max: int = 16 << 30
+
+
+class Retention:
+    """A duty of each broker, until cancelled."""
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        keys: Keys,
+        driver: Driver,
+        storage: Storage,
+        clock: Clock,
+        settings: RetentionSettings,
+    ) -> None:
+        self._coordinator = coordinator
+        self._keys = keys
+        self._driver = driver
+        self._storage = storage
+        self._clock = clock
+        self._settings = settings
+        self._policies: dict[PartitionId, Policy] = {}
+        self._by_topic: dict[str, tuple[PartitionId, ...]] = {}
+
+    async def run(self) -> None:
+        """Look again and again."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(mirror(self._coordinator, self._keys.topics, self._topics_changed), name="topics' limits")
+            group.create_task(self._look_again(), name="retention")
+
+    def _topics_changed(self, values: Mapping[str, bytes], changed: Sequence[str]) -> None:
+        for key in changed:
+            for partition in self._by_topic.pop(key, ()):
+                self._policies.pop(partition, None)
+            value = values.get(key)
+            if value is None:
+                continue
+            try:
+                record = records_pb2.TopicRecord.FromString(value)
+            except DecodeError:
+                _log.error("topic_unreadable", key=key)
+                continue
+            policy = policy_of(record.settings)
+            if policy is not None and record.state != records_pb2.TOPIC_STATE_DELETING:
+                partitions = tuple(map(PartitionId, record.partition_ids))
+                self._by_topic[key] = partitions
+                self._policies.update(dict.fromkeys(partitions, policy))
+
+    async def _look_again(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.look_s)
+            try:
+                await self.look()
+            except (SeriatimError, TimeoutError) as exc:
+                _log.warning("retention_waits", error=str(exc))
+
+    async def look(self) -> None:
+        """Look at every partition that this broker leads, once."""
+        after = PartitionId(0)
+        while self._policies and (led := await self._list(after)):
+            for partition in led:
+                policy = self._policies.get(partition.partition)
+                if policy is None:
+                    continue
+                try:
+                    await self._look_at(partition, policy)
+                except SeriatimError as exc:
+                    _log.warning("not_trimmed", partition=partition.partition, error=str(exc))
+            after = led[-1].partition
+
+    # ---- one partition ----
+
+    async def _look_at(self, led: Led, policy: Policy) -> None:
+        chain = led.chain
+        no, start = await self._first_kept(led, policy.limits)
+        oldest = chain.segments[0]
+        is_tidy = not oldest.is_settled or (oldest.no == no and not oldest.is_stub)
+        if start is None and is_tidy:
+            await self._roll_if_long(led, policy)
+            return
+        readers, revision = await self._readers(led)
+        if policy.keeps_unread:
+            no, start = await self._spare_unread(led, policy, readers, no, start)
+        kept_no = rules.first_kept(chain, no, readers)
+        no, start, kept_no = rules.cut(chain, no, start, kept_no)
+        becomes_stub = any(s.no < no and s.is_settled and not s.is_stub and s.sealed_len for s in chain.segments)
+        if start is not None or kept_no > oldest.no or becomes_stub:
+            self._driver.feed(Trim(led.partition, chain.epoch, no, start, kept_no, revision))
+        for segment_no, group in rules.to_pass(chain, readers)[:PASSED_PER_LOOK]:
+            self._driver.feed(PassGroup(led.partition, segment_no, group))
+        await self._roll_if_long(led, policy)
+
+    async def _first_kept(self, led: Led, limits: Limits) -> tuple[int, Start | None]:
+        """The segment of the first message that is kept, and where that segment is to begin if it is the open one."""
+        now_ms = self._clock.wall_ms()
+        no = rules.first_segment(led.chain, limits, now_ms, led.size_bytes)
+        segment = led.chain.open_segment
+        if no != segment.no or led.flushed <= segment.start:
+            return no, None
+        kept_bytes = led.size_bytes - segment.begin.size_bytes
+        place: BatchPlace | None = None
+        if limits.age_ms:
+            first = await self._find(led, Measure.INDEX, segment.start)
+            if first is not None and first.append_time_ms < now_ms - limits.age_ms * (1 + SLACK):
+                place = await self._find(led, Measure.TIME, now_ms - limits.age_ms)
+                place = place or await self._find(led, Measure.INDEX, led.flushed - 1)
+        if limits.size_bytes and kept_bytes > limits.size_bytes * (1 + SLACK):
+            found = await self._find(led, Measure.BYTES, led.size_bytes - limits.size_bytes)
+            place = max((known for known in (place, found) if known is not None), default=None)
+        return no, _start_of(segment, place)
+
+    async def _spare_unread(
+        self, led: Led, policy: Policy, readers: Sequence[Reader], no: int, start: Start | None
+    ) -> tuple[int, Start | None]:
+        """The same, or an earlier place: nothing goes that a group has not read, unless it is beyond the cap."""
+        segment = led.chain.open_segment
+        wanted = make_offset(no, start.first if start is not None else 0)
+        unread = rules.first_unread(readers, wanted)
+        if unread >= wanted:
+            return no, start
+        if policy.unread_limits.any:
+            cap_no, cap_start = await self._first_kept(led, policy.unread_limits)
+            if make_offset(cap_no, cap_start.first if cap_start is not None else 0) >= unread:
+                return cap_no, cap_start
+        unread_no, index = split_offset(unread)
+        at = led.chain.from_no(unread_no)
+        assert at is not None
+        if at.no != segment.no:
+            return at.no, None
+        return at.no, _start_of(segment, await self._find(led, Measure.INDEX, index if at.no == unread_no else 0))
+
+    async def _find(self, led: Led, measure: Measure, value: int) -> BatchPlace | None:
+        return await self._storage.find(led.partition, led.chain.open_segment.no, led.flushed, measure, value)
+
+    async def _readers(self, led: Led) -> tuple[list[Reader], int]:
+        """Where the groups stand, and as of which revision of the coordinator."""
+        listing = await self._coordinator.list(self._keys.cursors_of(led.partition))
+        acked = {group: (epoch, no, index) for group, epoch, no, index in led.acked}
+        readers: list[Reader] = []
+        for item in listing.items:
+            group = item.key.rpartition("/")[2]
+            try:
+                record = cursor_from_value(item.value)
+            except CorruptionError as exc:
+                raise CorruptionError(f"{item.key}: {exc.message}: nothing is dropped before it can be read") from exc
+            if record.deleted:
+                continue
+            offset = make_offset(record.segment_no, record.start_index)
+            epoch, no, index = acked.get(group, (0, 0, 0))
+            if (epoch, no) == (record.group_epoch, record.segment_no):
+                offset = max(offset, make_offset(no, index))
+            readers.append(Reader(group, record.segment_no, offset))
+        return readers, listing.revision
+
+    # ---- a long open segment ----
+
+    async def _roll_if_long(self, led: Led, policy: Policy) -> None:
+        """End the open segment if it is long, or holds nothing but a rest that is too old; another one begins.
+
+        A planned switch does it: nothing is refused or repeated. To the next group, or to another master of this one.
+        """
+        segment = led.chain.open_segment
+        if led.flushed <= segment.start:
+            return
+        age_ms = self._clock.wall_ms() - segment.opened_at_ms
+        is_long = age_ms > self._settings.segment_age_s_max * 1000
+        is_long = is_long or led.size_bytes > self._settings.segment_size_bytes_max
+        if not is_long and not await self._is_emptied(led, policy, age_ms):
+            return
+        reply = await self._ask(lambda request: PlanSwitch(request, led.partition))
+        if getattr(reply, "error", None) is not None and len(segment.members) > 1:
+            other = segment.members[1].broker
+            await self._ask(lambda request: PlanSwitch(request, led.partition, segment.group, other))
+
+    async def _is_emptied(self, led: Led, policy: Policy, age_ms: int) -> bool:
+        limit_ms = policy.limits.age_ms
+        if (
+            not limit_ms
+            or policy.keeps_unread
+            or age_ms < max(limit_ms, LOOKS_BEFORE_END * self._settings.look_s * 1000)
+        ):
+            return False
+        newest = await self._find(led, Measure.INDEX, led.flushed - 1)
+        return newest is not None and newest.append_time_ms < self._clock.wall_ms() - limit_ms * (1 + SLACK)
+
+    # ---- asking the core ----
+
+    async def _list(self, after: PartitionId) -> tuple[Led, ...]:
+        reply = await self._ask(lambda request: ListLed(request, after, LED_PER_LIST))
+        assert isinstance(reply, LedListed)
+        return reply.led
+
+    async def _ask(self, question: Callable[[int], Event]) -> Reply:
+        answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        request = self._driver.new_request(lambda reply: None if answer.done() else answer.set_result(reply))
+        try:
+            self._driver.feed(question(request))
+            async with asyncio.timeout(ANSWER_DEADLINE_S):
+                return await answer
+        finally:
+            self._driver.forget_request(request)
+
+
+def policy_of(settings: records_pb2.TopicSettings) -> Policy | None:
+    """What a topic says of retention; None if everything is kept, or if it was made before brokers acted on it."""
+    limits = Limits(settings.retention_ms, settings.retention_bytes)
+    if not settings.retention_acts or not limits.any:
+        return None
+    return Policy(limits, settings.retain_unread, Limits(settings.unread_ms_max, settings.unread_bytes_max))
+
+
+def _start_of(segment: Segment, place: BatchPlace | None) -> Start | None:
+    """Where the segment begins then; None if it begins there already."""
+    if place is None or place.index <= segment.start:
+        return None
+    return Start(place.index, place.previous_checksum, place.bytes_before)
