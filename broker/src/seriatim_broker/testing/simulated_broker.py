@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
 
 from seriatim_api.ids import MemberId, RunId
@@ -25,6 +25,7 @@ from seriatim_broker.runtime.caretaker import CaretakerSettings
 from seriatim_broker.runtime.driver import Core
 from seriatim_broker.runtime.keys import Keys
 from seriatim_broker.runtime.membership import Identity, Place, Seen, join, mark_clean
+from seriatim_broker.runtime.retention import RetentionSettings
 from seriatim_broker.runtime.traffic import MeasureTraffic
 
 from .memory_network import MemoryNetwork
@@ -50,6 +51,7 @@ class Machine:
     settings: CaretakerSettings
     balancing: BalancerSettings
     measure: MeasureTraffic
+    retention: RetentionSettings = field(default_factory=RetentionSettings)
 
 
 class SimulatedBroker:

@@ -66,6 +66,10 @@ _log = structlog.get_logger(__name__)
 _DATABASE: Final = "log"
 _KEY_BYTES: Final = 16
 
+TRIMMED_SHARE: Final = 8
+"""Where logs are trimmed, and half of all extents are spare, an extent takes this part of what is in use: so old
+messages lie together, and are given back soon."""
+
 
 class RocksStorage:
     """A log of extents with the control records beside it, in one RocksDB."""
@@ -93,6 +97,7 @@ class RocksStorage:
         self._writer.on_flushed = self._flushed
         self.reader = Reader(self._engine, checksum, self._table, self._copies, self._head, self._writer, settings)
         self._housekeeper = Housekeeper(self, self._table, self._writer, self.reader, settings)
+        self._trimmed_extent_bytes = 1 << 62  # no log was trimmed yet
         self._report: Callable[[int], None] = lambda _ticket: None
         self._on_closed = on_closed
         self.room: DiskRoom | None = None
@@ -365,6 +370,8 @@ class RocksStorage:
         for run in gone:
             key = keys.batch_key(partition, segment, run.start)
             group.add((DELETE, self._engine.family(INDEX), key, None), len(key))
+        live_bytes = sum(extent.live_bytes for extent in self._table.extents.values())
+        self._trimmed_extent_bytes = max(live_bytes // TRIMMED_SHARE, self._settings.extent_copy_size_bytes_min)
         if left is not None:
             key = keys.batch_key(partition, segment, left.start)
             self._put(group, INDEX, key, codec.write_run(left.extent, left.position))
@@ -439,12 +446,10 @@ class RocksStorage:
         if not spares:
             return active
         is_full = active.size_bytes >= settings.extent_size_bytes_max
-        are_many_spare = len(spares) >= len(self._table.extents)
-        if is_full or (
-            are_many_spare and self._floor.now_ms() - active.opened_at_ms >= settings.extent_age_s_max * 1000
-        ):
-            return self._begin_extent(group)
-        return active
+        if not is_full and len(spares) >= len(self._table.extents):
+            is_full = active.size_bytes >= self._trimmed_extent_bytes
+            is_full = is_full or self._floor.now_ms() - active.opened_at_ms >= settings.extent_age_s_max * 1000
+        return self._begin_extent(group) if is_full else active
 
     def _begin_extent(self, group: Group) -> Extent:
         extent = self._table.begin(self._floor.now_ms())
