@@ -137,10 +137,8 @@ class Recorder:
 
         self._record(write)
 
-    def gap(self, group: str, topic: str, partition: int, segment: int, index: int, why: str) -> None:
-        """The rest of a segment is declared gone."""
-        end = make_offset(segment + 1, 0)
-        first = make_offset(segment, index)
+    def gap(self, group: str, topic: str, partition: int, first: int, end: int, why: str) -> None:
+        """What lies from offset `first` up to `end` will not be delivered."""
         self._record(
             lambda: self._history.gap(topic=topic, partition=partition, first=first, end=end, why=why, group=group)
         )

@@ -140,12 +140,24 @@ class QuarantinedMessage:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Messages that will not be delivered: declared lost, or dropped by retention."""
+    """Messages that will not be delivered: declared lost, or dropped by retention.
+
+    Attributes:
+        topic: The topic.
+        partition: Number in the topic.
+        offset: The first that is missing.
+        reason: Why, for people.
+        end_offset: The first behind the gap.
+        messages: At most so many are missing (repeats, which are not delivered anyway, count too); None if it is not
+            known.
+    """
 
     topic: str
     partition: int
     offset: int
     reason: str
+    end_offset: int = 0
+    messages: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -292,7 +292,7 @@ def test_a_gap_is_declared_only_when_confirmed(run: Run, cluster: MemoryCluster)
         (Note("active", 1, make_offset(2, 5)), "partition 1: active at 2:5"),
         (Note("standby", 1), "partition 1: standing by"),
         (Note("crossed", 0, make_offset(3, 0)), "partition 0: crossed into the segment at 3:0"),
-        (Note("gap", 0, make_offset(3, 0), make_offset(4, 0), "lost"), "declared gap from 3:0 to 4:0: lost"),
+        (Note("gap", 0, make_offset(3, 0), make_offset(4, 0), "lost"), "gap from 3:0 to 4:0: lost"),
     ],
 )
 def test_notes_are_sentences(note: Note, text: str) -> None:

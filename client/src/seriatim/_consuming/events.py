@@ -48,6 +48,9 @@ def core_event(event: broker_pb2.DeliveryEvent) -> ct.Event:
             return ct.Refused(sub, _error(event.revoked.error))
         case "gap":
             return ct.GapDeclared(sub, event.gap.segment, event.gap.from_index, event.gap.reason)
+        case "dropped":
+            told_of = event.dropped
+            return ct.Dropped(sub, told_of.from_offset, told_of.segment, told_of.to_index, told_of.messages)
         case _:
             return ct.Timer()  # of a newer broker; nothing that an exclusive consumer needs
 

@@ -282,13 +282,15 @@ class Subscription:
 
     def _gap(self, effect: ct.GapFound) -> None:
         shared = self._shared
+        first = make_offset(effect.segment, effect.from_index)
+        end = effect.end_offset or make_offset(effect.segment + 1, 0)
+        gap = Gap(shared.topic, self.number, first, effect.reason, end, effect.messages or None)
         if shared.recorder is not None:
-            shared.recorder.gap(
-                shared.group, shared.topic, self.number, effect.segment, effect.from_index, effect.reason
-            )
+            shared.recorder.gap(shared.group, shared.topic, self.number, first, end, effect.reason)
         if shared.on_gap is not None:
-            gap = Gap(shared.topic, self.number, make_offset(effect.segment, effect.from_index), effect.reason)
             _call_back("on_gap", shared.on_gap, gap)
+        else:
+            _log.warning("group %s will not get some messages, and the consumer has no on_gap: %s", shared.group, gap)
 
 
 def _call_back(name: str, callback: Callable[[T], None], told: T) -> None:

@@ -31,7 +31,7 @@ import enum
 from typing import Final, Literal
 
 from seriatim_api.errors import CATALOGUE, NotActiveError, OrderViolationError, StaleGroupEpochError
-from seriatim_api.ids import make_offset
+from seriatim_api.ids import make_offset, split_offset
 
 from .consumer_types import (
     AckConfirmed,
@@ -44,6 +44,7 @@ from .consumer_types import (
     Deliver,
     Delivered,
     Disconnected,
+    Dropped,
     Effect,
     Ended,
     Event,
@@ -230,6 +231,8 @@ class PartitionConsumer(State):
                 self._refused(event, now_us, jitter, effects)
             case GapDeclared():
                 self._gap_declared(event, effects)
+            case Dropped():
+                self._dropped(event, effects)
             case Leave():
                 self._leave(effects)
             case Timer():
@@ -395,6 +398,19 @@ class PartitionConsumer(State):
             delivered_below = self.next_index if here else 0
             effects.append(GapFound(event.segment, max(event.from_index, delivered_below), event.reason))
 
+    def _dropped(self, event: Dropped, effects: list[Effect]) -> None:
+        """What retention dropped is passed, and told: there is nothing in it for the application to acknowledge."""
+        if not self._is_heard(event.subscription):
+            return
+        if self.phase is not Phase.ACTIVE or event.segment != self.segment or event.to_index < self.next_index:
+            self._violated(f"messages up to {event.segment}:{event.to_index} were dropped, expected {self.next_index}")
+        if self._ack_wanted == self.next_index:
+            self._ack_wanted = event.to_index
+        self.next_index = event.to_index
+        segment, index = split_offset(event.from_offset)
+        end_offset = make_offset(event.segment, event.to_index)
+        effects.append(GapFound(segment, index, DROPPED, end_offset, event.messages))
+
     def _segment_ended(self, event: SegmentEnded, now_us: int, effects: list[Effect]) -> None:
         if not self._is_heard(event.subscription):
             return
@@ -461,6 +477,9 @@ class PartitionConsumer(State):
         self.phase = Phase.ENDED
         raise OrderViolationError(text, segment=self.segment, index=self.next_index)
 
+
+DROPPED: Final = "dropped by retention"
+"""Why there is a gap, for people."""
 
 _OPENING: Final = -1
 """Stands in for a stream's number between OpenStream and its answer."""

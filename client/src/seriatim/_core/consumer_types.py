@@ -123,6 +123,17 @@ class GapDeclared:
 
 
 @dataclass(frozen=True, slots=True)
+class Dropped:
+    """Retention dropped what lies between an offset, perhaps of an earlier segment, and `to_index` of this one."""
+
+    subscription: int
+    from_offset: int
+    segment: int
+    to_index: int
+    messages: int
+
+
+@dataclass(frozen=True, slots=True)
 class SegmentEnded:
     """All of the segment is acknowledged, and the group stands in the next one."""
 
@@ -180,6 +191,7 @@ Event = (
     | Delivered
     | Skipped
     | GapDeclared
+    | Dropped
     | SegmentEnded
     | Refused
     | AckConfirmed
@@ -276,11 +288,16 @@ class Passed:
 
 @dataclass(frozen=True, slots=True)
 class GapFound:
-    """A gap to be told."""
+    """A gap to be told.
+
+    `end_offset`: the first offset behind it; 0: it goes on to the end of the segment. `messages`: at most so many are
+    missing; 0: it is not known."""
 
     segment: int
     from_index: int
     reason: str
+    end_offset: int = 0
+    messages: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -200,9 +200,9 @@ class _Notes:
         self._ceased: dict[int, asyncio.TimerHandle] = {}
 
     def gap(self, gap: seriatim.Gap) -> None:
-        """The rest of a segment is gone."""
-        segment, _ = split_offset(gap.offset)
-        self._on_note(Note("gap", gap.partition, gap.offset, make_offset(segment + 1, 0), gap.reason))
+        """Messages are gone."""
+        count = "" if gap.messages is None else f", {gap.messages:,} messages at most"
+        self._on_note(Note("gap", gap.partition, gap.offset, gap.end_offset, gap.reason + count))
 
     def assignment(self, assignment: seriatim.Assignment) -> None:
         """A partition begins, goes on in the next segment, or ceases."""

@@ -57,7 +57,7 @@ def describe_note(note: Note) -> str:
         "active": f"active{where}{more}",
         "standby": f"standing by{more}",
         "crossed": f"crossed into the segment{where}{more}",
-        "gap": f"declared gap{where.replace(' at', ' from')}{until}{more}",
+        "gap": f"gap{where.replace(' at', ' from')}{until}{more}",
         "revoked": f"not active any more{more}",
     }
     return f"partition {note.partition}: {words[note.kind]}"
