@@ -564,6 +564,7 @@ class DeliveryEvent(_message.Message):
     ACK_CONFIRMED_FIELD_NUMBER: _builtins.int
     REVOKED_FIELD_NUMBER: _builtins.int
     GAP_FIELD_NUMBER: _builtins.int
+    DROPPED_FIELD_NUMBER: _builtins.int
     PONG_FIELD_NUMBER: _builtins.int
     PAUSED_FIELD_NUMBER: _builtins.int
     subscription: _builtins.int
@@ -584,6 +585,8 @@ class DeliveryEvent(_message.Message):
     @_builtins.property
     def gap(self) -> Global___Gap: ...
     @_builtins.property
+    def dropped(self) -> Global___Dropped: ...
+    @_builtins.property
     def pong(self) -> Global___Pong:
         """subscription 0: of the stream"""
 
@@ -601,14 +604,15 @@ class DeliveryEvent(_message.Message):
         ack_confirmed: Global___AckConfirmed | None = ...,
         revoked: Global___Revoked | None = ...,
         gap: Global___Gap | None = ...,
+        dropped: Global___Dropped | None = ...,
         pong: Global___Pong | None = ...,
         paused: Global___GroupPaused | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["ack_confirmed", b"ack_confirmed", "batches", b"batches", "end_of_segment", b"end_of_segment", "event", b"event", "gap", b"gap", "joined", b"joined", "paused", b"paused", "pong", b"pong", "refused", b"refused", "revoked", b"revoked", "skip", b"skip"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ack_confirmed", b"ack_confirmed", "batches", b"batches", "dropped", b"dropped", "end_of_segment", b"end_of_segment", "event", b"event", "gap", b"gap", "joined", b"joined", "paused", b"paused", "pong", b"pong", "refused", b"refused", "revoked", b"revoked", "skip", b"skip"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack_confirmed", b"ack_confirmed", "batches", b"batches", "end_of_segment", b"end_of_segment", "event", b"event", "gap", b"gap", "joined", b"joined", "paused", b"paused", "pong", b"pong", "refused", b"refused", "revoked", b"revoked", "skip", b"skip", "subscription", b"subscription"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack_confirmed", b"ack_confirmed", "batches", b"batches", "dropped", b"dropped", "end_of_segment", b"end_of_segment", "event", b"event", "gap", b"gap", "joined", b"joined", "paused", b"paused", "pong", b"pong", "refused", b"refused", "revoked", b"revoked", "skip", b"skip", "subscription", b"subscription"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["joined", "batches", "skip", "end_of_segment", "refused", "ack_confirmed", "revoked", "gap", "pong", "paused"]  # noqa: Y015
+    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["joined", "batches", "skip", "end_of_segment", "refused", "ack_confirmed", "revoked", "gap", "dropped", "pong", "paused"]  # noqa: Y015
     _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
 
@@ -880,6 +884,39 @@ class Gap(_message.Message):
 Global___Gap: _TypeAlias = Gap  # noqa: Y015
 
 @_typing.final
+class Dropped(_message.Message):
+    """Retention dropped messages that the group has not read: from an offset, perhaps of an earlier segment, up to an index of
+    this one. What is delivered next begins there.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FROM_OFFSET_FIELD_NUMBER: _builtins.int
+    SEGMENT_FIELD_NUMBER: _builtins.int
+    TO_INDEX_FIELD_NUMBER: _builtins.int
+    MESSAGES_FIELD_NUMBER: _builtins.int
+    from_offset: _builtins.int
+    segment: _builtins.int
+    to_index: _builtins.int
+    messages: _builtins.int
+    """at most so many; repeats that readers skip count too"""
+    def __init__(
+        self,
+        *,
+        from_offset: _builtins.int = ...,
+        segment: _builtins.int = ...,
+        to_index: _builtins.int = ...,
+        messages: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["from_offset", b"from_offset", "messages", b"messages", "segment", b"segment", "to_index", b"to_index"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Dropped: _TypeAlias = Dropped  # noqa: Y015
+
+@_typing.final
 class Refused(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1141,10 +1178,13 @@ class CreateTopicRequest(_message.Message):
     PARTITION_COUNT_FIELD_NUMBER: _builtins.int
     SETTINGS_FIELD_NUMBER: _builtins.int
     INCARNATION_FIELD_NUMBER: _builtins.int
+    DEFAULT_RETENTION_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     partition_count: _builtins.int
     incarnation: _builtins.str
     """Chosen by the caller (32 hex digits), so that the same request sent again makes the topic once. Empty: by the broker."""
+    default_retention: _builtins.bool
+    """the caller says nothing of retention: messages stay for three days"""
     @_builtins.property
     def settings(self) -> _records_pb2.TopicSettings: ...
     def __init__(
@@ -1154,10 +1194,11 @@ class CreateTopicRequest(_message.Message):
         partition_count: _builtins.int = ...,
         settings: _records_pb2.TopicSettings | None = ...,
         incarnation: _builtins.str = ...,
+        default_retention: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["settings", b"settings"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "name", b"name", "partition_count", b"partition_count", "settings", b"settings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["default_retention", b"default_retention", "incarnation", b"incarnation", "name", b"name", "partition_count", b"partition_count", "settings", b"settings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -233,7 +233,7 @@ def _after(cursor: CursorRecord, event: OperateGroup, chain: Chain | None) -> Cu
         return replace(cursor, paused=event.operation is GroupOperation.PAUSE, requests=requests)
     place = place_of(chain, event.segment_no, event.index, event.known_len)
     moved = cursor.moved_to(place.segment_no, place.index, new_epoch=True)
-    return replace(moved, begun_by=event.operation, requests=requests)
+    return replace(moved, begun_by=event.operation, requests=requests, dropped_from=0, dropped_position=0)
 
 
 # ---- the transaction ------------------------------------------------------------------------------------
