@@ -147,6 +147,8 @@ class Process:
             fx.Resolved: self._answer_client,
             fx.ConsumerResolved: self._answer_client,
             fx.GroupDescribed: self._answer_client,
+            fx.RangeRead: self._answer_client,
+            fx.PartitionSurveyed: self._answer_client,
             fx.Deliver: self._deliver_to_consumer,
             fx.Note: _noted,
             fx.EndRun: self._end_run,

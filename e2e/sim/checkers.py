@@ -899,6 +899,17 @@ class Judge:
         view = self.view(group, partition)
         view.acked[segment_no] = max(view.acked.get(segment_no, 0), index + 1)
 
+    def moved(self, group: str, partition: PartitionId, segment_no: int) -> None:
+        """A reader of ranges, which has no cursor, is through with all before that segment."""
+        self._cursors[group, partition] = segment_no
+
+    def is_gone(self, partition: PartitionId, messages: list[int]) -> bool:
+        """Whether these acknowledged messages may all be missing: what they promised was lost with its disks."""
+        return all(
+            message in self._lost_repeats.get(partition, ()) or self._may_be_gone(self.fates[message])
+            for message in messages
+        )
+
     def cursor_written(
         self, who: str, partition: PartitionId, group: str, old: CursorRecord | None, new: CursorRecord
     ) -> None:

@@ -250,6 +250,12 @@ class Clients:
         self.schedule.after(self.network.latency_us(), self._unary_arrives, name, make, once)
         self.schedule.after(RESOLVE_DEADLINE_US + 20_000, once, None)
 
+    def ask_at(self, name: str, make: Callable[[int, int], Event], on_answer: Callable[[Any], None]) -> None:
+        """Ask that broker; `on_answer(None)` if it does not answer in time. `make(request, deadline_us)`."""
+        once = _Once(on_answer)
+        self.schedule.after(self.network.latency_us(), self._unary_arrives, name, make, once)
+        self.schedule.after(RESOLVE_DEADLINE_US + 20_000, once, None)
+
     def _unary_arrives(self, name: str, make: Callable[[int, int], Event], once: _Once) -> None:
         broker = self.brokers[name]
         process = broker.process

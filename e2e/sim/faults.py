@@ -98,7 +98,8 @@ class Options:
     moves heads all the time, by traffic (whole brokers only). `producers_idle`: brokers forget producers that are idle
     for a second or two. `part_bytes`: messages with producer tables travel in parts of this size; 0: whole (bare cores
     only). `old_segments`: so many empty segments are in each chain from the beginning, and every broker has to take
-    them up (bare cores only). `producers_start_us`: within which time producers begin to send.
+    them up (bare cores only). `range_readers`: a reader without a group reads each partition (bare cores only).
+    `producers_start_us`: within which time producers begin to send.
     `copy_bytes`: of one answer to a member that copies. `readers_after_us`: consumers
     come so late. `deleted_kept_s`: how long deleted cursors and tombstones stay, where that is not days, with a
     controller that looks ten times a second (whole brokers only). `one_version`: all brokers read everything that this
@@ -155,6 +156,7 @@ class Options:
     producers_idle: bool = False
     part_bytes: int = 0
     old_segments: int = 0
+    range_readers: bool = False
     producers_start_us: int = 20_000
     copy_bytes: int = 1 << 20
     one_version: bool = False
@@ -965,6 +967,15 @@ class Profile:
     weight: int
 
 
+def _ranges(rng: random.Random, options: Options) -> Options:
+    """Readers without a group read beside the others, through faults of all kinds."""
+    kinds = (
+        _as_it_is, _groups_die, _groups_die, _switchers_race, _restarts, _disks_are_lost, _half_copies, _gaps,
+        _any_serving,
+    )  # fmt: skip
+    return replace(rng.choice(kinds)(rng, options), range_readers=True)
+
+
 PROFILES: dict[str, Profile] = {
     "anything": Profile(_as_it_is, 5),
     "groups-die": Profile(_groups_die, 2),
@@ -978,6 +989,7 @@ PROFILES: dict[str, Profile] = {
     "gaps": Profile(_gaps, 0),
     "long-chains": Profile(_long_chains, 0),
     "thousands": Profile(_thousands, 0),
+    "ranges": Profile(_ranges, 0),
     "chatty": Profile(_chatty, 0),
     "producers-crash": Profile(_weak_levels, 0),
     "three-members": Profile(_three_members, 0),

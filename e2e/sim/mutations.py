@@ -15,6 +15,7 @@ from .mutants import (
     folding,
     groups,
     idle,
+    ranges,
     reading,
     runtime,
     serving,
@@ -37,6 +38,7 @@ MUTATIONS: dict[str, Mutation] = {
     **idle.MUTATIONS,
     **folding.MUTATIONS,
     **topics.MUTATIONS,
+    **ranges.MUTATIONS,
 }
 """By name."""
 

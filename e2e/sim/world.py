@@ -38,6 +38,7 @@ from .faults import Options, draw
 from .injector import Injector
 from .losses import own_tail
 from .network import Network
+from .ranges import SimRangeReader
 from .schedule import Schedule, Violation
 
 CREATE_US_MAX = 5_000_000
@@ -82,6 +83,9 @@ SIM_CONFIG = BrokerConfig(
     append_time_ahead_ms_max=2_000,
 )
 
+
+RANGE = "range"
+"""What the judge calls the readers of ranges: the label of a group that has no cursor."""
 
 IDLE_LIMITS: dict[str, int] = {
     "tidy_ms": 20,
@@ -180,6 +184,7 @@ class World:
         self.clients = Clients(self.schedule, self.options, self.brokers, self.network, self.judge)
         self.producers: list[SimProducer] = []
         self.consumers: list[SimConsumer] = []
+        self.range_readers: list[SimRangeReader] = []
         self.groups: list[str] = []
         self.past_runs: list[RunId] = []
         self.waits_for_rebuild = False  # the coordinator went back in time, and a person has not rebuilt it yet
@@ -459,7 +464,7 @@ class World:
                 raise Violation("I13", f"not drained {bound_us} us after the last fault: {self._stuck()}")
             self._run_until(self.schedule.now_us + CHECK_US)
         for partition in self.partitions:
-            self.judge.final(self._chain(partition), self._open_length(self._chain(partition)), self.groups)
+            self.judge.final(self._chain(partition), self._open_length(self._chain(partition)), self.readers)
 
     def backlog_us(self) -> int:
         """What the batches that are not settled may take, when there is no fault any more."""
@@ -537,6 +542,11 @@ class World:
     def _start_clients(self) -> None:
         self._start_producers(self.options.batches_per_producer)
         self.groups = ["early", "late"] if self.options.late_group else ["early"]
+        if self.options.range_readers:
+            for partition in self.partitions:
+                reader = SimRangeReader(self, self.clients, self.judge, partition, RANGE)
+                self.range_readers.append(reader)
+                reader.start()
         for group in self.groups:
             delay = 0 if group == "early" else self.schedule.rng.randint(0, self.options.fault_span_us * 2)
             delay += self.options.readers_after_us
@@ -603,6 +613,15 @@ class World:
 
     # ---- the end ------------------------------------------------------------------------------------
 
+    @property
+    def readers(self) -> list[str]:
+        """Who must be given everything: the groups, and the readers of ranges."""
+        return [*self.groups, RANGE] if self.range_readers else self.groups
+
+    def known_chain(self, partition: PartitionId) -> Chain | None:
+        """The record as the coordinator tells it to whoever asks now; None if it does not answer."""
+        return None if self.coordinator.is_down else self.coordinator.records.chain(partition)[0]
+
     def _chain(self, partition: PartitionId) -> Chain:
         chain: Chain | None = self.coordinator.records.chain(partition)[0]
         return chain if chain is not None else self.judge.history[partition][-1]  # back empty, and not rebuilt yet
@@ -626,10 +645,10 @@ class World:
             if not self._open_segment_is_quiet(chain):
                 return False
             length = self.judge.replay_length(chain, self._open_length(chain))
-            for group in self.groups:
+            for group in self.readers:
                 if len(self.judge.view(group, partition).firsts) < length:
                     return False
-            if not self._has_two_copies(chain) or self.judge.untold(partition, self.groups):
+            if not self._has_two_copies(chain) or self.judge.untold(partition, self.readers):
                 return False
         return True
 
@@ -673,13 +692,13 @@ class World:
             if not self._open_segment_is_quiet(chain):
                 parts.append(f"the open segment of partition {partition} is not quiet")
             order = self.judge.replay(chain, self._open_length(chain))
-            for group in self.groups:
+            for group in self.readers:
                 seen = len(self.judge.view(group, partition).firsts)
                 if seen < len(order):
                     parts.append(f"{group} has {seen} of {len(order)} in partition {partition}")
             if not self._has_two_copies(chain):
                 parts.append(f"partition {partition} has not two copies of everything")
-            for group, no in self.judge.untold(partition, self.groups):
+            for group, no in self.judge.untold(partition, self.readers):
                 parts.append(f"{group} was not told that segment {no} of partition {partition} is lost")
         return "; ".join(parts)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from seriatim_api import errors
 from seriatim_api.ids import make_offset
 from seriatim_broker.core import effects as fx
@@ -182,6 +184,20 @@ def test_a_lost_segment_is_a_gap() -> None:
         Place(3, 0),
         True,
     )
+
+
+def test_numbers_of_folded_segments_are_passed_over_and_the_reader_is_told() -> None:
+    bench, chain = _two_segments()
+    last = replace(chain.open_segment, no=5, folded=3)
+    bench.read_chain(replace(chain, epoch=chain.epoch + 1, segments=(chain.segments[0], last)))
+    for start, until in ((Place(2, 0), Place(5, 0)), (Place(4, 0), Place(5, 0))):
+        answer = bench.step(start, until)
+        assert answer is not None
+        assert (answer.events, answer.place, answer.is_done) == ((fx.RangeSegmentEnd(4, 0, 0),), Place(5, 0), True)
+    answer = bench.step(Place(3, 1), Place(5, 0))
+    assert answer is not None
+    assert isinstance(answer.error, errors.OffsetOutOfRangeError)
+    assert answer.error.details["end"] == str(make_offset(3, 0))
 
 
 def test_nothing_behind_an_unsettled_segment_is_read() -> None:

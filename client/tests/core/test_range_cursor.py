@@ -137,6 +137,13 @@ def test_numbers_of_empty_segments_are_passed_over_between_segments_only() -> No
     assert cursor.take(third[0]) == (0, 2)
 
 
+def test_the_end_of_a_segment_without_messages_may_be_that_of_several() -> None:
+    cursor = _cursor((1, 3), (6, 0))
+    cursor.end_segment(1, 3, 77)
+    cursor.end_segment(5, 0, 0)
+    assert cursor.is_done
+
+
 def test_what_is_lost_is_told_as_far_as_the_range_reaches() -> None:
     cursor = _cursor((1, 2), (2, 7))
     assert cursor.lose(1, 2) == Loss(make_offset(1, 2), make_offset(2, 0), declared=True)

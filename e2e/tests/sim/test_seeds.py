@@ -71,6 +71,7 @@ def test_two_thousand_seeds_keep_every_promise(seeds: range) -> None:
         ("idle-producers", "cores", 40, {"producer forgotten": 12, "forgotten producer told": 5}),
         ("tables-in-parts", "cores", 20, {"part taken": 20, "part lost": 2, "switched": 12}),
         ("chatty", "cores", 20, {"folded": 18, "opened over": 3}),
+        ("ranges", "cores", 100, {"range read": 95, "range read again": 80, "range blocked": 12, "told of a gap": 6}),
         ("three-members", "cores", 40, {"switched": 20, "server taken": 5}),
         ("false-certificates", "cores", 60, {"certified falsely": 40, "ended itself": 40, "switched": 30}),
         ("false-certificates", "brokers", 8, {"certified falsely": 6, "ended itself": 6}),

@@ -134,12 +134,15 @@ def _advance(outbox: Outbox, partition: Partition, wait: RangeWait) -> None:
             _answer(outbox, partition, wait, error=_behind_end(partition, chain, wait))
             return
         if segment.no != wait.place.segment_no:
+            if wait.place.segment_no > segment.previous_no and wait.place.index:
+                _answer(outbox, partition, wait, error=_behind_segment(wait.place.segment_no, 0))
+                return
             wait = _to_segment(wait, segment)
         elif segment.state is SegmentState.LOST:
             gap = RangeGap(segment.no, wait.place.index, "declared lost")
             wait = wait._replace(place=Place(segment.no + 1, 0), passed=(*wait.passed, gap))
         elif segment.state is SegmentState.SEALED and _names_behind(wait, segment):
-            _answer(outbox, partition, wait, error=_behind_segment(segment))
+            _answer(outbox, partition, wait, error=_behind_segment(segment.no, segment.sealed_len or 0))
             return
         elif segment.state is SegmentState.SEALED and wait.place.index == segment.sealed_len:
             end = RangeSegmentEnd(segment.no, wait.place.index, segment.sealed_checksum or 0)
@@ -157,11 +160,14 @@ def _names_behind(wait: RangeWait, segment: Segment) -> bool:
 
 
 def _to_segment(wait: RangeWait, segment: Segment) -> RangeWait:
-    """The place names a segment that the record does not have (any more); 0 is that of no segment."""
+    """The place names a segment that the record does not have (any more): one that was dropped, or a folded one.
+
+    Folded ones were empty. The reader is told so of the last of them, or it would wait for what comes before the next.
+    """
     at = Place(segment.no, 0)
     if 0 < wait.place.segment_no <= segment.previous_no:
         return wait._replace(place=at, passed=(*wait.passed, RangeDropped(wait.place, at)))
-    return wait._replace(place=at)  # a folded one was empty
+    return wait._replace(place=at, passed=(*wait.passed, RangeSegmentEnd(segment.no - 1, 0, 0)))
 
 
 def _read_from(outbox: Outbox, partition: Partition, wait: RangeWait, chain: Chain, segment: Segment) -> None:
@@ -278,13 +284,10 @@ def _behind_end(partition: Partition, chain: Chain, wait: RangeWait) -> errors.S
     )
 
 
-def _behind_segment(segment: Segment) -> errors.SeriatimError:
-    assert segment.sealed_len is not None
-    end = make_offset(segment.no, segment.sealed_len)
+def _behind_segment(no: int, length: int) -> errors.SeriatimError:
+    end = make_offset(no, length)
     return errors.OffsetOutOfRangeError(
-        f"segment {segment.no} ends at {format_offset(end)}: an offset behind that is in no segment",
-        end=end,
-        segment=segment.no,
+        f"segment {no} ends at {format_offset(end)}: an offset behind that is in no segment", end=end, segment=no
     )
 
 

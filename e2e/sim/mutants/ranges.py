@@ -1,0 +1,95 @@
+# ruff: noqa: SLF001 - a mutant replaces steps that nobody else may touch
+"""Rules of the core about reading ranges: what is read, from whom, and where the end is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from seriatim_broker.core import ranges
+from seriatim_broker.core.chain import SegmentState
+from seriatim_broker.core.effects import PartitionSurveyed, RangeSegmentEnd
+from seriatim_broker.core.positions import Place
+from seriatim_broker.core.producers import ProducerTable
+
+from .mutation import Mutation, Patch
+
+
+def _above_commit() -> list[Patch]:
+    real = ranges._readable_below
+
+    def readable_below(of: Any, segment: Any) -> int | None:
+        """All of an open segment that is here may be read."""
+        log = of.logs.get(segment.no)
+        return log.tail if log is not None and log.record.sealed_len is None else real(of, segment)
+
+    return [(ranges, "_readable_below", readable_below)]
+
+
+def _any_member_tells_the_end() -> list[Patch]:
+    def tell(outbox: Any, of: Any, event: Any) -> None:
+        """The commit that any member knows is the end."""
+        segment = of.chain.segment(event.segment_no or of.chain.open_segment.no)
+        readable = ranges._readable_below(of, segment) if segment is not None else None
+        outbox.emit(PartitionSurveyed(event.request, of.chain, readable or 0, True, None))
+
+    return [(ranges, "_tell", tell)]
+
+
+def _nothing_is_the_end() -> list[Patch]:
+    real = ranges._answer
+
+    def answer(outbox: Any, of: Any, wait: Any, **told: Any) -> None:
+        """What is not here, or cannot be read now, is taken for the end of the range."""
+        if told.get("brokers") and told.get("error") is None:
+            told = {"is_done": True}
+        real(outbox, of, wait, **told)
+
+    return [(ranges, "_answer", answer)]
+
+
+def _repeats_are_given() -> list[Patch]:
+    real = ranges._events
+    return [(ranges, "_events", lambda no, batches, before: real(no, batches, ProducerTable()))]
+
+
+def _parts_are_whole() -> list[Patch]:
+    real_advance, real_readable = ranges._advance, ranges._readable_below
+
+    def readable_below(of: Any, segment: Any) -> int | None:
+        """A copy under way is read as far as it is."""
+        log = of.logs.get(segment.no)
+        is_part = log is not None and log.record.sealed_len is not None and not log.is_whole
+        return log.tail if is_part else real_readable(of, segment)
+
+    def advance(outbox: Any, of: Any, wait: Any) -> None:
+        """Its tail is the segment's end."""
+        segment, log = of.chain.segment(wait.place.segment_no), of.logs.get(wait.place.segment_no)
+        is_sealed = segment is not None and segment.state is SegmentState.SEALED
+        if (
+            is_sealed
+            and log is not None
+            and log.tail
+            and wait.place.index == log.tail
+            and wait.place < wait.event.until
+        ):
+            end = RangeSegmentEnd(segment.no, log.tail, log.tail_checksum)
+            wait = wait._replace(place=Place(segment.no + 1, 0), passed=(*wait.passed, end))
+        real_advance(outbox, of, wait)
+
+    return [(ranges, "_readable_below", readable_below), (ranges, "_advance", advance)]
+
+
+MUTATIONS: dict[str, Mutation] = {
+    "range-above-commit": Mutation(
+        "ranges end below the commit", _above_commit, ("RANGE", "I2", "I5", "I6", "I9", "I10", "I12"), "ranges"
+    ),
+    "range-end-by-any": Mutation(
+        "only the master of the open segment knows the end", _any_member_tells_the_end, ("RANGE",), "ranges"
+    ),
+    "range-nothing-is-end": Mutation(
+        "what is not here is no end of a range", _nothing_is_the_end, ("RANGE",), "ranges"
+    ),
+    "range-repeats": Mutation("a range skips what stands earlier already", _repeats_are_given, ("I9",), "ranges"),
+    "range-parts": Mutation("ranges are read from whole copies", _parts_are_whole, ("RANGE", "I2", "I3"), "ranges"),
+}
+"""By name."""

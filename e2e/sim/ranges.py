@@ -1,0 +1,240 @@
+"""Readers of ranges in the simulation: from the first message to the end as it was asked for, again and again.
+
+A reader asks where the end is as the production code does: the chain as the coordinator has it, then the master of the
+open segment. It reads up to there, from one broker after another, with the client's own check of what follows what.
+The judge takes it for a group that acknowledges all that it gets, so at the end it must have been given what the
+groups were given. Beside that it looks itself: all that was acknowledged before the question lies before the end, and
+what was read once is read the same again.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from seriatim._core.ranges import RangeCursor
+from seriatim_api.errors import OffsetOutOfRangeError, OrderViolationError
+from seriatim_api.ids import PartitionId, format_offset, make_offset, split_offset
+from seriatim_broker.core import effects as fx
+from seriatim_broker.core.chain import SegmentState
+from seriatim_broker.core.events import ReadRange, SurveyPartition
+from seriatim_broker.core.positions import Place
+
+from .brokers import checksum
+from .checkers import Judge, messages_of
+from .clients import Clients
+
+if TYPE_CHECKING:
+    from .world import World
+
+PAUSE_US = (5_000, 60_000)
+"""Between two questions for the end."""
+
+RETRY_US = 10_000
+STEP_BYTES = (1, 400, 4_000)
+"""Of one step of a read: one batch, a few, many."""
+
+AGAIN_SHARE = 0.2
+"""So often what was read is read again."""
+
+_FIRST = make_offset(1, 0)
+
+
+class SimRangeReader:
+    """Reads one partition, under a label of its own that the judge knows it by."""
+
+    def __init__(self, world: World, clients: Clients, judge: Judge, partition: PartitionId, label: str) -> None:
+        self.label = label
+        self.partition = partition
+        self._world = world
+        self.clients = clients
+        self.schedule = clients.schedule
+        self.judge = judge
+        self.rng = random.Random(f"ranges {world.seed} {partition}")
+        self._read_below = _FIRST
+        self._found: dict[int, int] = {}  # what was read at each offset: its message
+        self._acknowledged: set[int] = set()  # before the end was asked for
+        self._reading: _Reading | None = None
+
+    def start(self) -> None:
+        """Begin."""
+        self._ask()
+
+    def _later(self, call: Callable[..., None], *arguments: Any) -> None:
+        self.schedule.after(self.rng.randint(*PAUSE_US), call, *arguments)
+
+    def begin_at(self, offset: int) -> None:
+        """What lay behind was cut off: go on from there."""
+        self._read_below = min(self._read_below, offset)
+        self._later(self._ask)
+
+    # ---- where the end is ---------------------------------------------------------------------------
+
+    def _ask(self) -> None:
+        """Read the chain as it is now, and ask the master of its open segment."""
+        chain = self._world.known_chain(self.partition)
+        if chain is None:
+            self._later(self._ask)
+            return
+        self._acknowledged = {
+            message
+            for message, fate in self.judge.fates.items()
+            if fate.partition == self.partition and fate.outcome == "ok" and fate.level >= 4
+        }
+        master = chain.open_segment.master.broker
+
+        def make(request: int, deadline_us: int) -> SurveyPartition:
+            return SurveyPartition(request, self.partition, chain.epoch, 0, deadline_us)
+
+        self.clients.ask_at(master, make, self._told)
+
+    def _told(self, answer: fx.PartitionSurveyed | None) -> None:
+        if answer is None or answer.error is not None or answer.chain is None:
+            self._later(self._ask)
+            return
+        chain = answer.chain
+        if chain.open_segment.base is None:
+            unsettled = next(segment for segment in chain.segments if segment.state is SegmentState.UNSETTLED)
+            self.judge.seen_states.add("range blocked")
+            self._acknowledged = set()
+            end = make_offset(unsettled.no, 0)
+        elif answer.is_master and answer.readable_below is not None:
+            end = make_offset(chain.open_segment.no, answer.readable_below)
+        else:
+            self._later(self._ask)
+            return
+        if end < self._read_below:
+            self._later(self._ask)  # what was read was declared lost, or cut off with the memory of all members
+            return
+        self._reading = _Reading(self, self._read_below, end, raw=False, take=self._take, done=self._done)
+        self._reading.go_on(chain.open_segment.master.broker)
+
+    # ---- what was read ------------------------------------------------------------------------------
+
+    def _take(self, offset: int, message: int) -> None:
+        self._found[offset] = message
+        self.schedule.tell(self.label, f"reads {message} at {format_offset(offset)}")
+        self.judge.delivered(self.label, self.partition, offset, message, flagged=False)
+        self.judge.acknowledged(self.label, self.partition, offset)
+
+    def _done(self, end: int) -> None:
+        self._read_below = end
+        self.judge.moved(self.label, self.partition, split_offset(end)[0])
+        view = self.judge.view(self.label, self.partition)
+        missing = [message for message in self._acknowledged if message not in view.seen]
+        if missing and not self.judge.is_gone(self.partition, missing):
+            text = f"{self.label} reads to the end, {format_offset(end)}, and {missing} was acknowledged before"
+            self.judge.fail("RANGE", text)
+        self.judge.seen_states.add("range read")
+        offsets = sorted(offset for offset in view.first_at.values() if offset < end)
+        if offsets and self.rng.random() < AGAIN_SHARE:
+            start = self.rng.choice(offsets)
+            again = _Reading(self, start, end, raw=True, take=self._compare, done=lambda _end: self._later(self._ask))
+            again.go_on(self.rng.choice(sorted(self.clients.brokers)))
+        else:
+            self._later(self._ask)
+
+    def _compare(self, offset: int, message: int) -> None:
+        """Read again, raw: each message is the one that stood there, or a repeat that was skipped."""
+        known = self._found.get(offset)
+        place = split_offset(offset)[0]
+        if known is not None and known != message and (self.partition, place) not in self.judge.losses.cut:
+            text = f"{self.label} finds {message} at {format_offset(offset)}, where it read {known} before"
+            self.judge.fail("RANGE", text)
+        self.judge.seen_states.add("range read again")
+
+
+class _Reading:
+    """One range, from whoever has it; `take` is given offsets and messages, `done` the end."""
+
+    def __init__(
+        self,
+        reader: SimRangeReader,
+        start: int,
+        end: int,
+        *,
+        raw: bool,
+        take: Callable[[int, int], None],
+        done: Callable[[int], None],
+    ) -> None:
+        self._reader = reader
+        self._raw = raw
+        self._take = take
+        self._done = done
+        self._cursor = RangeCursor(reader.partition, start, end, checksum)
+        self._hints: list[str] = []
+
+    def go_on(self, broker: str) -> None:
+        """Ask that broker for the next step."""
+        reader, cursor = self._reader, self._cursor
+        if cursor.is_done:
+            self._done(cursor.end)
+            return
+        size_bytes = reader.rng.choice(STEP_BYTES)
+
+        def make(request: int, deadline_us: int) -> ReadRange:
+            start, until = Place(*split_offset(cursor.offset)), Place(*split_offset(cursor.end))
+            return ReadRange(request, reader.partition, start, until, size_bytes, self._raw, deadline_us)
+
+        reader.clients.ask_at(broker, make, lambda answer: self._answered(broker, answer))
+
+    def _answered(self, broker: str, answer: fx.RangeRead | None) -> None:
+        reader, cursor = self._reader, self._cursor
+        if answer is None:
+            self._retry()
+            return
+        try:
+            for event in answer.events:
+                self._read(event)
+        except OrderViolationError as error:
+            reader.judge.fail("RANGE", f"{broker} to {reader.label}: {error}")
+        if isinstance(answer.error, OffsetOutOfRangeError) and "segment" in answer.error.details:
+            self._cut_short(answer.error)
+            return
+        if answer.is_done and not cursor.is_done:
+            reader.judge.fail("RANGE", f"{broker} says that {reader.label} is through at {answer.place}")
+        if answer.error is not None or answer.brokers:
+            self._hints = list(answer.brokers)
+            self._retry()
+        else:
+            self.go_on(broker)
+
+    def _retry(self) -> None:
+        """Another broker, one of those that were named if any were."""
+        reader = self._reader
+        names = self._hints if self._hints and reader.rng.random() < 0.8 else sorted(reader.clients.brokers)
+        reader.schedule.after(reader.rng.randint(RETRY_US // 10, RETRY_US), self.go_on, reader.rng.choice(names))
+
+    def _cut_short(self, error: OffsetOutOfRangeError) -> None:
+        """The segment ends before: only where the memory of all members was lost, or another disk contradicts."""
+        reader = self._reader
+        end = int(error.details["end"])
+        no = split_offset(end)[0]
+        if (reader.partition, no) not in reader.judge.losses.cut:
+            reader.judge.fail("RANGE", f"{reader.label} is told: {error}")
+        reader.begin_at(end)
+
+    def _read(self, event: fx.RangeEvent) -> None:
+        reader, cursor = self._reader, self._cursor
+        match event:
+            case fx.RangeBatches():
+                for batch in event.batches:
+                    first, last = cursor.take(batch.header)
+                    messages = messages_of(batch)[first:last]
+                    for place, message in enumerate(messages, batch.header.base_index + first):
+                        self._take(make_offset(event.segment_no, place), message)
+            case fx.RangeSkip():
+                cursor.skip(event.segment_no, event.from_index, event.to_index, event.checksum)
+                judge, partition = reader.judge, reader.partition
+                judge.skipped(reader.label, partition, event.segment_no, event.from_index, event.to_index)
+                judge.acknowledged(reader.label, partition, make_offset(event.segment_no, event.to_index - 1))
+                judge.seen_states.add("range skipped a repeat")
+            case fx.RangeSegmentEnd():
+                cursor.end_segment(event.segment_no, event.sealed_len, event.sealed_checksum)
+            case fx.RangeGap():
+                cursor.lose(event.segment_no, event.from_index)
+                if not self._raw:
+                    reader.judge.gap_told(reader.label, reader.partition, event.segment_no)
+            case fx.RangeDropped():
+                cursor.drop(make_offset(*event.start), make_offset(*event.until))
