@@ -237,4 +237,4 @@ class _Reading:
                 if not self._raw:
                     reader.judge.gap_told(reader.label, reader.partition, event.segment_no)
             case fx.RangeDropped():
-                cursor.drop(make_offset(*event.start), make_offset(*event.until))
+                cursor.drop(make_offset(*event.start), make_offset(*event.until), event.checksum)

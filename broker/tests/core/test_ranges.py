@@ -9,7 +9,7 @@ from seriatim_api.ids import make_offset
 from seriatim_broker.core import effects as fx
 from seriatim_broker.core import events as ev
 from seriatim_broker.core import messages as msg
-from seriatim_broker.core.chain import Chain, Seal, declare_lost, settle
+from seriatim_broker.core.chain import Chain, Seal, Start, declare_lost, settle, trim
 from seriatim_broker.core.log import Batch, RecoveredPartition
 from seriatim_broker.core.positions import Place
 from seriatim_broker.core.producers import ProducerTable, pack_table
@@ -184,6 +184,48 @@ def test_a_lost_segment_is_a_gap() -> None:
         Place(3, 0),
         True,
     )
+
+
+def _trimmed(chain: Chain, no: int, start: int, checksum: int) -> Chain:
+    return trim(chain, no, Start(start, checksum, 100), 1)
+
+
+def test_a_reader_is_told_of_what_retention_dropped_and_goes_on_behind_it() -> None:
+    bench, chain = _two_segments()
+    batches = batches_of(1, (2, 3))
+    bench.read_chain(_trimmed(chain, 1, 2, batches[0].header.checksum))
+    answer = bench.step(Place(1, 1), Place(2, 0))
+    assert answer is not None
+    assert answer.events[0] == fx.RangeDropped(Place(1, 1), Place(1, 2), batches[0].header.checksum)
+    assert _given(answer) == [2, 3, 4]
+    answer = bench.step(Place(1, 2), Place(2, 0))
+    assert answer is not None
+    assert not any(isinstance(event, fx.RangeDropped) for event in answer.events)
+
+
+def test_a_reader_is_told_of_what_is_dropped_while_it_reads() -> None:
+    bench, chain = _two_segments()
+    batches = batches_of(1, (2, 3))
+    bench.clear()
+    bench.do(ev.ReadRange(_REQUEST, P, Place(1, 0), Place(2, 0), 1 << 20, False, bench.now_us + SECOND))
+    (read,) = bench.all(fx.ReadLog)
+    bench.read_chain(_trimmed(chain, 1, 2, batches[0].header.checksum))
+    bench.do(ev.LogRead(read.serial, ()))
+    bench.effects.remove(read)
+    bench.disk()
+    answer = bench.answer_of()
+    assert answer is not None
+    assert answer.events[0] == fx.RangeDropped(Place(1, 0), Place(1, 2), batches[0].header.checksum)
+    assert _given(answer) == [2, 3, 4]
+
+
+def test_a_range_in_segments_that_are_gone_is_dropped() -> None:
+    bench, chain = _two_segments()
+    gone = trim(_trimmed(chain, 1, 5, chain.segments[0].sealed_checksum or 0), 2, None, 2)
+    bench.read_chain(gone)
+    answer = bench.step(Place(1, 3), Place(2, 0))
+    assert answer is not None
+    assert (answer.events, answer.is_done) == ((fx.RangeDropped(Place(1, 3), Place(2, 0), 0),), True)
 
 
 def test_numbers_of_folded_segments_are_passed_over_and_the_reader_is_told() -> None:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from seriatim_api.ids import MemberId, PartitionId
-from seriatim_broker.core.chain import Opening, Seal, create, remove_eligible, seal_and_open, trim
+from seriatim_broker.core.chain import Opening, Seal, Start, create, remove_eligible, seal_and_open, trim
 from seriatim_broker.core.log import (
     Batch,
     CursorState,
@@ -31,6 +31,7 @@ from seriatim_broker.core.log import (
     RecoveredPartition,
     Rewrite,
     TailCopy,
+    TrimLog,
     Truncate,
     Write,
 )
@@ -150,6 +151,25 @@ async def test_a_batch_is_found_by_index_time_and_bytes(harness: Harness) -> Non
                 found = await harness.storage.find(builder.partition, 2, until, measure, value)
                 reached = [place for place in places if place.index < until and place.reaches(measure, value)]
                 assert found == (reached[0] if reached else None), (measure, value, until)
+        await harness.reopen(crash=crash)
+
+
+async def test_what_was_trimmed_is_not_found_and_counts_as_bytes_before(harness: Harness) -> None:
+    builder = SegmentBuilder(1)
+    writes: list[Write] = [PutSegment(builder.partition, segment_record())]
+    for number in range(20):
+        builder.time_ms = 1_000 + number
+        writes.append(builder.put(50, count=2))
+    await put(harness, writes)
+    places = _places(builder)
+    begin = Start(places[7].index, places[7].previous_checksum, places[7].bytes_before)
+    trimmed = replace(segment_record(), begin=begin)
+    await put(harness, [PutSegment(builder.partition, trimmed), TrimLog(builder.partition, 1, *begin[::2])])
+    for crash in (False, True):
+        for measure, value in ((Measure.INDEX, 0), (Measure.TIME, 0), (Measure.BYTES, 0), (Measure.TIME, 1_006)):
+            assert await harness.storage.find(builder.partition, 1, 40, measure, value) == places[7]
+        assert await harness.storage.find(builder.partition, 1, 40, Measure.TIME, 1_013) == places[13]
+        assert await harness.storage.find(builder.partition, 1, 14, Measure.INDEX, 0) is None
         await harness.reopen(crash=crash)
 
 

@@ -144,10 +144,23 @@ def test_the_end_of_a_segment_without_messages_may_be_that_of_several() -> None:
     assert cursor.is_done
 
 
+def test_behind_what_was_dropped_the_chain_of_checksums_goes_on() -> None:
+    first = _batches(1, 3, 2, 4)
+    cursor = _cursor()
+    cursor.drop(make_offset(1, 0), make_offset(1, 3), first[0].checksum)
+    with pytest.raises(OrderViolationError):
+        cursor.take(first[2])
+    assert cursor.take(first[1]) == (0, 2)
+    other = _cursor()
+    other.drop(make_offset(1, 0), make_offset(1, 3), first[0].checksum ^ 1)
+    with pytest.raises(OrderViolationError):
+        other.take(first[1])
+
+
 def test_what_is_lost_is_told_as_far_as_the_range_reaches() -> None:
     cursor = _cursor((1, 2), (2, 7))
     assert cursor.lose(1, 2) == Loss(make_offset(1, 2), make_offset(2, 0), declared=True)
-    dropped = cursor.drop(make_offset(1, 2), make_offset(2, 9))
+    dropped = cursor.drop(make_offset(1, 2), make_offset(2, 9), 77)
     assert dropped == Loss(make_offset(2, 0), make_offset(2, 7), declared=False)
     assert cursor.is_done
     with pytest.raises(OrderViolationError):

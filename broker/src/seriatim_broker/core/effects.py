@@ -417,10 +417,11 @@ class RangeGap:
 
 @dataclass(frozen=True, slots=True)
 class RangeDropped:
-    """Retention has dropped what lay between."""
+    """Retention has dropped what lay between; `checksum` is the value of the checksum chain before `until`."""
 
     start: Place
     until: Place
+    checksum: int = 0
 
 
 RangeEvent = RangeBatches | RangeSkip | RangeSegmentEnd | RangeGap | RangeDropped

@@ -56,10 +56,36 @@ class BatchPlace(NamedTuple):
         return (self.append_time_ms if measure is Measure.TIME else self.bytes_before) >= value
 
 
+def first_kept(chain: Chain) -> Place:
+    """Where the first segment begins that is lost, is open, or holds messages."""
+    segment = next(segment for segment in chain.segments if not segment.is_stub)
+    return Place(segment.no, segment.start)
+
+
+def is_dropped(chain: Chain, place: Place, first: Place) -> bool:
+    """Whether there were messages in [place, first), which are no longer kept. `first` is `first_kept`."""
+    if place >= first:
+        return False
+    kept, segment = chain.segment(first.segment_no), chain.from_no(place.segment_no)
+    assert kept is not None
+    assert segment is not None
+    position = (segment.base or 0) + (place.index if segment.no == place.segment_no else 0)
+    if segment.no != place.segment_no and place.segment_no <= segment.previous_no:
+        position = 0  # in a segment that left the record: how many messages were before it is not known any more
+    return position < (kept.base or 0) + first.index
+
+
 def bytes_before(chain: Chain, no: int) -> int | None:
-    """Bytes of all batches in the segments before that one; None: of one of them it is not known."""
-    earlier = chain.segments[: chain.parts.place(no)]
-    return 0 if all(segment.sealed_len == 0 for segment in earlier) else None
+    """Bytes of all batches in the segments before that one, also of dropped ones; None: of some it is not known."""
+    if chain.segments[0].previous_no:
+        return None  # what left the record is not counted there
+    total = 0
+    for segment in chain.segments[: chain.parts.place(no)]:
+        size_bytes = 0 if segment.sealed_len == 0 else segment.sealed_bytes
+        if size_bytes is None:
+            return None
+        total += size_bytes
+    return total
 
 
 def segments_for_time(chain: Chain, time_ms: int) -> Iterator[Segment]:
@@ -81,5 +107,5 @@ def segments_for_time(chain: Chain, time_ms: int) -> Iterator[Segment]:
     for segment in segments[place:]:
         if segment.state is SegmentState.UNSETTLED:
             return
-        if segment.state is not SegmentState.LOST and segment.sealed_len != 0:
+        if segment.state is not SegmentState.LOST and not segment.is_stub:
             yield segment

@@ -32,7 +32,7 @@ from .events import ReadRange, SurveyPartition
 from .log import Batch
 from .outbox import Outbox
 from .partition import Partition
-from .positions import Place
+from .positions import Place, first_kept, is_dropped
 from .producers import ProducerTable
 from .state import drop, put
 
@@ -125,6 +125,7 @@ def _advance(outbox: Outbox, partition: Partition, wait: RangeWait) -> None:
     """Go on from `wait.place`: over what holds nothing to read, up to one read of the disk."""
     chain = partition.chain
     assert chain is not None
+    wait = _over_what_was_dropped(chain, wait)
     for _ in range(SEGMENTS_PER_STEP):
         if wait.place >= wait.event.until:
             _answer(outbox, partition, wait, is_done=True)
@@ -153,6 +154,17 @@ def _advance(outbox: Outbox, partition: Partition, wait: RangeWait) -> None:
     _answer(outbox, partition, wait)
 
 
+def _over_what_was_dropped(chain: Chain, wait: RangeWait) -> RangeWait:
+    """Retention may have passed the place, also while the range is read: then the reader is told, and goes on there."""
+    first = first_kept(chain)
+    if not is_dropped(chain, wait.place, first):
+        return wait
+    segment = chain.segment(first.segment_no)
+    assert segment is not None
+    dropped = RangeDropped(wait.place, first, segment.begin.checksum)
+    return wait._replace(place=first, passed=(*wait.passed, dropped))
+
+
 def _names_behind(wait: RangeWait, segment: Segment) -> bool:
     """Whether the range begins or ends behind the end of a sealed segment, where no offset is."""
     named = (place.index for place in (wait.place, wait.event.until) if place.segment_no == segment.no)
@@ -160,14 +172,11 @@ def _names_behind(wait: RangeWait, segment: Segment) -> bool:
 
 
 def _to_segment(wait: RangeWait, segment: Segment) -> RangeWait:
-    """The place names a segment that the record does not have (any more): one that was dropped, or a folded one.
+    """The place names a segment that is not in the record: one that was folded, or an empty one that was dropped.
 
-    Folded ones were empty. The reader is told so of the last of them, or it would wait for what comes before the next.
+    The reader is told of the last of such numbers, or it would wait for what comes before the next segment.
     """
-    at = Place(segment.no, 0)
-    if 0 < wait.place.segment_no <= segment.previous_no:
-        return wait._replace(place=at, passed=(*wait.passed, RangeDropped(wait.place, at)))
-    return wait._replace(place=at, passed=(*wait.passed, RangeSegmentEnd(segment.no - 1, 0, 0)))
+    return wait._replace(place=Place(segment.no, 0), passed=(*wait.passed, RangeSegmentEnd(segment.no - 1, 0, 0)))
 
 
 def _read_from(outbox: Outbox, partition: Partition, wait: RangeWait, chain: Chain, segment: Segment) -> None:
@@ -206,6 +215,9 @@ def on_log_read(
         return
     wait = wait._replace(reading=0)
     chain = partition.chain
+    if chain is not None and is_dropped(chain, wait.place, first_kept(chain)):
+        _advance(outbox, partition, wait)
+        return
     segment = chain.segment(wait.place.segment_no) if chain is not None else None
     readable = _readable_below(partition, segment) if segment is not None else None
     if not batches or chain is None or segment is None or readable is None:

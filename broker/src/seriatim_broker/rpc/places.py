@@ -23,7 +23,7 @@ from seriatim_api.v1 import ranges_pb2
 from ..core.chain import Chain, Segment, SegmentState
 from ..core.effects import PartitionSurveyed
 from ..core.events import SurveyPartition
-from ..core.positions import BatchPlace, Measure, Place, segments_for_time
+from ..core.positions import BatchPlace, Measure, Place, first_kept, segments_for_time
 from .outbound import BrokerCalls
 from .services import Services
 
@@ -92,7 +92,7 @@ class Places:
 
     def earliest(self, surveyed: Surveyed) -> Place:
         """Where the first message is that is kept."""
-        return Place(surveyed.chain.segments[0].no, 0)
+        return first_kept(surveyed.chain)
 
     async def at_time(self, surveyed: Surveyed, time_ms: int, deadline_s: float) -> Place | None:
         """The first message with an append time at or after a time; None if all below the end are older.

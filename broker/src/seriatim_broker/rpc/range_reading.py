@@ -223,6 +223,7 @@ def _encode(answer: fx.RangeRead) -> tuple[list[bytes], list[tuple[bytes, bytes]
             case fx.RangeDropped():
                 out.dropped.from_offset = make_offset(*event.start)
                 out.dropped.to_offset = make_offset(*event.until)
+                out.dropped.checksum = event.checksum
         events.append(out.SerializeToString())
     rows = [(batch.header.raw, batch.body) for batch in batches]
     return events, rows, sum(batch.size_bytes for batch in batches)

@@ -27,7 +27,7 @@ from seriatim_api.status import error_to_proto
 from seriatim_api.v1 import ranges_pb2, records_pb2
 
 from ..core.chain import Chain, Segment, SegmentState
-from ..core.positions import Place, bytes_before
+from ..core.positions import Place, bytes_before, is_dropped
 from .outbound import BrokerCalls, is_forwarded
 from .places import CUTS_MAX, Places, Surveyed
 from .range_reading import RangeReader, place_of
@@ -273,14 +273,14 @@ class RangesServicer:
             )
         page = ranges_pb2.PlanRangeResponse(incarnation=topic.incarnation, partition_id=chain.partition)
         earliest = self._places.earliest(surveyed)
-        if Place(0, 0) < start < earliest and start < end:
+        if start < end and is_dropped(chain, start, earliest):
             _lose(page, start, min(earliest, end), is_gap=False)
         start = max(start, earliest)
         wanted: list[tuple[Segment, int, int]] = []
         for segment in chain.segments[chain.parts.place(start.segment_no) :]:
             if Place(segment.no, 0) >= end:
                 break
-            from_index = start.index if segment.no == start.segment_no else 0
+            from_index = start.index if segment.no == start.segment_no else segment.start
             length = end.index if segment.no == end.segment_no else segment.sealed_len or 0
             if segment.state is SegmentState.LOST:
                 _lose(page, Place(segment.no, from_index), min(Place(segment.no + 1, 0), end), is_gap=True)

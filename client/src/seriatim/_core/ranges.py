@@ -108,15 +108,17 @@ class RangeCursor:
             raise self._violation(f"a gap from {segment}:{from_index} on")
         return self._lose_to(make_offset(segment + 1, 0), declared=True)
 
-    def drop(self, start: int, end: int) -> Loss:
-        """Retention dropped what lay between.
+    def drop(self, start: int, end: int, value: int) -> Loss:
+        """Retention dropped what lay between; `value` is that of the chain of checksums before `end`.
 
         Raises:
             OrderViolationError: It does not follow what was read.
         """
         if not start <= self.offset < end:
             raise self._violation(f"that {format_offset(start)} to {format_offset(end)} were dropped")
-        return self._lose_to(end, declared=False)
+        loss = self._lose_to(end, declared=False)
+        self._value = value
+        return loss
 
     def _lose_to(self, end: int, *, declared: bool) -> Loss:
         loss = Loss(self.offset, min(end, self.end), declared)

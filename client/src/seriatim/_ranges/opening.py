@@ -65,8 +65,10 @@ async def open_range(
 async def _offset_of(at: int | At, last: PartitionOffset, ask: Callable[[At], Awaitable[PartitionOffset]]) -> int:
     if at == "end":
         return last.offset
-    if isinstance(at, int):
+    if isinstance(at, int) and at:
         check_range(0, at)
         return at
+    if isinstance(at, int):
+        at = "earliest"  # before all messages that ever were: nothing is missed
     # What came after the end was asked for is not read.
     return min((await ask(at)).offset, last.offset)

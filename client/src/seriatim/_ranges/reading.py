@@ -338,7 +338,8 @@ class RangeReader:
             case "gap":
                 self._lose(cursor.lose(event.gap.segment, event.gap.from_index))
             case "dropped":
-                self._lose(cursor.drop(event.dropped.from_offset, event.dropped.to_offset))
+                dropped = event.dropped
+                self._lose(cursor.drop(dropped.from_offset, dropped.to_offset, dropped.checksum))
             case _:
                 raise UnavailableError("a broker of a newer version says something that is not known here")
 

@@ -118,7 +118,8 @@ class Reader:
             if log is None or not log.runs:
                 return None
             cuts, moves = log.cuts, log.moves
-            newest = self._head.of_segment(partition, segment)
+            kept = self._head.of_segment(partition, segment)
+            newest = [batch for batch in kept if batch.header.base_index >= log.runs[0].start]
             found, is_before = find_in_memory(newest, log.position, until_index, measure, value)
             on_disk_until = min(until_index, newest[0].header.base_index if newest else log.tail)
             if not is_before or log.runs[0].start >= on_disk_until:
