@@ -4,6 +4,7 @@
 
     tables, fetch, single   messages a second of one consumer that reads the partition from its first message on: as
                             Arrow tables, by `fetch` (500 at once), and one by one with `async for`
+    range                   the same partition as Arrow tables, by a reader of the range from its beginning to its end
     healing                 megabytes a second of messages that a new, empty disk gets from the other member
     healing_p99             the 99th percentile of the time from a send to its acknowledgement, of producers that send
                             one message at a time while that runs, as a multiple of the same before
@@ -41,7 +42,9 @@ FETCH_MESSAGES: Final = 500
 PAUSE_MESSAGES: Final = 100_000
 """Single messages between two acknowledgements of the reader that takes one at a time."""
 
-AIMS: Final = {"tables": 1_200_000.0, "fetch": 450_000.0, "single": 450_000.0}
+RANGE: Final = "range"
+
+AIMS: Final = {RANGE: 1_200_000.0, "tables": 1_200_000.0, "fetch": 450_000.0, "single": 450_000.0}
 TOPIC: Final = "drained"
 READ_DEADLINE_S: Final = 10.0
 
@@ -129,9 +132,30 @@ async def _drain(client: Client, cluster: LocalCluster, name: str, count: int) -
     )
 
 
+async def _read_range(client: Client, cluster: LocalCluster, count: int) -> Figure:
+    follower = _Follower(count)
+    brokers = [pid for broker in cluster.broker_names if (pid := cluster.pid(broker)) is not None]
+    clock = CpuClock.start({"brokers": brokers, "client": [os.getpid()]})
+    begin = time.monotonic()
+    async with client.read_range(TOPIC, 0, read_timeout_s=READ_DEADLINE_S) as reader:
+        async for table in reader.tables():
+            follower.take(table.offset, table.table.num_rows)
+    took_s = time.monotonic() - begin
+    details: dict[str, object] = {
+        "count": count,
+        "took_s": round(took_s, 3),
+        "cpu_s_per_million": clock.per_million(count),
+    }
+    problem = follower.problem or (f"{follower.left:,} messages did not come" if follower.left else "")
+    text = "of a range, as Arrow tables"
+    return Figure(
+        RANGE, text, count / took_s, "msg/s", AIMS[RANGE], higher_is_better=True, details=details, problem=problem
+    )
+
+
 async def _measure(directory: Path, progress: Progress, count: int, only: list[str]) -> list[Figure]:
     figures = []
-    if not only or set(only) & set(READERS):
+    if not only or set(only) & {*READERS, RANGE}:
         async with bench_cluster(directory, 1) as (cluster, client):
             await make_topic(client.admin(), TOPIC, 1)
             progress(f"sending {count:,} messages")
@@ -141,6 +165,9 @@ async def _measure(directory: Path, progress: Progress, count: int, only: list[s
                 if not only or name in only:
                     progress(f"draining: {READERS[name][0]}")
                     figures.append(await _drain(client, cluster, name, sent.ok))
+            if not only or RANGE in only:
+                progress("reading the range")
+                figures.append(await _read_range(client, cluster, sent.ok))
     if not only or "healing" in only:
         figures += await measure_healing(directory, progress, count)
     return figures
@@ -150,7 +177,9 @@ def main() -> int:
     """The program."""
     parser = argparse.ArgumentParser(description="how fast old messages are read, and copied to a new disk")
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_MESSAGES:,} messages instead of {MESSAGES:,}")
-    parser.add_argument("only", nargs="*", choices=[[], *READERS, "healing"], help="what to measure; default: all")
+    parser.add_argument(
+        "only", nargs="*", choices=[[], *READERS, RANGE, "healing"], help="what to measure; default: all"
+    )
     arguments = parser.parse_args()
     count = QUICK_MESSAGES if arguments.quick else MESSAGES
     only: list[str] = list(arguments.only)
