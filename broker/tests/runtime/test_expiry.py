@@ -9,7 +9,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from seriatim_api.errors import NotServingError
+from seriatim_api.errors import NotServingError, PreconditionError
 from seriatim_api.ids import PartitionId
 from seriatim_api.v1 import records_pb2
 from seriatim_broker.core.deleted import NONE_DELETED, DeletedPartitions
@@ -46,6 +46,36 @@ KEYS = Keys("c")
 ONE = PartitionId(1)
 KEPT_S = 3600.0
 LONG_AGO_MS = NOW_MS - 2 * 3_600_000
+
+
+async def test_a_group_that_reports_itself_goes_once_it_reports_no_more() -> None:
+    cluster = Cluster()
+    for group, at_ms in (("gone", LONG_AGO_MS), ("here", NOW_MS)):
+        record = CursorRecord(1, 7, 3, "t", external=True, reported_at_ms=at_ms)
+        cluster.put(KEYS.cursor(ONE, group), cursor_to_value(record))
+    assert await cluster.expiry.remove_cursors() == 1
+    left = await cluster.coordinator.list(KEYS.cursors_of(ONE))
+    assert [item.key for item in left.items] == [KEYS.cursor(ONE, "here")]
+    assert EpochFloor.of(await cluster.coordinator.get(KEYS.group_epoch)).floor == 7
+
+
+async def test_progress_goes_forward_in_an_epoch_and_back_into_the_next() -> None:
+    cluster = Cluster()
+    cursors = GroupCursors(cluster.coordinator, KEYS, "spark")
+    seen = []
+    for place in ((1, 5), (2, 0), (1, 9)):
+        await cursors.read([ONE])
+        assert await cursors.report("t", {ONE: place}, NOW_MS)
+        await cursors.read([ONE])
+        record = cursors.records[ONE]
+        seen.append((record.segment_no, record.start_index, record.group_epoch, record.external))
+    assert seen == [(1, 5, 1, True), (2, 0, 1, True), (1, 9, 2, True)]
+    consumed = CursorRecord(1, 1, 0, "t")
+    cluster.put(KEYS.cursor(ONE, "spark"), cursor_to_value(consumed))
+    assert not await cursors.report("t", {ONE: (3, 0)}, NOW_MS), "it was written meanwhile"
+    await cursors.read([ONE])
+    with pytest.raises(PreconditionError):
+        await cursors.report("t", {ONE: (3, 0)}, NOW_MS)
 
 
 class Cluster:

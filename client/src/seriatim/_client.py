@@ -7,7 +7,7 @@ administration to do.
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Protocol, Self, TypeVar, Unpack
@@ -336,6 +336,35 @@ class Client:
             return reader
 
         return Opening(begin)
+
+    async def report_progress(
+        self,
+        topic: str,
+        group: str,
+        offsets: Mapping[int, int],
+        *,
+        incarnation: str = "",
+        timeout_s: float = QUESTION_DEADLINE_S,
+    ) -> None:
+        """Say how far a program is that reads ranges, under the name of a consumer group without consumers.
+
+        The group is shown with its lag as others are (`Admin.describe_group`, `seriatim group describe`), and retention
+        that spares unread messages spares those that it has not read. It is removed if it reports nothing for
+        `deleted_kept_s` (7 days), or with `Admin.delete_group`.
+
+        Args:
+            topic: Its name.
+            group: The group's name; consumers cannot join it.
+            offsets: By partition number: of the next message that the program will read.
+            incarnation: Of the topic that is meant; empty: whichever has the name.
+            timeout_s: For the answer.
+
+        Raises:
+            PreconditionError: The group has consumers; or another topic has the name.
+            OffsetOutOfRangeError: A partition has no such offset.
+            IllegalNameError, UnknownTopicError, PartitionOutOfRangeError, UnavailableError: As of `offsets`.
+        """
+        await questions.report_progress(self._caller, topic, group, offsets, incarnation, timeout_s)
 
     def admin(self) -> Admin:
         """Administration of the cluster."""

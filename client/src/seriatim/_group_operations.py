@@ -282,4 +282,6 @@ def _group_partition_of(row: broker_pb2.GroupPartition) -> GroupPartition:
         error_number=row.error.number if row.HasField("error") else None,
         paused=row.paused,
         begun_by=cast("Any", _NAMES.get(row.begun_by)),
+        external=row.external,
+        reported_at_ms=row.reported_at_ms,
     )

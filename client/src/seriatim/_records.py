@@ -337,6 +337,8 @@ class GroupPartition:
 
     Whoever serves an older segment may not know how long the open one is: the end and the lag are then the least that
     they can be (`end_is_at_least`).
+
+    An `external` group has no consumers and no server: it reads ranges, and reported its position at `reported_at_ms`.
     """
 
     partition: int
@@ -355,6 +357,8 @@ class GroupPartition:
     error_number: int | None = None
     paused: bool = False
     begun_by: Literal["rewind", "skip"] | None = None
+    external: bool = False
+    reported_at_ms: int = 0
 
     @property
     def lag(self) -> int | None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Generic, Literal, Self, TypeVar, Unpack
@@ -621,6 +621,20 @@ class Client(_Held[asynchronous.Client]):
             return await opening
 
         return RangeReader(self._thread, self._thread.run(begin()))
+
+    def report_progress(
+        self,
+        topic: str,
+        group: str,
+        offsets: Mapping[int, int],
+        *,
+        incarnation: str = "",
+        timeout_s: float = QUESTION_DEADLINE_S,
+    ) -> None:
+        """Say how far a program is that reads ranges, under the name of a consumer group without consumers."""
+        self._thread.run(
+            self._inner.report_progress(topic, group, offsets, incarnation=incarnation, timeout_s=timeout_s)
+        )
 
     def admin(self) -> Admin:
         """Administration of the cluster."""

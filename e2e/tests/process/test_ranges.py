@@ -143,6 +143,37 @@ async def test_what_is_no_range_is_refused_and_the_end_is_said(cluster: LocalClu
         assert await topic.read(start=end.offset) == []
 
 
+async def test_a_reader_reports_how_far_it_is_and_its_group_has_no_consumers(cluster: LocalCluster) -> None:
+    async with filled(cluster, "reported", 2) as topic:
+        client, admin = topic.client, topic.client.admin()
+        await client.report_progress(topic.name, "spark", {0: make_offset(1, 150)})
+        (row,) = (await admin.describe_group(topic.name, "spark")).partitions
+        assert (row.external, row.error, row.lag) == (True, None, 2 * PER_SEGMENT - 150)
+        assert row.reported_at_ms > 0
+        async with client.consumer(topic.name, "spark") as consumer:
+            with pytest.raises(errors.PreconditionError):
+                await consumer.fetch(timeout_s=10.0)
+        (end,) = await client.offsets(topic.name)
+        await client.report_progress(topic.name, "spark", {0: end.offset})
+        (row,) = (await admin.describe_group(topic.name, "spark")).partitions
+        assert (row.lag, row.group_epoch) == (0, 1)
+        await client.report_progress(topic.name, "spark", {0: make_offset(1, 10)})
+        (row,) = (await admin.describe_group(topic.name, "spark")).partitions
+        assert (row.lag, row.group_epoch) == (2 * PER_SEGMENT - 10, 2)
+        for offset in (make_offset(99, 0), make_offset(1, PER_SEGMENT + 1)):
+            with pytest.raises(errors.OffsetOutOfRangeError):
+                await client.report_progress(topic.name, "spark", {0: offset})
+        with pytest.raises(errors.PartitionOutOfRangeError):
+            await client.report_progress(topic.name, "spark", {1: end.offset})
+        async with client.consumer(topic.name, "people") as consumer:
+            assert await consumer.fetch(timeout_s=10.0)
+        with pytest.raises(errors.PreconditionError):
+            await client.report_progress(topic.name, "people", {0: end.offset})
+        await admin.delete_group(topic.name, "spark")
+        with pytest.raises(errors.UnknownGroupError):
+            await admin.describe_group(topic.name, "spark")
+
+
 async def test_a_topic_that_is_made_again_is_not_taken_for_the_one_that_is_read(cluster: LocalCluster) -> None:
     async with filled(cluster, "again", 1) as topic:
         client = topic.client

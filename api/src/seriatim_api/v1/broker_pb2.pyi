@@ -1669,6 +1669,8 @@ class GroupPartition(_message.Message):
     END_IS_AT_LEAST_FIELD_NUMBER: _builtins.int
     PAUSED_FIELD_NUMBER: _builtins.int
     BEGUN_BY_FIELD_NUMBER: _builtins.int
+    EXTERNAL_FIELD_NUMBER: _builtins.int
+    REPORTED_AT_MS_FIELD_NUMBER: _builtins.int
     partition: _builtins.int
     partition_id: _builtins.int
     has_cursor: _builtins.bool
@@ -1686,6 +1688,10 @@ class GroupPartition(_message.Message):
     paused: _builtins.bool
     begun_by: _records_pb2.GroupOperation.ValueType
     """what began this epoch of the group, if it was a rewind or a skip"""
+    external: _builtins.bool
+    """the group has no consumers, and reports how far it is"""
+    reported_at_ms: _builtins.int
+    """when it last did"""
     @_builtins.property
     def standby_consumers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
@@ -1710,10 +1716,12 @@ class GroupPartition(_message.Message):
         end_is_at_least: _builtins.bool = ...,
         paused: _builtins.bool = ...,
         begun_by: _records_pb2.GroupOperation.ValueType = ...,
+        external: _builtins.bool = ...,
+        reported_at_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acked_index", b"acked_index", "active_consumer", b"active_consumer", "begun_by", b"begun_by", "end_is_at_least", b"end_is_at_least", "end_position", b"end_position", "error", b"error", "group_epoch", b"group_epoch", "has_cursor", b"has_cursor", "partition", b"partition", "partition_id", b"partition_id", "paused", b"paused", "position", b"position", "segment", b"segment", "server_broker", b"server_broker", "standby_consumers", b"standby_consumers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acked_index", b"acked_index", "active_consumer", b"active_consumer", "begun_by", b"begun_by", "end_is_at_least", b"end_is_at_least", "end_position", b"end_position", "error", b"error", "external", b"external", "group_epoch", b"group_epoch", "has_cursor", b"has_cursor", "partition", b"partition", "partition_id", b"partition_id", "paused", b"paused", "position", b"position", "reported_at_ms", b"reported_at_ms", "segment", b"segment", "server_broker", b"server_broker", "standby_consumers", b"standby_consumers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

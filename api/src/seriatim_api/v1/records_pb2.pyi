@@ -677,6 +677,8 @@ class CursorRecord(_message.Message):
     REQUESTS_FIELD_NUMBER: _builtins.int
     DROPPED_FROM_FIELD_NUMBER: _builtins.int
     DROPPED_POSITION_FIELD_NUMBER: _builtins.int
+    EXTERNAL_FIELD_NUMBER: _builtins.int
+    REPORTED_AT_MS_FIELD_NUMBER: _builtins.int
     segment: _builtins.int
     group_epoch: _builtins.int
     start_index: _builtins.int
@@ -697,6 +699,10 @@ class CursorRecord(_message.Message):
     """of the group is known to have been told; 0: nothing
     the position of that offset
     """
+    external: _builtins.bool
+    """The group has no consumers: it reads ranges, and reports how far it is. No broker serves it."""
+    reported_at_ms: _builtins.int
+    """when it last did; a group that reports no more is removed after a while"""
     @_builtins.property
     def requests(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """ids of the last operations that changed this record, oldest first: none is done twice"""
@@ -716,10 +722,12 @@ class CursorRecord(_message.Message):
         requests: _abc.Iterable[_builtins.bytes] | None = ...,
         dropped_from: _builtins.int = ...,
         dropped_position: _builtins.int = ...,
+        external: _builtins.bool = ...,
+        reported_at_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["begun_by", b"begun_by", "deleted", b"deleted", "deleted_at_ms", b"deleted_at_ms", "dropped_from", b"dropped_from", "dropped_position", b"dropped_position", "group_epoch", b"group_epoch", "mode", b"mode", "paused", b"paused", "requests", b"requests", "segment", b"segment", "start_index", b"start_index", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["begun_by", b"begun_by", "deleted", b"deleted", "deleted_at_ms", b"deleted_at_ms", "dropped_from", b"dropped_from", "dropped_position", b"dropped_position", "external", b"external", "group_epoch", b"group_epoch", "mode", b"mode", "paused", b"paused", "reported_at_ms", b"reported_at_ms", "requests", b"requests", "segment", b"segment", "start_index", b"start_index", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -89,6 +89,7 @@ class CursorRecord:
     `requests`: ids of the last operations that changed this record, oldest first.
     `dropped_from`: retention dropped what lies between this offset and the place of the cursor, and no consumer of the
     group is known to have been told; 0: nothing. `dropped_position`: its position.
+    `external`: the group has no consumers and no server; it reads ranges, and reported this place at `reported_at_ms`.
     """
 
     segment_no: int
@@ -102,6 +103,8 @@ class CursorRecord:
     requests: tuple[bytes, ...] = ()
     dropped_from: int = 0
     dropped_position: int = 0
+    external: bool = False
+    reported_at_ms: int = 0
 
     def moved_to(self, segment_no: int, index: int = 0, *, new_epoch: bool = False) -> CursorRecord:
         """This record, with the group in another place: in its epoch, or in the next one."""

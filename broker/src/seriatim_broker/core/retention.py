@@ -62,11 +62,12 @@ class Policy:
 
 class Reader(NamedTuple):
     """A consumer group: the segment in which the coordinator says that it stands, and the offset below which it is
-    known to have acknowledged all."""
+    known to have acknowledged all. `is_served`: by a broker that has the segment; else it reports how far it is."""
 
     group: str
     segment_no: int
     acked: int
+    is_served: bool = True
 
 
 # ---- deciding (pure, on values) --------------------------------------------------------------------------
@@ -124,7 +125,7 @@ def first_kept(chain: Chain, no: int, readers: Iterable[Reader]) -> int:
 
     A lost segment stays until every group has read something behind it, because the next server tells of the loss.
     """
-    kept = chain.from_no(min((no, *(reader.segment_no for reader in readers))))
+    kept = chain.from_no(min((no, *(reader.segment_no for reader in readers if reader.is_served))))
     assert kept is not None
     while (before := chain.before(kept.no)) is not None:
         if before.state is not SegmentState.LOST and not kept.incomplete_table:
@@ -136,7 +137,7 @@ def first_kept(chain: Chain, no: int, readers: Iterable[Reader]) -> int:
 def to_pass(chain: Chain, readers: Iterable[Reader]) -> list[tuple[int, str]]:
     """Groups that stand in a segment without messages that is not the open one, and its number."""
     found: list[tuple[int, str]] = []
-    for reader in readers:
+    for reader in (reader for reader in readers if reader.is_served):
         segment = chain.segment(reader.segment_no)
         if segment is not None and (segment.is_stub or segment.state is SegmentState.LOST):
             found.append((segment.no, reader.group))

@@ -29,6 +29,7 @@ from ..runtime.consumer_groups import GroupCursors
 from ..runtime.operators import Guard, unguarded
 from ..runtime.records import operation_to_number
 from .outbound import is_forwarded, operator_epoch
+from .places import Places
 from .services import check_name, guard_of_call, remaining_s, typed_errors
 from .topic_admin import TopicAdmin
 
@@ -149,14 +150,28 @@ class GroupAdmin(TopicAdmin):
         own = self._services.identity.member.broker
         by_server: dict[str, list[Chain]] = {}
         for chain in chains:
-            by_server.setdefault(rows[chain.number].server_broker, []).append(chain)
+            if not rows[chain.number].external:
+                by_server.setdefault(rows[chain.number].server_broker, []).append(chain)
         deadline_s = remaining_s(context) * 0.8
         asked = [self._describe_here(chain, group, rows, deadline_s) for chain in by_server.pop(own, [])]
         if not is_forwarded(context):
             request = broker_pb2.DescribeGroupRequest(topic=topic, group=group)
             asked += [self._describe_there(server, request, rows, deadline_s) for server in by_server if server]
+            asked += [self._find_end(chain, rows[chain.number], deadline_s) for chain in chains]
         await asyncio.gather(*asked)
         return [rows[number] for number in sorted(rows)]
+
+    async def _find_end(self, chain: Chain, row: broker_pb2.GroupPartition, deadline_s: float) -> None:
+        """The lag of a group that reports where it is: the master of the open segment knows the end."""
+        if not row.external:
+            return
+        try:
+            end = await Places(self._services, self._calls).end_of(chain, deadline_s)
+        except SeriatimError as exc:
+            row.error.CopyFrom(error_to_proto(exc))
+            return
+        row.ClearField("error")
+        row.end_position = max(row.position, end)
 
     async def _cursors(self, chains: Sequence[Chain], group: str, guard: Guard = unguarded) -> GroupCursors:
         cursors = GroupCursors(self._services.coordinator, self._services.keys, group, guard)
@@ -220,7 +235,7 @@ def row_of(chain: Chain, cursor: CursorRecord | None) -> broker_pb2.GroupPartiti
         cursor = cursor if chain.segment(cursor.segment_no) is not None else replace(cursor, start_index=0)
         segment = chain.from_no(cursor.segment_no) or chain.segments[0]
     row.segment = segment.no
-    row.server_broker = segment.server.broker if cursor is not None else ""
+    row.server_broker = segment.server.broker if cursor is not None and not cursor.external else ""
     error: SeriatimError
     if cursor is not None:
         row.acked_index = cursor.start_index
@@ -228,6 +243,7 @@ def row_of(chain: Chain, cursor: CursorRecord | None) -> broker_pb2.GroupPartiti
         row.paused = cursor.paused
         row.begun_by = operation_to_number(cursor.begun_by)
         row.position = (segment.base or 0) + cursor.start_index
+        row.external, row.reported_at_ms = cursor.external, cursor.reported_at_ms
         error = NotServingError(f"{row.server_broker} does not serve segment {segment.no} any more; ask again")
     else:
         error = UnknownGroupError("the group has no position on this partition until a consumer joins there")

@@ -18,6 +18,7 @@ from seriatim_api.errors import (
     UnavailableError,
 )
 from seriatim_api.ids import PartitionId
+from seriatim_api.status import error_from_proto
 from seriatim_api.v1 import ranges_pb2
 
 from ..core.chain import Chain, Segment, SegmentState
@@ -89,6 +90,30 @@ class Places:
                 f"partition {chain.number} of {chain.topic!r} is moving to another broker", retry_after_ms=50
             )
         return Place(chain.open_segment.no, surveyed.commit), False
+
+    async def end_of(self, chain: Chain, deadline_s: float) -> int:
+        """The position of a partition's end, wherever the master of its open segment is.
+
+        Raises:
+            NotServingError: It is moving. UnavailableError: The master does not answer.
+        """
+        master = chain.open_segment.master
+        if master == self._services.identity.member:
+            surveyed = await self.survey(chain.partition, chain.epoch, deadline_s)
+            place, _ = self.end(surveyed)
+            segment = surveyed.chain.segment(place.segment_no)
+            assert segment is not None
+            return (segment.base or 0) + place.index
+        request = ranges_pb2.GetOffsetsRequest(
+            topic=chain.topic, partitions=[chain.number], at=ranges_pb2.OFFSET_AT_END, epochs=[chain.epoch]
+        )
+        answer: ranges_pb2.GetOffsetsResponse = await self._calls.ranges(
+            master.broker, "GetOffsets", request, deadline_s
+        )
+        (row,) = answer.partitions
+        if row.HasField("error"):
+            raise error_from_proto(row.error)
+        return row.position
 
     def earliest(self, surveyed: Surveyed) -> Place:
         """Where the first message is that is kept."""

@@ -22,22 +22,26 @@ from seriatim_api.errors import (
     SeriatimError,
     UnavailableError,
 )
-from seriatim_api.ids import format_offset, make_offset
+from seriatim_api.ids import PartitionId, format_offset, make_offset
 from seriatim_api.status import error_to_proto
 from seriatim_api.v1 import ranges_pb2, records_pb2
 
 from ..core.chain import Chain, Segment, SegmentState
 from ..core.positions import Place, bytes_before, is_dropped
+from ..runtime.consumer_groups import GroupCursors
 from .outbound import BrokerCalls, is_forwarded
 from .places import CUTS_MAX, Places, Surveyed
 from .range_reading import RangeReader, place_of
-from .services import Services, remaining_s, typed_errors
+from .services import Services, check_name, remaining_s, typed_errors
 
 PIECES_MAX: Final = 256
 """Of one page of a plan."""
 
 SEGMENTS_MAX: Final = 64
 """That are looked into for one page of a plan."""
+
+REPORT_ROUNDS_MAX: Final = 5
+"""A report that meets another write of the same cursor is tried again."""
 
 CUT_BYTES_MIN: Final = 1 << 16
 
@@ -61,6 +65,7 @@ class RangesServicer:
         unary: dict[str, tuple[Any, Any]] = {
             "GetOffsets": (self.GetOffsets, ranges_pb2.GetOffsetsRequest),
             "PlanRange": (self.PlanRange, ranges_pb2.PlanRangeRequest),
+            "ReportProgress": (self.ReportProgress, ranges_pb2.ReportProgressRequest),
             "FindPlaces": (self.FindPlaces, ranges_pb2.FindPlacesRequest),
         }
         handlers = {
@@ -345,6 +350,33 @@ class RangesServicer:
             piece.bytes = max(size, 0)
         return piece
 
+    # ---- progress ---------------------------------------------------------------------------------------
+
+    @typed_errors
+    async def ReportProgress(  # noqa: N802
+        self, request: ranges_pb2.ReportProgressRequest, _context: Any
+    ) -> ranges_pb2.ReportProgressResponse:
+        """Note how far a group without consumers is, in the cursors that the groups with consumers have."""
+        check_name(request.group, "consumer group")
+        topic = await self._topic(request.topic, request.incarnation)
+        numbers = [row.partition for row in request.partitions]
+        _check_partitions(topic, numbers)
+        if len(set(numbers)) != len(numbers):
+            raise BadRequestError("progress names a partition once")
+        ids = {number: PartitionId(topic.partition_ids[number]) for number in numbers}
+        heads = {head.partition: head for head in await self._services.chain_heads(list(ids.values()))}
+        places: dict[PartitionId, tuple[int, int]] = {}
+        for row in request.partitions:
+            places[ids[row.partition]] = _reported(row, heads.get(row.partition))
+        cursors = GroupCursors(self._services.coordinator, self._services.keys, request.group)
+        for _ in range(REPORT_ROUNDS_MAX):
+            await cursors.read(list(ids.values()))
+            if await cursors.report(request.topic, places, time.time_ns() // 1_000_000):
+                return ranges_pb2.ReportProgressResponse()
+        raise NotServingError(
+            f"the position of {request.group!r} is written by others all the time", retry_after_ms=100
+        )
+
     # ---- between brokers --------------------------------------------------------------------------------
 
     @typed_errors
@@ -370,6 +402,22 @@ class RangesServicer:
                 incarnation=topic.incarnation,
             )
         return topic
+
+
+def _reported(row: ranges_pb2.PartitionProgress, head: records_pb2.ChainRecord | None) -> tuple[int, int]:
+    """The place that a group reports.
+
+    Raises:
+        OffsetOutOfRangeError: There is no such place in the partition. NotServingError: Its chain is not there yet.
+    """
+    if head is None:
+        raise NotServingError(f"partition {row.partition} has no chain", retry_after_ms=50)
+    place = place_of(row.offset)
+    segment = next((segment for segment in head.segments if segment.no == place.segment_no), None)
+    is_long = segment is not None and segment.HasField("sealed_len") and place.index > segment.sealed_len
+    if not 0 < place.segment_no <= head.segments[-1].no or is_long:
+        raise OffsetOutOfRangeError(f"partition {row.partition} has no offset {_text(place)}", partition=row.partition)
+    return place
 
 
 def _serialize(message: Any) -> bytes:

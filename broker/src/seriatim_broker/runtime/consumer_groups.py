@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from seriatim_api.errors import NotServingError
+from seriatim_api.errors import NotServingError, PreconditionError
 from seriatim_api.ids import PartitionId
 
 from ..core.events import CursorRecord
@@ -77,6 +77,39 @@ class GroupCursors:
                 last_epoch = before.group_epoch if before is not None else self._floor.floor
                 records[partition] = CursorRecord(segment_no, last_epoch + 1, index, topic)
             if not await self._write(records):
+                return False
+        return True
+
+    async def report(self, topic: str, places: Mapping[PartitionId, tuple[int, int]], now_ms: int) -> bool:
+        """Note how far a group without consumers is: at (segment, index) of each partition.
+
+        A place before the one it had begins a new epoch of the group: within one it goes forward only.
+
+        Returns:
+            False if somebody was quicker somewhere: read again.
+
+        Raises:
+            PreconditionError: The group has consumers somewhere.
+        """
+        records: dict[PartitionId, CursorRecord] = {}
+        for partition, place in places.items():
+            standing, before = self.standing(partition), self.records.get(partition)
+            if standing is not None and not standing.external:
+                raise PreconditionError(
+                    f"consumer group {self._group!r} moves by what its consumers acknowledge: report under another name"
+                )
+            if standing is not None:
+                goes_back = place < (standing.segment_no, standing.start_index)
+                moved = standing.moved_to(*place, new_epoch=goes_back)
+                records[partition] = replace(moved, reported_at_ms=now_ms)
+            else:
+                last_epoch = before.group_epoch if before is not None else self._floor.floor
+                records[partition] = CursorRecord(
+                    place[0], last_epoch + 1, place[1], topic, external=True, reported_at_ms=now_ms
+                )
+        waiting = list(records.items())
+        for first in range(0, len(waiting), CURSORS_PER_TXN):
+            if not await self._write(dict(waiting[first : first + CURSORS_PER_TXN])):
                 return False
         return True
 

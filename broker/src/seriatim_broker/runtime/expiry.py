@@ -1,6 +1,7 @@
 """Expiry: what the coordinator keeps of what was deleted goes after a while, and leaves something of bounded size.
 
-- The cursor of a deleted consumer group goes; what stays is one floor of epochs (`group_epochs`).
+- The cursor of a deleted consumer group goes; what stays is one floor of epochs (`group_epochs`). So does that of a
+  group that reports its progress itself, once it has reported nothing for as long: it holds retention no more.
 - The tombstone of a deleted partition goes; what stays is its id in the ranges of deleted partitions (`core.deleted`).
 
 Both say as much as what they replace, in the very transaction that removes it. So nothing depends on how long anything
@@ -106,7 +107,8 @@ class Expiry:
                 record = cursor_from_value(item.value)
             except CorruptionError:
                 continue
-            if record.deleted and record.deleted_at_ms <= until_ms:
+            is_due = record.deleted and record.deleted_at_ms <= until_ms
+            if is_due or (record.external and record.reported_at_ms <= until_ms):
                 due.append((item, record.group_epoch))
         removed = 0
         for first in range(0, len(due), REMOVED_PER_TXN):

@@ -232,6 +232,8 @@ def cursor_to_value(record: CursorRecord, over: bytes | None = None) -> bytes:
     written.requests[:] = record.requests
     written.dropped_from = record.dropped_from
     written.dropped_position = record.dropped_position
+    written.external = record.external
+    written.reported_at_ms = record.reported_at_ms
     written.mode = records_pb2.CONSUMER_MODE_EXCLUSIVE
     return written.SerializeToString()
 
@@ -255,6 +257,8 @@ def cursor_from_value(value: bytes) -> CursorRecord:
         tuple(record.requests),
         record.dropped_from,
         record.dropped_position,
+        record.external,
+        record.reported_at_ms,
     )
 
 

@@ -218,7 +218,7 @@ class Retention:
             epoch, no, index = acked.get(group, (0, 0, 0))
             if (epoch, no) == (record.group_epoch, record.segment_no):
                 offset = max(offset, make_offset(no, index))
-            readers.append(Reader(group, record.segment_no, offset))
+            readers.append(Reader(group, record.segment_no, offset, is_served=not record.external))
         return readers, listing.revision
 
     # ---- a long open segment ----

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Final, Literal
 
@@ -102,6 +102,23 @@ async def plan_range(
         )
         next_offset = page.next_offset if page.HasField("next_offset") else None
     return RangePlan(topic, request.incarnation, partition, start, end, tuple(pieces), tuple(losses))
+
+
+async def report_progress(
+    caller: Caller, topic: str, group: str, offsets: Mapping[int, int], incarnation: str, timeout_s: float
+) -> None:
+    """See `Client.report_progress`."""
+    for name in (topic, group):
+        if not is_legal_name(name):
+            raise IllegalNameError(f"{name!r} cannot name a topic or a consumer group")
+    if any(partition < 0 for partition in offsets):
+        raise BadRequestError("the partitions of a topic are counted from 0")
+    for offset in offsets.values():
+        check_range(offset, offset)
+    request = ranges_pb2.ReportProgressRequest(topic=topic, incarnation=incarnation, group=group)
+    for partition, offset in sorted(offsets.items()):
+        request.partitions.add(partition=partition, offset=offset)
+    await caller.ranges("ReportProgress", request, timeout_s)
 
 
 def check_range(start: int, end: int) -> None:

@@ -502,7 +502,7 @@ def _group_row(row: seriatim.GroupPartition) -> GroupRow:
         next_offset=make_offset(row.segment, row.acked_index) if row.has_cursor else None,
         lag=row.lag,
         server=row.server_broker,
-        active=row.active_consumer,
+        active=row.active_consumer or ("(reports)" if row.external else ""),
         standbys=row.standby_consumers,
         problem=row.error or "",
         lag_is_at_least=row.end_is_at_least,

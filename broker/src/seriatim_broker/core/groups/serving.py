@@ -49,6 +49,18 @@ def on_cursor_read(
         elif partition.chain is None:
             outbox.poll(outbox.config.retry_us, "cursor", partition.id, group)
         return
+    if record.external:
+        refusal = errors.PreconditionError(
+            f"group {group} has no consumers: a program reads ranges, and reports how far it is. Consume as another "
+            "group, or delete this one first"
+        )
+        for consumer in head.consumers:
+            tell(outbox, consumer, SubscriptionRefused(refusal, 0, ""))
+        head.consumers = []
+        operations.fail(outbox, head, refusal)
+        questions.fail(outbox, partition, head, refusal)
+        forget_if_unused(partition, head)
+        return
     if operations.is_unsettled(outbox, partition, head, record, revision):
         questions.answer(outbox, partition, head)
         return
