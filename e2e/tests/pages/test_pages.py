@@ -9,7 +9,13 @@ import pytest
 
 from e2e.pages import Reader, runnable
 
-READ: Final = ("README.md", "docs/operating/local.md", "docs/operating/balance.md", "docs/operating/tls.md")
+READ: Final = (
+    "README.md",
+    "docs/operating/local.md",
+    "docs/operating/balance.md",
+    "docs/operating/tls.md",
+    "docs/using/reading.md",
+)
 """The pages with blocks that are run."""
 
 
