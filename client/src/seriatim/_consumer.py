@@ -73,7 +73,7 @@ class Consumer:
         failed = self._failure.happened
         self._servers = Servers(caller, group, self._end, failed)
         self._streams = Streams(
-            channels, self._servers, client_name, settings.credit_bytes, settings.session_ms, failed
+            channels, self._servers, client_name, *settings.credit_range_bytes, settings.session_ms, failed
         )
         self._alarms: Alarms[Subscription] = Alarms(Subscription.timer_due, failed)
         self._closed = False
@@ -136,8 +136,11 @@ class Consumer:
         return tuple(number for number, subscription in self._subscriptions.items() if subscription.is_joined)
 
     async def __aiter__(self) -> AsyncIterator[Message]:
+        take_open = self._inbox.take_open if self._recorder is None else _nothing
         while True:
-            (message,) = await self._fetch(1, None)
+            message = take_open()
+            if message is None:
+                (message,) = await self._fetch(1, None)
             yield message
 
     async def fetch(self, max_messages: int = 500, timeout_s: float = 1.0) -> list[Message]:
@@ -166,8 +169,7 @@ class Consumer:
             if first is None:
                 return []
             messages = [first]
-            while len(messages) < max_messages and (message := self._inbox.take()) is not None:
-                messages.append(message)
+            self._inbox.take_more(messages, max_messages)
             if self._recorder is not None:
                 self._record(messages)
         except SeriatimError:
@@ -263,6 +265,10 @@ class Consumer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+
+def _nothing() -> None:
+    return None
 
 
 def _deleted(topic: str, *, made_again: bool = False) -> UnknownTopicError:

@@ -80,7 +80,9 @@ class ConsumerSettings:
     start: Start = "earliest"
     """Where a group that was never here begins."""
     credit_bytes: int = 4 << 20
-    """Bytes that each broker may send before the application has taken them."""
+    """Bytes that each broker may send before the application has taken them; more while it takes them fast."""
+    credit_bytes_max: int | None = None
+    """The most that this grows to: what the application takes in 30 ms, up to this. None: four times `credit_bytes`."""
     ack_interval_ms: int = 5
     """Acknowledgements within this time go as one."""
     session_ms: int = 5000
@@ -93,8 +95,16 @@ class ConsumerSettings:
             raise BadRequestError(f"a group starts at earliest or latest, not {self.start!r}")
         if self.credit_bytes < CREDIT_BYTES_MIN:
             raise BadRequestError("credit_bytes is at least 64 KiB")
+        if self.credit_bytes_max is not None and self.credit_bytes_max < self.credit_bytes:
+            raise BadRequestError("credit_bytes_max is at least credit_bytes; equal to it, the credit does not grow")
         if self.session_ms < SESSION_MS_MIN:
             raise BadRequestError(f"session_ms is at least {SESSION_MS_MIN}")
+
+    @property
+    def credit_range_bytes(self) -> tuple[int, int]:
+        """The least and the most that each broker may send before the application has taken it."""
+        most = 4 * self.credit_bytes if self.credit_bytes_max is None else self.credit_bytes_max
+        return self.credit_bytes, most
 
 
 class ConsumerOptions(TypedDict, total=False):
@@ -102,5 +112,6 @@ class ConsumerOptions(TypedDict, total=False):
 
     start: Start
     credit_bytes: int
+    credit_bytes_max: int | None
     ack_interval_ms: int
     session_ms: int

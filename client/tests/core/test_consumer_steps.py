@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import replace
 from typing import Literal
 
 import pytest
-from seriatim._core.consumer import CreditAccount, PartitionConsumer, Phase
+from seriatim._core.consumer import PartitionConsumer, Phase
 from seriatim._core.consumer_types import (
     AckConfirmed,
     AckedDurably,
@@ -249,19 +248,6 @@ def test_skip_behind_what_is_acked_is_acked_with_it() -> None:
     core.step(Acknowledge(1, 1, 15), 0)
     core.step(Skipped(1, 1, 15, 18), 0)
     assert core.step(Timer(), 10 * MS) == [SendAck(3, 1, 77, make_offset(1, 17))]
-
-
-def test_credit_is_given_back_in_quarters_and_none_is_lost() -> None:
-    rng = random.Random(1)
-    account = CreditAccount(1000)
-    granted = freed = 0
-    for _ in range(500):
-        size = rng.randint(1, 100)
-        freed += size
-        grant = account.free(size)
-        assert grant == 0 or grant >= 250
-        granted += grant
-        assert 0 <= freed - granted < 250 + 100
 
 
 def test_copy_is_independent() -> None:

@@ -39,7 +39,8 @@ class Streams:
         channels: Where connections come from.
         servers: Asked about silent ones.
         client_name: For the brokers.
-        credit_bytes: What each broker may send before the application has taken it.
+        credit_bytes: What each broker may send at first before the application has taken it.
+        credit_bytes_max: What it may send if the application takes it fast.
         session_ms: A stream that brought nothing for so long is given up.
         failed: Told of an unexpected exception in the watch over silent streams.
     """
@@ -50,6 +51,7 @@ class Streams:
         servers: Servers,
         client_name: str,
         credit_bytes: int,
+        credit_bytes_max: int,
         session_ms: int,
         failed: Callable[[BaseException], Any],
     ) -> None:
@@ -58,7 +60,7 @@ class Streams:
         self._channels = channels
         self._servers = servers
         self._client_name = client_name
-        self._credit_bytes = credit_bytes
+        self._credit = (credit_bytes, credit_bytes_max)
         self._subscriptions: dict[int, Subscription] = {}
         self._links: dict[str, ConsumeLink] = {}
         self._stream_count = 0
@@ -85,7 +87,7 @@ class Streams:
         if link is None:
             self._stream_count += 1
             self._links[address] = ConsumeLink(
-                self._channels, self, address, self._stream_count, self._client_name, self._credit_bytes
+                self._channels, self, address, self._stream_count, self._client_name, *self._credit
             )
             return None
         return link if link.is_up else None

@@ -71,9 +71,9 @@ from .producer_types import ReplyError
 from .state import State
 
 _US_PER_MS: Final = 1000
-CREDIT_SHARE: Final = 4
-"""Credit is given back when a quarter of the window is free: few requests, and the broker never runs dry."""
 
+NEVER_US: Final = 1 << 62
+"""Later than any time."""
 
 _TOLD_MAX: Final = 3
 """Brokers that send us to each other are followed so often without a pause, then asked about."""
@@ -177,6 +177,13 @@ class PartitionConsumer(State):
     @property
     def _lapses_at_us(self) -> int:
         return self._alive_us + self._config.session_ms * _US_PER_MS
+
+    @property
+    def lapses_at_us(self) -> int:
+        """The present grant counts at least until then: from there on, ask `has_lapsed`."""
+        if self.phase not in _JOINED:
+            return 0
+        return self._lapses_at_us if self._expects_answers else NEVER_US
 
     def has_lapsed(self, now_us: int) -> bool:
         """Whether the grant counts no more, because no heartbeat was answered for the session time."""
@@ -485,28 +492,8 @@ _OPENING: Final = -1
 """Stands in for a stream's number between OpenStream and its answer."""
 
 
-class CreditAccount(State):
-    """Credit of one consume stream: what the broker may send before it hears of more."""
-
-    __slots__ = ("_freed_bytes", "window_bytes")
-
-    def __init__(self, window_bytes: int) -> None:
-        assert window_bytes > 0
-        self.window_bytes = window_bytes
-        self._freed_bytes = 0
-
-    def free(self, size_bytes: int) -> int:
-        """The application took (or we dropped) so much; returns what to grant now, mostly 0."""
-        self._freed_bytes += size_bytes
-        if self._freed_bytes < self.window_bytes // CREDIT_SHARE:
-            return 0
-        granted, self._freed_bytes = self._freed_bytes, 0
-        return granted
-
-
 __all__ = [
     "ConsumerConfig",
-    "CreditAccount",
     "PartitionConsumer",
     "Phase",
     "ReplyError",

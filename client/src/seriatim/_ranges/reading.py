@@ -171,7 +171,7 @@ class RangeReader:
         rows = await self._next_rows()
         if rows is None:
             return False
-        self._messages = messages_of(self.topic, self.partition, rows.offset, rows.batch)[::-1]
+        self._messages = list(messages_of(self.topic, self.partition, rows.offset, rows.batch))[::-1]
         return True
 
     async def tables(self) -> AsyncIterator[RangeTable]:

@@ -17,7 +17,7 @@ from seriatim_api.frames import FrameError, read_delivery_frame
 from seriatim_api.status import from_status
 from seriatim_api.v1 import broker_pb2
 
-from seriatim._core.consumer import CreditAccount
+from seriatim._core.credit import CreditAccount
 from seriatim._transport.append import PROTOCOL, report_unexpected
 from seriatim._transport.channels import Channels
 
@@ -52,6 +52,7 @@ class ConsumeLink:
         stream: int,
         client_name: str,
         credit_bytes: int,
+        credit_bytes_max: int,
     ) -> None:
         self.address = address
         self.stream = stream
@@ -64,7 +65,7 @@ class ConsumeLink:
         self._channel: Any = None  # once it runs
         self._listener = listener
         self._hello = broker_pb2.ConsumerHello(protocol=PROTOCOL, client=client_name, credit_bytes=credit_bytes)
-        self._credit = CreditAccount(credit_bytes)
+        self._credit = CreditAccount(credit_bytes, credit_bytes_max, _now_us())
         self._requests: deque[broker_pb2.ConsumeRequest] = deque()
         self._wake = asyncio.Event()
         self._written = asyncio.Event()
@@ -79,14 +80,14 @@ class ConsumeLink:
 
     def give_credit(self, size_bytes: int) -> None:
         """So much of what came was taken, or dropped: the broker may send as much again."""
-        if not self._is_over and (granted := self._credit.free(size_bytes)):
+        if not self._is_over and (granted := self._credit.free(size_bytes, _now_us())):
             self.write(broker_pb2.ConsumeRequest(credit=broker_pb2.Credit(bytes=granted)))
 
     def ping(self, session_ms: int) -> None:
         """Ask for a sign of life, unless requests wait to be written already: then the stream is stuck."""
         if not self._requests:
-            number = time.monotonic_ns() // 1000  # comes back with the answer
-            self.write(broker_pb2.ConsumeRequest(ping=broker_pb2.Ping(number=number, session_ms=session_ms)))
+            ping = broker_pb2.Ping(number=_now_us(), session_ms=session_ms)  # the number comes back with the answer
+            self.write(broker_pb2.ConsumeRequest(ping=ping))
 
     async def drain(self) -> None:
         """Wait until what was queued is written, or the stream is over."""
@@ -177,3 +178,7 @@ class ConsumeLink:
             if at != len(frame.batches):
                 raise FrameError("the events of a delivery account for all its batches")
         raise from_status(await call.code(), await call.details(), await call.trailing_metadata())
+
+
+def _now_us() -> int:
+    return time.monotonic_ns() // 1000

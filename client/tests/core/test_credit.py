@@ -1,0 +1,58 @@
+"""Credit of a stream: bounded, never lost, large for a reader that is fast."""
+
+from __future__ import annotations
+
+import random
+
+from seriatim._core.credit import CREDIT_SPAN_US, GRANT_BYTES_MAX, CreditAccount
+
+KIB = 1 << 10
+MIB = 1 << 20
+SLOW_US = 10_000_000
+"""For each piece of a slow reader: its window stays the least."""
+
+
+def test_a_slow_reader_gets_back_what_it_took_in_quarters_of_the_window() -> None:
+    rng = random.Random(1)
+    account = CreditAccount(1000, 4000, 0)
+    granted = freed = 0
+    for turn in range(500):
+        size = rng.randint(1, 100)
+        freed += size
+        grant = account.free(size, turn * SLOW_US)
+        assert grant == 0 or grant >= 250
+        granted += grant
+        assert 0 <= freed - granted < 250 + 100
+    assert account.window_bytes == 1000
+
+
+def test_what_is_out_never_exceeds_the_largest_window_and_grows_with_the_pace() -> None:
+    rng = random.Random(2)
+    account = CreditAccount(4 * MIB, 16 * MIB, 0)
+    out = 4 * MIB
+    now_us = 0
+    for bytes_per_us in (10, 10_000, 300, 20, 10_000, 1):
+        for _ in range(2_000):
+            taken = min(rng.randint(1, 256 * KIB), out)
+            now_us += max(1, taken // bytes_per_us)
+            out += account.free(taken, now_us) - taken
+            assert 0 < out <= 16 * MIB
+        wanted = min(max(bytes_per_us * CREDIT_SPAN_US, 4 * MIB), 16 * MIB)
+        assert abs(account.window_bytes - wanted) < wanted / 4, bytes_per_us
+        assert out > account.window_bytes - GRANT_BYTES_MAX - 256 * KIB, "none is lost"
+
+
+def test_one_quick_moment_makes_a_window_larger_by_no_more_than_was_taken() -> None:
+    account = CreditAccount(4 * MIB, 16 * MIB, 0)
+    assert account.free(MIB, 0) == 2 * MIB
+    assert account.window_bytes == 5 * MIB
+
+
+def test_a_reader_that_waited_for_long_has_the_least_window_soon() -> None:
+    account = CreditAccount(4 * MIB, 16 * MIB, 0)
+    for _ in range(30):
+        account.free(MIB, 1)
+    assert account.window_bytes == 16 * MIB
+    granted = sum(account.free(MIB, turn * SLOW_US) for turn in range(1, 31))
+    assert account.window_bytes == 4 * MIB
+    assert granted == 30 * MIB - 12 * MIB
