@@ -44,6 +44,13 @@ def _is_empty(partition: RecoveredPartition) -> bool:
 class DisksInjector(RuntimeInjector):
     """Also what a disk does to the one who writes on it."""
 
+    _damaged: Any = None
+
+    def _may_be_damaged(self, broker: Any) -> bool:
+        """One disk only: a start that finds damage is refused, and then the whole disk is replaced."""
+        self._damaged = self._damaged or broker
+        return broker is self._damaged
+
     def inject_fsync_error(self) -> None:
         """A flush fails, and what it should have made durable is gone."""
         broker: Any = self._victim()

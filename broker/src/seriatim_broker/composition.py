@@ -31,7 +31,6 @@ from .core.effects import Note
 from .core.events import PlanSwitch
 from .health import AdminPort
 from .interfaces.link import PeerIdentity, PeerRefusedError, PeerSilentError
-from .interfaces.storage import Storage
 from .metrics import BrokerCollector, Counters, Exposition
 from .rpc import known
 from .rpc.admin import AdminServicer
@@ -175,7 +174,7 @@ class Broker:
         self.tls: TlsSource | None = None
         self._coordinator = EtcdCoordinator(_coordinator_config(settings))
         self._directory: DataDirectory | None = None
-        self._storage: Storage | None = None
+        self._storage: RocksStorage | None = None
         self._server: grpc.aio.Server | None = None
         self._duties: asyncio.Task[None] | None = None
         self._is_assembled = False
@@ -554,6 +553,8 @@ class Broker:
             "links_up": ("Links to other brokers that stand", lambda: self._links.up_count),
             "storage_queue": ("Writes handed to the storage and not durable", lambda: self._driver.unflushed_count),
             "storage_saturated": ("Whether appends are refused for the disk", lambda: float(storage.is_saturated)),
+            "kept_scans": ("Places of sequential readers that the storage keeps", lambda: storage.reader.scan_count),
+            "read_ahead_bytes": ("Read ahead of them, or being read", lambda: storage.reader.bytes_ahead),
             "disk_full": ("Whether the disk has reached its reserve", lambda: float(self._core.is_disk_full)),
             "disk_free_bytes": ("Free on the disk", lambda: self._room.free_bytes),
             "disk_reserve_bytes": ("Kept free of new messages on the disk", lambda: self._room.reserve_bytes),

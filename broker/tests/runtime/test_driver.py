@@ -60,6 +60,7 @@ class SlowDisk:
         self.report: Callable[[int], None] = lambda _ticket: None
         self.reading = 0
         self.reading_max = 0
+        self.is_in_memory = False
         self.error: Exception | None = None
 
     def on_durable(self, report: Callable[[int], None]) -> None:
@@ -69,7 +70,10 @@ class SlowDisk:
         self.submitted.append(list(writes))
         return len(self.submitted)
 
-    async def read(self, *_: Any) -> list[Batch]:
+    def read_at_once(self, *_: Any) -> list[Batch] | None:
+        return [] if self.is_in_memory else None
+
+    async def read(self, *_: Any, sequential: bool = False) -> list[Batch]:
         self.reading += 1
         self.reading_max = max(self.reading_max, self.reading)
         await asyncio.sleep(0)
@@ -201,6 +205,22 @@ async def test_reads_are_bounded_and_a_failed_one_is_none() -> None:
         driver.feed(PlanSwitch(round_no, P))
         await core.until(lambda c, count=100 * round_no: sum(isinstance(e, LogRead) for e in c.events) == count)  # type: ignore[misc]
         assert core.events[-1] == LogRead(99, None, is_damaged=isinstance(error, CorruptionError))
+    assert deaths == []
+
+
+async def test_what_is_in_memory_is_answered_at_once_and_holds_up_no_read_that_waits() -> None:
+    def answer(event: Event) -> list[fx.Effect]:
+        if isinstance(event, PlanSwitch):
+            return [fx.ReadLog(serial, P, 1, 0, 10, 100) for serial in range(100)]
+        return []
+
+    driver, core, disk, _, deaths = make(answer)
+    driver.feed(PlanSwitch(1, P))
+    disk.is_in_memory = True  # from now on: those that wait for their turn
+    await core.until(lambda c: sum(isinstance(event, LogRead) for event in c.events) == 100)
+    assert disk.reading_max == driver_module.READS_IN_FLIGHT_MAX
+    driver.feed(PlanSwitch(2, P))
+    assert sum(isinstance(event, LogRead) for event in core.events) == 200, "in the same turn"
     assert deaths == []
 
 

@@ -456,10 +456,6 @@ async def test_the_chain_record_is_found_as_it_was_learned_last(harness: Harness
     assert at not in harness.recovered
 
 
-CASES: dict[str, Any] = {name: case for name, case in list(globals().items()) if name.startswith("test_")}
-"""Every case, for a module to take up."""
-
-
 async def test_batches_written_again_are_read_and_found_as_before(harness: Harness) -> None:
     builder = SegmentBuilder(1)
     await put(harness, [PutSegment(builder.partition, segment_record())])
@@ -476,3 +472,116 @@ async def test_batches_written_again_are_read_and_found_as_before(harness: Harne
         assert harness.recovered[builder.partition].segments[0].tail == builder.index
         await put(harness, [builder.put(1000, commit=builder.index)])
         assert await read_all(harness, builder) == builder.batches
+
+
+# ---- readers that go on where they ended ------------------------------------------------------------------
+
+
+class SequentialReader:
+    """Reads as the broker does for a consumer: what is in memory at once, the rest from the disk."""
+
+    def __init__(self, harness: Harness, builder: SegmentBuilder) -> None:
+        self._harness = harness
+        self._place = (builder.partition, builder.segment)
+        self.index = 0
+
+    async def read(self, max_bytes: int = 2500) -> list[Batch]:
+        """The next batches; none at the end."""
+        storage, until = self._harness.storage, 1 << 40
+        found = storage.read_at_once(*self._place, self.index, until, max_bytes)
+        if found is None:
+            found = await storage.read(*self._place, self.index, until, max_bytes, sequential=True)
+        if found:
+            self.index = found[-1].header.end_index
+        return found
+
+    async def read_to_end(self, max_bytes: int = 2500) -> list[Batch]:
+        """All that follows."""
+        found: list[Batch] = []
+        while some := await self.read(max_bytes):
+            found += some
+        return found
+
+
+async def _filled(harness: Harness, count: int = 30, size_bytes: int = 1000) -> SegmentBuilder:
+    builder = SegmentBuilder(1)
+    await put(harness, [PutSegment(builder.partition, segment_record())])
+    for _ in range(count):
+        await put(harness, [builder.put(size_bytes, count=2)])
+    return builder
+
+
+async def test_a_sequential_reader_gets_everything_once(harness: Harness) -> None:
+    builder = await _filled(harness)
+    for crash in (False, True):
+        for max_bytes in (1, 2500, MIB):
+            assert await SequentialReader(harness, builder).read_to_end(max_bytes) == builder.batches
+        await harness.reopen(crash=crash)
+
+
+async def test_two_sequential_readers_do_not_disturb_each_other(harness: Harness) -> None:
+    builder = await _filled(harness)
+    one, other = SequentialReader(harness, builder), SequentialReader(harness, builder)
+    found: tuple[list[Batch], list[Batch]] = ([], [])
+    while len(found[0]) < len(builder.batches) or len(found[1]) < len(builder.batches):
+        found[0].extend(await one.read())
+        found[1].extend(await other.read(7000 if other.index > 20 else 2500))
+    assert found == (builder.batches, builder.batches)
+
+
+async def test_a_sequential_reader_gets_what_is_appended_meanwhile(harness: Harness) -> None:
+    builder = await _filled(harness, 4)
+    reader = SequentialReader(harness, builder)
+    found = []
+    for _ in range(20):
+        found += await reader.read()
+        await put(harness, [builder.put(1000)])
+    assert found + await reader.read_to_end() == builder.batches
+
+
+async def test_a_sequential_reader_never_gets_what_was_cut(harness: Harness) -> None:
+    builder = await _filled(harness)
+    reader = SequentialReader(harness, builder)
+    found = [*await reader.read(), *await reader.read(), *await reader.read()]
+    cut = reader.index + 2
+    builder.rewind(cut)
+    builder.table = ProducerTable()
+    await put(harness, [Truncate(builder.partition, 1, cut, ()), *(builder.put(900) for _ in range(9))])
+    assert found + await reader.read_to_end() == builder.batches
+
+
+async def test_a_sequential_reader_never_gets_what_was_dropped(harness: Harness) -> None:
+    builder = await _filled(harness)
+    reader = SequentialReader(harness, builder)
+    found = [*await reader.read(), *await reader.read(), *await reader.read()]
+    await put(harness, [DropSegment(builder.partition, 1)])
+    assert await reader.read() == []
+    builder.rewind(0)
+    builder.batches.clear()
+    writes: list[Write] = [PutSegment(builder.partition, segment_record()), builder.put(count=reader.index)]
+    await put(harness, [*writes, *(builder.put(900) for _ in range(9))])
+    assert found + await reader.read_to_end() == found + builder.batches[1:]
+
+
+async def test_a_sequential_reader_goes_on_in_what_was_written_again(harness: Harness) -> None:
+    builder = await _filled(harness)
+    reader = SequentialReader(harness, builder)
+    found = [*await reader.read(), *await reader.read()]
+    await put(harness, [Rewrite(builder.partition, 1, tuple(builder.batches[:10]))])
+    found += await reader.read()
+    await put(harness, [Rewrite(builder.partition, 1, tuple(builder.batches[10:]))])
+    assert found + await reader.read_to_end() == builder.batches
+
+
+async def test_a_sequential_reader_goes_on_in_the_tail_copy(harness: Harness) -> None:
+    builder = await _filled(harness, 6)
+    copied = tuple(builder.batch(1000, count=2) for _ in range(6))
+    tail = TailCopy(1, 10, 24, (builder.batches[5], *copied))
+    await put(harness, [PutTailCopy(builder.partition, tail)])
+    for crash in (False, True):
+        assert await SequentialReader(harness, builder).read_to_end() == builder.batches
+        await harness.reopen(crash=crash)
+
+
+CASES: dict[str, Any] = {name: case for name, case in list(globals().items()) if name.startswith("test_")}
+"""Every case, for a module to take up."""

@@ -17,8 +17,8 @@ from seriatim_broker.adapters.rocks import RocksSettings, RocksStorage
 from seriatim_broker.adapters.rocks import storage as storage_module
 from seriatim_broker.adapters.rocks.extents import SegmentLog
 from seriatim_broker.adapters.rocks.floor import Op, WriteRefusedError
-from seriatim_broker.adapters.rocks.reader import Stored, Stretch
 from seriatim_broker.adapters.rocks.room import reserve_bytes
+from seriatim_broker.adapters.rocks.scan import Stored, Stretch
 from seriatim_broker.adapters.rocks.settings import EXTENTS_MAX, EXTENTS_MIN
 from seriatim_broker.core.log import Batch, DropPartition, DropSegment, PutSegment, Rewrite, Truncate, Write
 from seriatim_broker.core.producers import ProducerTable

@@ -8,12 +8,13 @@ what was durable, no more and no less.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from typing import Any
 
 from seriatim_api.errors import CorruptionError
-from seriatim_broker.adapters.rocks import reader, recovery
 from seriatim_broker.adapters.rocks.extents import SegmentLog
 from seriatim_broker.adapters.rocks.floor import FlushFailedError
+from seriatim_broker.adapters.rocks.scan import Scan, Stored, Stretch
 from seriatim_broker.adapters.rocks.storage import RocksStorage
 from seriatim_broker.adapters.rocks.writer import Group, Writer
 from seriatim_broker.core import producers
@@ -74,16 +75,16 @@ def _cut_in_memory() -> list[Patch]:
 
 
 def _damage_is_the_end() -> list[Patch]:
-    real_read = reader.read_stretches
+    real_read = Scan.read
 
-    def read_stretches(*arguments: Any) -> Any:
+    def read(self: Scan, stretches: Sequence[Stretch], max_bytes: int) -> list[Stored]:
         """What cannot be read is not there."""
         try:
-            return real_read(*arguments)
+            return real_read(self, stretches, max_bytes)
         except CorruptionError:
             return []
 
-    return [(reader, "read_stretches", read_stretches), (recovery, "read_stretches", read_stretches)]
+    return [(Scan, "read", read)]
 
 
 MUTATIONS: dict[str, Mutation] = {

@@ -43,17 +43,41 @@ class Storage(Protocol):
         """Whether the disk's reserve is reached: new appends must be refused."""
 
     async def read(
-        self, partition: PartitionId, segment_no: int, from_index: int, until_index: int, max_bytes: int
+        self,
+        partition: PartitionId,
+        segment_no: int,
+        from_index: int,
+        until_index: int,
+        max_bytes: int,
+        *,
+        sequential: bool = False,
     ) -> list[Batch]:
         """Batches that hold indexes of [from_index, until_index), from the one that contains `from_index`.
 
         At least one if there is any, then as many as fit in `max_bytes`; none if retention has dropped `from_index`
         (`TrimLog`; what a disk has not given back yet may still be read). Bodies and chain are verified.
         Served from the memory tail where possible. Batches of tail copies count where the log itself ends before.
+        What is good before a batch that cannot be read is given; the read that begins at that batch fails.
+
+        Args:
+            partition: Of which partition.
+            segment_no: Of which segment.
+            from_index: Where to begin.
+            until_index: Where to end at the latest.
+            max_bytes: Of headers and bodies.
+            sequential: Whether the caller goes on where this read ends. The storage then keeps the place for a moment,
+                and reads ahead of a caller that comes again; the read may give fewer batches than fit. Nothing has to
+                be closed, and a caller that does not go on does no harm.
 
         Raises:
             CorruptionError: A body or the chain does not match its checksum.
+            DeadlineExceededError: The disk did not answer in time.
         """
+
+    def read_at_once(
+        self, partition: PartitionId, segment_no: int, from_index: int, until_index: int, max_bytes: int
+    ) -> list[Batch] | None:
+        """What a sequential `read` would give, if that is in memory; None: ask `read`, which can tell more."""
 
     async def find(
         self, partition: PartitionId, segment_no: int, until_index: int, measure: Measure, value: int

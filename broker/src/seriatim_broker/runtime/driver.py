@@ -355,6 +355,12 @@ class Driver:
         return len(self._tickets)
 
     def _read(self, effect: fx.ReadLog) -> None:
+        found = self._storage.read_at_once(
+            effect.partition, effect.segment_no, effect.from_index, effect.until_index, effect.max_bytes
+        )
+        if found is not None:
+            self.feed(LogRead(effect.serial, tuple(found)))
+            return
         if len(self._reads) >= READS_IN_FLIGHT_MAX:
             self._waiting_reads.append(effect)
             return
@@ -364,7 +370,7 @@ class Driver:
 
     def _read_ended(self, task: asyncio.Task[None]) -> None:
         self._reads.discard(task)
-        if self._waiting_reads and not self._dead:
+        while self._waiting_reads and len(self._reads) < READS_IN_FLIGHT_MAX and not self._dead:
             self._read(self._waiting_reads.popleft())
 
     async def _carry_out_read(self, effect: fx.ReadLog) -> None:
@@ -373,7 +379,12 @@ class Driver:
         try:
             batches = tuple(
                 await self._storage.read(
-                    effect.partition, effect.segment_no, effect.from_index, effect.until_index, effect.max_bytes
+                    effect.partition,
+                    effect.segment_no,
+                    effect.from_index,
+                    effect.until_index,
+                    effect.max_bytes,
+                    sequential=True,
                 )
             )
         except SeriatimError as exc:

@@ -192,16 +192,29 @@ class AdapterStorage:
         return self.rocks.is_disk_full()
 
     async def read(
-        self, partition: PartitionId, segment_no: int, from_index: int, until_index: int, max_bytes: int
+        self,
+        partition: PartitionId,
+        segment_no: int,
+        from_index: int,
+        until_index: int,
+        max_bytes: int,
+        *,
+        sequential: bool = False,
     ) -> list[Batch]:
         """Batches that hold indexes of [from_index, until_index), at least one if there is any."""
-        return await self.rocks.read(partition, segment_no, from_index, until_index, max_bytes)
+        return await self.rocks.read(partition, segment_no, from_index, until_index, max_bytes, sequential=sequential)
 
     async def find(
         self, partition: PartitionId, segment_no: int, until_index: int, measure: Measure, value: int
     ) -> BatchPlace | None:
         """The first batch that reaches `value`, of those that begin below `until_index`."""
         return await self.rocks.find(partition, segment_no, until_index, measure, value)
+
+    def read_at_once(
+        self, partition: PartitionId, segment_no: int, from_index: int, until_index: int, max_bytes: int
+    ) -> list[Batch] | None:
+        """What of it is in memory, or None."""
+        return self.rocks.read_at_once(partition, segment_no, from_index, until_index, max_bytes)
 
     def end(self) -> None:
         """The process has ended: nothing more of what it submitted becomes durable by itself."""

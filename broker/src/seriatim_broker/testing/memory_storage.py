@@ -75,7 +75,14 @@ class MemoryStorage:
         return self.full
 
     async def read(
-        self, partition: PartitionId, segment_no: int, from_index: int, until_index: int, max_bytes: int
+        self,
+        partition: PartitionId,
+        segment_no: int,
+        from_index: int,
+        until_index: int,
+        max_bytes: int,
+        *,
+        sequential: bool = False,
     ) -> list[Batch]:
         """Batches that hold indexes of [from_index, until_index), at least one if there is any."""
         return self.disk.read(partition, segment_no, from_index, until_index, max_bytes)
@@ -85,6 +92,12 @@ class MemoryStorage:
     ) -> BatchPlace | None:
         """The first batch that reaches `value`, of those that begin below `until_index`."""
         return self.disk.find(partition, segment_no, until_index, measure, value)
+
+    def read_at_once(
+        self, partition: PartitionId, segment_no: int, from_index: int, until_index: int, max_bytes: int
+    ) -> list[Batch] | None:
+        """Nothing is given at once, so that a test sees each read."""
+        return None
 
     async def close(self) -> None:
         """Flush, and take nothing more."""

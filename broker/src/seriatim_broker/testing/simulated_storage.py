@@ -96,7 +96,14 @@ class SimulatedStorage:
         return self.look_full()
 
     async def read(
-        self, partition: PartitionId, segment_no: int, from_index: int, until_index: int, max_bytes: int
+        self,
+        partition: PartitionId,
+        segment_no: int,
+        from_index: int,
+        until_index: int,
+        max_bytes: int,
+        *,
+        sequential: bool = False,
     ) -> list[Batch]:
         """Batches that hold indexes of [from_index, until_index), at least one if there is any."""
         await asyncio.sleep(self._read_us() / 1e6)
@@ -112,6 +119,12 @@ class SimulatedStorage:
         """The first batch that reaches `value`, of those that begin below `until_index`."""
         await asyncio.sleep(self._read_us() / 1e6)
         return self.disk.find(partition, segment_no, until_index, measure, value)
+
+    def read_at_once(
+        self, partition: PartitionId, segment_no: int, from_index: int, until_index: int, max_bytes: int
+    ) -> list[Batch] | None:
+        """Nothing is: each read takes its time."""
+        return None
 
     def end(self) -> None:
         """The process has ended: nothing more of what it submitted becomes durable by itself."""

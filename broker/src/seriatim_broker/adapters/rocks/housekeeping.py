@@ -16,7 +16,8 @@ import structlog
 from seriatim_api.errors import SeriatimError
 
 from .extents import Extent, ExtentTable, SegmentLog
-from .reader import Reader, Stored, Stretch
+from .reader import Reader
+from .scan import Stored, Stretch
 from .settings import RocksSettings
 from .writer import Writer
 

@@ -18,6 +18,7 @@ from seriatim_api.ids import PartitionId
 from ...core.log import CursorState, LocalSegment, Preparation, RecoveredPartition, RecoveredSegment, TailCopy
 from ...core.producers import Window
 from . import keys
+from .checks import verify_tail
 from .codec import (
     read_block,
     read_chain,
@@ -32,9 +33,7 @@ from .codec import (
 from .copies import CopyTable
 from .extents import Extent, ExtentTable, Run, SegmentLog
 from .floor import CURSOR, INDEX, META, Database
-from .reader import last_of_run, plan, read_stretches, verify_tail
-
-_NO_LIMIT_BYTES = 1 << 62
+from .scan import last_of_run, plan, read_all
 
 
 def recover_extents(engine: Database, table: ExtentTable) -> None:
@@ -143,7 +142,7 @@ class Recovery:
             return RecoveredSegment(record, log.tail, checksum, log.tail, (), windows, last_append_ms, log.position)
         commit = max(commit, begin.first)  # every member had flushed what was dropped
         stretches = plan(log, commit, log.tail)
-        stored = read_stretches(self._engine, self._checksum, partition, record.no, stretches, _NO_LIMIT_BYTES)
+        stored = read_all(self._engine, self._checksum, partition, record.no, stretches)
         batches = tuple(one.batch for one in stored)
         return RecoveredSegment(record, log.tail, checksum, commit, batches, windows, last_append_ms, log.position)
 

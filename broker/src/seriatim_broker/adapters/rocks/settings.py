@@ -41,6 +41,13 @@ class RocksSettings:
             (2 ms a MiB; 20 ms where the machine has to find the memory first).
         retry_ms: How soon a write that the engine refused for the moment is tried again.
         read_deadline_ms: A read from the disk that takes longer fails.
+        scans_max: Places of sequential readers that are kept between two reads. Each pins the files and memtables that
+            its iterator began with, and some 0.3 MB of what RocksDB reads ahead.
+        scan_idle_ms_max: A place that was not taken up for so long is let go.
+        scan_age_ms_max: An iterator that is this old is opened anew by the next read, which takes half a millisecond:
+            so it does not pin files for long that are gone since.
+        read_ahead_bytes: Read ahead of a sequential reader.
+        read_ahead_bytes_max: The same over all readers of the broker; beyond it they read without.
         reserve_percent: Of the disk, kept free of new appends.
         reserve_bytes_min: The least reserve.
         reserve_percent_max: The reserve is at most so much of the disk, whatever the least reserve is: for small disks.
@@ -65,6 +72,11 @@ class RocksSettings:
     group_size_bytes_max: int = _MIB // 2
     retry_ms: int = 5
     read_deadline_ms: int = 10_000
+    scans_max: int = 64
+    scan_idle_ms_max: int = 1000
+    scan_age_ms_max: int = 1000
+    read_ahead_bytes: int = _MIB
+    read_ahead_bytes_max: int = 64 * _MIB
     reserve_percent: int = 5
     reserve_bytes_min: int = 2048 * _MIB
     reserve_percent_max: int = 20
@@ -77,6 +89,8 @@ class RocksSettings:
         assert self.memtables_count_max >= 2, self.memtables_count_max
         assert self.level0_files_compaction >= 1, self.level0_files_compaction
         assert 0 < self.group_size_bytes_max <= self.queued_size_bytes_max, self.group_size_bytes_max
+        assert self.scan_idle_ms_max > 0, self.scan_idle_ms_max
+        assert self.read_ahead_bytes > 0, self.read_ahead_bytes
         assert 0 <= self.reserve_percent < 100, self.reserve_percent
         assert 0 < self.reserve_percent_max <= 100, self.reserve_percent_max
         assert self.extents is None or self.extents >= 2, self.extents

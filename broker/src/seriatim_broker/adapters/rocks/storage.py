@@ -1,9 +1,9 @@
 """The storage of a broker: what `interfaces.storage` asks for, on RocksDB.
 
 The parts: `floor` (what is asked of a machine: `engine`, which is rocksdict, and others), `writer` (groups, flushes),
-`extents` (where batches are), `head_cache` (newest batches in memory), `copies` (tail copies), `reader`, `recovery`,
-`housekeeping`. Here is what ties them: each `Write` becomes operations of one group, and the tables in memory follow at
-once.
+`extents` (where batches are), `head_cache` (newest batches in memory), `copies` (tail copies), `reader` (with `scan`,
+`scans` and `checks`), `recovery`, `housekeeping`. Here is what ties them: each `Write` becomes operations of one group,
+and the tables in memory follow at once.
 
 Nothing here waits for the disk on the event loop, and nothing is called on any thread that waits for it with the
 interpreter lock (see `engine`), but for the blocks of a read.
@@ -54,9 +54,10 @@ from .floor import CURSOR, DELETE, DELETE_RANGE, INDEX, META, PUT, REMEDY, Floor
 from .flusher import FlushThread
 from .head_cache import HeadCache
 from .housekeeping import Housekeeper
-from .reader import Reader, Stored
+from .reader import Reader
 from .recovery import Recovery, recover_extents
 from .room import DiskRoom, disk_size_bytes
+from .scan import Stored
 from .settings import RocksSettings
 from .watermark import Watermark
 from .writer import Group, Writer
@@ -213,17 +214,26 @@ class RocksStorage:
         return self._floor.is_full()
 
     async def read(
-        self, partition: PartitionId, segment_no: int, from_index: int, until_index: int, max_bytes: int
+        self,
+        partition: PartitionId,
+        segment_no: int,
+        from_index: int,
+        until_index: int,
+        max_bytes: int,
+        *,
+        sequential: bool = False,
     ) -> list[Batch]:
         """Batches that hold indexes of [from_index, until_index), from the one that contains `from_index`.
 
-        At least one if there is any, then as many as fit in `max_bytes`.
-
-        Raises:
-            CorruptionError: A body or the chain does not match its checksum.
-            DeadlineExceededError: The disk did not answer in time.
+        See `interfaces.storage`.
         """
-        return await self.reader.read(partition, segment_no, from_index, until_index, max_bytes)
+        return await self.reader.read(partition, segment_no, from_index, until_index, max_bytes, sequential=sequential)
+
+    def read_at_once(
+        self, partition: PartitionId, segment_no: int, from_index: int, until_index: int, max_bytes: int
+    ) -> list[Batch] | None:
+        """What a sequential `read` would give, if it is in memory; else None."""
+        return self.reader.read_at_once(partition, segment_no, from_index, until_index, max_bytes)
 
     async def find(
         self, partition: PartitionId, segment_no: int, until_index: int, measure: Measure, value: int
@@ -244,7 +254,7 @@ class RocksStorage:
         await self._housekeeper.close()
         await self._writer.close()
         loop = asyncio.get_running_loop()
-        await loop.run_in_executor(None, self.reader.close)
+        await self.reader.close()
         await loop.run_in_executor(None, self._engine.close)
         self._floor.mark.close()
         self._on_closed()
@@ -464,6 +474,7 @@ class RocksStorage:
     async def empty_extent(self, number: int) -> bool:
         """Empty a dead extent, then drop its record: the other way round a crash would leave a spare with batches."""
         assert number in self._table.dead(), number
+        self.reader.let_go()
         if not await asyncio.get_running_loop().run_in_executor(None, self._engine.empty_extent, number):
             _log.error("extent cannot be emptied", extent=number)
             return False

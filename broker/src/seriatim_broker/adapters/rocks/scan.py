@@ -1,0 +1,228 @@
+"""Reading a segment's log from the engine, batch after batch: all is verified, and the next read can go on.
+
+Runs in worker threads only. rocksdict keeps the interpreter lock inside each step of an iterator, so a step is one
+batch: between two of them the event loop has its turn.
+
+A new iterator costs half a millisecond before its first batch: it is opened, looks back for the batch that contains the
+index, and seeks, in each file of the extent. A scan that goes on pays that once. What that costs others: an iterator
+keeps the files and memtables alive that it began with. `scans` bounds for how long, and how many there are.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Final, NamedTuple
+
+from seriatim_api.batch import BatchHeader, Checksum
+from seriatim_api.errors import CorruptionError
+
+from ...core.log import Batch
+from .checks import verify, verify_link
+from .codec import read_batch, read_prefix
+from .extents import Run, SegmentLog
+from .floor import Database, Rows
+from .keys import batch_key, segment_range, split_batch_key
+
+_NO_LIMIT_BYTES: Final = 1 << 62
+_NOTHING: Final[Iterator[tuple[bytes, bytes]]] = iter(())
+
+
+class Stretch(NamedTuple):
+    """Indexes of [from_index, until_index) that lie in one extent."""
+
+    extent: int
+    from_index: int
+    until_index: int
+
+
+class Stored(NamedTuple):
+    """A batch with what stands before it in its value."""
+
+    commit: int
+    position: int
+    batch: Batch
+
+
+def plan(log: SegmentLog, from_index: int, until_index: int) -> list[Stretch]:
+    """The stretches that hold [from_index, until_index) of a segment's log, ascending."""
+    until_index = min(until_index, log.tail)
+    stretches: list[Stretch] = []
+    for place in range(log.run_at(from_index), len(log.runs)):
+        run = log.runs[place]
+        begin, end = max(run.start, from_index), min(log.end_of(place)[0], until_index)
+        if begin < end:
+            stretches.append(Stretch(run.extent, begin, end))
+    return stretches
+
+
+class Scan:
+    """One reader's way through a segment's log, from one batch to the next. One call at a time has the scan."""
+
+    def __init__(self, engine: Database, checksum: Checksum, partition: int, segment: int) -> None:
+        self._engine = engine
+        self._checksum = checksum
+        self._partition = partition
+        self._segment = segment
+        self._lock = threading.Lock()
+        self._is_closed = False
+        self._cursor: AbstractContextManager[Rows] | None = None
+        self._extent = 0  # of the cursor
+        self._rows = _NOTHING
+        self._last: BatchHeader | None = None  # of the batch that was returned last: the next one must follow it
+        self._held: Stored | None = None  # that did not fit: the next one to be returned
+
+    @property
+    def held_bytes(self) -> int:
+        """What it holds in memory between two reads; while a read is under way it may be told of either."""
+        held = self._held
+        return 0 if held is None else held.batch.size_bytes
+
+    def read(self, stretches: Sequence[Stretch], max_bytes: int) -> list[Stored]:
+        """Batches of the stretches, at least one, then up to `max_bytes`.
+
+        The first read begins with the batch that contains the first index. Each later one must begin where the one
+        before ended. What is good before a batch that cannot be read is returned; a read that begins at that batch
+        fails. (Rule `good-before-damage`: two copies, each damaged in another place, are repaired from each other. If a
+        read gave nothing but the error, neither member could give the other one the part that is good.)
+
+        Raises:
+            CorruptionError: Something is missing, out of its place, or does not match its checksum. The scan is of no
+                further use.
+        """
+        found: list[Stored] = []
+        size = 0
+        with self._lock:
+            if self._is_closed:
+                return found  # given up before its turn came
+            for stretch in stretches:
+                index = stretch.from_index
+                while index < stretch.until_index:
+                    try:
+                        stored = self._held or self._next(stretch.extent, index)
+                    except CorruptionError:
+                        if not found:
+                            raise
+                        self._close_cursor()
+                        return found
+                    # A read that begins there cannot see what is wrong between two batches: this one must say so.
+                    self._check_place(stored.batch.header, stretch.extent, index)
+                    self._held = stored
+                    size += stored.batch.size_bytes
+                    if found and size > max_bytes:
+                        return found
+                    found.append(stored)
+                    self._last, self._held = stored.batch.header, None
+                    index = stored.batch.header.end_index
+        return found
+
+    def let_go(self) -> None:
+        """Close the iterator; the next read opens another one where this one stood."""
+        with self._lock:
+            self._close_cursor()
+
+    def close(self) -> None:
+        """Close the iterator for good, behind a read that is under way."""
+        with self._lock:
+            self._is_closed = True
+            self._close_cursor()
+
+    def _next(self, extent: int, index: int) -> Stored:
+        """The batch after the last one, or the first of all, verified by itself."""
+        row = next(self._rows, None) if self._cursor is not None and self._extent == extent else None
+        if row is None:  # nothing is open, or it is as old as the end of what it sees
+            row = self._open(extent, index)
+        if row is None:
+            raise self._missing(extent, index)
+        key, value = row
+        stored = Stored(*read_prefix(value), read_batch(value))
+        verify(stored.batch, key, self._checksum)
+        return stored
+
+    def _check_place(self, header: BatchHeader, extent: int, index: int) -> None:
+        """See that a batch follows the last one; that the first of all contains the index."""
+        if self._last is not None:
+            verify_link(self._last, header)
+        elif not header.base_index <= index < header.end_index:
+            raise self._missing(extent, index)
+
+    def _open(self, extent: int, index: int) -> tuple[bytes, bytes] | None:
+        """The first row of a new iterator, which sees everything that is written by now."""
+        self._close_cursor()
+        low, high = segment_range(self._partition, self._segment)
+        cursor = self._engine.extent_cursor(extent, high)
+        rows = cursor.__enter__()
+        self._cursor, self._extent = cursor, extent
+        begin = batch_key(self._partition, self._segment, index)
+        if self._last is None:
+            before = rows.at_or_before(begin)
+            if before is not None and before[0] >= low:
+                begin = before[0]
+        self._rows = rows.forward(begin)
+        return next(self._rows, None)
+
+    def _close_cursor(self) -> None:
+        cursor, self._cursor, self._rows = self._cursor, None, _NOTHING
+        if cursor is not None:
+            cursor.__exit__(None, None, None)
+
+    def _missing(self, extent: int, index: int) -> CorruptionError:
+        return CorruptionError(
+            f"partition {self._partition} segment {self._segment}: batches from index {index} on are missing in extent "
+            f"{extent}"
+        )
+
+
+def read_stretches(
+    engine: Database, checksum: Checksum, partition: int, segment: int, stretches: Sequence[Stretch], max_bytes: int
+) -> list[Stored]:
+    """One read that nothing follows, as `Scan.read`."""
+    scan = Scan(engine, checksum, partition, segment)
+    try:
+        return scan.read(stretches, max_bytes)
+    finally:
+        scan.close()
+
+
+def read_all(
+    engine: Database, checksum: Checksum, partition: int, segment: int, stretches: Sequence[Stretch]
+) -> list[Stored]:
+    """All batches of the stretches, whatever their size.
+
+    Raises:
+        CorruptionError: Not all of them can be read.
+    """
+    found: list[Stored] = []
+    for stretch in stretches:
+        index = stretch.from_index
+        while index < stretch.until_index:
+            rest = [stretch._replace(from_index=index)]
+            some = read_stretches(engine, checksum, partition, segment, rest, _NO_LIMIT_BYTES)
+            if not some:
+                break
+            if found:
+                verify_link(found[-1].batch.header, some[0].batch.header)
+            found += some
+            index = some[-1].batch.header.end_index
+    return found
+
+
+def last_of_run(engine: Database, checksum: Checksum, partition: int, segment: int, run: Run) -> Stored:
+    """The last batch of a segment's last run, verified.
+
+    Raises:
+        CorruptionError: There is none, or it does not match its checksum.
+    """
+    low, high = segment_range(partition, segment)
+    with engine.extent_cursor(run.extent) as cursor:
+        found = cursor.at_or_before(high)
+    if found is None or not low <= found[0] < high or split_batch_key(found[0])[2] < run.start:
+        raise CorruptionError(
+            f"partition {partition} segment {segment}: the index names batches from {run.start} on in extent "
+            f"{run.extent}, which are not there"
+        )
+    key, value = found
+    stored = Stored(*read_prefix(value), read_batch(value))
+    verify(stored.batch, key, checksum)
+    return stored
