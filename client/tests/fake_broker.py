@@ -264,8 +264,8 @@ class AppendStream:
             segment=head.no,
             base_index=head.length,
             append_time_ms=int(time.time() * 1000),
-            previous_checksum=0,
-            checksum=lambda _seed, _data: 0,
+            previous_checksum=head.batches[-1].header.checksum if head.batches else 0,
+            checksum=google_crc32c.extend,
         )
         head.batches.append(StoredBatch(placed, bytes(body)))
         for group in partition.groups.values():
@@ -481,6 +481,7 @@ class FakeBroker(broker_pb2_grpc.RoutingServicer, broker_pb2_grpc.AdminServicer)
         self.answers_pings: bool | None = True  # None: as version 0.2, it does not know them
         self.unserved: list[int] = []
         self.credentials: Any = None  # for TLS
+        self.ranges: grpc.GenericRpcHandler | None = None  # None: as a version that does not know them
         self.connections: set[str] = set()  # as the other side's address, of streams
         self._server: Any = None
         cluster.brokers.append(self)
@@ -497,6 +498,8 @@ class FakeBroker(broker_pb2_grpc.RoutingServicer, broker_pb2_grpc.AdminServicer)
         ):
             handlers = {method: grpc.stream_stream_rpc_method_handler(handler)}
             self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
+        if self.ranges is not None:
+            self._server.add_generic_rpc_handlers((self.ranges,))
         if self.credentials is None:
             port = self._server.add_insecure_port(f"127.0.0.1:{port}")
         else:

@@ -16,6 +16,7 @@ from seriatim_api.errors import (
     RoutingError,
     SeriatimError,
     UnavailableError,
+    UnsupportedVersionError,
 )
 from seriatim_api.ids import PartitionId
 from seriatim_api.status import error_from_proto
@@ -30,6 +31,9 @@ from .services import Services
 
 ASK_DEADLINE_S = 0.4
 """For one member's answer, where another may be asked."""
+
+ELSEWHERE = (RoutingError, UnavailableError, UnsupportedVersionError)
+"""What a broker says that another one may answer: it is not here, or that broker is of a version without the call."""
 
 CUTS_MAX = 256
 """Of one segment in one answer."""
@@ -168,7 +172,7 @@ class Places:
                     member.broker, "FindPlaces", request, left_s
                 )
                 return answer
-            except (RoutingError, UnavailableError) as exc:
+            except ELSEWHERE as exc:
                 said = exc
         names = ", ".join(member.broker for member in segment.members)
         raise UnavailableError(

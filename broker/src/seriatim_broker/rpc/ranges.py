@@ -18,9 +18,7 @@ from seriatim_api.errors import (
     OffsetOutOfRangeError,
     PartitionOutOfRangeError,
     PreconditionError,
-    RoutingError,
     SeriatimError,
-    UnavailableError,
 )
 from seriatim_api.ids import PartitionId, format_offset, make_offset
 from seriatim_api.status import error_to_proto
@@ -30,7 +28,7 @@ from ..core.chain import Chain, Segment, SegmentState
 from ..core.positions import Place, bytes_before, is_dropped
 from ..runtime.consumer_groups import GroupCursors
 from .outbound import BrokerCalls, is_forwarded
-from .places import CUTS_MAX, Places, Surveyed
+from .places import CUTS_MAX, ELSEWHERE, Places, Surveyed
 from .range_reading import RangeReader, place_of
 from .services import Services, check_name, remaining_s, typed_errors
 
@@ -156,7 +154,7 @@ class RangesServicer:
         try:
             left_s = max(until - time.monotonic(), 0.05)
             answer: ranges_pb2.GetOffsetsResponse = await self._calls.ranges(master, "GetOffsets", passed_on, left_s)
-        except (RoutingError, UnavailableError) as exc:
+        except ELSEWHERE as exc:
             return [_failed(head.partition, head.partition_id, exc) for head in heads]
         return list(answer.partitions)
 
@@ -166,7 +164,7 @@ class RangesServicer:
         try:
             surveyed = await self._places.survey(partition_id, epoch, max(until - time.monotonic(), 0.05))
             return await self._offset(request, surveyed, until)
-        except (RoutingError, UnavailableError) as exc:
+        except ELSEWHERE as exc:
             return _failed(number, partition_id, exc)
 
     async def _offset(
@@ -208,7 +206,7 @@ class RangesServicer:
         )
         try:
             found = await self._places.find(chain, segment, request, max(until - time.monotonic(), 0.05))
-        except (RoutingError, UnavailableError):
+        except ELSEWHERE:
             return None
         return earlier + found.places[-1].bytes_before if found.places else None
 
@@ -236,7 +234,7 @@ class RangesServicer:
             for head in await self._services.chain_heads([partition_id]):
                 try:
                     return await self._plan_at_master(request, topic, head, start, end, until)
-                except (RoutingError, UnavailableError) as exc:
+                except ELSEWHERE as exc:
                     said = exc
             await asyncio.sleep(ROUND_PAUSE_S)
         raise said
@@ -327,7 +325,7 @@ class RangesServicer:
         )
         try:
             found = await self._places.find(chain, segment, request, max(until - time.monotonic(), 0.05))
-        except (RoutingError, UnavailableError):
+        except ELSEWHERE:
             return [self._piece(segment, from_index, to_index, None)], None
         pieces = [
             self._piece(segment, one.index, following.index, following.bytes_before - one.bytes_before)

@@ -25,6 +25,7 @@ from seriatim_api.errors import (
     SeriatimError,
     UnavailableError,
     UnknownTopicError,
+    UnsupportedVersionError,
 )
 from seriatim_api.ids import format_offset, make_offset
 from seriatim_api.status import error_from_proto
@@ -145,6 +146,7 @@ class RangeReader:
         """Read no further. Calls that come later raise `PreconditionError`."""
         if not self._closed:
             self.on_closed()
+        self._given, self._messages = self.offset, []
         self._closed = True
         rows, self._rows = self._rows, None
         if rows is not None:
@@ -234,6 +236,8 @@ class RangeReader:
                 if "segment" in exc.details:
                     raise
                 error = exc  # the end was there when the reader began: this broker has not heard of it
+            except UnsupportedVersionError as exc:
+                error = exc  # a broker of an older version does not know ranges: another one may
             except RequestError as exc:
                 if isinstance(exc, UnknownTopicError):
                     await self._check_topic()
@@ -308,15 +312,24 @@ class RangeReader:
                             if (rows := self._take(header, body)) is not None:
                                 yield rows
                     case "end":
-                        self._hints = [other for other in event.end.addresses if other != address]
-                        self._asked = [] if self._hints and not event.end.HasField("error") else self._asked
-                        if event.end.HasField("error"):
-                            raise error_from_proto(event.end.error)
+                        self._end(address, event.end)
                         return
                     case _:
                         self._pass_over(event)
         if not self._cursor.is_done:
             raise UnavailableError(f"{address} ended the stream without saying where the range goes on")
+
+    def _end(self, address: str, end: ranges_pb2.RangeEnd) -> None:
+        """A broker has given all that it has: the rest is where it says, or where nobody was asked yet."""
+        others = [other for other in end.addresses if other != address]
+        if others and not end.HasField("error"):
+            self._asked = []
+        self._hints = others or self._hints
+        if end.HasField("error"):
+            raise error_from_proto(end.error)
+        if end.is_complete and not self._cursor.is_done:
+            where = format_offset(self._cursor.offset)
+            raise UnavailableError(f"{address} says that the range is read, and it gave nothing from {where} on")
 
     def _take(self, header: BatchHeader, body: memoryview) -> _Rows | None:
         batch = _batch.decode(body, header.message_count, header.body_crc)

@@ -17,6 +17,7 @@ from seriatim_api.errors import (
     RoutingError,
     SeriatimError,
     UnavailableError,
+    UnsupportedVersionError,
 )
 from seriatim_api.hedging import first_answer
 from seriatim_api.status import METADATA_KEY, from_status
@@ -48,6 +49,7 @@ class _Call:
     Attributes:
         is_slow: A broker may take its time to answer: that it has not says nothing yet.
         once: It must not be sent again if it may have been taken.
+        is_new: Brokers of an older version, which may stand beside others, do not know it.
     """
 
     stub: Callable[[Any], Any]
@@ -56,6 +58,7 @@ class _Call:
     timeout_s: float
     is_slow: bool = False
     once: bool = False
+    is_new: bool = False
 
     @property
     def patience_s(self) -> float | None:
@@ -117,7 +120,8 @@ class Caller:
 
     async def ranges(self, method: str, request: Any, timeout_s: float) -> Any:
         """A call of the service of ranges."""
-        return await self._call(_Call(ranges_pb2_grpc.RangesStub, method, request, timeout_s, is_slow=True), None, None)
+        call = _Call(ranges_pb2_grpc.RangesStub, method, request, timeout_s, is_slow=True, is_new=True)
+        return await self._call(call, None, None)
 
     async def admin(self, method: str, request: Any, timeout_s: float) -> Any:
         """A call of the admin service. One that may have been taken is not sent again."""
@@ -185,7 +189,8 @@ class Caller:
                 raise DeadlineExceededError(f"{late}; it may have been done") from exc
             raise
         except SeriatimError as exc:
-            if not _another_may_answer(exc) or (call.once and isinstance(exc, DeadlineExceededError)):
+            is_older = call.is_new and isinstance(exc, UnsupportedVersionError)
+            if not (_another_may_answer(exc) or is_older) or (call.once and isinstance(exc, DeadlineExceededError)):
                 raise
             raise _NoAnswerError(exc.message, may_be_taken=False, told=exc) from exc
 
