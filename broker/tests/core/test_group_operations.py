@@ -7,7 +7,7 @@ from seriatim_api import errors
 from seriatim_broker.core import effects as fx
 from seriatim_broker.core import events as ev
 from seriatim_broker.core import messages as msg
-from seriatim_broker.core.chain import Chain, change_server
+from seriatim_broker.core.chain import Chain, Start, change_server, trim
 from seriatim_broker.core.log import CursorState
 from seriatim_broker.core.targets import first_place, place_of
 
@@ -487,6 +487,24 @@ def test_a_place_behind_a_sealed_segment_is_the_beginning_of_the_next() -> None:
     with pytest.raises(errors.OffsetOutOfRangeError, match="the end of the partition is 2:7"):
         place_of(chain, 2, 8, 7)
     assert place_of(first_chain(), 1, 0, 0) == (1, 0)
+
+
+def test_no_place_lies_in_what_retention_dropped() -> None:
+    chain = trim(Serving().chain, 1, Start(2, 7, 100), 1)
+    assert first_place(chain) == (1, 2)
+    assert place_of(chain, 1, 2, 0) == (1, 2)
+    with pytest.raises(errors.OffsetOutOfRangeError, match="retention dropped 1:1: the partition begins at 1:2"):
+        place_of(chain, 1, 1, 0)
+    stub = trim(chain, 2, Start(3, 9, 200), 1)
+    assert first_place(stub) == (2, 3)
+    for index in (0, 4):
+        with pytest.raises(errors.OffsetOutOfRangeError, match="the partition begins at 2:3"):
+            place_of(stub, 1, index, 7)
+    gone = trim(chain, 2, None, 2)
+    assert first_place(gone) == (2, 0)
+    with pytest.raises(errors.OffsetOutOfRangeError, match="retention dropped 1:4"):
+        place_of(gone, 1, 4, 7)
+    assert place_of(gone, 2, 0, 7) == (2, 0)
 
 
 def test_a_deposed_server_hears_of_it_from_the_chain_while_it_writes() -> None:

@@ -7,8 +7,15 @@ from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
-from seriatim_broker.core.chain import Chain, Segment, SegmentState
-from seriatim_broker.core.positions import BatchPlace, Measure, segments_for_time
+from seriatim_broker.core.chain import Chain, Segment, SegmentState, Start, trim
+from seriatim_broker.core.positions import (
+    BatchPlace,
+    Measure,
+    Place,
+    first_kept,
+    kept_bytes,
+    segments_for_time,
+)
 
 from .support import first_chain
 
@@ -88,3 +95,24 @@ def test_a_batch_reaches_an_index_that_it_holds_and_a_time_and_bytes_from_which_
     assert not place.reaches(Measure.TIME, 5_001)
     assert place.reaches(Measure.BYTES, 700)
     assert not place.reaches(Measure.BYTES, 701)
+
+
+def test_the_earliest_message_lies_behind_the_stubs_and_what_is_kept_is_counted_from_there() -> None:
+    chain = _chain([[1, 1], [], [2, 2, 2], [3]])
+    sizes = {1: 20, 2: 0, 3: 30}
+    chain = replace(
+        chain,
+        segments=tuple(
+            replace(s, base={1: 0, 2: 2, 3: 2, 4: 5}[s.no], sealed_bytes=sizes.get(s.no), sealed_checksum=7)
+            for s in chain.segments
+        ),
+    )
+    end = Place(4, 1)
+    assert (first_kept(chain), kept_bytes(chain, end, 10)) == (Place(1, 0), 60)
+    cut = trim(chain, 3, Start(1, 0, 10), 1)
+    assert (first_kept(cut), kept_bytes(cut, end, 10)) == (Place(3, 1), 30)
+    assert next(s.no for s in segments_for_time(cut, 1)) == 3, "a stub is not asked for a time"
+    gone = trim(chain, 4, None, 1)
+    assert (first_kept(gone), kept_bytes(gone, end, 10)) == (Place(4, 0), 10)
+    unsaid = replace(chain, segments=(replace(chain.segments[0], sealed_bytes=None), *chain.segments[1:]))
+    assert kept_bytes(unsaid, end, 10) is None, "a version before sealed it"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from seriatim_api.errors import BadRequestError, IllegalNameError
@@ -42,6 +43,8 @@ LIST_PAGE: Final = 500
 
 PARTITION_COUNT_MAX: Final = 100_000
 
+_SMALL: Final = {"message_size_bytes_max", "batch_size_bytes_max", "chain_width"}
+
 _STATES: Final = {
     records_pb2.SEGMENT_STATE_OPEN: "OPEN",
     records_pb2.SEGMENT_STATE_SEALED: "SEALED",
@@ -64,19 +67,29 @@ class Admin(GroupOperations):
     async def create_topic(self, name: str, partition_count: int = 1, settings: TopicSettings | None = None) -> Topic:
         """Create a topic and wait until all its partitions accept.
 
+        Cancelling leaves open whether the topic is created.
+
+        Args:
+            name: Of the topic.
+            partition_count: How many partitions it has.
+            settings: If absent, the defaults: flushed before it is acknowledged, and kept for three days.
+
         Raises:
             IllegalNameError: The name.
             TopicExistsError: There is one already.
+            BadRequestError: No topic may have such a setting; the text says what is possible.
         """
         if not is_legal_name(name):
             raise IllegalNameError(f"{name!r} cannot name a topic")
         if not 0 < partition_count <= PARTITION_COUNT_MAX:
             raise BadRequestError(f"a topic has 1 to {PARTITION_COUNT_MAX} partitions, not {partition_count}")
+        settings = settings or TopicSettings()
         request = broker_pb2.CreateTopicRequest(
             name=name,
             partition_count=partition_count,
-            settings=_settings_to_proto(settings or TopicSettings()),
+            settings=_settings_to_proto(settings),
             incarnation=uuid.uuid4().hex,
+            default_retention=settings.retention_ms is None,
         )
         return topic_of(await self._caller.admin("CreateTopic", request, DEADLINE_S))
 
@@ -89,24 +102,37 @@ class Admin(GroupOperations):
         batch_size_bytes_max: int | None = None,
         retention_ms: int | None = None,
         chain_width: int | None = None,
+        retention_bytes: int | None = None,
+        retain_unread: bool | None = None,
+        unread_ms_max: int | None = None,
+        unread_bytes_max: int | None = None,
     ) -> Topic:
         """Add partitions to a topic or change its settings, and wait until all its partitions accept.
 
         Messages of a key go to another partition from then on, as far as the partitioner says so; nothing moves that
-        was sent before. What is None stays as it is; 0 is the cluster's default, or for ever. This version stores
-        `retention_ms` and deletes no message by its age.
+        was sent before. What is None stays as it is; 0 is the cluster's default, or no limit. The settings are those of
+        `TopicSettings`. To set any setting of retention makes retention act, also on a topic that a version before
+        retention made: brokers then drop, within minutes, what is beyond the limits, and it does not come back.
+
+        Cancelling leaves open whether the topic is changed.
 
         Raises:
             UnknownTopicError: There is none.
-            BadRequestError: It has more partitions already, or no topic may have such a setting.
+            BadRequestError: It has more partitions already, or no topic may have such a setting; the text says what is
+                possible.
         """
-        changes = {
+        changes: dict[str, int | None] = {
             "message_size_bytes_max": message_size_bytes_max,
             "batch_size_bytes_max": batch_size_bytes_max,
             "retention_ms": retention_ms,
             "chain_width": chain_width,
+            "retention_bytes": retention_bytes,
+            "retain_unread": retain_unread,
+            "unread_ms_max": unread_ms_max,
+            "unread_bytes_max": unread_bytes_max,
         }
         given = {field: value for field, value in changes.items() if value is not None}
+        _check_numbers(given)
         request = broker_pb2.UpdateTopicRequest(
             name=name,
             partition_count=partition_count or 0,
@@ -311,19 +337,33 @@ def topic_of(record: records_pb2.TopicRecord) -> Topic:
             settings.batch_size_bytes_max,
             settings.retention_ms,
             settings.chain_width,
+            settings.retention_bytes,
+            settings.retain_unread,
+            settings.unread_ms_max,
+            settings.unread_bytes_max,
+            settings.retention_acts,
         ),
         record.created_at_ms,
     )
 
 
 def _settings_to_proto(settings: TopicSettings) -> records_pb2.TopicSettings:
-    return records_pb2.TopicSettings(
-        flush=settings.flush,
-        message_size_bytes_max=settings.message_size_bytes_max,
-        batch_size_bytes_max=settings.batch_size_bytes_max,
-        retention_ms=settings.retention_ms,
-        chain_width=settings.chain_width,
-    )
+    fields = {name: value for name, value in asdict(settings).items() if name != "retention_acts"}
+    fields["retention_ms"] = fields["retention_ms"] or 0
+    _check_numbers(fields)
+    return records_pb2.TopicSettings(**fields)
+
+
+def _check_numbers(settings: Mapping[str, int]) -> None:
+    """Refuse what no field holds; the brokers check the rest.
+
+    Raises:
+        BadRequestError: A number below 0, or too large for a topic's record.
+    """
+    for name, value in settings.items():
+        bits = 32 if name in _SMALL else 63
+        if not 0 <= value < 1 << bits:
+            raise BadRequestError(f"{name} is {value}: it is 0 or more, and below 2**{bits}")
 
 
 def chain_of(record: records_pb2.ChainRecord) -> Chain:

@@ -20,7 +20,7 @@ from seriatim._admin import Admin, topic_of
 from seriatim._ranges import questions
 from seriatim._ranges.questions import QUESTION_DEADLINE_S, At
 from seriatim._recording import HistoryLike, MessageIdOf, Recorder
-from seriatim._records import Assignment, Gap, GroupChange, LostRange, PartitionOffset, RangePlan
+from seriatim._records import Assignment, Gap, GroupChange, LostRange, PartitionOffset, RangePlan, RetainedRange
 from seriatim._settings import ConsumerOptions, ConsumerSettings, ProducerOptions, ProducerSettings
 from seriatim._tls import Tls
 from seriatim._transport.channels import Channels
@@ -252,6 +252,27 @@ class Client:
             UnavailableError: No broker answered.
         """
         return await questions.offsets(self._caller, topic, at, partitions, incarnation, timeout_s)
+
+    async def retained(
+        self, topic: str, *, incarnation: str = "", timeout_s: float = QUESTION_DEADLINE_S
+    ) -> tuple[RetainedRange, ...]:
+        """What is kept of each partition of a topic: from which message on, since when, how many messages and bytes.
+
+        Args:
+            topic: Its name.
+            incarnation: Of the topic that is meant; empty: whichever has the name.
+            timeout_s: For the answer.
+
+        Returns:
+            One range for each partition, by number.
+
+        Raises:
+            UnknownTopicError: There is no such topic.
+            PreconditionError: Another topic has the name.
+            PositionUnknownError: No broker could tell it of one of the partitions in time.
+            UnavailableError: No broker answered.
+        """
+        return await questions.retained(self._caller, topic, incarnation, timeout_s)
 
     async def plan_range(
         self,

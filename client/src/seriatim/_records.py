@@ -189,6 +189,27 @@ class PartitionOffset:
 
 
 @dataclass(frozen=True, slots=True)
+class RetainedRange:
+    """What is kept of a partition: from its first message to its end.
+
+    Attributes:
+        topic: Name of the topic.
+        partition: Number in the topic.
+        offset: Of the first message that is kept, or of the next one if there is none.
+        messages: From there to the end; repeats that readers skip count too.
+        size_bytes: Of their batches on one disk; None: not known.
+        since_ms: When a broker took the first one, in ms since 1970; None: there is none, or it is not known.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    messages: int
+    size_bytes: int | None
+    since_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class RangePiece:
     """Offsets of [start, end), all in one segment.
 
@@ -250,22 +271,42 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class TopicSettings:
-    """Settings of a topic; 0 is the cluster's default.
+    """Settings of a topic.
+
+    Retention drops the oldest messages of a partition. A message is kept at least as long as the settings say; brokers
+    look once a minute, and may drop it some minutes later. Consumers whose group has not read a dropped message are
+    told (`Gap`).
 
     Attributes:
         flush: Whether an acknowledgement waits for the flush to disk on every member.
-        message_size_bytes_max: Largest message.
-        batch_size_bytes_max: Largest batch.
-        retention_ms: How long messages are to be kept; 0 is for ever. This version stores it and deletes no message by
-            its age.
-        chain_width: How many broker groups a partition's send chain names.
+        message_size_bytes_max: Largest message, in bytes; 0: the cluster's default.
+        batch_size_bytes_max: Largest batch, in bytes; 0: the cluster's default.
+        retention_ms: Messages older than so many ms are dropped; 0: they stay, however old they are. At least 1,000.
+            None when a topic is made: three days, or no limit if `retention_bytes` is given. A topic that was read from
+            the cluster always has a number.
+        chain_width: How many broker groups a partition's send chain names; 0: the cluster's default.
+        retention_bytes: The oldest messages of a partition above so many bytes (on one disk) are dropped; 0: no limit.
+            At least 1 MiB (1,048,576).
+        retain_unread: Messages that a consumer group of the topic has not read are kept beyond the two limits above,
+            up to the two limits below.
+        unread_ms_max: With `retain_unread`: messages older than so many ms are dropped although a group has not read
+            them; 0: no limit. Not below `retention_ms`.
+        unread_bytes_max: With `retain_unread`: likewise, the oldest messages of a partition above so many bytes; 0: no
+            limit. Not below `retention_bytes`.
+        retention_acts: Read only. False: a version before retention made the topic. It only stored `retention_ms`, and
+            nothing of the topic is dropped until a retention setting is changed.
     """
 
     flush: bool = True
     message_size_bytes_max: int = 0
     batch_size_bytes_max: int = 0
-    retention_ms: int = 0
+    retention_ms: int | None = None
     chain_width: int = 0
+    retention_bytes: int = 0
+    retain_unread: bool = False
+    unread_ms_max: int = 0
+    unread_bytes_max: int = 0
+    retention_acts: bool = True
 
 
 @dataclass(frozen=True, slots=True)

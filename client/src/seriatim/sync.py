@@ -49,6 +49,7 @@ from seriatim._records import (
     QuarantinedMessage,
     RangePlan,
     Receipt,
+    RetainedRange,
     Route,
     ScrubProgress,
     Topic,
@@ -350,6 +351,10 @@ class Admin(_Held[_admin.Admin]):
         batch_size_bytes_max: int | None = None,
         retention_ms: int | None = None,
         chain_width: int | None = None,
+        retention_bytes: int | None = None,
+        retain_unread: bool | None = None,
+        unread_ms_max: int | None = None,
+        unread_bytes_max: int | None = None,
     ) -> Topic:
         """Add partitions to a topic, or change its settings."""
         update = self._inner.update_topic(
@@ -359,6 +364,10 @@ class Admin(_Held[_admin.Admin]):
             batch_size_bytes_max=batch_size_bytes_max,
             retention_ms=retention_ms,
             chain_width=chain_width,
+            retention_bytes=retention_bytes,
+            retain_unread=retain_unread,
+            unread_ms_max=unread_ms_max,
+            unread_bytes_max=unread_bytes_max,
         )
         return self._thread.run(update)
 
@@ -580,6 +589,12 @@ class Client(_Held[asynchronous.Client]):
         """A place in partitions of a topic: where they begin, where they end, or where a time is."""
         asked = self._inner.offsets(topic, at, partitions=partitions, incarnation=incarnation, timeout_s=timeout_s)
         return self._thread.run(asked)
+
+    def retained(
+        self, topic: str, *, incarnation: str = "", timeout_s: float = QUESTION_DEADLINE_S
+    ) -> tuple[RetainedRange, ...]:
+        """What is kept of each partition of a topic."""
+        return self._thread.run(self._inner.retained(topic, incarnation=incarnation, timeout_s=timeout_s))
 
     def plan_range(
         self,

@@ -21,7 +21,7 @@ PUBLIC = (
     "Consumer ConsumerSettings Damage Deliveries Delivery HeadMove FetchedTable FlushResult Gap GroupChange "
     "GroupDescription GroupPartition LostRange Message MovePlan Opening OperatedPartition Part PartitionOffset "
     "Partitioner PlannedMove Producer ProducerSettings QuarantinedMessage RangePiece RangePlan RangeReader RangeTable "
-    "Receipt "
+    "Receipt RetainedRange "
     "RestartCheck Route ScrubProgress Segment SendError SendFailedError SendUnknownError Tls Topic "
     "TopicDescription TopicSettings partition_of_key"
 )

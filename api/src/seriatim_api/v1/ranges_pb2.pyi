@@ -58,12 +58,15 @@ class GetOffsetsRequest(_message.Message):
     AT_FIELD_NUMBER: _builtins.int
     TIME_MS_FIELD_NUMBER: _builtins.int
     EPOCHS_FIELD_NUMBER: _builtins.int
+    WITH_KEPT_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     incarnation: _builtins.str
     """of the topic that is meant; empty: whichever has the name"""
     at: Global___OffsetAt.ValueType
     time_ms: _builtins.int
     """since 1970, of the brokers' clocks"""
+    with_kept: _builtins.bool
+    """EARLIEST: also what is kept from there on; takes a look at disks"""
     @_builtins.property
     def partitions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """numbers; empty: all"""
@@ -81,10 +84,11 @@ class GetOffsetsRequest(_message.Message):
         at: Global___OffsetAt.ValueType = ...,
         time_ms: _builtins.int = ...,
         epochs: _abc.Iterable[_builtins.int] | None = ...,
+        with_kept: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "epochs", b"epochs", "incarnation", b"incarnation", "partitions", b"partitions", "time_ms", b"time_ms", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "epochs", b"epochs", "incarnation", b"incarnation", "partitions", b"partitions", "time_ms", b"time_ms", "topic", b"topic", "with_kept", b"with_kept"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -127,6 +131,7 @@ class PartitionOffset(_message.Message):
     BLOCKED_FIELD_NUMBER: _builtins.int
     FOUND_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
+    KEPT_FIELD_NUMBER: _builtins.int
     partition: _builtins.int
     partition_id: _builtins.int
     offset: _builtins.int
@@ -144,6 +149,10 @@ class PartitionOffset(_message.Message):
     def error(self) -> _common_pb2.Error:
         """nobody could tell; all else is empty"""
 
+    @_builtins.property
+    def kept(self) -> Global___KeptRange:
+        """EARLIEST, if it was asked for"""
+
     def __init__(
         self,
         *,
@@ -155,16 +164,54 @@ class PartitionOffset(_message.Message):
         blocked: _builtins.bool = ...,
         found: _builtins.bool = ...,
         error: _common_pb2.Error | None = ...,
+        kept: Global___KeptRange | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_bytes_before", b"_bytes_before", "bytes_before", b"bytes_before", "error", b"error"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_bytes_before", b"_bytes_before", "bytes_before", b"bytes_before", "error", b"error", "kept", b"kept"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_bytes_before", b"_bytes_before", "blocked", b"blocked", "bytes_before", b"bytes_before", "error", b"error", "found", b"found", "offset", b"offset", "partition", b"partition", "partition_id", b"partition_id", "position", b"position"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_bytes_before", b"_bytes_before", "blocked", b"blocked", "bytes_before", b"bytes_before", "error", b"error", "found", b"found", "kept", b"kept", "offset", b"offset", "partition", b"partition", "partition_id", b"partition_id", "position", b"position"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__bytes_before: _TypeAlias = _typing.Literal["bytes_before"]  # noqa: Y015
     _WhichOneofArgType__bytes_before: _TypeAlias = _typing.Literal["_bytes_before", b"_bytes_before"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__bytes_before) -> _WhichOneofReturnType__bytes_before | None: ...
 
 Global___PartitionOffset: _TypeAlias = PartitionOffset  # noqa: Y015
+
+@_typing.final
+class KeptRange(_message.Message):
+    """What is kept of a partition, from its first message to its end."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MESSAGES_FIELD_NUMBER: _builtins.int
+    BYTES_FIELD_NUMBER: _builtins.int
+    APPEND_TIME_MS_FIELD_NUMBER: _builtins.int
+    messages: _builtins.int
+    """repeats that readers skip count too"""
+    bytes: _builtins.int
+    """of their batches; not set: not known"""
+    append_time_ms: _builtins.int
+    """of the first one; not set: there is none, or no broker that has it answered"""
+    def __init__(
+        self,
+        *,
+        messages: _builtins.int = ...,
+        bytes: _builtins.int | None = ...,
+        append_time_ms: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_append_time_ms", b"_append_time_ms", "_bytes", b"_bytes", "append_time_ms", b"append_time_ms", "bytes", b"bytes"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_append_time_ms", b"_append_time_ms", "_bytes", b"_bytes", "append_time_ms", b"append_time_ms", "bytes", b"bytes", "messages", b"messages"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__append_time_ms: _TypeAlias = _typing.Literal["append_time_ms"]  # noqa: Y015
+    _WhichOneofArgType__append_time_ms: _TypeAlias = _typing.Literal["_append_time_ms", b"_append_time_ms"]  # noqa: Y015
+    _WhichOneofReturnType__bytes: _TypeAlias = _typing.Literal["bytes"]  # noqa: Y015
+    _WhichOneofArgType__bytes: _TypeAlias = _typing.Literal["_bytes", b"_bytes"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__append_time_ms) -> _WhichOneofReturnType__append_time_ms | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__bytes) -> _WhichOneofReturnType__bytes | None: ...
+
+Global___KeptRange: _TypeAlias = KeptRange  # noqa: Y015
 
 @_typing.final
 class PlanRangeRequest(_message.Message):

@@ -75,6 +75,26 @@ def is_dropped(chain: Chain, place: Place, first: Place) -> bool:
     return position < (kept.base or 0) + first.index
 
 
+def kept_bytes(chain: Chain, end: Place, end_bytes: int) -> int | None:
+    """Bytes of the batches from the first message that is kept to an end; None: of a segment it is not known.
+
+    Args:
+        chain: The partition.
+        end: Where to count to.
+        end_bytes: Of all batches of that segment below it, with what was dropped.
+    """
+    total = 0
+    for segment in chain.segments:
+        if segment.no == end.segment_no:
+            return total + max(end_bytes - segment.begin.size_bytes, 0)
+        if segment.is_stub or segment.state is SegmentState.LOST:
+            continue
+        if segment.sealed_bytes is None:
+            return None
+        total += max(segment.sealed_bytes - segment.begin.size_bytes, 0)
+    return None
+
+
 def bytes_before(chain: Chain, no: int) -> int | None:
     """Bytes of all batches in the segments before that one, also of dropped ones; None: of some it is not known."""
     if chain.segments[0].previous_no:

@@ -10,7 +10,7 @@ from seriatim_api.errors import OffsetOutOfRangeError
 from seriatim_api.ids import INDEX_MAX, SEGMENT_NO_MAX, format_offset, make_offset
 
 from .chain import Chain, Segment, SegmentState
-from .positions import Place
+from .positions import Place, first_kept, is_dropped
 
 
 def named(place: Place) -> str:
@@ -20,8 +20,10 @@ def named(place: Place) -> str:
 
 def first_place(chain: Chain) -> Place:
     """Where the partition begins."""
-    oldest = chain.segments[0]
-    return _forward(chain, oldest, 0)
+    first = first_kept(chain)
+    segment = chain.segment(first.segment_no)
+    assert segment is not None
+    return _forward(chain, segment, first.index)
 
 
 def place_of(chain: Chain, segment_no: int, index: int, known_len: int) -> Place:
@@ -39,14 +41,13 @@ def place_of(chain: Chain, segment_no: int, index: int, known_len: int) -> Place
     Raises:
         OffsetOutOfRangeError: The place lies before the first message that is kept, or beyond the end.
     """
-    first = first_place(chain)
     if not 0 < segment_no <= SEGMENT_NO_MAX or not 0 <= index <= INDEX_MAX:
         raise OffsetOutOfRangeError(f"there is no place {segment_no}:{index} in any partition")
     asked = Place(segment_no, index)
-    if asked < first and not _is_nothing_between(chain, asked, first):
+    if is_dropped(chain, asked, first_kept(chain)):
+        first = first_place(chain)
         raise OffsetOutOfRangeError(
-            f"{named(asked)} lies before the first message that is kept: the partition begins at {named(first)}",
-            first=named(first),
+            f"retention dropped {named(asked)}: the partition begins at {named(first)}", first=named(first)
         )
     segment = chain.from_no(segment_no)
     if segment is None:
@@ -68,15 +69,10 @@ def place_of(chain: Chain, segment_no: int, index: int, known_len: int) -> Place
     return _forward(chain, segment, index)
 
 
-def _is_nothing_between(chain: Chain, asked: Place, first: Place) -> bool:
-    """Whether the place lies in the oldest segments, which hold nothing that a group could be given."""
-    return chain.segments[0].no <= asked.segment_no < first.segment_no or chain.is_folded(asked.segment_no)
-
-
 def _forward(chain: Chain, segment: Segment, index: int) -> Place:
     """From the end of a segment, or from one that is lost, to the beginning of the next one."""
     while segment.state is SegmentState.LOST or (segment.state is SegmentState.SEALED and index == segment.sealed_len):
         following = chain.after(segment.no)
         assert following is not None, "the last segment is open"
-        segment, index = following, 0
+        segment, index = following, following.start
     return Place(segment.no, index)

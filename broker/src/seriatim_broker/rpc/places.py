@@ -134,13 +134,17 @@ class Places:
         end, _ = self.end(surveyed)
         until = time.monotonic() + deadline_s
         for segment in segments_for_time(chain, time_ms):
-            length = end.index if segment.no == end.segment_no else segment.sealed_len
-            if not length or segment.no > end.segment_no:
+            length = (end.index if segment.no == end.segment_no else segment.sealed_len) or 0
+            if length <= segment.start or segment.no > end.segment_no:
                 continue
             if time.monotonic() > until:
                 raise DeadlineExceededError(f"the message at {time_ms} was not found in time")
             request = ranges_pb2.FindPlacesRequest(
-                partition_id=chain.partition, segment=segment.no, to_index=length, time_ms=time_ms
+                partition_id=chain.partition,
+                segment=segment.no,
+                from_index=segment.start,
+                to_index=length,
+                time_ms=time_ms,
             )
             found = await self.find(chain, segment, request, until - time.monotonic())
             if found.places:

@@ -25,7 +25,7 @@ from seriatim_api.status import error_to_proto
 from seriatim_api.v1 import ranges_pb2, records_pb2
 
 from ..core.chain import Chain, Segment, SegmentState
-from ..core.positions import Place, bytes_before, is_dropped
+from ..core.positions import Place, bytes_before, is_dropped, kept_bytes
 from ..runtime.consumer_groups import GroupCursors
 from .outbound import BrokerCalls, is_forwarded
 from .places import CUTS_MAX, ELSEWHERE, Places, Surveyed
@@ -150,6 +150,7 @@ class RangesServicer:
             at=request.at,
             time_ms=request.time_ms,
             epochs=[head.epoch for head in heads],
+            with_kept=request.with_kept,
         )
         try:
             left_s = max(until - time.monotonic(), 0.05)
@@ -194,21 +195,55 @@ class RangesServicer:
         before = await self._bytes_before(chain, segment, place, until)
         if before is not None:
             row.bytes_before = before
+        if request.with_kept and request.at == ranges_pb2.OFFSET_AT_EARLIEST:
+            row.kept.CopyFrom(await self._kept(surveyed, place, until))
         return row
+
+    async def _kept(self, surveyed: Surveyed, first: Place, until: float) -> ranges_pb2.KeptRange:
+        """What is kept from the first place on."""
+        chain = surveyed.chain
+        end, is_blocked = self._places.end(surveyed)
+        begins, ends = chain.segment(first.segment_no), chain.segment(end.segment_no)
+        assert begins is not None
+        assert ends is not None
+        if end <= first:
+            return ranges_pb2.KeptRange(bytes=0)
+        kept = ranges_pb2.KeptRange(messages=(ends.base or 0) + end.index - (begins.base or 0) - first.index)
+        end_bytes = 0 if is_blocked else await self._bytes_below(chain, ends, end.index, until)
+        size_bytes = None if end_bytes is None else kept_bytes(chain, end, end_bytes)
+        if size_bytes is not None:
+            kept.bytes = size_bytes
+        request = ranges_pb2.FindPlacesRequest(
+            partition_id=chain.partition, segment=first.segment_no, from_index=first.index, to_index=first.index + 1
+        )
+        try:
+            found = await self._places.find(chain, begins, request, max(until - time.monotonic(), 0.05))
+        except (RoutingError, UnavailableError):
+            return kept
+        if found.places:
+            kept.append_time_ms = found.places[0].append_time_ms
+        return kept
 
     async def _bytes_before(self, chain: Chain, segment: Segment, place: Place, until: float) -> int | None:
         """Bytes of batches before a place; None if that cannot be told."""
         earlier = bytes_before(chain, segment.no)
         if earlier is None or not place.index:
             return earlier
+        within = await self._bytes_below(chain, segment, place.index, until)
+        return None if within is None else earlier + within
+
+    async def _bytes_below(self, chain: Chain, segment: Segment, index: int, until: float) -> int | None:
+        """Bytes of the batches of a segment below an index, with what was dropped; None if no member tells."""
+        if index <= segment.start:
+            return segment.begin.size_bytes if index == segment.start else None
         request = ranges_pb2.FindPlacesRequest(
-            partition_id=chain.partition, segment=segment.no, from_index=place.index - 1, to_index=place.index
+            partition_id=chain.partition, segment=segment.no, from_index=index - 1, to_index=index
         )
         try:
             found = await self._places.find(chain, segment, request, max(until - time.monotonic(), 0.05))
         except ELSEWHERE:
             return None
-        return earlier + found.places[-1].bytes_before if found.places else None
+        return found.places[-1].bytes_before if found.places else None
 
     # ---- plans ------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from seriatim_api.ids import INDEX_BITS, SEGMENT_BITS, is_legal_name, make_offse
 from seriatim_api.status import error_from_proto
 from seriatim_api.v1 import ranges_pb2
 
-from seriatim._records import LostRange, PartitionOffset, RangePiece, RangePlan
+from seriatim._records import LostRange, PartitionOffset, RangePiece, RangePlan, RetainedRange
 from seriatim._transport.unary import Caller
 
 At = Literal["earliest", "end"] | datetime
@@ -40,10 +40,40 @@ async def offsets(
     return tuple(_offset(row, topic, answer.incarnation) for row in answer.partitions)
 
 
-def _offset(row: ranges_pb2.PartitionOffset, topic: str, incarnation: str) -> PartitionOffset:
+async def retained(caller: Caller, topic: str, incarnation: str, timeout_s: float) -> tuple[RetainedRange, ...]:
+    """See `Client.retained`."""
+    if not is_legal_name(topic):
+        raise IllegalNameError(f"{topic!r} cannot name a topic")
+    request = ranges_pb2.GetOffsetsRequest(
+        topic=topic, incarnation=incarnation, at=ranges_pb2.OFFSET_AT_EARLIEST, with_kept=True
+    )
+    answer: ranges_pb2.GetOffsetsResponse = await caller.ranges("GetOffsets", request, timeout_s)
+    return tuple(_retained(row, topic) for row in answer.partitions)
+
+
+def _retained(row: ranges_pb2.PartitionOffset, topic: str) -> RetainedRange:
+    _check_answer(row, topic)
+    if not row.HasField("kept"):
+        raise PositionUnknownError(f"partition {row.partition} of {topic!r} is on a broker of an older version")
+    kept = row.kept
+    return RetainedRange(
+        topic=topic,
+        partition=row.partition,
+        offset=row.offset,
+        messages=kept.messages,
+        size_bytes=kept.bytes if kept.HasField("bytes") else None,
+        since_ms=kept.append_time_ms if kept.HasField("append_time_ms") else None,
+    )
+
+
+def _check_answer(row: ranges_pb2.PartitionOffset, topic: str) -> None:
     if row.HasField("error"):
         error: SeriatimError = error_from_proto(row.error)
         raise PositionUnknownError(f"partition {row.partition} of {topic!r}: {error.message}") from error
+
+
+def _offset(row: ranges_pb2.PartitionOffset, topic: str, incarnation: str) -> PartitionOffset:
+    _check_answer(row, topic)
     return PartitionOffset(
         topic=topic,
         incarnation=incarnation,
