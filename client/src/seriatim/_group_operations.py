@@ -54,6 +54,15 @@ _POSITIONS: Final = {
 class GroupOperations(BrokerGroupAdmin):
     """The part of `Admin` that moves, pauses and resumes consumer groups."""
 
+    async def list_groups(self, topic: str) -> list[str]:
+        """Names of the consumer groups that have a position on some partition of a topic, sorted.
+
+        Raises:
+            UnknownTopicError: There is none.
+        """
+        request = broker_pb2.ListConsumerGroupsRequest(topic=topic)
+        return list((await self._caller.admin("ListConsumerGroups", request, DEADLINE_S)).groups)
+
     async def describe_group(self, topic: str, group: str) -> GroupDescription:
         """Where a consumer group stands on each partition. A partition that nobody could describe has an `error`.
 

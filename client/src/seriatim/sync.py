@@ -397,6 +397,10 @@ class Admin(_Held[_admin.Admin]):
         while (chain := self._thread.run(next_one())) is not None:
             yield chain
 
+    def list_groups(self, topic: str) -> list[str]:
+        """Names of the consumer groups that have a position on some partition of a topic."""
+        return self._thread.run(self._inner.list_groups(topic))
+
     def describe_group(self, topic: str, group: str) -> GroupDescription:
         """Where a consumer group stands on each partition."""
         return self._thread.run(self._inner.describe_group(topic, group))

@@ -32,13 +32,16 @@ from seriatim.cli._ports import (
     PieceRow,
     QuarantinedRow,
     RestartView,
+    RetainedRow,
+    Retention,
     ScrubStep,
     SegmentView,
     SendResult,
     TopicView,
 )
+from seriatim.cli._retention import after
 from seriatim.cli._sources import Message
-from seriatim_api.errors import TopicExistsError, UnknownTopicError
+from seriatim_api.errors import PositionUnknownError, TopicExistsError, UnknownTopicError
 from seriatim_api.ids import make_offset, split_offset
 
 SEGMENT = 3
@@ -64,6 +67,7 @@ class MemoryCluster:
         unanswered: Partitions whose server does not answer when a group is moved.
         dropped: Of a partition: how many of its first messages retention dropped.
         blocked: Partitions with a segment that is not settled.
+        silent: Topics of which no broker tells what is kept.
     """
 
     topics: dict[str, TopicView] = field(default_factory=dict)
@@ -84,9 +88,10 @@ class MemoryCluster:
     unanswered: tuple[int, ...] = ()
     dropped: dict[int, int] = field(default_factory=dict)
     blocked: set[int] = field(default_factory=set)
+    silent: set[str] = field(default_factory=set)
 
     def make(self, name: str, partitions: int = 1) -> None:
-        self.topics[name] = TopicView(name, "READY", partitions, True, 1 << 20, 0, 5, 1_700_000_000_000)
+        self.topics[name] = TopicView(name, "READY", partitions, True, 1 << 20, Retention(), 5, 1_700_000_000_000)
         for partition in range(partitions):
             self.logs[name, partition] = []
 
@@ -190,7 +195,7 @@ class MemoryPlan:
 
 
 class MemoryRanges:
-    """A message a second was taken since `FIRST_S`; what is below `dropped` of a partition is no longer there."""
+    """A message of 1 MiB a second was taken since `FIRST_S`; what is below `dropped` of a partition is gone."""
 
     def __init__(self, cluster: MemoryCluster) -> None:
         self._cluster = cluster
@@ -207,9 +212,21 @@ class MemoryRanges:
             rows.append(OffsetRow(partition, make_offset(SEGMENT, index), index, blocked, found))
         return rows
 
-    async def pieces(self, topic: str, partition: int, start: int, end: int) -> list[PieceRow]:
-        cuts = [*range(start, end, 4), end]
-        return [PieceRow(one, other, other - one) for one, other in itertools.pairwise(cuts)]
+    async def retained(self, topic: str, _timeout_s: float | None = None) -> list[RetainedRow]:
+        if topic in self._cluster.silent:
+            raise PositionUnknownError("no broker tells")
+        rows = []
+        for partition in range(self._cluster.topic(topic).partitions):
+            length, first = len(self._cluster.logs[topic, partition]), self._cluster.dropped.get(partition, 0)
+            since_ms = (FIRST_S + first) * 1000 if length > first else None
+            rows.append(
+                RetainedRow(partition, make_offset(SEGMENT, first), length - first, (length - first) << 20, since_ms)
+            )
+        return rows
+
+    async def pieces(self, topic: str, partition: int, start: int, end: int, cut_bytes: int = 0) -> list[PieceRow]:
+        cuts = [*range(start, end, max(cut_bytes >> 20, 1) if cut_bytes else 4), end]
+        return [PieceRow(one, other, other - one, (other - one) << 20) for one, other in itertools.pairwise(cuts)]
 
     async def read(
         self, topic: str, partition: int, start: int, end: int, on_note: Callable[[Note], None]
@@ -226,10 +243,12 @@ class MemoryAdmin:
     def __init__(self, cluster: MemoryCluster) -> None:
         self._cluster = cluster
 
-    async def create_topic(self, name: str, partitions: int, **_settings: Any) -> TopicView:
+    async def create_topic(self, name: str, partitions: int, **settings: Any) -> TopicView:
         if name in self._cluster.topics:
             raise TopicExistsError(f"there is a topic {name!r} already", topic=name)
         self._cluster.make(name, partitions)
+        made = replace(self._cluster.topics[name], retention=after(Retention(), settings["retention"]))
+        self._cluster.topics[name] = made
         return self._cluster.topics[name]
 
     async def alter_topic(self, name: str, partitions: int | None, **settings: Any) -> TopicView:
@@ -238,7 +257,7 @@ class MemoryAdmin:
             self._cluster.make(name, partitions)
         self._cluster.topics[name] = replace(
             self._cluster.topics[name],
-            retention_ms=topic.retention_ms if settings["retention_ms"] is None else settings["retention_ms"],
+            retention=after(topic.retention, settings["retention"]),
         )
         return self._cluster.topics[name]
 
@@ -258,6 +277,9 @@ class MemoryAdmin:
 
     async def watch_chain(self, topic: str, partition: int) -> AsyncIterator[ChainView]:
         yield await self.chain(topic, partition)
+
+    async def list_groups(self, topic: str) -> list[str]:
+        return sorted({group for name, group, _ in self._cluster.cursors if name == topic})
 
     async def describe_group(self, topic: str, group: str) -> list[GroupRow]:
         rows = []

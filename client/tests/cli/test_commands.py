@@ -120,7 +120,7 @@ def test_topics_are_created_listed_described_and_deleted(run: Run, cluster: Memo
     listed = json.loads(run("--output", "json", "topic", "list")[1])
     assert [topic["name"] for topic in listed] == ["flights"]
     assert run("topic", "alter", "flights", "--partitions", "5", "--retention-hours", "2")[1] == (
-        "flights has 5 partitions, kept: 2 h\n"
+        "flights has 5 partitions, kept: 2h\n"
     )
     assert run("topic", "alter", "flights", "--retention-hours", "0")[1].endswith("kept: for ever\n")
     assert run("topic", "alter", "flights")[0] == 2

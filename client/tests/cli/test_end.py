@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from seriatim.cli import consume as module
 from seriatim.cli._end import TopicEnd
-from seriatim.cli._ports import ChainView, Delivered, GroupRow, SegmentView, TopicView
+from seriatim.cli._ports import ChainView, Delivered, GroupRow, Retention, SegmentView, TopicView
 from seriatim.cli.consume import ConsumeOptions, Consumption
 from seriatim_api.errors import DeadlineExceededError, UnavailableError, UnknownGroupError, UnknownTopicError
 from seriatim_api.ids import make_offset
@@ -73,7 +73,7 @@ class Topic:
     async def describe_topic(self, name: str) -> tuple[TopicView, list[ChainView]]:
         segments = tuple(SegmentView(no, "g0", ("g0-0",), "SEALED", 0, "g0-0") for no in range(1, 5))
         chain = ChainView(name, 0, 7, ("g0",), (*segments, SegmentView(5, "g0", ("g0-0",), "OPEN", None, "g0-0")))
-        return TopicView(name, "READY", 1, True, 0, 0, 1, 0), [chain]
+        return TopicView(name, "READY", 1, True, 0, Retention(), 1, 0), [chain]
 
     async def describe_group(self, _topic: str, _group: str) -> list[GroupRow]:
         self.looks += 1

@@ -420,6 +420,11 @@ class AdminStub:
                 request_serializer=seriatim_dot_v1_dot_broker__pb2.DescribeGroupRequest.SerializeToString,
                 response_deserializer=seriatim_dot_v1_dot_broker__pb2.DescribeGroupResponse.FromString,
                 _registered_method=True)
+        self.ListConsumerGroups = channel.unary_unary(
+                '/seriatim.v1.Admin/ListConsumerGroups',
+                request_serializer=seriatim_dot_v1_dot_broker__pb2.ListConsumerGroupsRequest.SerializeToString,
+                response_deserializer=seriatim_dot_v1_dot_broker__pb2.ListConsumerGroupsResponse.FromString,
+                _registered_method=True)
         self.PlanGroupMove = channel.unary_unary(
                 '/seriatim.v1.Admin/PlanGroupMove',
                 request_serializer=seriatim_dot_v1_dot_broker__pb2.PlanGroupMoveRequest.SerializeToString,
@@ -537,6 +542,13 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListConsumerGroups(self, request, context):
+        """The consumer groups that have a position on some partition of a topic.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def PlanGroupMove(self, request, context):
         """What a rewind or a skip would do, partition by partition. Changes nothing.
         """
@@ -648,6 +660,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.DescribeGroup,
                     request_deserializer=seriatim_dot_v1_dot_broker__pb2.DescribeGroupRequest.FromString,
                     response_serializer=seriatim_dot_v1_dot_broker__pb2.DescribeGroupResponse.SerializeToString,
+            ),
+            'ListConsumerGroups': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListConsumerGroups,
+                    request_deserializer=seriatim_dot_v1_dot_broker__pb2.ListConsumerGroupsRequest.FromString,
+                    response_serializer=seriatim_dot_v1_dot_broker__pb2.ListConsumerGroupsResponse.SerializeToString,
             ),
             'PlanGroupMove': grpc.unary_unary_rpc_method_handler(
                     servicer.PlanGroupMove,
@@ -989,6 +1006,33 @@ class Admin:
             '/seriatim.v1.Admin/DescribeGroup',
             seriatim_dot_v1_dot_broker__pb2.DescribeGroupRequest.SerializeToString,
             seriatim_dot_v1_dot_broker__pb2.DescribeGroupResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListConsumerGroups(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/seriatim.v1.Admin/ListConsumerGroups',
+            seriatim_dot_v1_dot_broker__pb2.ListConsumerGroupsRequest.SerializeToString,
+            seriatim_dot_v1_dot_broker__pb2.ListConsumerGroupsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -19,6 +19,7 @@ from seriatim_api.errors import (
     UnavailableError,
     UnknownGroupError,
 )
+from seriatim_api.ids import PartitionId
 from seriatim_api.status import error_to_proto
 from seriatim_api.v1 import broker_pb2
 
@@ -27,7 +28,7 @@ from ..core.effects import GroupDescribed, LogsListed
 from ..core.events import CursorRecord, DescribeGroup, ListLogs
 from ..runtime.consumer_groups import GroupCursors
 from ..runtime.operators import Guard, unguarded
-from ..runtime.records import operation_to_number
+from ..runtime.records import cursor_from_value, operation_to_number
 from .outbound import is_forwarded, operator_epoch
 from .places import Places
 from .services import check_name, guard_of_call, remaining_s, typed_errors
@@ -35,6 +36,9 @@ from .topic_admin import TopicAdmin
 
 CREATE_ROUNDS_MAX = 10
 """A partition moves, or a consumer joins, while a group is made: each costs a round."""
+
+LISTS_AT_ONCE = 32
+"""Partitions whose cursors are read from the coordinator at the same time."""
 
 DESCRIBE_ROUNDS_MAX = 3
 DESCRIBE_PAUSE_S = 0.05
@@ -123,6 +127,21 @@ class GroupAdmin(TopicAdmin):
                 raise PreconditionError(f"{who} reads partition {row.partition}: stop the group's consumers first")
         await cursors.delete(time.time_ns() // 1_000_000)
         return broker_pb2.DeleteConsumerGroupResponse()
+
+    @typed_errors
+    async def ListConsumerGroups(  # noqa: N802
+        self, request: broker_pb2.ListConsumerGroupsRequest, _context: Any
+    ) -> broker_pb2.ListConsumerGroupsResponse:
+        """The groups with a cursor on some partition of the topic."""
+        topic = await self._services.topic(request.topic)
+        groups: set[str] = set()
+        for start in range(0, len(topic.partition_ids), LISTS_AT_ONCE):
+            page = topic.partition_ids[start : start + LISTS_AT_ONCE]
+            prefixes = [self._services.keys.cursors_of(PartitionId(id_)) for id_ in page]
+            for listing in await asyncio.gather(*map(self._services.coordinator.list, prefixes)):
+                standing = (item for item in listing.items if not cursor_from_value(item.value).deleted)
+                groups.update(item.key.rpartition("/")[2] for item in standing)
+        return broker_pb2.ListConsumerGroupsResponse(groups=sorted(groups))
 
     @typed_errors
     async def DescribeGroup(  # noqa: N802

@@ -9,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Final, Literal
 
 import click
@@ -43,6 +44,9 @@ from seriatim.cli._ports import (
     QuarantinedRow,
     RangePort,
     RestartView,
+    RetainedRow,
+    Retention,
+    RetentionChange,
     ScrubStep,
     SegmentView,
     SendResult,
@@ -277,9 +281,14 @@ class _Ranges:
         found = await self._client.offsets(topic, at, partitions=partitions)
         return [OffsetRow(row.partition, row.offset, row.position, row.blocked, row.found) for row in found]
 
-    async def pieces(self, topic: str, partition: int, start: int, end: int) -> list[PieceRow]:
-        plan = await self._client.plan_range(topic, partition, start, end)
-        return [PieceRow(piece.start, piece.end, piece.rows) for piece in plan.pieces]
+    async def retained(self, topic: str, timeout_s: float | None = None) -> list[RetainedRow]:
+        asked = self._client.retained(topic) if timeout_s is None else self._client.retained(topic, timeout_s=timeout_s)
+        found = await asked
+        return [RetainedRow(row.partition, row.offset, row.messages, row.size_bytes, row.since_ms) for row in found]
+
+    async def pieces(self, topic: str, partition: int, start: int, end: int, cut_bytes: int = 0) -> list[PieceRow]:
+        plan = await self._client.plan_range(topic, partition, start, end, cut_bytes=cut_bytes)
+        return [PieceRow(piece.start, piece.end, piece.rows, piece.size_bytes) for piece in plan.pieces]
 
     async def read(
         self, topic: str, partition: int, start: int, end: int, on_note: Callable[[Note], None]
@@ -307,27 +316,31 @@ class _Admin:
         self._admin = admin
 
     async def create_topic(
-        self, name: str, partitions: int, *, flush: bool, message_size_max: int | None, retention_ms: int | None,
-        chain_width: int | None,
+        self, name: str, partitions: int, *, flush: bool, message_size_max: int | None, chain_width: int | None,
+        retention: RetentionChange,
     ) -> TopicView:  # fmt: skip
         asked = seriatim.TopicSettings(
             flush=flush,
             message_size_bytes_max=message_size_max or 0,
-            retention_ms=retention_ms or 0,
             chain_width=chain_width or 0,
+            retention_ms=retention.retention_ms,
+            retention_bytes=retention.retention_bytes or 0,
+            retain_unread=bool(retention.retain_unread),
+            unread_ms_max=retention.unread_ms_max or 0,
+            unread_bytes_max=retention.unread_bytes_max or 0,
         )
         return _topic_view(await self._admin.create_topic(name, partitions, asked))
 
     async def alter_topic(
-        self, name: str, partitions: int | None, *, message_size_max: int | None, retention_ms: int | None,
-        chain_width: int | None,
+        self, name: str, partitions: int | None, *, message_size_max: int | None, chain_width: int | None,
+        retention: RetentionChange,
     ) -> TopicView:  # fmt: skip
         altered = await self._admin.update_topic(
             name,
             partitions,
             message_size_bytes_max=message_size_max,
-            retention_ms=retention_ms,
             chain_width=chain_width,
+            **asdict(retention),
         )
         return _topic_view(altered)
 
@@ -359,6 +372,9 @@ class _Admin:
                 if not error.retriable or now - failing_since > WATCH_PATIENCE_S:
                     raise
             await asyncio.sleep(WATCH_PAUSE_S)
+
+    async def list_groups(self, topic: str) -> list[str]:
+        return await self._admin.list_groups(topic)
 
     async def describe_group(self, topic: str, group: str) -> list[GroupRow]:
         described = await self._admin.describe_group(topic, group)
@@ -450,7 +466,14 @@ def _topic_view(topic: seriatim.Topic) -> TopicView:
         partitions=topic.partition_count,
         flush=topic.settings.flush,
         message_size_max=topic.settings.message_size_bytes_max,
-        retention_ms=topic.settings.retention_ms,
+        retention=Retention(
+            ms=topic.settings.retention_ms or 0,
+            size_bytes=topic.settings.retention_bytes,
+            keeps_unread=topic.settings.retain_unread,
+            unread_ms_max=topic.settings.unread_ms_max,
+            unread_bytes_max=topic.settings.unread_bytes_max,
+            acts=topic.settings.retention_acts,
+        ),
         chain_width=topic.settings.chain_width,
         created_at_ms=topic.created_at_ms,
     )

@@ -139,11 +139,30 @@ class OffsetRow:
 
 @dataclass(frozen=True, slots=True)
 class PieceRow:
-    """So many messages from one offset to another, in one segment."""
+    """So many messages from one offset to another, in one segment; `size_bytes` is None if it is not known."""
 
     start: int
     end: int
     rows: int
+    size_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RetainedRow:
+    """What is kept of a partition.
+
+    Attributes:
+        offset: Of the first message that is kept.
+        messages: From there to the end.
+        size_bytes: Of them on one disk; None: not known.
+        since_ms: When the first one was taken; None: there is none, or it is not known.
+    """
+
+    partition: int
+    offset: int
+    messages: int
+    size_bytes: int | None
+    since_ms: int | None
 
 
 class RangePort(Protocol):
@@ -153,8 +172,12 @@ class RangePort(Protocol):
         """A place in partitions; None: in all of them."""
         ...
 
-    async def pieces(self, topic: str, partition: int, start: int, end: int) -> list[PieceRow]:
-        """What lies in a range, in its order."""
+    async def retained(self, topic: str, timeout_s: float | None = None) -> list[RetainedRow]:
+        """What is kept, by partition."""
+        ...
+
+    async def pieces(self, topic: str, partition: int, start: int, end: int, cut_bytes: int = 0) -> list[PieceRow]:
+        """What lies in a range, in its order; pieces of about `cut_bytes`, or of whole segments."""
         ...
 
     def read(
@@ -165,15 +188,43 @@ class RangePort(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Retention:
+    """How long messages of a topic stay: at most so old, at most so many bytes of a partition; 0: no limit.
+
+    Attributes:
+        keeps_unread: What a consumer group has not read stays beyond that, up to the two limits below.
+        acts: Brokers act on it. Not on a topic of a version before that, until its retention is set anew.
+    """
+
+    ms: int = 0
+    size_bytes: int = 0
+    keeps_unread: bool = False
+    unread_ms_max: int = 0
+    unread_bytes_max: int = 0
+    acts: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionChange:
+    """What of a topic's retention is to change; None: it stays, or a new topic has the default."""
+
+    retention_ms: int | None = None
+    retention_bytes: int | None = None
+    retain_unread: bool | None = None
+    unread_ms_max: int | None = None
+    unread_bytes_max: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class TopicView:
-    """A topic, for people. Sizes in bytes, times in milliseconds; 0: the default, or for ever."""
+    """A topic, for people. Sizes in bytes, times in milliseconds; 0: the default."""
 
     name: str
     state: str
     partitions: int
     flush: bool
     message_size_max: int
-    retention_ms: int
+    retention: Retention
     chain_width: int
     created_at_ms: int
 
@@ -408,15 +459,15 @@ class AdminPort(Protocol):
     """Topics, chains, groups, members."""
 
     async def create_topic(
-        self, name: str, partitions: int, *, flush: bool, message_size_max: int | None, retention_ms: int | None,
-        chain_width: int | None,
+        self, name: str, partitions: int, *, flush: bool, message_size_max: int | None, chain_width: int | None,
+        retention: RetentionChange,
     ) -> TopicView:  # fmt: skip
         """Make a topic, ready to use when this returns."""
         ...
 
     async def alter_topic(
-        self, name: str, partitions: int | None, *, message_size_max: int | None, retention_ms: int | None,
-        chain_width: int | None,
+        self, name: str, partitions: int | None, *, message_size_max: int | None, chain_width: int | None,
+        retention: RetentionChange,
     ) -> TopicView:  # fmt: skip
         """Add partitions or change settings; what is None stays as it is."""
         ...
@@ -439,6 +490,10 @@ class AdminPort(Protocol):
 
     def watch_chain(self, topic: str, partition: int) -> AsyncIterator[ChainView]:
         """The chain now, and again each time it changes."""
+        ...
+
+    async def list_groups(self, topic: str) -> list[str]:
+        """Names of the consumer groups of a topic."""
         ...
 
     async def describe_group(self, topic: str, group: str) -> list[GroupRow]:

@@ -1,4 +1,4 @@
-"""`seriatim group ...`: where a consumer group stands, partition by partition; making, moving and forgetting one."""
+"""`seriatim group ...`: which groups there are and where one stands; making, moving and forgetting one."""
 
 from __future__ import annotations
 
@@ -50,6 +50,25 @@ def describe(settings: Settings, topic: str, name: str) -> None:
         settings.emit([asdict(row) for row in rows])
     else:
         settings.console.print(render(rows))
+
+
+@group.command("list")
+@click.argument("topic")
+@click.pass_obj
+def list_(settings: Settings, topic: str) -> None:
+    """List the consumer groups that have a position on TOPIC."""
+
+    async def work() -> list[str]:
+        async with _connect.admin(settings) as admin:
+            return await admin.list_groups(topic)
+
+    found = run(work())
+    if settings.as_json:
+        settings.emit(found)
+    elif found:
+        click.echo("\n".join(found))
+    else:
+        click.echo(f"no consumer group has a position on {topic}", err=True)
 
 
 @group.command()

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+import sys
 from dataclasses import asdict
 from datetime import UTC, datetime
 from itertools import zip_longest
-from typing import cast
+from typing import Any, cast
 
 import click
+from seriatim_api.errors import SeriatimError
 from seriatim_api.ids import format_offset
 
-from seriatim.cli import _connect
+from seriatim.cli import _connect, _retention
 from seriatim.cli._places import PlaceType, Written
-from seriatim.cli._ports import OffsetRow, TopicView
+from seriatim.cli._ports import AdminPort, OffsetRow, RetainedRow, RetentionChange, TopicView
 from seriatim.cli._running import run
 from seriatim.cli._settings import Settings
 
-RETENTION_HELP = "How long messages are to be kept. This version stores it and deletes no message by its age."
+LOOK_DEADLINE_S = 3.0
+"""`describe` waits so long for what is kept of the partitions, and then shows the rest."""
 
 
 @click.group()
@@ -29,19 +34,27 @@ def topic() -> None:
 @click.option("--partitions", type=click.IntRange(1), default=1, show_default=True, help="Order is kept within one.")
 @click.option("--flush/--no-flush", default=True, show_default=True, help="Acknowledge only what is flushed to disk.")
 @click.option("--message-size-max", type=click.IntRange(1), help="Bytes. [default: the cluster's]")
-@click.option("--retention-hours", type=click.FloatRange(0, min_open=True), help=RETENTION_HELP)
+@_retention.options
 @click.option("--chain-width", type=click.IntRange(1), help="Broker groups that take turns. [default: the cluster's]")
 @click.pass_obj
 def create(
     settings: Settings,
+    /,
     name: str,
     partitions: int,
     flush: bool,
     message_size_max: int | None,
-    retention_hours: float | None,
     chain_width: int | None,
+    **retention: Any,
 ) -> None:
-    """Create the topic NAME, and wait until it can be used."""
+    """Create the topic NAME, and wait until it can be used.
+
+    Messages stay for three days unless you say otherwise. With --retention-size and without --retention only the size
+    counts. What goes is dropped for every consumer group; a group that has not read it is told.
+    """
+    change = _retention.change_of(**retention)
+    if (change.unread_ms_max or change.unread_bytes_max) and not change.retain_unread:
+        raise click.UsageError("--unread-max and --unread-size-max limit what --retain-unread keeps: give that too")
 
     async def work() -> TopicView:
         async with _connect.admin(settings) as admin:
@@ -50,8 +63,8 @@ def create(
                 partitions,
                 flush=flush,
                 message_size_max=message_size_max,
-                retention_ms=None if retention_hours is None else int(retention_hours * 3_600_000),
                 chain_width=chain_width,
+                retention=change,
             )
 
     made = run(work())
@@ -138,7 +151,7 @@ def list_(settings: Settings) -> None:
     for column in ("topic", "partitions", "state", "flush", "kept", "created"):
         table.add_column(column, justify="right" if column == "partitions" else "left", overflow="fold")
     for view in found:
-        table.add_row(view.name, str(view.partitions), view.state, _flush(view), _kept(view), _created(view))
+        table.add_row(view.name, str(view.partitions), view.state, _flush(view), _retention.kept(view), _created(view))
     settings.console.print(table)
 
 
@@ -146,17 +159,19 @@ def list_(settings: Settings) -> None:
 @click.argument("name")
 @click.pass_obj
 def describe(settings: Settings, name: str) -> None:
-    """Show the settings of the topic NAME, and the chain of each partition."""
+    """Show the settings of the topic NAME, what is kept of each partition, and its chain."""
 
     async def work() -> None:
         async with _connect.admin(settings) as admin:
             view, chains = await admin.describe_topic(name)
+        retained, reason = await _retained(settings, name)
         if settings.as_json:
-            settings.emit({**asdict(view), "chains": [asdict(chain) for chain in chains]})
+            rows = None if retained is None else [{**asdict(r), "offset": format_offset(r.offset)} for r in retained]
+            settings.emit({**asdict(view), "chains": [asdict(chain) for chain in chains], "retained": rows})
             return
         click.echo(
             f"{view.name}: {_count(view.partitions, 'partition')}, {view.state}, flush: {_flush(view)}, "
-            f"kept: {_kept(view)}, created {_created(view)}"
+            f"kept: {_retention.kept(view)}, created {_created(view)}"
         )
         sizes = f"message size at most: {view.message_size_max:,} bytes" if view.message_size_max else ""
         width = f"broker groups in a chain: {view.chain_width}" if view.chain_width else ""
@@ -165,6 +180,10 @@ def describe(settings: Settings, name: str) -> None:
         from seriatim.cli._chain_view import draw_ribbons
 
         console = settings.console
+        if retained is None:
+            click.echo(f"# what is kept is not known now: {reason}", err=True)
+        else:
+            console.print(_retention.draw_retained(retained))
         console.print(draw_ribbons(chains, width=console.width))
 
     run(work())
@@ -174,40 +193,88 @@ def describe(settings: Settings, name: str) -> None:
 @click.argument("name")
 @click.option("--partitions", type=click.IntRange(1), help="How many there are to be; never fewer than there are.")
 @click.option("--message-size-max", type=click.IntRange(0), help="Bytes; 0: the cluster's.")
-@click.option("--retention-hours", type=click.FloatRange(0), help=f"{RETENTION_HELP} 0: for ever.")
+@_retention.options
 @click.option("--chain-width", type=click.IntRange(0), help="Broker groups that take turns; 0: the cluster's.")
+@click.option("--yes", is_flag=True, help="Do not ask before messages are dropped.")
 @click.pass_obj
 def alter(
     settings: Settings,
+    /,
     name: str,
     partitions: int | None,
     message_size_max: int | None,
-    retention_hours: float | None,
     chain_width: int | None,
+    yes: bool,
+    **retention: Any,
 ) -> None:
     """Add partitions to the topic NAME, or change its settings.
 
     Producers spread keys over new partitions within seconds: the messages of a key may then go to another partition
     than before, and order is kept within a partition only.
+
+    A shorter retention drops messages. What goes, and which consumer groups have not read it, is shown first; then the
+    command asks.
     """
-    if partitions is message_size_max is retention_hours is chain_width is None:
-        raise click.UsageError("say what is to change: --partitions N, --retention-hours H, ...")
+    change = _retention.change_of(**retention)
+    if partitions is message_size_max is chain_width is None and change == RetentionChange():
+        raise click.UsageError("say what is to change: --partitions N, --retention 7d, ...")
 
     async def work() -> TopicView:
         async with _connect.admin(settings) as admin:
+            if change != RetentionChange():
+                await _tell_losses(settings, admin, name, change, yes=yes)
             return await admin.alter_topic(
-                name,
-                partitions,
-                message_size_max=message_size_max,
-                retention_ms=None if retention_hours is None else int(retention_hours * 3_600_000),
-                chain_width=chain_width,
+                name, partitions, message_size_max=message_size_max, chain_width=chain_width, retention=change
             )
 
     altered = run(work())
     if settings.as_json:
         settings.emit(asdict(altered))
     else:
-        click.echo(f"{altered.name} has {_count(altered.partitions, 'partition')}, kept: {_kept(altered)}")
+        click.echo(f"{altered.name} has {_count(altered.partitions, 'partition')}, kept: {_retention.kept(altered)}")
+
+
+async def _retained(settings: Settings, name: str) -> tuple[list[RetainedRow] | None, str]:
+    """What is kept of the partitions; None, and the reason, if no broker tells it in time."""
+    try:
+        async with _connect.ranges(settings) as port:
+            return await port.retained(name, LOOK_DEADLINE_S), ""
+    except SeriatimError as error:
+        return None, error.message
+
+
+async def _tell_losses(
+    settings: Settings, admin: AdminPort, name: str, change: RetentionChange, *, yes: bool
+) -> None:  # fmt: skip
+    """Show what a shorter retention drops, and ask.
+
+    Raises:
+        click.Abort: It is not wanted.
+        click.UsageError: Nobody can be asked.
+    """
+    view, _ = await admin.describe_topic(name)
+    wanted = _retention.after(view.retention, change)
+    if not _retention.is_shorter(view.retention, wanted):
+        return
+    try:
+        async with _connect.ranges(settings) as port:
+            found = await _retention.losses(admin, port, name, wanted, datetime.now(UTC))
+    except SeriatimError as error:
+        click.echo(f"# what goes is not known now: {error.message}", err=True)
+    else:
+        if not found:
+            return
+        if settings.as_json:
+            rows = [{**asdict(f), "start": format_offset(f.start), "end": format_offset(f.end)} for f in found]
+            click.echo(json.dumps({"note": "dropped", "partitions": rows}), err=True)
+        else:
+            settings.console.print(_retention.draw_losses(found))
+            click.echo(_retention.summary(found))
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise click.UsageError("nothing was changed: say --yes where nobody can be asked")
+    await asyncio.to_thread(click.confirm, f"Shorten the retention of {name}?", abort=True)
 
 
 @topic.command()
@@ -236,10 +303,6 @@ def _count(number: int, noun: str) -> str:
 
 def _flush(view: TopicView) -> str:
     return "yes" if view.flush else "no"
-
-
-def _kept(view: TopicView) -> str:
-    return f"{view.retention_ms / 3_600_000:g} h" if view.retention_ms else "for ever"
 
 
 def _created(view: TopicView) -> str:

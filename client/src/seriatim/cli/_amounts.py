@@ -1,0 +1,143 @@
+"""Durations and sizes as people write them, and as they are shown.
+
+90s  12h  7d  1d12h  "2 weeks"  forever          1048576  500MB  10GiB  10Gi  none
+"""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+NUMBER_MAX: Final = (1 << 63) - 1
+"""What a topic's record holds."""
+
+DURATION_FORMS: Final = "a number and a unit (s, m, h, d, w), such as 90s, 12h, 7d or 1d12h; or forever"
+SIZE_FORMS: Final = "a number of bytes with a unit or without, such as 500MB, 10GiB or 1048576; or none"
+
+_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
+_WORDS: Final = {"sec": "s", "second": "s", "min": "m", "minute": "m", "hour": "h", "day": "d", "week": "w"}
+_PART: Final = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)\s*([a-z]+)\s*")
+_SIZE: Final = re.compile(r"(\d{1,19}(?:\.\d{1,9})?)\s*([kmgtpe]?i?)b?", re.IGNORECASE)
+_POWERS: Final = {letter: power for power, letter in enumerate(("", "k", "m", "g", "t", "p", "e"))}
+_NO_LIMIT: Final = ("0", "none", "no limit", "forever", "for ever", "unlimited")
+
+
+def parse_duration_ms(text: str) -> int:
+    """Milliseconds; 0 for `forever`.
+
+    Raises:
+        ValueError: It is no duration; the text says what is.
+    """
+    wanted = text.strip().lower()
+    if wanted in _NO_LIMIT:
+        return 0
+    total, place = Decimal(0), 0
+    while place < len(wanted):
+        found = _PART.match(wanted, place)
+        unit = _unit(found[2]) if found is not None else None
+        if found is None or unit is None:
+            raise ValueError(f"{text!r} is no duration: write {DURATION_FORMS}")
+        total += Decimal(found[1]) * _MS[unit]
+        place = found.end()
+    if not wanted or not 0 < total <= NUMBER_MAX:
+        raise ValueError(f"{text!r} is no duration that a topic can have: write {DURATION_FORMS}")
+    return max(int(total), 1)
+
+
+def _unit(word: str) -> str | None:
+    singular = word.removesuffix("s") if len(word) > 2 else word
+    unit = _WORDS.get(singular, word)
+    return unit if unit in _MS else None
+
+
+def parse_size(text: str) -> int:
+    """Bytes; 0 for `none`. `10GB` and `10G` count in thousands, `10GiB` and `10Gi` in 1,024s.
+
+    Raises:
+        ValueError: It is no size; the text says what is.
+    """
+    wanted = text.strip()
+    if wanted.lower() in _NO_LIMIT:
+        return 0
+    found = _SIZE.fullmatch(wanted)
+    if found is None:
+        raise ValueError(f"{text!r} is no size: write {SIZE_FORMS}")
+    unit = found[2].lower()
+    if unit == "i":
+        raise ValueError(f"{text!r} is no size: write {SIZE_FORMS}")
+    total = Decimal(found[1]) * (1024 if unit.endswith("i") else 1000) ** _POWERS[unit.removesuffix("i")]
+    if not 0 < total <= NUMBER_MAX:
+        raise ValueError(f"{text!r} is no size that a topic can have: write {SIZE_FORMS}")
+    return max(int(total), 1)
+
+
+def format_duration(milliseconds: int) -> str:
+    """As `parse_duration_ms` reads it: `3d`, `1d12h`, `1.5s`."""
+    left, parts = milliseconds, []
+    for unit in ("d", "h", "m"):
+        count, left = divmod(left, _MS[unit])
+        if count:
+            parts.append(f"{count}{unit}")
+    if left or not parts:
+        parts.append(f"{left / 1000:g}s")
+    return "".join(parts)
+
+
+def format_size(size_bytes: int) -> str:
+    """As `parse_size` reads it, in 1,024s with at most one digit behind the point: `10GiB`, `1.5MiB`, `900B`."""
+    size, units = float(size_bytes), ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"]
+    while size >= 1024 and len(units) > 1:
+        size, units = size / 1024, units[1:]
+    return f"{size:.1f}".removesuffix(".0") + units[0]
+
+
+if TYPE_CHECKING:
+    _ParamType = click.ParamType[int]
+else:
+    _ParamType = click.ParamType  # in click 8.1 it takes no argument
+
+
+class DurationType(_ParamType):
+    """The type of options that take a duration, in ms."""
+
+    name = "DURATION"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Read it, or fail with what can be written."""
+        if isinstance(value, int):
+            return value
+        try:
+            found = parse_duration_ms(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+        if 0 < found < _MS["s"]:
+            self.fail(f"{value!r} is too short: at least 1s, or forever", param, ctx)
+        return found
+
+
+class SizeType(_ParamType):
+    """The type of options that take a size, in bytes.
+
+    Args:
+        least: The smallest size that is possible, in bytes.
+    """
+
+    name = "SIZE"
+
+    def __init__(self, least: int) -> None:
+        self._least = least
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Read it, or fail with what can be written."""
+        if isinstance(value, int):
+            return value
+        try:
+            found = parse_size(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+        if 0 < found < self._least:
+            self.fail(f"{value!r} is too small: at least {format_size(self._least)}, or none", param, ctx)
+        return found

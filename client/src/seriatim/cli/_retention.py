@@ -1,0 +1,258 @@
+"""Retention as the command line takes and shows it, and what a shorter one would drop.
+
+What goes is worked out from places in the partitions: nothing is changed by it, and it is as of now.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+from seriatim_api.ids import format_offset
+
+from seriatim.cli._amounts import DurationType, SizeType, format_duration, format_size
+from seriatim.cli._ports import AdminPort, GroupRow, RangePort, RetainedRow, Retention, RetentionChange, TopicView
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+SIZE_MIN: Final = 1 << 20
+PIECES_ASKED: Final = 64
+"""In so many parts is the range cut that a limit of size drops, to find its end."""
+PIECE_BYTES_MIN: Final = 1 << 16
+
+QUESTIONS_AT_ONCE: Final = 16
+"""Partitions that are asked about at the same time."""
+
+_DURATION, _SIZE = DurationType(), SizeType(SIZE_MIN)
+
+
+def options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options of `create` and `alter` that say how long messages stay."""
+    for option in reversed((
+        click.option(
+            "--retention", "retention_ms", type=_DURATION, metavar="DURATION",
+            help="Drop messages older than this: 72h, 7d, 90s, 1d12h, or forever. [default of a new topic: 3d]",
+        ),
+        click.option(
+            "--retention-size", "retention_bytes", type=_SIZE, metavar="SIZE",
+            help="Drop the oldest messages of a partition above this size (on one disk): 10GiB, 500MB, or none.",
+        ),
+        click.option(
+            "--retain-unread/--no-retain-unread", default=None,
+            help="Keep beyond these limits what a consumer group has not read. [default: no]",
+        ),
+        click.option(
+            "--unread-max", "unread_ms_max", type=_DURATION, metavar="DURATION",
+            help="With --retain-unread: drop unread messages older than this all the same. [default: forever]",
+        ),
+        click.option(
+            "--unread-size-max", "unread_bytes_max", type=_SIZE, metavar="SIZE",
+            help="With --retain-unread: likewise above this size of a partition. [default: none]",
+        ),
+        click.option("--retention-hours", type=click.FloatRange(0), hidden=True),
+    )):  # fmt: skip
+        command = option(command)
+    return command
+
+
+def change_of(
+    retention_hours: float | None, retention_ms: int | None, retention_bytes: int | None, retain_unread: bool | None,
+    unread_ms_max: int | None, unread_bytes_max: int | None,
+) -> RetentionChange:  # fmt: skip
+    """What the options say.
+
+    Raises:
+        click.UsageError: Two of them say the same.
+    """
+    if retention_hours is not None:
+        if retention_ms is not None:
+            raise click.UsageError("--retention-hours is an older form of --retention: give one of them")
+        retention_ms = _DURATION.convert(f"{retention_hours:.6f}h" if retention_hours else "0", None, None)
+    return RetentionChange(retention_ms, retention_bytes, retain_unread, unread_ms_max, unread_bytes_max)
+
+
+# ---- in words -------------------------------------------------------------------------------------------
+
+
+def kept(view: TopicView) -> str:
+    """How long messages stay, in words."""
+    policy = view.retention
+    if not policy.acts:
+        stored = f" ({format_duration(policy.ms)} is stored, and acts once retention is set anew)" if policy.ms else ""
+        return f"for ever{stored}"
+    limits = _limits(policy.ms, policy.size_bytes)
+    if policy.keeps_unread and limits != "for ever":
+        return f"{limits}, unread {_limits(policy.unread_ms_max, policy.unread_bytes_max)}"
+    return limits
+
+
+def _limits(ms: int, size_bytes: int) -> str:
+    said = [f"{format_duration(ms)}"] if ms else []
+    said += [f"{format_size(size_bytes)} a partition"] if size_bytes else []
+    return " or ".join(said) or "for ever"
+
+
+def draw_retained(rows: Sequence[RetainedRow]) -> Table:
+    """What is kept of each partition."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for column in ("partition", "kept from", "since", "messages", "bytes"):
+        table.add_column(column, justify="left" if column == "since" else "right")
+    for row in rows:
+        size = "?" if row.size_bytes is None else format_size(row.size_bytes)
+        table.add_row(str(row.partition), format_offset(row.offset), _time(row.since_ms), f"{row.messages:,}", size)
+    return table
+
+
+def _time(time_ms: int | None) -> str:
+    if time_ms is None:
+        return "-"
+    return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+# ---- what a change drops --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """What goes of a partition.
+
+    Attributes:
+        start: The first offset that goes.
+        end: The first one that stays.
+        messages: How many; repeats that readers skip count too.
+        since_ms: When the first of them was taken; None: not known.
+        unread_by: Groups that have not read all of it, by name.
+    """
+
+    partition: int
+    start: int
+    end: int
+    messages: int
+    since_ms: int | None
+    unread_by: tuple[str, ...]
+
+
+def after(before: Retention, change: RetentionChange) -> Retention:
+    """What a topic has when it is changed."""
+    given = {
+        "ms": change.retention_ms,
+        "size_bytes": change.retention_bytes,
+        "keeps_unread": change.retain_unread,
+        "unread_ms_max": change.unread_ms_max,
+        "unread_bytes_max": change.unread_bytes_max,
+    }
+    changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    return replace(before, acts=True, **changes)
+
+
+def is_shorter(before: Retention, wanted: Retention) -> bool:
+    """Whether messages may go that would stay otherwise."""
+    if not before.acts:
+        return bool(wanted.ms or wanted.size_bytes)
+    if _is_less(before.ms, wanted.ms) or _is_less(before.size_bytes, wanted.size_bytes):
+        return True
+    if not before.keeps_unread:
+        return False
+    caps = ((before.unread_ms_max, wanted.unread_ms_max), (before.unread_bytes_max, wanted.unread_bytes_max))
+    return not wanted.keeps_unread or any(_is_less(*pair) for pair in caps)
+
+
+def _is_less(before: int, wanted: int) -> bool:
+    return bool(wanted) and (not before or wanted < before)
+
+
+async def losses(
+    admin: AdminPort, ranges: RangePort, topic: str, wanted: Retention, now: datetime
+) -> list[Loss]:  # fmt: skip
+    """What goes of each partition if the topic had that retention now; partitions of which nothing goes are left out.
+
+    Raises:
+        SeriatimError: It could not be found out.
+    """
+    kept_rows = await ranges.retained(topic)
+    groups = {name: await admin.describe_group(topic, name) for name in await admin.list_groups(topic)}
+    aged = await _at_age(ranges, topic, wanted.ms, now)
+    capped = await _at_age(ranges, topic, wanted.unread_ms_max, now) if wanted.keeps_unread else {}
+    turns = asyncio.Semaphore(QUESTIONS_AT_ONCE)
+
+    async def look(row: RetainedRow) -> Loss | None:
+        rows = [(name, one) for name, of in groups.items() for one in of if one.partition == row.partition]
+        async with turns:
+            end = await _cut(ranges, topic, row, aged.get(row.partition, 0), wanted.size_bytes)
+            unread = min((one.next_offset for _, one in rows if one.next_offset is not None), default=end)
+            if wanted.keeps_unread and unread < end:
+                cap = await _cut(ranges, topic, row, capped.get(row.partition, 0), wanted.unread_bytes_max)
+                end = max(unread, cap)
+            if end <= row.offset:
+                return None
+            pieces = await ranges.pieces(topic, row.partition, row.offset, end)
+        names = tuple(name for name, one in rows if _has_not_read(one, end))
+        return Loss(row.partition, row.offset, end, sum(piece.rows for piece in pieces), row.since_ms, names)
+
+    found = await asyncio.gather(*map(look, kept_rows))
+    return [loss for loss in found if loss is not None and loss.messages]
+
+
+def _has_not_read(row: GroupRow, end: int) -> bool:
+    return row.next_offset is not None and row.next_offset < end
+
+
+async def _at_age(ranges: RangePort, topic: str, age_ms: int, now: datetime) -> dict[int, int]:
+    """By partition, the offset of the first message that is not older."""
+    if not age_ms:
+        return {}
+    try:
+        oldest = now - timedelta(milliseconds=age_ms)
+    except OverflowError:
+        return {}
+    if oldest.timestamp() <= 0:
+        return {}
+    return {row.partition: row.offset for row in await ranges.offsets(topic, oldest)}
+
+
+async def _cut(ranges: RangePort, topic: str, row: RetainedRow, aged: int, size_bytes: int) -> int:
+    """The first offset that stays of a partition, by age and by size."""
+    cut = max(row.offset, aged)
+    if not size_bytes or row.size_bytes is None or row.size_bytes <= size_bytes:
+        return cut
+    (end,) = await ranges.offsets(topic, "end", [row.partition])
+    excess = row.size_bytes - size_bytes
+    at_once = max(excess // PIECES_ASKED, PIECE_BYTES_MIN)
+    for piece in await ranges.pieces(topic, row.partition, row.offset, end.offset, at_once):
+        if piece.size_bytes is None or piece.size_bytes > excess:
+            break
+        excess -= piece.size_bytes
+        cut = max(cut, piece.end)
+    return cut
+
+
+def draw_losses(found: Sequence[Loss]) -> Table:
+    """What goes, partition by partition."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for column in ("partition", "from", "up to", "messages", "oldest of", "not read by"):
+        table.add_column(column, justify="left" if column in ("oldest of", "not read by") else "right", overflow="fold")
+    for loss in found:
+        table.add_row(
+            str(loss.partition), format_offset(loss.start), format_offset(loss.end), f"{loss.messages:,}",
+            _time(loss.since_ms), ", ".join(loss.unread_by) or "-",
+        )  # fmt: skip
+    return table
+
+
+def summary(found: Sequence[Loss]) -> str:
+    """The same in one sentence."""
+    count = sum(loss.messages for loss in found)
+    messages = f"{count:,} message{'s are' if count != 1 else ' is'} dropped within minutes, and cannot be brought back"
+    readers = sorted({name for loss in found for name in loss.unread_by})
+    if not readers:
+        return f"{messages}; every consumer group has read them"
+    return f"{messages}; not read yet by {', '.join(readers)}"

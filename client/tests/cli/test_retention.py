@@ -1,0 +1,264 @@
+"""Retention on the command line: how it is written and shown, and that a shorter one says first what goes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from seriatim.cli import _retention
+from seriatim.cli._amounts import NUMBER_MAX, format_duration, format_size, parse_duration_ms, parse_size
+from seriatim.cli._ports import Retention, RetentionChange
+from seriatim_api.ids import make_offset
+
+from .memory import FIRST_S, SEGMENT, MemoryCluster
+from .test_commands import Run, cluster, run
+
+__all__ = ["cluster", "run"]
+
+DAY_MS = 86_400_000
+
+
+# ---- amounts --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "milliseconds"),
+    [
+        ("72h", 3 * DAY_MS),
+        ("7d", 7 * DAY_MS),
+        ("90s", 90_000),
+        ("1d12h", 36 * 3_600_000),
+        ("1.5 hours", 5_400_000),
+        ("2 weeks", 14 * DAY_MS),
+        ("10 Min", 600_000),
+        ("250ms", 250),
+        ("forever", 0),
+        ("none", 0),
+        ("0", 0),
+    ],
+)
+def test_durations_are_read_as_people_write_them(text: str, milliseconds: int) -> None:
+    assert parse_duration_ms(text) == milliseconds
+
+
+@pytest.mark.parametrize(
+    ("text", "size_bytes"),
+    [
+        ("10GiB", 10 << 30),
+        ("10Gi", 10 << 30),
+        ("500MB", 500_000_000),
+        ("500m", 500_000_000),
+        ("1.5 TiB", 3 << 39),
+        ("1048576", 1 << 20),
+        ("64 kib", 64 << 10),
+        ("7b", 7),
+        ("none", 0),
+        ("0", 0),
+    ],
+)
+def test_sizes_are_read_as_people_write_them(text: str, size_bytes: int) -> None:
+    assert parse_size(text) == size_bytes
+
+
+@pytest.mark.parametrize(
+    "text", ["", "7", "-7d", "7 fortnights", "d", "7d-", "1e9d", "999999999999999d", "7d 3x", "0s"]
+)
+def test_what_is_no_duration_is_refused_with_what_is(text: str) -> None:
+    with pytest.raises(ValueError, match="such as 90s, 12h, 7d or 1d12h; or forever"):
+        parse_duration_ms(text)
+
+
+@pytest.mark.parametrize("text", ["", "GiB", "-1GiB", "10 XB", "10iB", "1e3", "9999999999EiB", "ten"])
+def test_what_is_no_size_is_refused_with_what_is(text: str) -> None:
+    with pytest.raises(ValueError, match="such as 500MB, 10GiB or 1048576; or none"):
+        parse_size(text)
+
+
+@given(st.integers(1, NUMBER_MAX // 1000))
+def test_a_duration_is_shown_as_it_is_read(seconds: int) -> None:
+    shown = format_duration(seconds * 1000)
+    assert parse_duration_ms(shown) == seconds * 1000
+
+
+@given(st.integers(1, NUMBER_MAX // 2))
+def test_a_size_is_shown_to_one_digit(size_bytes: int) -> None:
+    assert abs(parse_size(format_size(size_bytes)) - size_bytes) <= size_bytes * 0.051
+
+
+# ---- in words -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("retention", "words"),
+    [
+        (Retention(), "for ever"),
+        (Retention(3 * DAY_MS), "3d"),
+        (Retention(3 * DAY_MS, 10 << 30), "3d or 10GiB a partition"),
+        (Retention(0, 1 << 20, True), "1MiB a partition, unread for ever"),
+        (Retention(3 * DAY_MS, 0, True, 7 * DAY_MS, 50 << 30), "3d, unread 7d or 50GiB a partition"),
+        (Retention(3 * DAY_MS, acts=False), "for ever (3d is stored, and acts once retention is set anew)"),
+        (Retention(acts=False), "for ever"),
+    ],
+)
+def test_retention_is_told_in_words(cluster: MemoryCluster, retention: Retention, words: str) -> None:
+    cluster.make("t")
+    assert _retention.kept(replace(cluster.topics["t"], retention=retention)) == words
+
+
+# ---- which change is shorter ----------------------------------------------------------------------------
+
+UNREAD = Retention(DAY_MS, 0, True, 7 * DAY_MS)
+
+
+@pytest.mark.parametrize(
+    ("before", "change", "shorter"),
+    [
+        (Retention(), RetentionChange(DAY_MS), True),
+        (Retention(DAY_MS), RetentionChange(2 * DAY_MS), False),
+        (Retention(DAY_MS), RetentionChange(0), False),
+        (Retention(DAY_MS), RetentionChange(DAY_MS - 1), True),
+        (Retention(DAY_MS), RetentionChange(retention_bytes=1 << 30), True),
+        (Retention(0, 1 << 30), RetentionChange(retention_bytes=1 << 31), False),
+        (Retention(DAY_MS, acts=False), RetentionChange(2 * DAY_MS), True),
+        (Retention(DAY_MS, acts=False), RetentionChange(retain_unread=True), True),
+        (Retention(DAY_MS, acts=False), RetentionChange(0), False),
+        (UNREAD, RetentionChange(retain_unread=False), True),
+        (UNREAD, RetentionChange(unread_ms_max=2 * DAY_MS), True),
+        (UNREAD, RetentionChange(unread_ms_max=0), False),
+        (Retention(DAY_MS), RetentionChange(retain_unread=True, unread_ms_max=2 * DAY_MS), False),
+    ],
+)
+def test_a_change_is_shorter_if_messages_may_go_that_would_stay(
+    before: Retention, change: RetentionChange, shorter: bool
+) -> None:
+    assert _retention.is_shorter(before, _retention.after(before, change)) is shorter
+
+
+# ---- what goes ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def filled(run: Run, cluster: MemoryCluster) -> MemoryCluster:
+    """Ten messages of 1 MiB, of a second each, on each of two partitions; group g has read four of partition 0."""
+    cluster.make("t", 2)
+    run("produce", "t", "--size", "10", "--count", "20")
+    cluster.cursors["t", "g", 0] = 4
+    return cluster
+
+
+async def losses(cluster: MemoryCluster, wanted: Retention, now_s: int = FIRST_S + 10) -> list[_retention.Loss]:
+    async with cluster.admin(None) as admin, cluster.ranges(None) as ranges:
+        return await _retention.losses(admin, ranges, "t", wanted, datetime.fromtimestamp(now_s, UTC))
+
+
+async def test_what_goes_by_age_is_told_with_who_has_not_read_it(filled: MemoryCluster) -> None:
+    found = await losses(filled, Retention(3000))
+    assert [(f.partition, f.start, f.end, f.messages) for f in found] == [
+        (number, make_offset(SEGMENT, 0), make_offset(SEGMENT, 7), 7) for number in (0, 1)
+    ]
+    assert [f.unread_by for f in found] == [("g",), ("g",)]
+    (only,) = (f for f in await losses(filled, Retention(6000)) if f.partition == 0)
+    assert (only.messages, only.unread_by, only.since_ms) == (4, (), FIRST_S * 1000)
+
+
+async def test_what_goes_by_size_is_told(filled: MemoryCluster) -> None:
+    filled.dropped[1] = 8
+    (only,) = await losses(filled, Retention(0, 3 << 20))
+    assert (only.partition, only.end, only.messages) == (0, make_offset(SEGMENT, 7), 7)
+
+
+async def test_what_is_not_read_stays_up_to_its_own_limits(filled: MemoryCluster) -> None:
+    (only,) = await losses(filled, Retention(1000, keeps_unread=True))
+    assert (only.partition, only.messages, only.unread_by) == (0, 4, ()), "of partition 1 the group has read nothing"
+    found = await losses(filled, Retention(1000, 0, True, 3000))
+    assert [(f.messages, f.unread_by) for f in found] == [(7, ("g",)), (7, ("g",))], "older than the cap"
+    found = await losses(filled, Retention(1000, 0, True, 0, 5 << 20))
+    assert [f.messages for f in found] == [5, 5]
+
+
+async def test_nothing_goes_of_what_is_within_all_limits(filled: MemoryCluster) -> None:
+    assert await losses(filled, Retention(60_000, 100 << 20)) == []
+    assert await losses(filled, Retention(NUMBER_MAX)) == []
+
+
+def test_a_shorter_retention_says_first_what_goes_and_asks(run: Run, filled: MemoryCluster) -> None:
+    status, out, err = run("topic", "alter", "t", "--retention", "1s")
+    assert status == 2
+    assert "nothing was changed: say --yes" in err
+    lines = [line.split() for line in out.splitlines()]
+    assert lines[1] == ["0", "3:0", "3:10", "10", "2023-11-14", "22:13:20", "UTC", "g"]
+    assert "20 messages are dropped within minutes, and cannot be brought back; not read yet by g" in out
+    assert filled.topics["t"].retention == Retention()
+    status, out, _ = run("topic", "alter", "t", "--retention", "1s", "--yes")
+    assert status == 0
+    assert out.splitlines()[-1] == "t has 2 partitions, kept: 1s"
+    assert "not read yet by g" in out
+    told = json.loads(run("--output", "json", "topic", "alter", "t", "--retention-size", "1MiB", "--yes")[2])
+    first = told["partitions"][0]
+    assert (first["start"], first["messages"], first["unread_by"]) == ("3:0", 10, ["g"])
+
+
+def test_nothing_is_asked_if_nothing_goes(run: Run, filled: MemoryCluster) -> None:
+    assert run("topic", "alter", "t", "--retention-size", "1GiB")[:2] == (
+        0,
+        "t has 2 partitions, kept: 1GiB a partition\n",
+    )
+    assert run("topic", "alter", "t", "--retention", "forever", "--retain-unread")[0] == 0
+
+
+def test_where_no_broker_says_what_goes_the_command_asks_all_the_same(run: Run, filled: MemoryCluster) -> None:
+    filled.silent.add("t")
+    status, _, err = run("topic", "alter", "t", "--retention", "7d")
+    assert (status, "# what goes is not known now: no broker tells" in err) == (2, True)
+    assert run("topic", "alter", "t", "--retention", "7d", "--yes")[1] == "t has 2 partitions, kept: 7d\n"
+    status, out, err = run("topic", "describe", "t")
+    assert (status, "# what is kept is not known now: no broker tells" in err) == (0, True)
+    assert "kept: 7d" in out
+
+
+def test_what_is_kept_is_described(run: Run, filled: MemoryCluster) -> None:
+    filled.dropped[1] = 8
+    lines = [line.split() for line in run("topic", "describe", "t")[1].splitlines()]
+    assert ["0", "3:0", "2023-11-14", "22:13:20", "UTC", "10", "10MiB"] in lines
+    assert ["1", "3:8", "2023-11-14", "22:13:28", "UTC", "2", "2MiB"] in lines
+    told = json.loads(run("--output", "json", "topic", "describe", "t")[1])
+    assert [(row["offset"], row["messages"]) for row in told["retained"]] == [("3:0", 10), ("3:8", 2)]
+    assert told["retention"]["acts"] is True
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (("--retention", "soon"), "is no duration"),
+        (("--retention", "-1h"), "is no duration"),
+        (("--retention", "0.5s"), "too short: at least 1s"),
+        (("--retention-size", "10KiB"), "too small: at least 1MiB"),
+        (("--retention-size", "much"), "is no size"),
+        (("--retention", "1h", "--retention-hours", "1"), "give one of them"),
+        (("--retention-hours", "-1"), "-1"),
+        (("--unread-max", "7d"), "give that too"),
+    ],
+)
+def test_nonsense_is_refused_before_anything_is_made(
+    run: Run, cluster: MemoryCluster, words: tuple[str, ...], text: str
+) -> None:
+    status, _, err = run("topic", "create", "t", *words)
+    assert status == 2
+    assert text in " ".join(err.split())
+    assert not cluster.topics
+
+
+def test_the_older_option_still_works_and_is_not_shown(run: Run, cluster: MemoryCluster) -> None:
+    assert run("topic", "create", "t", "--retention-hours", "0.003")[0] == 0
+    assert cluster.topics["t"].retention.ms == 10_800
+    assert "--retention-hours" not in run("topic", "create", "--help")[1]
+
+
+def test_groups_are_listed(run: Run, filled: MemoryCluster) -> None:
+    assert run("group", "list", "t") == (0, "g\n", "")
+    filled.cursors.clear()
+    assert run("group", "list", "t")[2] == "no consumer group has a position on t\n"
