@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import click
 from seriatim_api.errors import BadRequestError
-from seriatim_api.ids import format_offset
+from seriatim_api.ids import format_offset, make_offset, split_offset
 
 from seriatim.cli import _connect
 from seriatim.cli._places import Written
@@ -20,6 +20,9 @@ from seriatim.cli._ports import At, OffsetRow, RangePort
 from seriatim.cli._printing import Format, print_note, render
 from seriatim.cli._running import first_of, interruptible
 from seriatim.cli._settings import Settings
+
+SEGMENTS_BACK: Final = 8
+"""With --last: so many segments are looked at first, and then four times as many."""
 
 LOOK_S: Final = 0.25
 """With --follow: how often the brokers are asked whether there is more."""
@@ -140,11 +143,18 @@ class RangePrinter:
         """The offset so many messages before the end; the first one that is kept if there are not so many."""
         if end <= first.offset:
             return end
-        left = count
-        for piece in reversed(await self._port.pieces(self._options.topic, first.partition, first.offset, end)):
-            if piece.rows >= left:
-                return piece.end - left
-            left -= piece.rows
+        last_segment, _ = split_offset(end)
+        window = SEGMENTS_BACK
+        while True:  # a chain may be long: only its end is looked at, if that has enough
+            begin = max(first.offset, make_offset(max(last_segment - window, 0), 0))
+            left = count
+            for piece in reversed(await self._port.pieces(self._options.topic, first.partition, begin, end)):
+                if piece.rows >= left:
+                    return piece.end - left
+                left -= piece.rows
+            if begin == first.offset:
+                break
+            window *= 4
         if not self._settings.as_json:
             click.echo(f"# partition {first.partition} has only {count - left:,} messages", err=True)
         return first.offset
