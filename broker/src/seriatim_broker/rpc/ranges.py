@@ -218,7 +218,7 @@ class RangesServicer:
         )
         try:
             found = await self._places.find(chain, begins, request, max(until - time.monotonic(), 0.05))
-        except (RoutingError, UnavailableError):
+        except ELSEWHERE:
             return kept
         if found.places:
             kept.append_time_ms = found.places[0].append_time_ms

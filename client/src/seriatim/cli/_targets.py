@@ -6,14 +6,15 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import click
-from seriatim_api.ids import parse_offset
+
+from seriatim.cli._places import parse
 
 if TYPE_CHECKING:
     _Base = click.ParamType[Any]
 else:
     _Base = click.ParamType  # not generic at run time before click 8.4
 
-FORMS: Final = "earliest, latest, an offset like 3:1500, or a time like 2026-01-31T08:00:00Z"
+FORMS: Final = "earliest, latest, an offset like 3:1500, a time like 2026-01-31T08:00:00Z, or an age like -15m"
 
 
 class TargetType(_Base):
@@ -25,19 +26,13 @@ class TargetType(_Base):
         """See `click.ParamType`; a value that is no word was converted before."""
         if not isinstance(value, str) or value in ("earliest", "latest"):
             return value
-        segment, _, index = value.partition(":")
-        if segment.isdecimal() and (index.isdecimal() or ":" not in value):
-            try:
-                return parse_offset(value)
-            except ValueError as exc:
-                self.fail(f"{exc}", param, ctx)
         try:
-            time = datetime.fromisoformat(value)
-        except ValueError:
-            self.fail(f"{value!r} is no place in a topic: {FORMS}", param, ctx)
-        if time.tzinfo is None:
+            written = parse(value, datetime.now().astimezone())
+        except ValueError as exc:
+            self.fail(f"{value!r} is no place in a topic: {FORMS} ({exc})", param, ctx)
+        if written.zone_is_ours:
             self.fail(f"{value!r} names no time zone: add Z for UTC, or an offset like +02:00", param, ctx)
-        return time
+        return "latest" if written.at == "end" else written.at
 
 
 TARGET: Final = TargetType()
