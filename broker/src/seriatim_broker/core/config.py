@@ -159,7 +159,7 @@ class BrokerConfig:
     told_segments_max: int = 16
     min_copies: int = 2
     reservation_messages: int = 10_000
-    deliver_bytes: int = 1024 * 1024
+    deliver_bytes: int = 2048 * 1024
     copy_bytes: int = 1024 * 1024
     ack_sync_us: int = 20_000
     append_time_ahead_ms_max: int = 7_200_000

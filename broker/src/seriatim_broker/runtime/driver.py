@@ -28,7 +28,7 @@ from .coordination import CoordinatorWork
 from .links import Links
 
 READS_IN_FLIGHT_MAX = 32
-"""Reads of the log at once; more wait in order. Each is at most a delivery or a copy of a megabyte."""
+"""Reads of the log at once; more wait in order. Each is at most a delivery of two megabytes or a copy of one."""
 
 SLICE_US = 4_000
 """Posted events are stepped for so long, then everything else in the loop has its turn: a thousand switches at once

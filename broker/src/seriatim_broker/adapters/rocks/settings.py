@@ -75,7 +75,7 @@ class RocksSettings:
     scans_max: int = 64
     scan_idle_ms_max: int = 1000
     scan_age_ms_max: int = 1000
-    read_ahead_bytes: int = _MIB
+    read_ahead_bytes: int = 2 * _MIB
     read_ahead_bytes_max: int = 64 * _MIB
     reserve_percent: int = 5
     reserve_bytes_min: int = 2048 * _MIB
