@@ -149,6 +149,7 @@ class Process:
             fx.GroupDescribed: self._answer_client,
             fx.RangeRead: self._answer_client,
             fx.PartitionSurveyed: self._answer_client,
+            fx.GroupOperated: self._answer_client,
             fx.Deliver: self._deliver_to_consumer,
             fx.Note: _noted,
             fx.EndRun: self._end_run,
@@ -162,7 +163,7 @@ class Process:
             broker.disk.recover(),
             broker.suspect_before_run,
         )
-        self._watched = WatchedCore(self.core, self, self._schedule, world.judge)
+        self.watched = WatchedCore(self.core, self, self._schedule, world.judge)
 
     def _moment(self) -> Moment:
         now = self._schedule.now_us
@@ -179,7 +180,7 @@ class Process:
     def start(self) -> None:
         """Begin; the directory is known at once, as a process reads it before it serves."""
         self._schedule.mark(self.name, f"start {self.run}")
-        self._carry_out(self._watched.start(self._moment()))
+        self._carry_out(self.watched.start(self._moment()))
         self.deliver(self._world.directory())
         if self.broker.full_until_us > self._schedule.now_us:
             self.look_for_room()
@@ -201,7 +202,7 @@ class Process:
         if self.frozen:
             self._inbox.append(event)
             return
-        self._carry_out(self._watched.step(event, self._moment()))
+        self._carry_out(self.watched.step(event, self._moment()))
 
     def freeze(self) -> None:
         """Do nothing until `thaw`."""

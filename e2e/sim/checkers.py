@@ -23,8 +23,8 @@ from seriatim_broker.core import chain as chains
 from seriatim_broker.core.chain import Chain, Segment, SegmentState
 from seriatim_broker.core.config import BrokerConfig
 from seriatim_broker.core.controller import holders
-from seriatim_broker.core.effects import Note
-from seriatim_broker.core.events import AckLevel, CursorRecord
+from seriatim_broker.core.effects import Batches, DeliveryEvent, Joined, Note
+from seriatim_broker.core.events import AckLevel, CursorRecord, GroupOperation
 from seriatim_broker.core.log import Batch, PutBatch, PutPreparation, PutSegment, PutTailCopy, Write
 from seriatim_broker.core.producers import IdleBlock, ProducerTable, newest_of
 from seriatim_broker.testing.memory_disk import DiskImage, SegmentImage
@@ -60,17 +60,24 @@ class Fate:
 
 
 class GroupView:
-    """What a consumer group has seen and acknowledged of one partition."""
+    """What a consumer group has seen and acknowledged of one partition, since it began or was rewound or skipped.
 
-    __slots__ = ("acked", "confirmed", "drained_below", "first_at", "firsts", "seen")
+    `start` is where that was, and `group_epoch` the epoch that began there.
+    """
 
-    def __init__(self) -> None:
-        self.drained_below = 0  # segments below this number are settled, and all of them is acknowledged
+    __slots__ = ("acked", "confirmed", "drained_below", "first_at", "firsts", "group_epoch", "seen", "start")
+
+    def __init__(self, group_epoch: int = 0, start: int = 0) -> None:
+        self.group_epoch = group_epoch
+        self.start = start  # an offset
+        # segments below this number are settled, and all of them is acknowledged
+        self.drained_below = split_offset(start)[0]
         self.confirmed: dict[tuple[int, int], int] = {}  # (group epoch, segment) -> confirmed below this index
         self.firsts: list[tuple[int, int]] = []  # (offset, message)
         self.seen: set[int] = set()
         self.first_at: dict[int, int] = {}  # message -> the offset at which it was first given to the group
-        self.acked: dict[int, int] = {}  # segment -> index below which the application acknowledged
+        # segment -> index below which the application acknowledged
+        self.acked: dict[int, int] = dict([split_offset(start)]) if start else {}
 
 
 def messages_of(batch: Batch) -> list[int]:
@@ -122,6 +129,13 @@ class Judge:
         self._flush = flush
         self._may_miss = min(levels) < AckLevel.REPLICATED  # a producer's acknowledged batches may be gone
         self._cursors: dict[tuple[str, PartitionId], int] = {}
+        self._past_views: dict[
+            tuple[str, PartitionId], list[GroupView]
+        ] = {}  # before the group was moved, oldest first
+        self._carried_out: set[bytes] = set()  # ids of operations
+        self._paused: set[tuple[str, PartitionId]] = set()  # groups, as their cursors say
+        self.subscribed: dict[tuple[int, int], tuple[str, PartitionId]] = {}  # of (stream, subscription)
+        self._granted: dict[tuple[int, int], int] = {}  # (stream, subscription) -> group epoch of its grant
         self._passed: dict[Place, frozenset[str]] = {}  # a lost segment: groups that had left it before
         self._lost_repeats: dict[PartitionId, set[int]] = {}  # skipped, and given to nobody from their first place
         self._told: set[tuple[str, PartitionId, int]] = set()
@@ -514,9 +528,7 @@ class Judge:
 
     def _forget_deliveries(self, partition: PartitionId, no: int, length: int) -> None:
         """What groups were given at and above a length is gone; they may be given it again, where it is resent to."""
-        for (_, of), view in self.groups.items():
-            if of != partition:
-                continue
+        for view in self._views(partition):
             first, behind = make_offset(no, length), make_offset(no + 1, 0)
             for offset, message in view.firsts:
                 if first <= offset < behind:
@@ -771,7 +783,7 @@ class Judge:
                 fate.offset = offset
                 if is_final and offset is not None:
                     fate.final_offset = offset + at
-                    for view in self.groups.values():
+                    for view in self._views(fate.partition):
                         if message in view.first_at:
                             self._is_at_its_place("a group was", message, view.first_at[message])
 
@@ -805,17 +817,41 @@ class Judge:
         """The segments in which groups stand, as their cursors say; the first one, before there is any."""
         return [no for (_, of), no in self._cursors.items() if of == partition] or [1]
 
-    def view(self, group: str, partition: PartitionId) -> GroupView:
-        """What a group has seen."""
+    def view(self, group: str, partition: PartitionId, group_epoch: int | None = None) -> GroupView:
+        """What a group has seen since it was moved last; with an epoch, what it saw in that one."""
         found = self.groups.get((group, partition))
         if found is None:
             found = self.groups[group, partition] = GroupView()
-        return found
+        if group_epoch is None or group_epoch >= found.group_epoch:
+            return found
+        past = self._past_views[group, partition]
+        return next(view for view in reversed(past) if view.group_epoch <= group_epoch)
 
-    def delivered(self, group: str, partition: PartitionId, offset: int, message: int, *, flagged: bool) -> None:
+    def _views(self, partition: PartitionId) -> list[GroupView]:
+        """Of all groups, also what they saw before they were moved."""
+        past = (view for (_, of), views in self._past_views.items() if of == partition for view in views)
+        return [*past, *(view for (_, of), view in self.groups.items() if of == partition)]
+
+    def wanted(self, group: str, partition: PartitionId, chain: Chain, open_length: int) -> int:
+        """How many messages the group must be given, from where it began or was sent last."""
+        start = self.view(group, partition).start
+        if not start:
+            return self.replay_length(chain, open_length)
+        return sum(offset >= start for offset, _ in self.replay(chain, open_length))
+
+    def delivered(
+        self,
+        group: str,
+        partition: PartitionId,
+        offset: int,
+        message: int,
+        *,
+        flagged: bool,
+        group_epoch: int | None = None,
+    ) -> None:
         """The application of a group is given a message."""
         chain = self.history[partition][-1]
-        view = self.view(group, partition)
+        view = self.view(group, partition, group_epoch)
         what = f"{group} is given {message} at {format_offset(offset)}"
         if message in view.seen:
             if not flagged:
@@ -828,6 +864,8 @@ class Judge:
             self.fail("I10", f"{what}, which its producer was told to have failed")
         if view.firsts and view.firsts[-1][0] >= offset:
             self.fail("I2", f"{what} behind {view.firsts[-1]}")
+        if offset < view.start:
+            self.fail("I11", f"{what}, and epoch {view.group_epoch} of the group began at {format_offset(view.start)}")
         segment_no, _ = split_offset(offset)
         for segment in chain.segments if view.drained_below < segment_no else ():
             if segment.no >= segment_no:
@@ -846,18 +884,26 @@ class Judge:
 
     def confirmed(self, group: str, partition: PartitionId, group_epoch: int, segment_no: int, index: int) -> None:
         """A server confirms that everything below `index` is acknowledged, durably on every eligible copy."""
-        known = self.view(group, partition).confirmed
+        known = self.view(group, partition, group_epoch).confirmed
         known[group_epoch, segment_no] = max(known.get((group_epoch, segment_no), 0), index)
 
     def begun(self, group: str, partition: PartitionId, group_epoch: int, segment_no: int, index: int) -> None:
         """I11: the first delivery under a grant, if not flagged, is not below what was confirmed in its group epoch."""
-        for (epoch, no), confirmed in self.view(group, partition).confirmed.items():
+        for (epoch, no), confirmed in self.view(group, partition, group_epoch).confirmed.items():
             if epoch == group_epoch and (no, confirmed) > (segment_no, index):
                 self.fail("I11", f"{group} is put at {segment_no}:{index}, and {no}:{confirmed} was confirmed to it")
 
-    def skipped(self, group: str, partition: PartitionId, segment_no: int, start: int, end: int) -> None:
+    def skipped(
+        self,
+        group: str,
+        partition: PartitionId,
+        segment_no: int,
+        start: int,
+        end: int,
+        group_epoch: int | None = None,
+    ) -> None:
         """A consumer is told to pass over [start, end): each message there stands earlier in the order."""
-        view = self.view(group, partition)
+        view = self.view(group, partition, group_epoch)
         index = start
         while index < end:
             batch = self.placed.get((partition, segment_no, index))
@@ -865,6 +911,7 @@ class Judge:
                 self.fail("I5", f"{group} is to skip {segment_no}:{index}, where no batch begins")
             self.seen_states.add("skipped a repeat")
             missing = [message for message in messages_of(batch) if message not in view.seen]
+            missing = [message for message in missing if not self._stands_before(partition, message, view.start)]
             if missing and self._stood_in_a_gap(partition, missing):
                 self.seen_states.add("a repeat of what is lost")
                 self.excuse(Excuse.REPEAT_OF_LOST)
@@ -893,10 +940,17 @@ class Judge:
         self.seen_states.add("told of a gap")
         self._told.add((group, partition, segment_no))
 
-    def acknowledged(self, group: str, partition: PartitionId, offset: int) -> None:
+    def _stands_before(self, partition: PartitionId, message: int, start: int) -> bool:
+        """Whether a message stands before the place to which the group was sent: it is not to be given it."""
+        return bool(start) and any(
+            of == partition and make_offset(no, index) < start and message in messages_of(batch)
+            for (of, no, index), batch in self.placed.items()
+        )
+
+    def acknowledged(self, group: str, partition: PartitionId, offset: int, group_epoch: int | None = None) -> None:
         """The application of a group acknowledges everything up to and including `offset`."""
         segment_no, index = split_offset(offset)
-        view = self.view(group, partition)
+        view = self.view(group, partition, group_epoch)
         view.acked[segment_no] = max(view.acked.get(segment_no, 0), index + 1)
 
     def moved(self, group: str, partition: PartitionId, segment_no: int) -> None:
@@ -921,6 +975,13 @@ class Judge:
         if old is None:
             return
         what = f"the cursor of {group} goes from segment {old.segment_no} to {new.segment_no}"
+        if new.requests != old.requests and not old.deleted:
+            self._operated(who, partition, group, old, new)
+            return
+        if new.paused != old.paused and not (old.deleted or new.deleted):
+            self.fail("PAUSE", f"{who} writes {new} over {old}, and nobody paused or resumed the group")
+        if (new.group_epoch, new.segment_no) == (old.group_epoch, old.segment_no) and new.start_index < old.start_index:
+            self.fail("I11", f"{what}, from index {old.start_index} to {new.start_index} in one epoch")
         if new.group_epoch < old.group_epoch or (
             new.group_epoch == old.group_epoch and new.segment_no < old.segment_no
         ):
@@ -938,6 +999,54 @@ class Judge:
                     self.fail("I8", f"{what} in one group epoch, and {segment.no} was lost before it was read")
             elif not self._is_drained(view, partition, segment):
                 self.fail("I8", f"{what}, and of {segment.no} it acknowledged {view.acked.get(segment.no, 0)}")
+
+    # ---- what people do to groups -----------------------------------------------------------------------
+
+    def _operated(self, who: str, partition: PartitionId, group: str, old: CursorRecord, new: CursorRecord) -> None:
+        """ONCE, I11: an operation is carried out once; a move takes the next epoch, and a pause changes no place."""
+        what = f"{who} writes {new} over {old}"
+        if not new.requests or old.requests[-len(new.requests) + 1 :] != new.requests[:-1]:
+            self.fail("ONCE", f"{what}, and forgets what was done")
+        id_ = new.requests[-1]
+        if id_ in self._carried_out:
+            self.fail("ONCE", f"{what}, and that was done before")
+        self._carried_out.add(id_)
+        place, before = (new.segment_no, new.start_index), (old.segment_no, old.start_index)
+        if new.paused != old.paused:
+            if (place, new.group_epoch) != (before, old.group_epoch):
+                self.fail("I11", f"{what}: a pause or its end moves nothing")
+            self.seen_states.add("group paused" if new.paused else "group resumed")
+            change = self._paused.add if new.paused else self._paused.discard
+            change((group, partition))
+            return
+        if new.group_epoch != old.group_epoch + 1:
+            self.fail("I11", f"{what}: to be moved takes the next epoch")
+        segment = self.history[partition][-1].segment(new.segment_no)
+        if segment is None or (segment.sealed_len is not None and new.start_index > segment.sealed_len):
+            self.fail("I8", f"{what}: there is no such place")
+        self.seen_states.add("group rewound" if new.begun_by is GroupOperation.REWIND else "group skipped")
+        self._past_views.setdefault((group, partition), []).append(self.view(group, partition))
+        self.groups[group, partition] = GroupView(new.group_epoch, make_offset(*place))
+
+    def operated(self, group: str, operation: GroupOperation, id_: bytes, *, was_done: bool) -> None:
+        """DONE: what a person is told is done was carried out, or there was nothing to do."""
+        if id_ not in self._carried_out and not (was_done and not operation.moves):
+            self.fail("DONE", f"a person is told that {group} is done with {operation.name}, and nothing was written")
+
+    def told(self, who: str, stream: int, subscription: int, event: DeliveryEvent) -> None:
+        """VOID, PAUSE: a broker gives nothing in an epoch that a rewind or a skip has ended, and nothing in a pause."""
+        key = (stream, subscription)
+        if isinstance(event, Joined):
+            self._granted[key] = event.group_epoch
+        if not isinstance(event, Batches) or key not in self.subscribed:
+            return
+        group, partition = self.subscribed[key]
+        begun = self.view(group, partition).group_epoch
+        if self._granted[key] < begun:
+            what = f"{who} delivers to {group} in epoch {self._granted[key]}"
+            self.fail("VOID", f"{what}, and was moved in epoch {begun}")
+        if (group, partition) in self._paused:
+            self.fail("PAUSE", f"{who} delivers to {group}, which is paused")
 
     def _is_drained(self, view: GroupView, partition: PartitionId, segment: Segment) -> bool:
         """Whether all of the segment is acknowledged, but for what stands earlier already and was given from there."""
@@ -1003,10 +1112,16 @@ class Judge:
         for group, no in self.untold(partition, groups):
             self.fail("I1", f"segment {no} was declared lost, and {group} was never told")
         for group in groups:
-            firsts = self.view(group, partition).firsts
-            if firsts != order:
-                at = next((i for i, pair in enumerate(order) if i >= len(firsts) or firsts[i] != pair), len(order))
-                self.fail("I2", f"{group} differs from the replay at {at}: {firsts[at : at + 3]}, {order[at : at + 3]}")
+            last = self.view(group, partition)
+            for view in (*self._past_views.get((group, partition), ()), last):
+                wanted = [pair for pair in order if pair[0] >= view.start]
+                firsts = view.firsts
+                if view is not last:  # it was moved on from there
+                    wanted = wanted[: len(firsts)]
+                if firsts != wanted:
+                    at = next((i for i, it in enumerate(wanted) if i >= len(firsts) or firsts[i] != it), len(wanted))
+                    pairs = f"{firsts[at : at + 3]}, {wanted[at : at + 3]}"
+                    self.fail("I2", f"{group} differs from the replay at {at} in epoch {view.group_epoch}: {pairs}")
 
     # ---- deleted topics -----------------------------------------------------------------------------
 
@@ -1053,6 +1168,7 @@ class Judge:
             for (of, no), passed in self._passed.items()
             for group in groups
             if of == partition and group not in passed and (group, partition, no) not in self._told
+            if self.view(group, partition).start < make_offset(no + 1, 0)  # else it was sent past it
         ]
 
     def _may_be_gone(self, fate: Fate) -> bool:

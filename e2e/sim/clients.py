@@ -273,6 +273,7 @@ class Clients:
             return
         if isinstance(effect.event, fx.Batches):
             self.judge.served(process.name, effect.event.batches, effect.event.server_epoch)
+        self.judge.told(process.name, effect.stream, effect.subscription, effect.event)
         self.reply(stream, effect)
 
 

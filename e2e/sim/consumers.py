@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from seriatim._core import consumer as core
 from seriatim._core import consumer_types as ct
@@ -15,6 +15,7 @@ from seriatim_broker.core.events import (
     ConsumerJoin,
     ConsumerLeave,
     ConsumerPing,
+    GroupOperation,
     StartPosition,
 )
 from seriatim_broker.core.log import Batch
@@ -168,8 +169,12 @@ class SimConsumer:
             self._unacked = []
             self._begins = effect.active
         elif isinstance(effect, ct.Passed):
-            self._judge.skipped(self.group, self.partition, effect.segment, effect.from_index, effect.to_index)
+            self._judge.skipped(
+                self.group, self.partition, effect.segment, effect.from_index, effect.to_index, self._group_epoch
+            )
             self._done_later(effect.to_index)
+        elif isinstance(effect, ct.GroupChanged):
+            self._judge.seen_states.add(f"consumer told of {effect.what}")
         elif isinstance(effect, ct.GapFound):
             self._judge.gap_told(self.group, self.partition, effect.segment)
         elif isinstance(effect, ct.AckedDurably):
@@ -233,6 +238,7 @@ class SimConsumer:
                 self._clients.send(stream, event)
 
     def _join(self, effect: ct.SendJoin) -> None:
+        self._judge.subscribed[effect.stream, effect.subscription] = (self.group, self.partition)
         self._send(
             effect.stream,
             ConsumerJoin(
@@ -256,7 +262,7 @@ class SimConsumer:
         if isinstance(event, fx.Batches):
             self._batches = event.batches
         if isinstance(event, fx.Joined):
-            self._group_epoch = event.group_epoch
+            self._group_epoch = max(self._group_epoch, event.group_epoch)
         self._step(_translated(effect.subscription, event))
 
     # ---- the application ----------------------------------------------------------------------------
@@ -273,7 +279,8 @@ class SimConsumer:
                 flagged = effect.attempt > 1 or index < effect.maybe_repeated_below
                 self._tell(f"is given {message} at {effect.segment}:{index}{' (maybe again)' if flagged else ''}")
                 offset = make_offset(effect.segment, index)
-                self._judge.delivered(self.group, self.partition, offset, message, flagged=flagged)
+                epoch = self._group_epoch
+                self._judge.delivered(self.group, self.partition, offset, message, flagged=flagged, group_epoch=epoch)
                 self._done_later(index + 1)
         take_us = self._clients.options.take_us
         if take_us and self._place_stream is not None:
@@ -305,7 +312,7 @@ class SimConsumer:
     def _acknowledge(self, grant: int, segment: int, index: int) -> None:
         if not self.is_active or grant != self._core.grant or segment != self._core.segment:
             return
-        self._judge.acknowledged(self.group, self.partition, make_offset(segment, index - 1))
+        self._judge.acknowledged(self.group, self.partition, make_offset(segment, index - 1), self._group_epoch)
         self._step(ct.Acknowledge(grant, segment, index))
 
 
@@ -313,12 +320,18 @@ def _error(error: SeriatimError) -> core.ReplyError:
     return core.ReplyError(error.number, error.message, error.retry_after_ms or 0)
 
 
+_BEGINNINGS: dict[GroupOperation | None, Literal["rewind", "skip"]] = {
+    GroupOperation.REWIND: "rewind",
+    GroupOperation.SKIP: "skip",
+}
+
+
 def _translated(subscription: int, event: fx.DeliveryEvent) -> ct.Event:
     """What the frame layer makes of a delivery."""
     if isinstance(event, fx.Joined):
         return ct.Joined(
             subscription, event.active, event.segment_no, event.index, event.token, event.group_epoch,
-            event.server_epoch, answers_pings=True,
+            event.server_epoch, answers_pings=True, paused=event.paused, begun_by=_BEGINNINGS.get(event.begun_by),
         )  # fmt: skip
     if isinstance(event, fx.Batches):
         places = tuple((batch.header.base_index, batch.header.message_count) for batch in event.batches)
@@ -326,6 +339,8 @@ def _translated(subscription: int, event: fx.DeliveryEvent) -> ct.Event:
             subscription, event.segment_no, places, event.from_index, event.maybe_repeated_below, event.attempt,
             event.server_epoch,
         )  # fmt: skip
+    if isinstance(event, fx.Paused):
+        return ct.Paused(subscription, event.paused)
     if isinstance(event, fx.Skip):
         return ct.Skipped(subscription, event.segment_no, event.from_index, event.to_index)
     if isinstance(event, fx.EndOfSegment):

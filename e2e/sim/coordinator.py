@@ -61,6 +61,7 @@ class SimCoordinator:
         self.isolated: dict[str, int] = {}
         self.is_faulty = False
         self.keeps_next = False
+        self.late_next: dict[str, int] = {}  # the broker's next operation on a group comes so late, and has no answer
         self.tidies = False  # older certificates are removed, as the controller does, but at once
         self._is_refusing = False
         self._refused: Counter[tuple[Process, object]] = Counter()
@@ -76,6 +77,10 @@ class SimCoordinator:
         options = self._options
         delay = rng.randint(200, options.coordinator_us_max)
         is_write = isinstance(request, (WriteChain, WriteCursor))
+        if isinstance(request, WriteCursor) and process.name in self.late_next and self._is_operation(request):
+            self._schedule.after(TIMEOUT_US, self._no_answer, process, request)
+            self._schedule.after(self.late_next.pop(process.name), self._carry_out, process, request, True)
+            return
         if self.is_down or self.isolated.get(process.name):
             lost, answer_lost, late = True, False, is_write and rng.random() < options.txn_late_share
         elif not self.is_faulty:
@@ -95,6 +100,10 @@ class SimCoordinator:
         if answer_lost:
             self._schedule.after(TIMEOUT_US, self._no_answer, process, request)
         self._schedule.after(delay, self._carry_out, process, request, answer_lost)
+
+    def _is_operation(self, request: WriteCursor) -> bool:
+        known, _ = self.records.cursor(request.partition, request.group)
+        return request.record.requests[-1:] != (known.requests[-1:] if known is not None else ())
 
     # ---- an older copy of it comes back ----
 

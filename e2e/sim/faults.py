@@ -67,6 +67,8 @@ MORE_KINDS: tuple[str, ...] = (
     "stalled_lane",
     "remake_topic",
     "remake_group",
+    "operate_group",
+    "late_operation",
 )
 """Those that a world meets only if it has something more than an ordinary one (`with_something_more`)."""
 
@@ -959,6 +961,58 @@ def _groups_change(rng: random.Random, options: Options) -> Options:
     )
 
 
+def _group_operations(rng: random.Random, options: Options) -> Options:
+    """People rewind, skip, pause and resume groups all the time, while servers change, fall and are cut off."""
+    kinds = {
+        "crash": 2,
+        "crash_group": rng.choice((0, 1)),
+        "freeze": 2,
+        "cut": 1,
+        "cut_one_way": 1,
+        "break": 1,
+        "slow_disk": 1,
+        "isolate": 1,
+        "coordinator_down": 1,
+        "coordinator_refuses": rng.choice((0, 0, 1)),
+        "complaint": 2,
+        "plan": 2,
+        "two_servers": 2,
+        "server_falls": rng.choice((0, 1)),
+        "client_break": 1,
+        "consumer_crash": 2,
+        "hung_disk": rng.choice((0, 0, 1)),
+        "lose_group": rng.choice((0, 0, 1)),
+    }
+    kinds["operate_group"] = sum(kinds.values())
+    is_slow = rng.random() < 0.3
+    return replace(
+        options,
+        kinds=kinds,
+        fault_count=rng.choice((12, 20, 30)),
+        fault_span_us=rng.choice((1_500_000, 3_000_000)),
+        batches_per_producer=rng.choice((8, 20)),
+        ack_lag=rng.choice((0, 2, 5)),
+        credit_bytes=600 if is_slow else 1 << 30,
+        take_us=2_000 if is_slow else 0,
+        txn_lost_share=rng.choice((0.02, 0.1)),
+        txn_late_share=rng.choice((0.02, 0.15)),
+        one_version=rng.random() < 0.7,
+        may_lose_groups=bool(kinds["lose_group"]),
+        reservation_messages=rng.choice((4, 1_000)),
+    )
+
+
+def _late_operations(rng: random.Random, options: Options) -> Options:
+    """Rewinds are written late and without an answer, while their server is cut off and another one takes over."""
+    return replace(
+        _two_servers(rng, options),
+        kinds={"late_operation": 4, "operate_group": 2, "complaint": 1, "plan": 1},
+        fault_count=rng.choice((4, 6)),
+        fault_span_us=2_400_000,
+        one_version=True,
+    )
+
+
 @dataclass(frozen=True)
 class Profile:
     """A kind of mix, and how often it is drawn."""
@@ -1004,6 +1058,8 @@ PROFILES: dict[str, Profile] = {
     "started-copies": Profile(_started_copies, 0),
     "topics-again": Profile(_topics_again, 0),
     "groups-again": Profile(_groups_again, 0),
+    "group-operations": Profile(_group_operations, 0),
+    "late-operations": Profile(_late_operations, 0),
     "fences": Profile(_fences, 0),
     "prepared": Profile(_prepared, 0),
     "two-servers": Profile(_two_servers, 0),

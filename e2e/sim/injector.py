@@ -12,6 +12,7 @@ from seriatim_broker.core import events as ev
 from seriatim_broker.core.messages import FORM_LANE_PROBES
 
 from .brokers import Broker
+from .coordinator import TIMEOUT_US
 from .faults import DISK_KINDS, GROUP_KINDS, KINDS, MORE_KINDS, RUNTIME_KINDS, SERVING_KINDS
 from .serving_faults import ServingFaults
 
@@ -228,6 +229,30 @@ class Injector(ServingFaults):
             self._tell(f"all disks of {group} are lost")
             for broker in members:
                 self.crash(broker, wipes=True)
+
+    def inject_operate_group(self) -> None:
+        """A person rewinds, skips, pauses or resumes a group."""
+        self._world.people.act(self._rng)
+
+    def inject_late_operation(self) -> None:
+        """A rewind is written late, without an answer; meanwhile its server may be cut off, and another one serve."""
+        world = self._world
+        partition = self._partition()
+        chain, _ = world.coordinator.records.chain(partition)
+        group = self._rng.choice(world.groups)
+        record, _ = world.coordinator.records.cursor(partition, group)
+        segment = chain.segment(record.segment_no) if chain is not None and record is not None else None
+        if segment is None:
+            return
+        server = segment.server.broker
+        world.coordinator.late_next[server] = self._rng.randint(TIMEOUT_US, TIMEOUT_US + 600_000)
+        self._tell(f"what {server} writes next of {group} comes late")
+        world.people.move_back(partition, group, self._rng)
+        if self._rng.random() < 0.6:
+            others = [name for name in sorted(world.brokers) if name != server]
+            self._schedule.after(self._rng.randint(20_000, 60_000), self._island, [server], others, True)
+            for after_us in (300_000, 420_000):  # later than what is taken for silence
+                self._schedule.after(after_us, world.clients.break_some, 0.7)
 
     def crash(self, broker: Broker, *, wipes: bool = False) -> None:
         """End a process; what its disk had not synced may be lost from some point on, or the whole disk."""

@@ -15,6 +15,7 @@ from .mutants import (
     folding,
     groups,
     idle,
+    operations,
     ranges,
     reading,
     runtime,
@@ -38,6 +39,7 @@ MUTATIONS: dict[str, Mutation] = {
     **idle.MUTATIONS,
     **folding.MUTATIONS,
     **topics.MUTATIONS,
+    **operations.MUTATIONS,
     **ranges.MUTATIONS,
 }
 """By name."""

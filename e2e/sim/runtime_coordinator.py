@@ -75,6 +75,10 @@ class RuntimeCoordinator(CoordinatorServer):
         """The chain of a partition and the revision that wrote it; (None, 0) if there is none."""
         return self._chains.get(partition, (None, 0))
 
+    def cursor(self, partition: PartitionId, group: str) -> tuple[CursorRecord | None, int]:
+        """A group's cursor; the revision is not told."""
+        return self._cursors.get(self.keys.cursor(partition, group)), 0
+
     # ---- an older copy of it ------------------------------------------------------------------------
 
     def snapshot(self) -> Snapshot:

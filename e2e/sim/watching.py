@@ -113,6 +113,12 @@ class WatchedCore:
             what = f"{self._process.name} knows that the coordinator is behind ({self._core.outbox.behind})"
             self._judge.fail("ALARM", f"{what}, and does {effect}")
 
+    def commit_of(self, partition: PartitionId, segment_no: int) -> int:
+        """What this broker knows to be committed of a segment."""
+        known = self._core.partitions.get(partition)
+        log = known.logs.get(segment_no) if known is not None else None
+        return log.commit if log is not None else 0
+
     def has_consumers(self, group: str) -> bool:
         """Whether a consumer of the group has joined here, as far as this broker knows."""
         heads = (partition.groups.get(group) for partition in self._core.partitions.values())

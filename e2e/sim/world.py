@@ -38,6 +38,7 @@ from .faults import Options, draw
 from .injector import Injector
 from .losses import own_tail
 from .network import Network
+from .people import People
 from .ranges import SimRangeReader
 from .schedule import Schedule, Violation
 
@@ -186,6 +187,7 @@ class World:
         self.consumers: list[SimConsumer] = []
         self.range_readers: list[SimRangeReader] = []
         self.groups: list[str] = []
+        self.people = People(self)
         self.past_runs: list[RunId] = []
         self.waits_for_rebuild = False  # the coordinator went back in time, and a person has not rebuilt it yet
         self._lost_disks = 0
@@ -261,16 +263,21 @@ class World:
 
     def _flows(self) -> bool:
         """Whether every producer is done, and every group was given everything."""
-        if not all(producer.is_done for producer in self.producers) or self.waits_for_rebuild:
+        if not all(producer.is_done for producer in self.producers) or self.waits_for_rebuild or self.people.is_busy:
             return False
         for partition in self.partitions:
             chain = self._chain(partition)
             if any(segment.state is SegmentState.UNSETTLED for segment in chain.segments):
                 return False
-            length = self.judge.replay_length(chain, self._open_length(chain))
-            if any(len(self.judge.view(group, partition).firsts) < length for group in self.groups):
+            length = self._open_length(chain)
+            if any(self._lacks(group, partition, chain, length) for group in self.groups):
                 return False
         return True
+
+    def _lacks(self, group: str, partition: PartitionId, chain: Chain, open_length: int) -> bool:
+        """Whether a group has not been given everything."""
+        seen = len(self.judge.view(group, partition).firsts)
+        return seen < self.judge.wanted(group, partition, chain, open_length)
 
     def _is_only_eligible(self, member: MemberId) -> bool:
         """Whether nobody else may serve some segment: only the certified end of its run helps."""
@@ -454,6 +461,8 @@ class World:
         until = self.schedule.now_us + self.options.fault_span_us
         self._run_until(until)
         injector.heal()
+        if self.options.kinds.get("operate_group"):
+            self.people.end()
         self._go_on_without(injector)
         if self._lost_disks and self.options.disk_loss_max == 1:
             self.control()
@@ -636,7 +645,7 @@ class World:
         return min(tails, default=0)
 
     def _is_drained(self) -> bool:
-        if not all(producer.is_done for producer in self.producers) or self.waits_for_rebuild:
+        if not all(producer.is_done for producer in self.producers) or self.waits_for_rebuild or self.people.is_busy:
             return False
         for partition in self.partitions:
             chain = self._chain(partition)
@@ -644,10 +653,9 @@ class World:
                 return False
             if not self._open_segment_is_quiet(chain):
                 return False
-            length = self.judge.replay_length(chain, self._open_length(chain))
-            for group in self.readers:
-                if len(self.judge.view(group, partition).firsts) < length:
-                    return False
+            length = self._open_length(chain)
+            if any(self._lacks(group, partition, chain, length) for group in self.readers):
+                return False
             if not self._has_two_copies(chain) or self.judge.untold(partition, self.readers):
                 return False
         return True
@@ -684,6 +692,7 @@ class World:
     def _stuck(self) -> str:
         """What keeps the run from being drained."""
         parts = [f"{producer.name} waits" for producer in self.producers if not producer.is_done]
+        parts += ["an operation on a group is not done"] if self.people.is_busy else []
         for partition in self.partitions:
             chain = self._chain(partition)
             if any(segment.state is SegmentState.UNSETTLED for segment in chain.segments):
@@ -691,11 +700,11 @@ class World:
                 continue
             if not self._open_segment_is_quiet(chain):
                 parts.append(f"the open segment of partition {partition} is not quiet")
-            order = self.judge.replay(chain, self._open_length(chain))
             for group in self.readers:
                 seen = len(self.judge.view(group, partition).firsts)
-                if seen < len(order):
-                    parts.append(f"{group} has {seen} of {len(order)} in partition {partition}")
+                wanted = self.judge.wanted(group, partition, chain, self._open_length(chain))
+                if seen < wanted:
+                    parts.append(f"{group} has {seen} of {wanted} in partition {partition}")
             if not self._has_two_copies(chain):
                 parts.append(f"partition {partition} has not two copies of everything")
             for group, no in self.judge.untold(partition, self.readers):

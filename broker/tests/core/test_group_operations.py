@@ -101,8 +101,13 @@ class Operated(Serving):
 
 
 def idle(**options: object) -> Operated:
-    """Nobody reads."""
-    return Operated(**options)
+    """Nobody reads any more; the member holds the right to serve."""
+    bench = Operated(**options)
+    bench.begin(credit=0)
+    bench.do(ev.ConsumerLeave(STREAM, 1))
+    bench.synced()
+    assert GROUP not in bench.core.partitions[P].groups
+    return bench
 
 
 def reading(**options: object) -> Operated:
@@ -166,7 +171,7 @@ def test_what_was_acknowledged_before_a_rewind_counts_for_nothing() -> None:
 
 def test_a_control_record_of_the_epoch_before_does_not_come_back() -> None:
     late = CursorState(1, GROUP, 1, 5, 5)
-    bench = idle(cursors=(late,))
+    bench = Operated(cursors=(late,))
     bench.record = ev.CursorRecord(1, 2, 1, TOPIC, begun_by=REWIND)
     bench.link(M01)
     bench.join()
@@ -249,6 +254,17 @@ def test_a_repeated_request_is_not_carried_out_again() -> None:
     bench.operate(REWIND, 0, epoch=1, request=2)
     assert not bench.all(fx.WriteCursor)
     assert bench.told() == fx.GroupOperated(2, bench.record, True, None)
+
+
+def test_nothing_is_done_before_this_member_alone_may_deliver() -> None:
+    bench = Operated()
+    bench.link(M01)
+    bench.operate(REWIND)
+    assert not bench.all(fx.WriteCursor)
+    bench.written()  # the right is taken anew for this run
+    bench.wait(bench.config.serve_lease_us + bench.config.serve_margin_us + 100 * MS, (M01,))
+    bench.read_both()
+    assert bench.all(fx.WriteCursor)
 
 
 def test_the_last_ids_are_remembered() -> None:
@@ -422,7 +438,7 @@ def test_what_was_given_before_a_pause_can_be_acknowledged_and_the_group_crosses
 
 
 def test_a_new_server_goes_by_the_pause() -> None:
-    bench = idle()
+    bench = Operated()
     bench.record = ev.CursorRecord(1, 1, 0, TOPIC, paused=True)
     bench.link(M01)
     bench.join()
@@ -515,3 +531,13 @@ def test_a_deposed_server_hears_of_it_from_the_chain_while_it_writes() -> None:
     bench.read_both()
     assert isinstance(bench.refusal(), errors.GroupHeadElsewhereError)
     assert bench.delivered(fx.SubscriptionRefused)
+
+
+def test_a_place_below_what_retention_has_kept_is_refused() -> None:
+    chain = Serving().chain
+    trimmed = trim(chain, 1, Start(3, 0, 0), 1)
+    assert first_place(trimmed) == (1, 3)
+    assert place_of(trimmed, 1, 3, 0) == (1, 3)
+    with pytest.raises(errors.OffsetOutOfRangeError, match="the partition begins at 1:3") as refused:
+        place_of(trimmed, 1, 2, 0)
+    assert refused.value.details["first"] == "1:3"

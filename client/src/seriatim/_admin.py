@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -12,7 +12,7 @@ from seriatim_api.frames import read_batches
 from seriatim_api.ids import is_legal_name
 from seriatim_api.v1 import broker_pb2, common_pb2, operations_pb2, records_pb2
 
-from seriatim._group_operations import GroupOperations
+from seriatim._group_operations import STARTS, GroupOperations, check_one_partition, target_to_proto
 from seriatim._records import (
     Balance,
     Broker,
@@ -31,7 +31,7 @@ from seriatim._records import (
 )
 
 if TYPE_CHECKING:
-    from seriatim._settings import Start
+    from seriatim._settings import Target
 
 DEADLINE_S: Final = 10.0
 """For what changes the cluster: the creation of a topic with many partitions takes seconds."""
@@ -189,10 +189,27 @@ class Admin(GroupOperations):
         async for record in self._caller.admin_stream("WatchChain", request):
             yield chain_of(record)
 
-    async def create_group(self, topic: str, group: str, start: Start = "earliest") -> bool:
-        """Let a consumer group begin before anybody joins; whether it was not there on every partition already."""
-        position = broker_pb2.START_POSITION_LATEST if start == "latest" else broker_pb2.START_POSITION_EARLIEST
-        request = broker_pb2.CreateConsumerGroupRequest(topic=topic, group=group, start=position)
+    async def create_group(
+        self, topic: str, group: str, start: Target = "earliest", *, partitions: Sequence[int] | None = None
+    ) -> bool:
+        """Let a consumer group begin before anybody joins; whether it was not there on every partition already.
+
+        Args:
+            topic: Its name.
+            group: The consumer group.
+            start: Where it begins: see `plan_move`. It is looked up now, once; where the group is already it stays.
+            partitions: Numbers in the topic; None: all. An offset is of one partition.
+
+        Raises:
+            OffsetOutOfRangeError: There is no such place, or the time lies in the future.
+            BadRequestError: There can be no such place.
+        """
+        request = broker_pb2.CreateConsumerGroupRequest(topic=topic, group=group, partitions=partitions or ())
+        if isinstance(start, str) and start in STARTS:
+            request.start = STARTS[start]
+        else:
+            check_one_partition(start, partitions)
+            request.at.CopyFrom(target_to_proto(start))
         answer = await self._caller.admin("CreateConsumerGroup", request, DEADLINE_S)
         return bool(answer.created)
 

@@ -199,6 +199,7 @@ class Client:
             UnsupportedModeError: A mode that is not served.
             IllegalNameError: The topic's or the group's name.
             PartitionOutOfRangeError: The topic has fewer partitions.
+            OffsetOutOfRangeError: `start` is no place in the topic, or a time in the future.
             UnavailableError: No broker answered.
         """
         _check_group(group, mode)
@@ -208,6 +209,8 @@ class Client:
             answer = await self._ask_for_topic(topic)
             from seriatim._consumer import Consumer
 
+            if settings.start not in ("earliest", "latest"):
+                await self.admin().create_group(topic, group, settings.start, partitions=partitions)
             unique_name = name or f"consumer-{os.urandom(6).hex()}"
             consumer = Consumer(
                 topic_of(answer.topic), group, unique_name, partitions, settings, self._channels,

@@ -94,7 +94,9 @@ class Consumer:
         )
         self._subscriptions: dict[int, Subscription] = {}
         for number in numbers:
-            self._subscribe(number, topic.partition_ids[number], settings.start)
+            # An offset or a time was looked up when the group was made, just before.
+            start: Start = "latest" if settings.start == "latest" else "earliest"
+            self._subscribe(number, topic.partition_ids[number], start)
         self._growth = Growth(caller, topic, self._grow, failed, self._look_found_gone) if partitions is None else None
 
     def _subscribe(self, number: int, partition_id: int, start: Start) -> None:

@@ -45,7 +45,7 @@ _OPERATIONS: Final = {
     "resume": records_pb2.GROUP_OPERATION_RESUME,
 }
 _NAMES: Final[dict[int, str]] = {number: name for name, number in _OPERATIONS.items()}
-_POSITIONS: Final = {
+STARTS: Final = {
     "earliest": broker_pb2.START_POSITION_EARLIEST,
     "latest": broker_pb2.START_POSITION_LATEST,
 }
@@ -106,8 +106,7 @@ class GroupOperations(BrokerGroupAdmin):
             partitions=partitions or (),
             operation=cast("Any", _OPERATIONS[operation] if operation is not None else 0),
         )
-        if isinstance(to, int) and len(set(partitions or ())) != 1:
-            raise BadRequestError("an offset is of one partition: say which")
+        check_one_partition(to, partitions)
         answer = await self._caller.admin("PlanGroupMove", request, DEADLINE_S)
         return MovePlan(topic, group, tuple(map(_planned_of, answer.moves)))
 
@@ -228,6 +227,16 @@ class GroupOperations(BrokerGroupAdmin):
         return done
 
 
+def check_one_partition(to: Target, partitions: Sequence[int] | None) -> None:
+    """Refuse an offset for more than one partition.
+
+    Raises:
+        BadRequestError: It is.
+    """
+    if isinstance(to, int) and len(set(partitions or ())) != 1:
+        raise BadRequestError("an offset is of one partition: say which")
+
+
 def target_to_proto(to: Target) -> broker_pb2.GroupTarget:
     """A target as brokers read it.
 
@@ -245,9 +254,9 @@ def target_to_proto(to: Target) -> broker_pb2.GroupTarget:
         if not 0 <= to <= OFFSET_MAX:
             raise BadRequestError(f"{to} is no offset")
         return broker_pb2.GroupTarget(offset=to)
-    if to not in _POSITIONS:
+    if to not in STARTS:
         raise BadRequestError(f"there is no target {to!r}: it is earliest, latest, an offset or a time")
-    return broker_pb2.GroupTarget(position=_POSITIONS[to])
+    return broker_pb2.GroupTarget(position=STARTS[to])
 
 
 def _may_succeed(error: common_pb2.Error) -> bool:

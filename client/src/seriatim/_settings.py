@@ -77,8 +77,9 @@ class ProducerOptions(TypedDict, total=False):
 class ConsumerSettings:
     """How a consumer reads; each has the default of `Client.consumer`."""
 
-    start: Start = "earliest"
-    """Where a group that was never here begins."""
+    start: Target = "earliest"
+    """Where a group that was never here begins: "earliest", "latest", a datetime with a time zone, or (of a consumer of
+    one partition) an offset. A time is looked up once, when the group is made."""
     credit_bytes: int = 4 << 20
     """Bytes that each broker may send before the application has taken them; more while it takes them fast."""
     credit_bytes_max: int | None = None
@@ -91,8 +92,8 @@ class ConsumerSettings:
     session gets what it had not taken yet once more, flagged or with a higher attempt."""
 
     def __post_init__(self) -> None:
-        if self.start not in ("earliest", "latest"):
-            raise BadRequestError(f"a group starts at earliest or latest, not {self.start!r}")
+        if not isinstance(self.start, int | datetime) and self.start not in ("earliest", "latest"):
+            raise BadRequestError(f"a group starts at earliest, latest, an offset or a time, not {self.start!r}")
         if self.credit_bytes < CREDIT_BYTES_MIN:
             raise BadRequestError("credit_bytes is at least 64 KiB")
         if self.credit_bytes_max is not None and self.credit_bytes_max < self.credit_bytes:
@@ -110,7 +111,7 @@ class ConsumerSettings:
 class ConsumerOptions(TypedDict, total=False):
     """See `ConsumerSettings`."""
 
-    start: Start
+    start: Target
     credit_bytes: int
     credit_bytes_max: int | None
     ack_interval_ms: int

@@ -56,7 +56,7 @@ from seriatim._records import (
     TopicDescription,
     TopicSettings,
 )
-from seriatim._settings import ConsumerOptions, ProducerOptions, Start, Target
+from seriatim._settings import ConsumerOptions, ProducerOptions, Target
 from seriatim._tls import Tls
 
 __all__ = ["Admin", "Client", "Consumer", "Deliveries", "Delivery", "Producer", "RangeReader"]
@@ -445,9 +445,11 @@ class Admin(_Held[_admin.Admin]):
         """Go on delivering to a consumer group that was paused."""
         return self._thread.run(self._inner.resume_group(topic, group, partitions=partitions))
 
-    def create_group(self, topic: str, group: str, start: Start = "earliest") -> bool:
+    def create_group(
+        self, topic: str, group: str, start: Target = "earliest", *, partitions: Sequence[int] | None = None
+    ) -> bool:
         """Let a consumer group begin before anybody joins."""
-        return self._thread.run(self._inner.create_group(topic, group, start))
+        return self._thread.run(self._inner.create_group(topic, group, start, partitions=partitions))
 
     def delete_group(self, topic: str, group: str) -> None:
         """Forget where a consumer group is."""

@@ -318,7 +318,7 @@ class MemoryAdmin:
         self._cluster.operated.append(operation)
         return [OperatedRow(partition, was, 4, make_offset(SEGMENT, 0)) for partition in chosen]
 
-    async def create_group(self, topic: str, group: str, start: str) -> bool:
+    async def create_group(self, topic: str, group: str, start: Target, _partitions: Sequence[int]) -> bool:
         created = (topic, group, 0) not in self._cluster.cursors
         begin = len(self._cluster.logs[topic, 0]) if start == "latest" else 0
         self._cluster.cursors.setdefault((topic, group, 0), begin)

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import io
 import json
-from datetime import UTC, datetime, timedelta, timezone
 
-import click
 import pytest
 from rich.console import Console
 from seriatim.cli._ports import GroupRow
-from seriatim.cli._targets import TARGET
 from seriatim.cli.group import render
-from seriatim_api.ids import make_offset
 
 from .memory import MemoryCluster
 from .test_commands import Run, cluster, run
@@ -88,23 +84,3 @@ def test_a_paused_group_is_described_so() -> None:
     console = Console(width=100, record=True, file=io.StringIO())
     console.print(render([GroupRow(0, 7, 5, "g0-0", "c1", (), paused=True)]))
     assert "c1 (paused)" in console.export_text()
-
-
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("earliest", "earliest"),
-        ("3:1500", make_offset(3, 1500)),
-        ("2026-01-31T08:00:00Z", datetime(2026, 1, 31, 8, tzinfo=UTC)),
-        ("2026-01-31 08:00+02:00", datetime(2026, 1, 31, 8, tzinfo=timezone(timedelta(hours=2)))),
-    ],
-)
-def test_a_target_is_a_word_an_offset_or_a_time(text: str, value: object) -> None:
-    assert TARGET.convert(value, None, None) == value
-    assert TARGET.convert(text, None, None) == value
-
-
-@pytest.mark.parametrize("text", ["", "7", "3:", ":3", "3:x", "-1:0", "99999999:0", "soon", "2026-01-31T08:00:00"])
-def test_other_words_are_no_target(text: str) -> None:
-    with pytest.raises(click.BadParameter):
-        TARGET.convert(text, None, None)

@@ -119,7 +119,7 @@ def test_a_segment_in_the_way_of_the_end_is_told(run: Run, cluster: MemoryCluste
         (("--follow", "--until", "-1h"), "--follow has no end"),
         (("--group", "g", "--last", "3"), "goes without --group"),
         (("--group", "g", "--partition", "1"), "goes without --group"),
-        (("--group", "g", "--from", "-1h"), "a group begins at earliest or latest"),
+        (("--group", "g", "--from", "1:5"), "an offset is of one partition"),
         (("--history", "x"), "goes with --group"),
     ],
 )

@@ -121,10 +121,19 @@ class StoryJudge(Judge):
                 known = (segment.sealed_len, segment.sealed_checksum)
                 self.sealed.setdefault((after.partition, segment.no), known)
 
-    def delivered(self, group: str, partition: PartitionId, offset: int, message: int, *, flagged: bool) -> None:
+    def delivered(
+        self,
+        group: str,
+        partition: PartitionId,
+        offset: int,
+        message: int,
+        *,
+        flagged: bool,
+        group_epoch: int | None = None,
+    ) -> None:
         """The application of a group is given a message."""
         try:
-            super().delivered(group, partition, offset, message, flagged=flagged)
+            super().delivered(group, partition, offset, message, flagged=flagged, group_epoch=group_epoch)
         except _OverlookedError:
             view = self.view(group, partition)
             view.seen.add(message)

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from seriatim_api.errors import (
+    BadRequestError,
     NotServingError,
+    PartitionOutOfRangeError,
     PositionUnknownError,
     PreconditionError,
     SeriatimError,
@@ -27,11 +29,14 @@ from ..core.chain import Chain
 from ..core.effects import GroupDescribed, LogsListed
 from ..core.events import CursorRecord, DescribeGroup, ListLogs
 from ..runtime.consumer_groups import GroupCursors
+from ..runtime.controller import Controller
 from ..runtime.operators import Guard, unguarded
 from ..runtime.records import cursor_from_value, operation_to_number
-from .outbound import is_forwarded, operator_epoch
+from .group_targets import Found, GroupTargets
+from .outbound import BrokerCalls, is_forwarded, operator_epoch
 from .places import Places
-from .services import check_name, guard_of_call, remaining_s, typed_errors
+from .ranges import RangesServicer
+from .services import Services, check_name, guard_of_call, remaining_s, typed_errors
 from .topic_admin import TopicAdmin
 
 CREATE_ROUNDS_MAX = 10
@@ -48,6 +53,10 @@ DESCRIBE_PAUSE_S = 0.05
 class GroupAdmin(TopicAdmin):
     """The part of `seriatim.v1.Admin` that is about consumer groups."""
 
+    def __init__(self, services: Services, controller: Controller, calls: BrokerCalls) -> None:
+        super().__init__(services, controller, calls)
+        self._targets = GroupTargets(RangesServicer(services, calls))
+
     @typed_errors
     async def CreateConsumerGroup(  # noqa: N802 - the contract's names
         self, request: broker_pb2.CreateConsumerGroupRequest, context: Any
@@ -56,13 +65,18 @@ class GroupAdmin(TopicAdmin):
         check_name(request.group, "consumer group")
         topic = await self._services.topic(request.topic)
         created, guard = False, guard_of_call(self._services, context)
+        if request.at.HasField("offset") and len(request.partitions) != 1:
+            raise BadRequestError("an offset is of one partition: name it")
         for _ in range(CREATE_ROUNDS_MAX):
-            chains = await self._services.chains(topic.partition_ids)
+            chains = chosen_chains(await self._services.chains(topic.partition_ids), request.partitions, request.topic)
             cursors = await self._cursors(chains, request.group, guard)
             missing = [chain for chain in chains if not cursors.has(chain.partition)]
             if not missing:
                 return broker_pb2.CreateConsumerGroupResponse(created=created)
-            if request.start == broker_pb2.START_POSITION_LATEST:
+            if request.HasField("at"):
+                found = await self._targets.find(request.topic, missing, request.at, remaining_s(context) * 0.8)
+                created |= await cursors.create(request.topic, _starts(missing, found))
+            elif request.start == broker_pb2.START_POSITION_LATEST:
                 created |= await self._begin_at_the_end(cursors, missing, request, context)
                 if is_forwarded(context):
                     break
@@ -244,6 +258,34 @@ class GroupAdmin(TopicAdmin):
             mine = rows.get(found.partition)
             if mine is not None and mine.server_broker == server and found.server_broker == server:
                 rows[found.partition] = found  # else the error stands with which it began
+
+
+def chosen_chains(chains: Sequence[Chain], numbers: Sequence[int], topic: str) -> list[Chain]:
+    """The chains of these partitions, each once, by number; of no numbers all.
+
+    Raises:
+        PartitionOutOfRangeError: The topic has fewer partitions.
+    """
+    by_number = {chain.number: chain for chain in chains}
+    for number in numbers:
+        if number not in by_number:
+            raise PartitionOutOfRangeError(f"{topic} has partitions 0 to {len(by_number) - 1}, not {number}")
+    return [by_number[number] for number in sorted(set(numbers) or by_number)]
+
+
+def _starts(chains: Sequence[Chain], found: Mapping[int, Found]) -> dict[PartitionId, tuple[int, int]]:
+    """Where the group begins.
+
+    Raises:
+        SeriatimError: It cannot begin there on some partition.
+    """
+    starts: dict[PartitionId, tuple[int, int]] = {}
+    for chain in chains:
+        place = found[chain.number]
+        if isinstance(place, SeriatimError):
+            raise place
+        starts[chain.partition] = place
+    return starts
 
 
 def row_of(chain: Chain, cursor: CursorRecord | None) -> broker_pb2.GroupPartition:

@@ -2,8 +2,7 @@
 
 A plan is made first: where the group stands, and which offset the target is by now. What is carried out names offsets
 and epochs of the plan, so it does what was shown, or nothing. The server of each partition's head carries it out
-(`core.groups.operations`). An end that only the master of a segment knows is asked there: that call is a plan as well,
-marked as forwarded, in which nothing but the offsets is filled in.
+(`core.groups.operations`).
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 from seriatim_api.errors import (
     BadRequestError,
@@ -19,21 +18,22 @@ from seriatim_api.errors import (
     NotServingError,
     OffsetOutOfRangeError,
     PartitionOutOfRangeError,
-    PositionUnknownError,
+    PreconditionError,
     SeriatimError,
     UnknownGroupError,
 )
-from seriatim_api.ids import OFFSET_MAX, make_offset, split_offset
-from seriatim_api.status import error_from_proto, error_to_proto
+from seriatim_api.ids import make_offset
+from seriatim_api.status import error_to_proto
 from seriatim_api.v1 import broker_pb2
 
-from ..core.chain import Chain, Segment, SegmentState
-from ..core.effects import GroupOperated, LogsListed
-from ..core.events import CursorRecord, GroupOperation, ListLogs, OperateGroup
+from ..core.chain import Chain
+from ..core.effects import GroupOperated
+from ..core.events import CursorRecord, GroupOperation, OperateGroup
 from ..core.positions import Place
-from ..core.targets import first_place, named, place_of
+from ..core.targets import named, place_of
 from ..runtime.records import operation_to_number
-from .group_admin import GroupAdmin, row_of, unknown_group
+from .group_admin import GroupAdmin, chosen_chains, row_of, unknown_group
+from .group_targets import Found, place_from
 from .outbound import is_forwarded, operator_epoch
 from .services import check_name, guard_of_call, remaining_s, typed_errors
 
@@ -47,8 +47,6 @@ ROUND_PAUSE_S = 0.1
 _AT_ONCE_MAX = 64
 """Partitions of one call that are worked on at once."""
 
-_Key = TypeVar("_Key")
-
 
 class GroupOperations(GroupAdmin):
     """The part of `seriatim.v1.Admin` that moves, pauses and resumes consumer groups."""
@@ -61,17 +59,12 @@ class GroupOperations(GroupAdmin):
         check_name(request.group, "consumer group")
         wanted = _operation(request.operation, moves=True) if request.operation else None
         topic = await self._services.topic(request.topic)
-        chains = _chosen(await self._services.chains(topic.partition_ids), request.partitions, request.topic)
-        if is_forwarded(context):
-            found = await asyncio.gather(*(self._find_here(chain, request.to, context) for chain in chains))
-            return broker_pb2.PlanGroupMoveResponse(
-                moves=[_found(chain, place) for chain, place in zip(chains, found, strict=True)]
-            )
+        chains = chosen_chains(await self._services.chains(topic.partition_ids), request.partitions, request.topic)
         cursors = await self._cursors(chains, request.group)
         if not any(cursors.has(chain.partition) for chain in chains):
             raise unknown_group(request.topic, request.group)
+        places = await self._targets.find(request.topic, chains, request.to, remaining_s(context) * 0.8)
         rows = await self._describe(request.topic, request.group, chains, cursors, context)
-        places = await self._find(request.topic, request.group, chains, request.to, context)
         by_number = {chain.number: chain for chain in chains}
         return broker_pb2.PlanGroupMoveResponse(
             moves=[_planned(by_number[row.partition], row, places[row.partition], wanted) for row in rows]
@@ -90,7 +83,7 @@ class GroupOperations(GroupAdmin):
         if not numbers or len(set(numbers)) < len(numbers):
             raise BadRequestError("an operation names at least one partition, and each once")
         for row in request.partitions:
-            _place(row.offset)
+            place_from(row.offset)
         await guard_of_call(self._services, context)()
         topic = await self._services.topic(request.topic)
         wanted = {row.partition: row for row in request.partitions}
@@ -126,6 +119,9 @@ class GroupOperations(GroupAdmin):
                 error = UnknownGroupError(f"group {request.group} has no position on partition {chain.number} yet")
                 results[chain.number] = _failed(chain.number, error)
                 continue
+            if cursor.external:
+                results[chain.number] = _failed(chain.number, _external(request.group))
+                continue
             server = own if is_forwarded(context) else row_of(chain, cursor).server_broker
             by_server.setdefault(server, []).append(chain)
         room = asyncio.Semaphore(_AT_ONCE_MAX)
@@ -150,11 +146,16 @@ class GroupOperations(GroupAdmin):
         context: Any,
     ) -> broker_pb2.OperatedGroup:
         row = wanted[chain.number]
-        segment_no, index = _place(row.offset)
+        segment_no, index = place_from(row.offset)
         try:
-            known_len = 0
+            length: int | SeriatimError = 0
             if operation.moves:
-                known_len = await self._known_len(request.topic, request.group, chain, segment_no, context)
+                left_s = remaining_s(context) * 0.5
+                lengths = await self._targets.known_lengths(request.topic, [chain], segment_no, left_s)
+                length = lengths[chain.number]
+            if isinstance(length, SeriatimError):
+                raise length
+            known_len = length
             deadline_s = remaining_s(context) * 0.9
             deadline_us = time.monotonic_ns() // 1000 + int(deadline_s * 0.9 * 1e6)
             reply = await self._services.ask_core(
@@ -193,111 +194,11 @@ class GroupOperations(GroupAdmin):
             return {number: _failed(number, exc) for number in numbers}
         return {row.partition: row for row in answer.results}
 
-    # ---- finding -------------------------------------------------------------------------------------
-
-    async def _find(
-        self, topic: str, group: str, chains: Sequence[Chain], target: broker_pb2.GroupTarget, context: Any
-    ) -> dict[int, Place | SeriatimError]:
-        """Where the target is on each partition, or why it is nowhere."""
-        found: dict[int, Place | SeriatimError] = {}
-        by_knower: dict[str, list[Chain]] = {}
-        own = self._services.identity.member.broker
-        for chain in chains:
-            by_knower.setdefault(_knower(chain, target) or own, []).append(chain)
-        room = asyncio.Semaphore(_AT_ONCE_MAX)
-
-        async def here(chain: Chain) -> None:
-            async with room:
-                found[chain.number] = await self._find_here(chain, target, context)
-
-        async def there(knower: str, theirs: Sequence[Chain]) -> None:
-            numbers = [chain.number for chain in theirs]
-            found.update(await self._find_there(knower, topic, group, numbers, target, context))
-
-        local = [here(chain) for chain in by_knower.pop(own, [])]
-        await asyncio.gather(*local, *(there(knower, theirs) for knower, theirs in by_knower.items()))
-        return found
-
-    async def _find_there(
-        self,
-        knower: str,
-        topic: str,
-        group: str,
-        numbers: Sequence[int],
-        target: broker_pb2.GroupTarget,
-        context: Any,
-    ) -> dict[int, Place | SeriatimError]:
-        request = broker_pb2.PlanGroupMoveRequest(topic=topic, group=group, to=target, partitions=numbers)
-        try:
-            answer = await self._calls.admin(knower, "PlanGroupMove", request, remaining_s(context) * 0.8)
-        except SeriatimError as exc:
-            return dict.fromkeys(numbers, exc)
-        return {
-            row.group.partition: error_from_proto(row.error) if row.HasField("error") else _place(row.to_offset)
-            for row in answer.moves
-        }
-
-    async def _find_here(self, chain: Chain, target: broker_pb2.GroupTarget, context: Any) -> Place | SeriatimError:
-        """The same on one partition, as far as this broker knows."""
-        try:
-            match target.WhichOneof("target"):
-                case "offset":
-                    no, index = _place(target.offset)
-                    segment = chain.from_no(no)
-                    known = await self._readable_below(chain, segment, context) if segment is not None else 0
-                    return place_of(chain, no, index, known)
-                case "position" if target.position == broker_pb2.START_POSITION_LATEST:
-                    last = chain.open_segment
-                    return Place(last.no, await self._readable_below(chain, last, context))
-                case "position":
-                    return first_place(chain)
-                case _:
-                    raise BadRequestError("a target is earliest, latest or an offset")
-        except SeriatimError as exc:
-            return exc
-
-    async def _known_len(self, topic: str, group: str, chain: Chain, segment_no: int, context: Any) -> int:
-        """Below which index a segment can be read, if it is the open one; of others the record says it, or nobody."""
-        if segment_no != chain.open_segment.no:
-            return 0
-        end = broker_pb2.GroupTarget(position=broker_pb2.START_POSITION_LATEST)
-        found = (await self._find(topic, group, [chain], end, context))[chain.number]
-        if isinstance(found, SeriatimError):
-            raise found
-        return found.index if found.segment_no == segment_no else 0
-
-    async def _readable_below(self, chain: Chain, segment: Segment, context: Any) -> int:
-        """The same, as far as this broker knows."""
-        if segment.state is not SegmentState.OPEN:
-            return 0
-        partition, no = chain.partition, segment.no
-        listed = await self._services.ask_core(
-            lambda number: ListLogs(number, partition, no - 1, 1), remaining_s(context) * 0.8
-        )
-        assert isinstance(listed, LogsListed)
-        for id_, found, length in listed.logs:
-            if (id_, found) == (partition, no):
-                return length
-        if segment.master != self._services.identity.member:
-            raise PositionUnknownError(f"how far segment {no} can be read is not known here; ask again", segment=no)
-        return 0  # an empty log is not listed
-
-
-def _knower(chain: Chain, target: broker_pb2.GroupTarget) -> str:
-    """The broker that can tell where the target is; empty: any that has the record."""
-    if target.WhichOneof("target") == "offset":
-        segment = chain.from_no(_place(target.offset).segment_no)
-    elif target.position == broker_pb2.START_POSITION_LATEST:
-        segment = chain.open_segment
-    else:
-        segment = None
-    return segment.master.broker if segment is not None and segment.state is SegmentState.OPEN else ""
-
 
 def _planned(
     chain: Chain,
     row: broker_pb2.GroupPartition,
-    place: Place | SeriatimError,
+    place: Found,
     wanted: GroupOperation | None,
 ) -> broker_pb2.PlannedGroupMove:
     """What it takes to get from where the group stands to the target."""
@@ -307,6 +208,9 @@ def _planned(
         return move
     if isinstance(place, SeriatimError):
         move.error.CopyFrom(error_to_proto(place))
+        return move
+    if row.external:
+        move.error.CopyFrom(error_to_proto(_external("the group")))
         return move
     here = Place(row.segment, row.acked_index)
     there = place_of(chain, here.segment_no, here.index, here.index)  # behind the end of a segment is the next one
@@ -321,36 +225,12 @@ def _planned(
     return move
 
 
-def _found(chain: Chain, place: Place | SeriatimError) -> broker_pb2.PlannedGroupMove:
-    """A plan in which only the place is filled in."""
-    move = broker_pb2.PlannedGroupMove(group=broker_pb2.GroupPartition(partition=chain.number))
-    if isinstance(place, SeriatimError):
-        move.error.CopyFrom(error_to_proto(place))
-    else:
-        _fill(move, chain, place)
-    return move
-
-
 def _fill(move: broker_pb2.PlannedGroupMove, chain: Chain, place: Place) -> None:
     segment = chain.segment(place.segment_no)
     move.to_offset = make_offset(*place)
     if segment is not None and segment.base is not None:
         move.to_position = segment.base + place.index
         move.to_position_is_known = True
-
-
-def _chosen(chains: Sequence[Chain], numbers: Sequence[int], topic: str) -> list[Chain]:
-    """The chains of these partitions, or all."""
-    by_number = {chain.number: chain for chain in chains}
-    if not numbers:
-        return [by_number[number] for number in sorted(by_number)]
-    return [by_number[number] for number in _checked(sorted(set(numbers)), len(by_number), topic)]
-
-
-def _place(offset: int) -> Place:
-    if offset > OFFSET_MAX:
-        raise BadRequestError(f"{offset} is no offset")
-    return Place(*split_offset(offset))
 
 
 def _checked(numbers: Sequence[int], count: int, topic: str) -> Sequence[int]:
@@ -374,6 +254,10 @@ def _operation(number: int, *, moves: bool = False) -> GroupOperation:
 
 def _is_elsewhere(result: broker_pb2.OperatedGroup) -> bool:
     return result.error.number in (GroupHeadElsewhereError.number, NotServingError.number)
+
+
+def _external(group: str) -> PreconditionError:
+    return PreconditionError(f"{group} has no consumers: it reads ranges, and begins where its reader says")
 
 
 def _failed(number: int, error: SeriatimError) -> broker_pb2.OperatedGroup:

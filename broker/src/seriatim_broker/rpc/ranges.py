@@ -86,12 +86,18 @@ class RangesServicer:
             raise BadRequestError("offsets are asked for at the earliest message, at the end, or at a time")
         if request.at == ranges_pb2.OFFSET_AT_TIME and request.time_ms < 0:
             raise BadRequestError(f"{request.time_ms} ms lies before 1970: there was no message then")
+        until = time.monotonic() + remaining_s(context) * 0.9
+        return await self.offsets(request, until, is_forwarded=is_forwarded(context))
+
+    async def offsets(
+        self, request: ranges_pb2.GetOffsetsRequest, until: float, *, is_forwarded: bool = False
+    ) -> ranges_pb2.GetOffsetsResponse:
+        """The same for this broker's own use, by a time of the monotonic clock. A forwarded question stays here."""
         topic = await self._topic(request.topic, request.incarnation)
         numbers = list(request.partitions) or list(range(len(topic.partition_ids)))
         _check_partitions(topic, numbers)
-        until = time.monotonic() + remaining_s(context) * 0.9
         found: dict[int, ranges_pb2.PartitionOffset] = {}
-        if is_forwarded(context):
+        if is_forwarded:
             if len(request.epochs) != len(numbers):
                 raise BadRequestError("a broker that passes the question on names the epoch of each chain")
             for number, epoch in zip(numbers, request.epochs, strict=True):

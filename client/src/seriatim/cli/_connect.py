@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
 
 import click
 from seriatim_api.errors import SeriatimError
@@ -177,14 +177,21 @@ async def consumer(
     topic: str,
     group: str,
     *,
-    start: Literal["earliest", "latest"],
+    start: Target,
     on_note: Callable[[Note], None],
 ) -> AsyncIterator[ConsumerPort]:
     """A consumer of `topic`, a member of `group`; at the end its acknowledgements have gone."""
     notes = _Notes(on_note)
     async with (
         _client(settings) as client,
-        client.consumer(topic, group, start=start, on_gap=notes.gap, on_assignment=notes.assignment) as found,
+        client.consumer(
+            topic,
+            group,
+            start=start,
+            on_gap=notes.gap,
+            on_assignment=notes.assignment,
+            on_group_change=notes.group_change,
+        ) as found,
     ):
         try:
             yield _Consumer(found)
@@ -222,6 +229,11 @@ class _Notes:
         self._segments[partition] = segment
         crossed = before is not None and segment > before
         self._on_note(Note("crossed" if crossed else "active", partition, assignment.offset))
+
+    def group_change(self, change: seriatim.GroupChange) -> None:
+        """The group was moved, paused or resumed."""
+        self._segments.pop(change.partition, None)  # what comes is no crossing
+        self._on_note(Note(change.what, change.partition, change.offset))
 
     def _has_ceased(self, partition: int) -> None:
         was_active = self._segments.pop(partition, None) is not None
@@ -392,8 +404,8 @@ class _Admin:
         hold = self._admin.pause_group if operation == "pause" else self._admin.resume_group
         return list(map(_operated_row, await hold(topic, group, partitions=partitions or None)))
 
-    async def create_group(self, topic: str, group: str, start: Literal["earliest", "latest"]) -> bool:
-        return await self._admin.create_group(topic, group, start)
+    async def create_group(self, topic: str, group: str, start: Target, partitions: Sequence[int]) -> bool:
+        return await self._admin.create_group(topic, group, start, partitions=partitions or None)
 
     async def delete_group(self, topic: str, group: str) -> None:
         await self._admin.delete_group(topic, group)

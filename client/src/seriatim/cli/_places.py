@@ -40,6 +40,11 @@ class Written:
         """Whether it belongs to one partition."""
         return isinstance(self.at, int)
 
+    @property
+    def target(self) -> Literal["earliest", "latest"] | int | datetime:
+        """As where a consumer group begins, or is sent."""
+        return "latest" if self.at == "end" else self.at
+
     def explain(self) -> str | None:
         """What a time was taken for; None for what needs no explanation."""
         if not isinstance(self.at, datetime):

@@ -87,11 +87,12 @@ class Note:
     """What a consumer should know beside the messages.
 
     Attributes:
-        kind: `active` (takes over, or begins), `standby`, `crossed` into a segment, `gap`, `revoked`.
+        kind: `active` (takes over, or begins), `standby`, `crossed` into a segment, `gap`, `revoked`; what was done to
+            the group: `rewind`, `skip`, `pause`, `resume`, or `moved` for another reason.
         end_offset: For a gap the first offset after it.
     """
 
-    kind: Literal["active", "standby", "crossed", "gap", "revoked"]
+    kind: Literal["active", "standby", "crossed", "gap", "revoked", "rewind", "skip", "pause", "resume", "moved"]
     partition: int
     offset: int | None = None
     end_offset: int | None = None
@@ -512,7 +513,7 @@ class AdminPort(Protocol):
         """Pause or resume a group; of no partitions: of all."""
         ...
 
-    async def create_group(self, topic: str, group: str, start: Literal["earliest", "latest"]) -> bool:
+    async def create_group(self, topic: str, group: str, start: Target, partitions: Sequence[int]) -> bool:
         """Let a group begin before anybody joins; whether it was new somewhere."""
         ...
 

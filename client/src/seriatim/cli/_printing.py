@@ -59,5 +59,10 @@ def describe_note(note: Note) -> str:
         "crossed": f"crossed into the segment{where}{more}",
         "gap": f"gap{where.replace(' at', ' from')}{until}{more}",
         "revoked": f"not active any more{more}",
+        "rewind": f"the group was rewound, and goes on{where}",
+        "skip": f"the group skipped messages, and goes on{where}",
+        "pause": "the group is paused",
+        "resume": "the group is resumed",
+        "moved": f"the group begins anew{where}",
     }
     return f"partition {note.partition}: {words[note.kind]}"

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 from seriatim_api.errors import DeadlineExceededError, SeriatimError, UnknownGroupError
@@ -27,6 +27,9 @@ from seriatim.cli._range import RangeOptions, print_range
 from seriatim.cli._running import first_of, interruptible, run
 from seriatim.cli._settings import Settings
 from seriatim.history import HistoryWriter
+
+if TYPE_CHECKING:
+    from seriatim._settings import Target
 
 IDLE_S: Final = 1.0
 """When the user ends it: silence for so long means, for the history, that the group had read everything."""
@@ -44,7 +47,7 @@ class ConsumeOptions:
 
     topic: str
     group: str
-    start: Literal["earliest", "latest"]
+    start: Target
     count: int | None
     follow: bool
     output: Format
@@ -61,7 +64,7 @@ class ConsumeOptions:
     type=PlaceType(),
     default="earliest",
     show_default=True,
-    help=f"Where to begin: {HELP}. With a group earliest or latest, and only if it has never consumed.",
+    help=f"Where to begin: {HELP}. With a group only if it has never consumed, and not at an offset.",
 )
 @click.option("--until", type=PlaceType(), help="Without a group: end before this place. [default: the end]")
 @click.option("--last", type=click.IntRange(1), help="Without a group: only the last so many messages of a partition.")
@@ -122,9 +125,7 @@ def consume(
         click.echo(f"{count_printed:,} message{'s' * (count_printed != 1)}", err=True)
 
 
-def _group_start(
-    start: Written, until: Written | None, last: int | None, partitions: tuple[int, ...]
-) -> Literal["earliest", "latest"]:
+def _group_start(start: Written, until: Written | None, last: int | None, partitions: tuple[int, ...]) -> Target:
     """Where a group begins that has never consumed.
 
     Raises:
@@ -134,11 +135,11 @@ def _group_start(
     wrong = next((name for name, value in given.items() if value is not None), None)
     if wrong is not None:
         raise click.UsageError(f"{wrong} goes without --group: a group reads all partitions, from where it stopped on")
-    if start.at == "earliest":
-        return "earliest"
-    if start.at == "end":
-        return "latest"
-    raise click.UsageError("a group begins at earliest or latest; without --group any place can be read from")
+    if start.is_offset:
+        raise click.UsageError(
+            "an offset is of one partition: make the group first, with `seriatim group create --start --partition`"
+        )
+    return start.target
 
 
 async def _consume(settings: Settings, options: ConsumeOptions, history: HistoryWriter | None) -> int:

@@ -14,15 +14,13 @@ from seriatim_api.errors import PositionUnknownError, StaleGroupEpochError, make
 from seriatim_api.ids import format_offset
 
 from seriatim.cli import _connect
+from seriatim.cli._places import HELP, PlaceType, Written
 from seriatim.cli._ports import GroupMoveRow, GroupRow, HoldName, MoveName, OperatedRow
 from seriatim.cli._running import run
 from seriatim.cli._settings import Settings
-from seriatim.cli._targets import FORMS, TARGET
 
 if TYPE_CHECKING:
     from rich.table import Table
-
-    from seriatim._settings import Target
 
 
 @click.group()
@@ -74,14 +72,19 @@ def list_(settings: Settings, topic: str) -> None:
 @group.command()
 @click.argument("topic")
 @click.argument("name", metavar="GROUP")
-@click.option("--start", type=click.Choice(["earliest", "latest"]), default="earliest", show_default=True)
+@click.option("--start", type=PlaceType(), default="earliest", show_default=True, help=f"Where it begins: {HELP}.")
+@click.option("--partition", "-p", "partitions", type=click.IntRange(0), multiple=True, help="Only on this one.")
 @click.pass_obj
-def create(settings: Settings, topic: str, name: str, start: str) -> None:
-    """Let GROUP begin on TOPIC before anybody reads: at the earliest message, or behind the latest one."""
+def create(settings: Settings, topic: str, name: str, start: Written, partitions: tuple[int, ...]) -> None:
+    """Let GROUP begin on TOPIC before anybody reads.
+
+    Where it begins is looked up now, once. An offset is of one --partition. Where the group is already it stays.
+    """
+    _check_target(start, partitions)
 
     async def work() -> bool:
         async with _connect.admin(settings) as admin:
-            return await admin.create_group(topic, name, "latest" if start == "latest" else "earliest")
+            return await admin.create_group(topic, name, start.target, partitions)
 
     created = run(work())
     if settings.as_json:
@@ -114,7 +117,7 @@ def delete(settings: Settings, topic: str, name: str, yes: bool) -> None:
 _PARTITIONS = click.option(
     "--partition", "-p", "partitions", type=click.IntRange(0), multiple=True, help="Only this one; may be repeated."
 )
-_TO = click.option("--to", required=True, type=TARGET, help=f"Where to: {FORMS}. An offset is of one --partition.")
+_TO = click.option("--to", required=True, type=PlaceType(), help=f"Where to: {HELP}. An offset is of one --partition.")
 _DRY_RUN = click.option("--dry-run", is_flag=True, help="Show what would happen, and change nothing.")
 _YES = click.option("--yes", is_flag=True, help="Do not ask.")
 _EPOCH = click.option(
@@ -192,7 +195,7 @@ def resume(settings: Settings, topic: str, name: str, partitions: tuple[int, ...
 class MoveOptions:
     """What the command line says of a rewind or a skip."""
 
-    to: Target
+    to: Written
     partitions: tuple[int, ...]
     dry_run: bool
     yes: bool
@@ -201,16 +204,17 @@ class MoveOptions:
 
 
 def _move(settings: Settings, topic: str, name: str, operation: MoveName, options: MoveOptions) -> None:
-    if isinstance(options.to, int) and len(set(options.partitions)) != 1:
-        raise click.UsageError("an offset is of one partition: say which with --partition")
+    _check_target(options.to, options.partitions)
     request_id = _request_id(options.request_id)
 
     async def work() -> list[OperatedRow]:
         async with _connect.admin(settings) as admin:
-            plan = await admin.plan_move(topic, name, options.to, options.partitions, operation)
+            plan = await admin.plan_move(topic, name, options.to.target, options.partitions, operation)
             if options.dry_run and settings.as_json:
                 settings.emit([asdict(row) for row in plan.rows])
             elif not settings.as_json:
+                if (meaning := options.to.explain()) is not None:
+                    click.echo(f"# {meaning}", err=True)
                 settings.console.print(render_plan(plan.rows, operation))
             _check(plan.rows, options.expected_epoch)
             if not settings.as_json:
@@ -226,6 +230,11 @@ def _move(settings: Settings, topic: str, name: str, operation: MoveName, option
     done = run(work())
     if not options.dry_run:
         _report(settings, topic, name, operation, done, request_id.hex())
+
+
+def _check_target(to: Written, partitions: tuple[int, ...]) -> None:
+    if to.is_offset and len(set(partitions)) != 1:
+        raise click.UsageError("an offset is of one partition: say which with --partition")
 
 
 def _request_id(text: str | None) -> bytes:

@@ -20,6 +20,17 @@ from ..partition import Partition
 from ..state import drop
 from .head import GroupHead, Phase, Sync
 
+
+def known_in_epoch(partition: Partition, group: str, segment_no: int, group_epoch: int) -> CursorState | None:
+    """What this disk knows of the group's acknowledgements in a segment.
+
+    Rule `old-epochs-void` (I1): those of another epoch count for nothing. Without it: (1) a group has acknowledged 1:50
+    and is rewound to 1:0; (2) its server finds 1:50 on its disk, and the group is never given what it was rewound for.
+    """
+    known = partition.cursor_in(segment_no, group)
+    return known if known is not None and known.group_epoch == group_epoch else None
+
+
 # ---- the server -----------------------------------------------------------------------------------------
 
 

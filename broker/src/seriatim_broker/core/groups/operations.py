@@ -1,9 +1,12 @@
 """What people do to a group: rewind, skip, pause, resume. The server of the group's head carries it out.
 
     asked ──chain and cursor read──▶ refused, or done before
-                └──▶ written ──done──▶ answered; after a rewind or skip the group begins anew, in the next epoch
-                        ├── conflict: read both again, some times
-                        └── no answer: the group stays where it is, given nothing, until it is known
+      └──right held──▶ written ──done──▶ answered; after a rewind or skip the group begins anew, in the next epoch
+                          ├── conflict: read both again, some times
+                          └── no answer: the group stays where it is, given nothing, until it is known
+
+Only a member that may deliver at that moment carries anything out: then no other one may, nor will before the chain
+record says so, and the transaction compares that.
 
 A rewind or a skip stops the group first, and one transaction moves its cursor and raises its epoch. All that was given
 or acknowledged in the epoch before counts for nothing from then on: acknowledgements name a token, and control records
@@ -33,6 +36,7 @@ from dataclasses import replace
 
 from seriatim_api import errors
 
+from .. import right
 from ..chain import Chain, SegmentState
 from ..effects import GroupOperated, Paused, ReadCursor
 from ..events import REQUESTS_KEPT, CursorRecord, GroupOperation, OperateGroup, StartPosition, WriteOutcome
@@ -103,7 +107,7 @@ def is_unsettled(outbox: Outbox, partition: Partition, head: GroupHead, record: 
         return False
     if head.crossing_serial:
         return True
-    if operation.event.operation_id in record.requests:
+    if was_done(record, operation.event):
         head.operations.pop(0)
         _answer(outbox, operation, record, None)
         return False
@@ -115,7 +119,7 @@ def is_unsettled(outbox: Outbox, partition: Partition, head: GroupHead, record: 
         text = "another broker serves the group now, and it is not known whether the operation was carried out"
         _answer(outbox, operation, None, errors.UnavailableError(f"{text}: repeat it with the same id"))
         return False
-    _write(outbox, partition, head, operation, _after(record, operation.event, partition.chain))
+    _write(outbox, partition, head, operation, after(record, operation.event, partition.chain))
     return True
 
 
@@ -146,6 +150,9 @@ def go_on(outbox: Outbox, partition: Partition, head: GroupHead) -> None:
         except errors.SeriatimError as exc:
             _answer(outbox, operation, None, exc)
         else:
+            if record is not head.cursor and not _is_alone(outbox, partition, segment.no):
+                right.seek(outbox, partition, segment.no)
+                return  # another member may deliver still; time, or the record, brings this back
             if record is not head.cursor:
                 _write(outbox, partition, head, operation, record)
                 return
@@ -165,7 +172,7 @@ def _decide(outbox: Outbox, partition: Partition, head: GroupHead, event: Operat
     """
     cursor = head.cursor
     assert cursor is not None
-    if event.operation_id in cursor.requests:
+    if was_done(cursor, event):
         return cursor
     if not _is_server(outbox, partition, cursor):
         segment = chain.segment(cursor.segment_no)
@@ -187,7 +194,7 @@ def _decide(outbox: Outbox, partition: Partition, head: GroupHead, event: Operat
         )
     if partition.write_wait_us(outbox):
         raise errors.CoordinatorRefusedError("the coordinator takes no writes now: nothing was changed; try again")
-    return _after(cursor, event, chain)
+    return after(cursor, event, chain)
 
 
 def _check_direction(partition: Partition, head: GroupHead, event: OperateGroup, place: Place) -> None:
@@ -215,9 +222,22 @@ def _here(partition: Partition, head: GroupHead) -> Place:
     assert cursor is not None
     if head.phase is Phase.SERVING:
         return Place(head.segment_no, head.acked)
-    known = partition.cursor_in(cursor.segment_no, head.group)
-    acked = known.acked if known is not None and known.group_epoch == cursor.group_epoch else 0
-    return Place(cursor.segment_no, max(acked, cursor.start_index))
+    known = cursors.known_in_epoch(partition, head.group, cursor.segment_no, cursor.group_epoch)
+    return Place(cursor.segment_no, max(known.acked if known is not None else 0, cursor.start_index))
+
+
+def was_done(cursor: CursorRecord, event: OperateGroup) -> bool:
+    """Whether an earlier request with the same id was carried out."""
+    return event.operation_id in cursor.requests
+
+
+def _is_alone(outbox: Outbox, partition: Partition, segment_no: int) -> bool:
+    """Whether no other member may deliver at this moment.
+
+    Rule `operates-alone` (I11). Without it: (1) B takes the right over from A, which has not heard of it and may
+    deliver until its heartbeats are old; (2) B rewinds the group; (3) A gives messages in the epoch that has ended.
+    """
+    return right.may_deliver(outbox, partition, segment_no)
 
 
 def _is_server(outbox: Outbox, partition: Partition, cursor: CursorRecord) -> bool:
@@ -225,7 +245,7 @@ def _is_server(outbox: Outbox, partition: Partition, cursor: CursorRecord) -> bo
     return segment is not None and segment.server == outbox.member
 
 
-def _after(cursor: CursorRecord, event: OperateGroup, chain: Chain | None) -> CursorRecord:
+def after(cursor: CursorRecord, event: OperateGroup, chain: Chain | None) -> CursorRecord:
     """The cursor that the operation makes of this one."""
     assert chain is not None
     requests = (*cursor.requests, event.operation_id)[-REQUESTS_KEPT:]
@@ -245,12 +265,21 @@ def _write(outbox: Outbox, partition: Partition, head: GroupHead, operation: Ope
         partition.read_chain(outbox)
         return
     if operation.event.operation.moves and head.phase is Phase.SERVING:
-        if head.dirty:  # if the transaction fails, the group goes on with what it has acknowledged
-            cursors.sync(outbox, partition, head)
-        head.look_again()
+        _stop(outbox, partition, head)
     operation.is_begun = True
     operation.tries += 1
     crossing.write_cursor(outbox, partition, head, record, head.cursor_revision, partition.revision)
+
+
+def _stop(outbox: Outbox, partition: Partition, head: GroupHead) -> None:
+    """Give nothing more out, and take no acknowledgement; the consumers stay.
+
+    Rule `stops-first` (I11). Without it the group is given messages, and is told that they are acknowledged, in an
+    epoch that has ended.
+    """
+    if head.dirty:  # if the transaction fails, the group goes on with what it has acknowledged
+        cursors.sync(outbox, partition, head)
+    head.look_again()
 
 
 def on_written(outbox: Outbox, partition: Partition, head: GroupHead, outcome: WriteOutcome, revision: int) -> None:
@@ -265,9 +294,11 @@ def on_written(outbox: Outbox, partition: Partition, head: GroupHead, outcome: W
     if outcome is WriteOutcome.DONE:
         assert head.cursor is not None
         head.operations.pop(0)
-        record = _after(head.cursor, event, partition.chain)
+        record = after(head.cursor, event, partition.chain)
+        head.cursor_revision = revision
         outbox.note("group operated", partition.id, group=head.group, what=event.operation.name.lower())
         if event.operation.moves:
+            head.cursor = record
             attempts.forget(partition, head.group)
         elif head.phase is Phase.SERVING:
             take_up(outbox, partition, head, record, revision)

@@ -15,6 +15,7 @@ from ..events import StartPosition
 from ..messages import TakeOver
 from ..outbox import Outbox
 from ..partition import Partition
+from . import cursors
 from .head import GroupHead, Phase, Question, forget_if_unused, head_of
 
 Answer = ConsumerResolved | GroupDescribed
@@ -137,8 +138,8 @@ def _confirmed(partition: Partition, head: GroupHead, segment: Segment) -> int |
     What is acknowledged here alone does not count: the next server may not have it, and the position would fall back.
     """
     if head.phase is Phase.LOADING:
-        cursor = partition.cursor_in(segment.no, head.group)
-        return cursor.acked if cursor is not None and cursor.group_epoch == head.group_epoch else 0
+        known = cursors.known_in_epoch(partition, head.group, segment.no, head.group_epoch)
+        return known.acked if known is not None else 0
     return head.safe_acked if head.safe_acked >= head.found_acked else None
 
 

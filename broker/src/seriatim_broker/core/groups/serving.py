@@ -34,6 +34,8 @@ def on_cursor_read(
     if failed:
         outbox.poll(outbox.config.retry_us, "cursor", partition.id, group)
         return
+    if _came_late(head, revision):
+        return
     is_new = record is None or record.deleted
     if is_new:  # to describe a group, or to operate it, must not make it
         error = errors.UnknownGroupError(f"group {group} has no position in partition {partition.id}")
@@ -74,6 +76,16 @@ def on_cursor_read(
         operations.take_up(outbox, partition, head, record, revision)
     operations.go_on(outbox, partition, head)
     questions.answer(outbox, partition, head)
+
+
+def _came_late(head: GroupHead, revision: int) -> bool:
+    """Whether a cursor was read before the newest one that this member knows.
+
+    Rule `newest-cursor` (I11). Without it: (1) the cursor is read for a question; (2) a person resumes the group, which
+    this member writes and tells; (3) the answer of the read comes, and the group is taken for paused, until somebody
+    resumes it again. A rewound group would be served in the epoch before, for a moment.
+    """
+    return 0 < revision < head.cursor_revision
 
 
 def on_cursor_written(
@@ -190,9 +202,8 @@ def _refuse_all(outbox: Outbox, partition: Partition, head: GroupHead, segment: 
 
 def _renew_epoch(outbox: Outbox, partition: Partition, head: GroupHead, record: CursorRecord) -> None:
     """Nobody who knew the group's acknowledgements is left: it goes on from this own cursor, in a new epoch."""
-    cursor = partition.cursor_in(record.segment_no, head.group)
-    known = cursor is not None and cursor.group_epoch == record.group_epoch
-    start = cursor.acked if cursor is not None and known else record.start_index
+    known = cursors.known_in_epoch(partition, head.group, record.segment_no, record.group_epoch)
+    start = known.acked if known is not None else record.start_index
     renewed = record.moved_to(record.segment_no, start, new_epoch=True)
     if start > record.start_index:  # what lies below was acknowledged, so its consumer was told
         renewed = replace(renewed, dropped_from=0, dropped_position=0)
@@ -201,9 +212,9 @@ def _renew_epoch(outbox: Outbox, partition: Partition, head: GroupHead, record: 
 
 def _begin(outbox: Outbox, partition: Partition, head: GroupHead, segment: Segment, record: CursorRecord) -> None:
     """Deliver from what is known here of the group's acknowledgements."""
-    cursor = partition.cursor_in(segment.no, head.group)
-    if cursor is not None and cursor.group_epoch == record.group_epoch:
-        head.acked, head.reserved = cursor.acked, cursor.reserved
+    known = cursors.known_in_epoch(partition, head.group, segment.no, record.group_epoch)
+    if known is not None:
+        head.acked, head.reserved = known.acked, known.reserved
     else:
         head.acked = head.reserved = record.start_index
     # Common is what every eligible member has confirmed to this server; at first that is the coordinator's cursor.
@@ -213,7 +224,7 @@ def _begin(outbox: Outbox, partition: Partition, head: GroupHead, segment: Segme
     head.safe_acked = head.safe_reserved = record.start_index
     head.found_acked = head.acked
     _take_up_dropped(head, record)
-    head.repeated_below = head.reserved if cursor is not None else 0
+    head.repeated_below = head.reserved if known is not None else 0
     if partition.rights[segment.no].blind:
         head.repeated_below = INDEX_MAX
         head.reserved = max(head.reserved, partition.logs[segment.no].tail)
@@ -367,6 +378,7 @@ def on_caught_up(outbox: Outbox, partition: Partition) -> None:
       3. The rebuild writes that the group is in segment 8, and this member goes on in segment 2 for ever.
     """
     for head in list(partition.groups.values()):
+        head.cursor_revision = 0  # they may have begun anew
         if head.phase is not Phase.LOADING:
             segment = partition.chain.segment(head.segment_no) if partition.chain is not None else None
             _revoke(outbox, partition, head, segment)

@@ -1,0 +1,116 @@
+"""Where a consumer group is sent to, or begins: earliest, latest, an offset or a time, as a place in each partition.
+
+Ends and times are told by the masters of the open segments, as for range reads (`ranges`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from seriatim_api.errors import BadRequestError, OffsetOutOfRangeError, SeriatimError
+from seriatim_api.ids import OFFSET_MAX, split_offset
+from seriatim_api.status import error_from_proto
+from seriatim_api.v1 import broker_pb2, ranges_pb2
+
+from ..core.chain import Chain
+from ..core.positions import Place
+from ..core.targets import first_place, place_of
+from .ranges import RangesServicer
+
+Found = Place | SeriatimError
+"""A place, or why there is none."""
+
+
+class GroupTargets:
+    """Finds targets, with the help of the brokers that know."""
+
+    def __init__(self, ranges: RangesServicer) -> None:
+        self._ranges = ranges
+
+    async def find(
+        self, topic: str, chains: Sequence[Chain], target: broker_pb2.GroupTarget, deadline_s: float
+    ) -> dict[int, Found]:
+        """Where the target is, by the number of the partition.
+
+        Raises:
+            BadRequestError: There can be no such target.
+            OffsetOutOfRangeError: It is a time in the future.
+        """
+        until = time.monotonic() + deadline_s
+        match target.WhichOneof("target"):
+            case "offset":
+                place = place_from(target.offset)
+                lengths = await self.known_lengths(topic, chains, place.segment_no, deadline_s)
+                return {chain.number: _place_of(chain, place, lengths[chain.number]) for chain in chains}
+            case "time_ms":
+                check_time(target.time_ms)
+                request = ranges_pb2.GetOffsetsRequest(at=ranges_pb2.OFFSET_AT_TIME, time_ms=target.time_ms)
+                return await self._ask(topic, chains, request, until)
+            case "position" if target.position == broker_pb2.START_POSITION_LATEST:
+                return await self._ask(topic, chains, ranges_pb2.GetOffsetsRequest(at=ranges_pb2.OFFSET_AT_END), until)
+            case "position" if target.position == broker_pb2.START_POSITION_EARLIEST:
+                return {chain.number: first_place(chain) for chain in chains}
+            case _:
+                raise BadRequestError("a place is earliest, latest, an offset or a time")
+
+    async def known_lengths(
+        self, topic: str, chains: Sequence[Chain], segment_no: int, deadline_s: float
+    ) -> dict[int, int | SeriatimError]:
+        """Below which index that segment can be read, by partition, where it is the open one; else 0."""
+        lengths: dict[int, int | SeriatimError] = dict.fromkeys((chain.number for chain in chains), 0)
+        asked = [chain for chain in chains if chain.open_segment.no == segment_no]
+        if asked:
+            request = ranges_pb2.GetOffsetsRequest(at=ranges_pb2.OFFSET_AT_END)
+            for number, end in (await self._ask(topic, asked, request, time.monotonic() + deadline_s)).items():
+                if isinstance(end, SeriatimError):
+                    lengths[number] = end
+                elif end.segment_no == segment_no:
+                    lengths[number] = end.index
+        return lengths
+
+    async def _ask(
+        self, topic: str, chains: Sequence[Chain], request: ranges_pb2.GetOffsetsRequest, until: float
+    ) -> dict[int, Found]:
+        request.topic = topic
+        request.partitions[:] = [chain.number for chain in chains]
+        answer = await self._ranges.offsets(request, until)
+        return {
+            row.partition: error_from_proto(row.error) if row.HasField("error") else Place(*split_offset(row.offset))
+            for row in answer.partitions
+        }
+
+
+def place_from(offset: int) -> Place:
+    """The place that a client names.
+
+    Raises:
+        BadRequestError: It is no offset.
+    """
+    if offset > OFFSET_MAX:
+        raise BadRequestError(f"{offset} is no offset")
+    return Place(*split_offset(offset))
+
+
+def check_time(time_ms: int) -> None:
+    """Refuse what no message can have been appended at.
+
+    Raises:
+        BadRequestError: A time before 1970.
+        OffsetOutOfRangeError: A time in the future, by this broker's clock.
+    """
+    now_ms = time.time_ns() // 1_000_000
+    if time_ms < 0:
+        raise BadRequestError(f"{time_ms} ms lies before 1970: there was no message then")
+    if time_ms > now_ms:
+        ahead_s = (time_ms - now_ms) / 1000
+        raise OffsetOutOfRangeError(f"the time lies {ahead_s:.0f} s in the future: no message has it yet; use latest")
+
+
+def _place_of(chain: Chain, place: Place, known_len: int | SeriatimError) -> Found:
+    if isinstance(known_len, SeriatimError):
+        return known_len
+    try:
+        return place_of(chain, place.segment_no, place.index, known_len)
+    except SeriatimError as exc:
+        return exc

@@ -1,0 +1,127 @@
+"""Rules about groups that people rewind, skip, pause and resume, removed one at a time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from seriatim_broker.core.chain import Chain
+from seriatim_broker.core.events import CursorRecord, OperateGroup
+from seriatim_broker.core.groups import crossing, cursors, operations, serving
+from seriatim_broker.core.groups.head import GroupHead
+from seriatim_broker.core.log import CursorState
+from seriatim_broker.core.outbox import Outbox
+from seriatim_broker.core.partition import Partition
+
+from .mutation import Mutation, Patch, nothing
+
+_AFTER = operations.after
+_UNSETTLED = operations.is_unsettled
+_MOVED_TO = CursorRecord.moved_to
+_WRITE_CURSOR = crossing.write_cursor
+
+
+def _chain_is_not_compared() -> list[Patch]:
+    def write(
+        outbox: Outbox, partition: Partition, head: GroupHead, record: CursorRecord, revision: int, _chain: int = 0
+    ) -> None:
+        _WRITE_CURSOR(outbox, partition, head, record, revision)
+
+    return [(crossing, "write_cursor", write)]
+
+
+def _epoch_is_not_raised() -> list[Patch]:
+    def after(cursor: CursorRecord, event: OperateGroup, chain: Chain | None) -> CursorRecord:
+        return replace(_AFTER(cursor, event, chain), group_epoch=cursor.group_epoch)
+
+    return [(operations, "after", after)]
+
+
+def _old_epochs_count() -> list[Patch]:
+    def known(partition: Partition, group: str, segment_no: int, _group_epoch: int) -> CursorState | None:
+        return partition.cursor_in(segment_no, group)
+
+    return [(cursors, "known_in_epoch", known)]
+
+
+def _epochs_are_merged() -> list[Patch]:
+    """On the other members what was acknowledged in the epoch before stays acknowledged."""
+
+    def merge(known: CursorState | None, new: CursorState) -> CursorState:
+        if known is None or known.group_epoch > new.group_epoch:
+            return known or new
+        acked, reserved = max(known.acked, new.acked), max(known.reserved, new.reserved)
+        return CursorState(new.segment_no, new.group, new.group_epoch, acked, reserved)
+
+    return [(cursors, "_merge", merge)]
+
+
+def _unknown_thaws() -> list[Patch]:
+    def is_unsettled(
+        outbox: Outbox, partition: Partition, head: GroupHead, record: CursorRecord, revision: int
+    ) -> bool:
+        operation = head.writing
+        if operation is not None and not head.crossing_serial and not operations.was_done(record, operation.event):
+            operation.is_begun = False
+            head.operations.pop(0)
+            return False
+        return _UNSETTLED(outbox, partition, head, record, revision)
+
+    return [(operations, "is_unsettled", is_unsettled)]
+
+
+def _pause_is_not_carried_on() -> list[Patch]:
+    def moved_to(self: CursorRecord, *arguments: Any, **named: Any) -> CursorRecord:
+        return replace(_MOVED_TO(self, *arguments, **named), paused=False)
+
+    return [(CursorRecord, "moved_to", moved_to)]
+
+
+def _mutation(rule: str, patches: Any, *breaks: str, profile: str = "group-operations") -> Mutation:
+    return Mutation(rule, patches, breaks, profile)
+
+
+MUTATIONS: dict[str, Mutation] = {
+    "operation-compares-chain": _mutation(
+        "an operation on a group compares the chain record, which names the server",
+        _chain_is_not_compared,
+        "VOID",
+        "PAUSE",
+        "I11",
+        profile="late-operations",
+    ),
+    "operation-raises-epoch": _mutation(
+        "a rewind or skip begins a new epoch of the group", _epoch_is_not_raised, "I11"
+    ),
+    "old-epochs-void": _mutation(
+        "what was acknowledged in another epoch counts for nothing", _old_epochs_count, "I2", "I11", "I8"
+    ),
+    "epochs-apart": _mutation(
+        "control records of two epochs are not merged", _epochs_are_merged, "I2", "I11", "I8", "I3"
+    ),
+    "unknown-holds": _mutation(
+        "a group whose move is not known to be done is given nothing",
+        _unknown_thaws,
+        "VOID",
+        "I11",
+        profile="late-operations",
+    ),
+    "stops-first": _mutation(
+        "a group is stopped before it is moved", lambda: [(operations, "_stop", nothing)], "VOID", "I11", "CORE"
+    ),
+    "operation-once": _mutation(
+        "a repeated request is carried out once", lambda: [(operations, "was_done", lambda *_: False)], "ONCE"
+    ),
+    "newest-cursor": _mutation(
+        "a cursor that was read earlier and comes late is ignored",
+        lambda: [(serving, "_came_late", lambda *_: False)],
+        "VOID",
+        "PAUSE",
+        "I11",
+        "I13",
+    ),
+    "pause-stays": _mutation(
+        "a paused group stays paused when it crosses or is moved", _pause_is_not_carried_on, "PAUSE", "I11"
+    ),
+}
+"""By name."""

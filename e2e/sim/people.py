@@ -1,0 +1,185 @@
+"""People who rewind, skip, pause and resume consumer groups while everything else goes wrong.
+
+A person asks the broker that serves the group as the coordinator says, or another one, with an id of its own; and asks
+again with the same id when nothing certain was answered, sometimes twice at once. In the end every group is resumed.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from seriatim_api.ids import PartitionId
+from seriatim_broker.core.chain import Chain, Segment, SegmentState
+from seriatim_broker.core.events import CursorRecord, GroupOperation, OperateGroup
+
+from .consumers import name_of
+
+if TYPE_CHECKING:
+    from .world import World
+
+ANSWER_US = 900_000
+"""A person waits so long for an answer, and then asks again."""
+
+TRIES_MAX = 5
+"""So often a person asks, unless the group must be resumed."""
+
+
+@dataclass
+class Wish:
+    """What a person wants."""
+
+    partition: PartitionId
+    group: str
+    operation: GroupOperation
+    id: bytes
+    group_epoch: int
+    segment_no: int
+    index: int
+    known_len: int
+    tries: int = 0
+    must_be: bool = False
+
+
+class People:
+    """All persons of a world."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._waiting: list[Wish] = []
+        self._is_over = False
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether somebody waits for an answer, or a group is paused."""
+        return bool(self._waiting) or bool(self._paused())
+
+    def act(self, rng: random.Random) -> None:
+        """Somebody wants something."""
+        world = self._world
+        partition = rng.choice(world.partitions)
+        group = name_of(rng.choice(world.groups)) if world.groups else ""
+        record, _ = world.coordinator.records.cursor(partition, group)
+        chain, _ = world.coordinator.records.chain(partition)
+        if record is None or record.deleted or chain is None:
+            return
+        if rng.random() < 0.3:
+            operation = GroupOperation.RESUME if record.paused else GroupOperation.PAUSE
+            place, known_len = (record.segment_no, 0), 0
+        else:
+            segment = rng.choice(chain.segments)
+            known_len = self._length(chain, segment)
+            place = (segment.no, rng.randint(0, known_len) + (5 if rng.random() < 0.05 else 0))
+            operation = rng.choice((GroupOperation.REWIND, GroupOperation.SKIP))
+            if rng.random() < 0.8:
+                here = (record.segment_no, record.start_index)
+                operation = GroupOperation.SKIP if place > here else GroupOperation.REWIND
+        epoch = rng.choice((0, record.group_epoch, record.group_epoch, record.group_epoch, record.group_epoch - 1))
+        self._begin(Wish(partition, group, operation, rng.randbytes(16), epoch, *place, known_len), rng)
+
+    def move_back(self, partition: PartitionId, group: str, rng: random.Random) -> None:
+        """Somebody rewinds a group to the beginning of where it is, and asks once."""
+        record, _ = self._world.coordinator.records.cursor(partition, name_of(group))
+        if record is not None and not record.deleted:
+            wish = Wish(
+                partition, name_of(group), GroupOperation.REWIND, rng.randbytes(16), 0, record.segment_no, 0, 0,
+                tries=TRIES_MAX - 1,
+            )  # fmt: skip
+            self._begin(wish, rng)
+
+    def end(self) -> None:
+        """The faults are over: whoever paused a group resumes it."""
+        self._is_over = True
+        self._resume()
+
+    def _resume(self) -> None:
+        world = self._world
+        for partition, group in self._paused():
+            if not any((wish.partition, wish.group) == (partition, group) for wish in self._waiting):
+                rng = world.schedule.rng
+                wish = Wish(partition, group, GroupOperation.RESUME, rng.randbytes(16), 0, 0, 0, 0, must_be=True)
+                self._begin(wish, rng)
+        world.schedule.after(100_000, self._resume)
+
+    def _paused(self) -> list[tuple[PartitionId, str]]:
+        records = self._world.coordinator.records
+        found: list[tuple[PartitionId, str]] = []
+        for partition in self._world.partitions:
+            for group in dict.fromkeys(map(name_of, self._world.groups)):
+                record: CursorRecord | None = records.cursor(partition, group)[0]
+                if record is not None and record.paused and not record.deleted:
+                    found.append((partition, group))
+        return found
+
+    def _length(self, chain: Chain, segment: Segment) -> int:
+        """Below which index a segment can be read, as its master says."""
+        if segment.sealed_len is not None:
+            return segment.sealed_len
+        process = self._world.brokers[segment.master.broker].process
+        watched = process.watched if process is not None else None
+        if watched is None or segment.state is not SegmentState.OPEN:
+            return 0
+        return watched.commit_of(chain.partition, segment.no)
+
+    # ---- asking -------------------------------------------------------------------------------------
+
+    def _begin(self, wish: Wish, rng: random.Random) -> None:
+        self._waiting.append(wish)
+        self._world.schedule.tell("person", f"wants {wish}")
+        self._ask(wish)
+        if rng.random() < 0.2:
+            self._world.schedule.after(rng.randint(0, 50_000), self._send, wish)
+
+    def _ask(self, wish: Wish) -> None:
+        if wish not in self._waiting:
+            return
+        wish.tries += 1
+        if wish.tries > TRIES_MAX and not wish.must_be:
+            self._waiting.remove(wish)
+            return
+        self._send(wish)
+        self._world.schedule.after(ANSWER_US, self._ask, wish)
+
+    def _send(self, wish: Wish) -> None:
+        world, rng = self._world, self._world.schedule.rng
+        record, _ = world.coordinator.records.cursor(wish.partition, wish.group)
+        chain, _ = world.coordinator.records.chain(wish.partition)
+        name = rng.choice(sorted(world.brokers))
+        if record is not None and chain is not None and rng.random() < 0.85:
+            segment = chain.from_no(record.segment_no) or chain.open_segment
+            name = segment.server.broker
+        world.schedule.after(world.network.latency_us(), self._arrive, name, wish)
+
+    def _arrive(self, name: str, wish: Wish) -> None:
+        world = self._world
+        process = world.brokers[name].process
+        if process is None or not process.is_serving or world.clients.cut.get(name) or wish not in self._waiting:
+            return
+
+        def answered(effect: Any) -> None:
+            self._answered(wish, effect)
+
+        deadline_us = process.to_mono(world.schedule.now_us + ANSWER_US * 2 // 3)
+        process.deliver(
+            OperateGroup(
+                world.clients.ask(None, answered), wish.partition, wish.group, wish.operation, wish.id,
+                wish.group_epoch, wish.segment_no, wish.index, wish.known_len, deadline_us,
+            )
+        )  # fmt: skip
+
+    def _answered(self, wish: Wish, effect: Any) -> None:
+        world = self._world
+        error = effect.error
+        world.schedule.tell("person", f"{wish.operation.name} of {wish.group}: {error or effect.record}")
+        if wish not in self._waiting:
+            return
+        if error is not None and error.retriable:
+            return  # asked again when the time is over
+        if error is not None and (not error.outcome_known or wish.must_be):
+            return
+        self._waiting.remove(wish)
+        if error is None:
+            world.judge.operated(wish.group, wish.operation, wish.id, was_done=effect.was_done)
+        else:
+            world.judge.seen_states.add(f"operation refused: {type(error).__name__}")
