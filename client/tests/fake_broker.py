@@ -41,6 +41,8 @@ class FakeSegment:
     broker: FakeBroker
     batches: list[StoredBatch] = field(default_factory=list)
     sealed: bool = False
+    start: int = 0
+    """What lies below it was dropped by retention."""
 
     @property
     def length(self) -> int:
@@ -425,6 +427,13 @@ def pump(partition: FakePartition, group: FakeGroup) -> None:
         return
     stream, subscription, _ = group.consumers[0]
     segment = partition.segments[group.segment - 1]
+    if group.delivered < segment.start:
+        event = broker_pb2.DeliveryEvent(subscription=subscription)
+        event.dropped.from_offset = make_offset(segment.no, group.delivered)
+        event.dropped.segment, event.dropped.to_index = segment.no, segment.start
+        event.dropped.messages = segment.start - group.delivered
+        stream.tell(event)
+        group.delivered = segment.start
     batches = [batch for batch in segment.batches if batch.header.end_index > group.delivered]
     taken: list[StoredBatch] = []
     for batch in batches:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Literal
 
 import pytest
-from seriatim._core.consumer import PartitionConsumer, Phase
+from seriatim._core.consumer import DROPPED, PartitionConsumer, Phase
 from seriatim._core.consumer_types import (
     AckConfirmed,
     AckedDurably,
@@ -18,6 +18,7 @@ from seriatim._core.consumer_types import (
     Deliver,
     Delivered,
     Disconnected,
+    Dropped,
     Ended,
     GapDeclared,
     GapFound,
@@ -226,6 +227,49 @@ def test_a_gap_of_an_earlier_segment_excuses_nothing_in_this_one() -> None:
     assert core.step(GapDeclared(1, 0, 0, "lost"), 0) == [GapFound(0, 0, "lost")]
     with pytest.raises(OrderViolationError):
         core.step(SegmentEnded(1, 1, 50, 2, "b:1"), 0)
+
+
+def test_what_retention_dropped_is_told_and_passed_and_what_comes_next_begins_there() -> None:
+    core = active()
+    dropped = Dropped(1, make_offset(1, 10), 1, 40, 30)
+    assert core.step(dropped, 0)[0] == GapFound(1, 10, DROPPED, make_offset(1, 40), 30)
+    assert core.step(delivered((40, 2)), 0) == [Deliver(1, 1, 40, 0, 1)]
+    assert core.step(SegmentEnded(1, 1, 42, 2, "b:1"), 0)[-1] == OpenStream("b:1")
+
+
+def test_a_drop_that_began_in_an_earlier_segment_is_told_from_there() -> None:
+    core = active(0)
+    told = core.step(Dropped(1, make_offset(0, 7), 1, 5, 99), 0)
+    assert told[0] == GapFound(0, 7, DROPPED, make_offset(1, 5), 99)
+
+
+def test_a_jump_over_messages_that_nothing_was_said_of_is_a_violation() -> None:
+    core = active()
+    with pytest.raises(OrderViolationError):
+        core.step(delivered((40, 2)), 0)
+
+
+@pytest.mark.parametrize("dropped", [Dropped(1, make_offset(1, 0), 1, 5, 5), Dropped(1, make_offset(2, 0), 2, 5, 5)])
+def test_a_drop_of_what_was_delivered_or_of_another_segment_is_a_violation(dropped: Dropped) -> None:
+    core = active()
+    with pytest.raises(OrderViolationError):
+        core.step(dropped, 0)
+
+
+def test_a_drop_of_an_older_subscription_is_not_heard() -> None:
+    core = active()
+    assert core.step(Dropped(7, make_offset(1, 10), 1, 40, 30), 0) == []
+    assert core.next_index == 10
+
+
+def test_what_was_dropped_behind_an_acknowledged_message_needs_no_acknowledgement() -> None:
+    core = active()
+    core.step(delivered((10, 5)), 0)
+    core.step(Acknowledge(1, 1, 15), 0)
+    core.step(Dropped(1, make_offset(1, 15), 1, 40, 25), 0)
+    sent = [effect for effect in core.step(AckConfirmed(1, 1, 15), 0) if isinstance(effect, SendAck)]
+    sent += [effect for effect in core.step(Leave(), 0) if isinstance(effect, SendAck)]
+    assert [effect.offset for effect in sent] == [make_offset(1, 39)]
 
 
 def test_leaving_sends_the_last_ack() -> None:

@@ -156,6 +156,37 @@ def test_a_gap_ends_before_its_end() -> None:
     assert only(judged(story), "lost").message == 12
 
 
+def _over_what_was_dropped(*, is_said: bool) -> Story:
+    """Of two segments a group gets the first message and the last one."""
+    story = Story()
+    for n, offset in enumerate(("1:0", "1:1", "1:2", "2:0", "2:1")):
+        story.sent(10 + n, sequence=n)
+        story.outcome(10 + n, "ok", offset=offset)
+    story.came(10, "1:0")
+    if is_said:
+        story.gap(topic=TOPIC, partition=0, first="1:1", end="2:1", why="dropped by retention", group="g")
+    story.came(14, "2:1")
+    story.end("g")
+    return story
+
+
+def test_what_retention_dropped_is_excused_if_it_was_said() -> None:
+    report = judged(_over_what_was_dropped(is_said=True))
+    assert report.ok, render(report)
+    assert report.counts["in_gaps"] == 3
+
+
+def test_a_silent_jump_over_segments_is_lost_messages() -> None:
+    report = judged(_over_what_was_dropped(is_said=False))
+    assert (report.ok, report.counts["lost"]) == (False, 3)
+
+
+def test_a_drop_that_is_said_excuses_nothing_that_a_group_gets_twice_behind_it() -> None:
+    story = _over_what_was_dropped(is_said=True)
+    story.came(14, "2:1")
+    assert not judged(story).ok
+
+
 def test_a_gap_of_another_group_excuses_nothing() -> None:
     story = sent_and_acknowledged(2)
     story.came(10, "1:0")
