@@ -37,6 +37,8 @@ class MemoryBrokers:
         self.are_silent = False
         self.watches = 0  # begun
         self.watchers = 0  # there now
+        self.moves: list[bytes] = []  # ids of the rewinds that were carried out
+        self.refuse_moves: SeriatimError | None = None
         self.describes = asyncio.Event()  # cleared: who asks for a group waits
         self.describes.set()
         self._ids = itertools.count(1)
@@ -92,13 +94,26 @@ class MemoryBrokers:
             self.watchers -= 1
         raise UnavailableError("the broker ended the watch")
 
-    async def create_consumer_group(self, topic: str, group: str, start: broker_pb2.StartPosition.ValueType) -> bool:
-        self._called(f"create group {topic} {group} {broker_pb2.StartPosition.Name(start)}")
+    async def create_consumer_group(self, topic: str, group: str, at: broker_pb2.GroupTarget) -> bool:
+        self._called(f"create group {topic} {group} {_target(at)}")
         if topic not in self.topics:
             raise UnknownTopicError(f"there is no topic {topic!r}", topic=topic)
         is_new = (topic, group) not in self.groups
         self.groups.setdefault((topic, group), [broker_pb2.GroupPartition(has_cursor=True)])
         return is_new
+
+    async def move_consumer_group(self, topic: str, group: str, to: broker_pb2.GroupTarget, request_id: bytes) -> int:
+        self._called(f"move group {topic} {group} {_target(to)}")
+        if self.refuse_moves is not None:
+            raise self.refuse_moves
+        if request_id not in self.moves:
+            self.moves.append(request_id)
+        return len(self.groups[topic, group])
+
+    async def hold_consumer_group(self, topic: str, group: str, *, paused: bool) -> None:
+        self._called(f"{'pause' if paused else 'resume'} group {topic} {group}")
+        for row in self.groups[topic, group]:
+            row.paused = paused
 
     async def delete_consumer_group(self, topic: str, group: str) -> None:
         self._called(f"delete group {topic} {group}")
@@ -299,3 +314,9 @@ class MemoryApi:
             self.objects[key] = manifest
             self.cache.put(manifest["kind"], copy.deepcopy(manifest))
         return manifest
+
+
+def _target(target: broker_pb2.GroupTarget) -> str:
+    if target.HasField("position"):
+        return broker_pb2.StartPosition.Name(target.position)
+    return f"{target.time_ms}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from seriatim_api.errors import OffsetOutOfRangeError, UnavailableError
 from seriatim_api.v1 import broker_pb2
 from seriatim_operator.plan.consumer_groups import GROUP_FINALIZER
 from seriatim_operator.reconcile.dispatch import ConsumerGroupsKey, TopicsKey
@@ -193,3 +194,99 @@ async def test_a_cluster_that_is_gone_holds_up_no_object(world: World) -> None:
 def test_a_lag_near_an_edge_stays_on_its_step(lag: int | None, before: str, bucket: str) -> None:
     assert lag_bucket(lag, before) == bucket
     assert bucket in LAG_BUCKETS
+
+
+# ---- paused, rewound ----------------------------------------------------------------------------------------
+
+
+async def test_a_group_is_paused_and_resumed_as_the_object_says(world: World) -> None:
+    world.topic()
+    world.consumer_group(paused=True)
+    await world.settle(60)
+    assert world.brokers.groups["events", "billing"][0].paused
+    assert world.the_group().status.paused
+    calls = world.brokers.calls.count("pause group events billing")
+    await world.settle(60)
+    assert world.brokers.calls.count("pause group events billing") == calls == 1, "and not again and again"
+    world.api.change("ConsumerGroup", "billing", paused=False)
+    await world.settle(60)
+    assert not world.brokers.groups["events", "billing"][0].paused
+    assert not world.the_group().status.paused
+    assert {"GroupPaused", "GroupResumed"} <= set(world.told())
+
+
+async def test_what_the_object_does_not_say_is_left_as_people_have_it(world: World) -> None:
+    world.topic()
+    world.consumer_group()
+    await world.settle()
+    world.brokers.groups["events", "billing"][0].paused = True
+    await world.settle(60)
+    assert world.brokers.groups["events", "billing"][0].paused
+    assert world.the_group().status.paused
+
+
+async def test_a_rewind_is_carried_out_once_for_each_request(world: World) -> None:
+    world.topic()
+    world.consumer_group()
+    await world.settle()
+    world.api.change("ConsumerGroup", "billing", rewind={"to": "2026-01-31T08:00:00Z", "requestId": "again-1"})
+    await world.settle(60)
+    assert world.brokers.calls.count("move group events billing 1769846400000") == 1
+    done = world.the_group().status.rewind
+    assert done is not None
+    assert (done.request_id, done.state) == ("again-1", "Done")
+    await world.settle(120)
+    assert len(world.brokers.moves) == 1
+    world.api.change("ConsumerGroup", "billing", rewind={"to": "Earliest", "requestId": "again-2"})
+    await world.settle(60)
+    assert len(world.brokers.moves) == 2
+    assert world.told().count("GroupRewound") == 2
+
+
+async def test_a_rewind_whose_end_was_not_written_is_asked_for_under_the_same_id(world: World) -> None:
+    world.topic()
+    world.consumer_group()
+    await world.settle()
+    world.brokers.refuse_moves = UnavailableError("nobody said what became of it")
+    world.api.change("ConsumerGroup", "billing", rewind={"to": "Latest", "requestId": "r"})
+    await world.settle(60)
+    assert world.the_group().status.rewind is None
+    world.brokers.refuse_moves = None
+    await world.settle(60)
+    done = world.the_group().status.rewind
+    assert done is not None
+    assert done.state == "Done"
+    assert len(world.brokers.moves) == 1
+
+
+async def test_a_rewind_to_nowhere_is_refused_once(world: World) -> None:
+    world.topic()
+    world.consumer_group()
+    await world.settle()
+    world.brokers.refuse_moves = OffsetOutOfRangeError("the time lies in the future")
+    world.api.change("ConsumerGroup", "billing", rewind={"to": "2099-01-01T00:00:00Z", "requestId": "r"})
+    await world.settle(120)
+    refused = world.the_group().status.rewind
+    assert refused is not None
+    assert (refused.state, refused.message) == ("Refused", "[125] the time lies in the future")
+    assert ready(world) == ("True", "Placed"), "the group is where it was"
+    assert len([call for call in world.brokers.calls if call.startswith("move")]) == 1
+
+
+async def test_a_group_may_begin_at_a_time(world: World) -> None:
+    world.topic()
+    world.consumer_group(start="2026-01-31T09:00:00+01:00")
+    await world.settle()
+    assert "create group events billing 1769846400000" in world.brokers.calls
+
+
+async def test_a_day_that_no_calendar_has_is_refused(world: World) -> None:
+    world.topic()
+    world.consumer_group()
+    await world.settle()
+    world.api.change("ConsumerGroup", "billing", rewind={"to": "2026-02-31T00:00:00Z", "requestId": "r"})
+    await world.settle(60)
+    refused = world.the_group().status.rewind
+    assert refused is not None
+    assert refused.state == "Refused"
+    assert "is no time" in refused.message

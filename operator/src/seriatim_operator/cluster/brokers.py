@@ -7,6 +7,7 @@ Every call has a deadline and carries the epoch of the operator's Lease, which t
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
@@ -17,12 +18,16 @@ import grpc.aio
 import structlog
 from seriatim_api.dialing import DIAL_OPTIONS
 from seriatim_api.errors import RoutingError, SeriatimError, UnavailableError
-from seriatim_api.status import from_status
+from seriatim_api.status import error_from_proto, from_status
 from seriatim_api.v1 import broker_pb2, broker_pb2_grpc, operations_pb2, operations_pb2_grpc, records_pb2
 
 EPOCH_METADATA = "seriatim-operator-epoch"
 
 ATTEMPT_S = 2.0
+MOVE_S = 10.0
+"""For a rewind, skip or pause on many partitions."""
+
+PARTITIONS_PER_CALL = 1000
 """For one broker's answer where another may be asked: a frozen one costs that much."""
 
 WATCH_SILENCE_S = 10.0
@@ -207,10 +212,65 @@ class Brokers:
             return not isinstance(_error(exc), UnavailableError)
         return True
 
-    async def create_consumer_group(self, topic: str, group: str, start: broker_pb2.StartPosition.ValueType) -> bool:
+    async def create_consumer_group(self, topic: str, group: str, at: broker_pb2.GroupTarget) -> bool:
         """Write a group's cursors before anybody joins; False if it was there."""
-        request = broker_pb2.CreateConsumerGroupRequest(topic=topic, group=group, start=start)
+        request = broker_pb2.CreateConsumerGroupRequest(topic=topic, group=group)
+        if at.HasField("position"):
+            request.start = at.position  # brokers of older versions read it too
+        else:
+            request.at.CopyFrom(at)
         return bool((await self._admin("CreateConsumerGroup", request)).created)
+
+    async def move_consumer_group(self, topic: str, group: str, to: broker_pb2.GroupTarget, request_id: bytes) -> int:
+        """Rewind or skip the group on all its partitions, once for each id; returns how many these are.
+
+        Raises:
+            SeriatimError: The group cannot go there on some partition, and was not moved; or it is not known to have
+                been moved everywhere.
+        """
+        request = broker_pb2.PlanGroupMoveRequest(topic=topic, group=group, to=to)
+        plan = (await self._admin("PlanGroupMove", request, MOVE_S)).moves
+        moves = [move for move in plan if move.group.has_cursor]
+        for move in moves:
+            if move.HasField("error"):
+                raise error_from_proto(move.error)
+        for operation in (records_pb2.GROUP_OPERATION_REWIND, records_pb2.GROUP_OPERATION_SKIP):
+            rows = [
+                broker_pb2.OperatedPartition(
+                    partition=move.group.partition, group_epoch=move.group.group_epoch, offset=move.to_offset
+                )
+                for move in moves
+                if move.operation == operation
+            ]
+            await self._operate_group(topic, group, operation, rows, request_id)
+        return len(moves)
+
+    async def hold_consumer_group(self, topic: str, group: str, *, paused: bool) -> None:
+        """Pause the group on all its partitions, or resume it."""
+        operation = records_pb2.GROUP_OPERATION_PAUSE if paused else records_pb2.GROUP_OPERATION_RESUME
+        described = await self.describe_consumer_group(topic, group)
+        rows = [broker_pb2.OperatedPartition(partition=row.partition) for row in described if row.has_cursor]
+        await self._operate_group(topic, group, operation, rows, os.urandom(16))
+
+    async def _operate_group(
+        self,
+        topic: str,
+        group: str,
+        operation: records_pb2.GroupOperation.ValueType,
+        rows: Sequence[broker_pb2.OperatedPartition],
+        request_id: bytes,
+    ) -> None:
+        for start in range(0, len(rows), PARTITIONS_PER_CALL):
+            request = broker_pb2.OperateGroupRequest(
+                topic=topic,
+                group=group,
+                operation=operation,
+                request_id=request_id,
+                partitions=rows[start : start + PARTITIONS_PER_CALL],
+            )
+            for result in (await self._admin("OperateGroup", request, MOVE_S)).results:
+                if result.HasField("error"):
+                    raise error_from_proto(result.error)
 
     async def delete_consumer_group(self, topic: str, group: str) -> None:
         """Forget a group that nobody is in."""

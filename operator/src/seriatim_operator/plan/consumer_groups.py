@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from ..spec.consumer_group import ConsumerGroup
+from ..spec.consumer_group import ConsumerGroup, RewindStatus
 from .actions import Action
 from .claims import first_claimant, succeeds
 from .topics import ConfirmObject, HoldObject, ReleaseObject, Surroundings, TellObject
@@ -23,11 +23,15 @@ class GroupView:
         is_placed: It has cursors.
         is_consumed: Somebody consumes.
         lag: Messages that are not acknowledged; None where nobody could say.
+        partition_count: On how many partitions it has one.
+        paused_count: On how many of them it is paused.
     """
 
     is_placed: bool
     is_consumed: bool = False
     lag: int | None = None
+    partition_count: int = 0
+    paused_count: int = 0
 
 
 NO_GROUP: Final = GroupView(is_placed=False)
@@ -41,6 +45,26 @@ class CreateGroup(Action):
     topic: str
     group: str
     start: str
+
+
+@dataclass(frozen=True, slots=True)
+class HoldGroup(Action):
+    """Pause the group, or resume it."""
+
+    topic: str
+    group: str
+    paused: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RewindGroup(Action):
+    """Have the group begin anew elsewhere, once for each `name`, which no other request of any object has."""
+
+    topic: str
+    group: str
+    to: str
+    request_id: str
+    name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +83,7 @@ class GroupFinding:
     message: str = ""
     view: GroupView | None = None
     keeps_status: bool = False
+    rewind: RewindStatus | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,11 +152,28 @@ def _plan_owner(item: ConsumerGroup, view: GroupView | None, surroundings: Surro
     if holds and deletes != is_held:
         held = (HoldObject(),) if deletes else (ReleaseObject(),)
     if view.is_placed:
-        return GroupPlan(item, held, GroupFinding("Placed", view=view))
+        return GroupPlan(item, (*held, *_operations(item, view)), GroupFinding("Placed", view=view))
     made = CreateGroup(topic, group, item.spec.start)
     if deletes and not holds:
         held = (*held, ConfirmObject())
     return GroupPlan(item, (*held, made, _tell(item)), GroupFinding("Creating"))
+
+
+def _operations(item: ConsumerGroup, view: GroupView) -> tuple[Action, ...]:
+    """Rewind, then pause or resume. What the status says is done is not done again."""
+    spec, done = item.spec, item.status.rewind
+    steps: list[Action] = []
+    if spec.paused and view.paused_count < view.partition_count:
+        steps.append(HoldGroup(spec.topic, item.group_name, paused=True))
+        steps.append(TellObject("GroupPaused", f"consumer group {item.group_name} is given nothing more"))
+    if spec.rewind is not None and (done is None or done.request_id != spec.rewind.request_id):
+        asked = spec.rewind
+        name = f"{item.uid}/{asked.request_id}"
+        steps.append(RewindGroup(spec.topic, item.group_name, asked.to, asked.request_id, name))
+    if spec.paused is False and view.paused_count:
+        steps.append(HoldGroup(spec.topic, item.group_name, paused=False))
+        steps.append(TellObject("GroupResumed", f"consumer group {item.group_name} is given messages again"))
+    return tuple(steps)
 
 
 def _tell(item: ConsumerGroup) -> TellObject:

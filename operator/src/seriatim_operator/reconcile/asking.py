@@ -26,8 +26,16 @@ class TopicBrokers(Protocol):
     def watch_topics(self) -> AsyncIterator[broker_pb2.WatchTopicsResponse]:
         """All topics, then each change."""
 
-    async def create_consumer_group(self, topic: str, group: str, start: broker_pb2.StartPosition.ValueType) -> bool:
+    async def create_consumer_group(self, topic: str, group: str, at: broker_pb2.GroupTarget) -> bool:
         """Write a group's cursors before anybody joins; False if it was there."""
+
+    async def move_consumer_group(self, topic: str, group: str, to: broker_pb2.GroupTarget, request_id: bytes) -> int:
+        """Rewind or skip a group on all its partitions, once for each id; returns how many these are."""
+        ...
+
+    async def hold_consumer_group(self, topic: str, group: str, *, paused: bool) -> None:
+        """Pause a group, or resume it."""
+        ...
 
     async def delete_consumer_group(self, topic: str, group: str) -> None:
         """Forget a group that nobody is in."""

@@ -6,11 +6,15 @@ have an object.
 
 from __future__ import annotations
 
+import hashlib
 import time
+from dataclasses import replace
+from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 import structlog
 from seriatim_api.errors import (
+    BadRequestError,
     RequestError,
     StaleOperatorError,
     UnknownGroupError,
@@ -27,10 +31,12 @@ from ..plan.consumer_groups import (
     GroupFinding,
     GroupPlan,
     GroupView,
+    HoldGroup,
+    RewindGroup,
     plan_consumer_groups,
 )
-from ..plan.topics import Surroundings
-from ..spec.consumer_group import ConsumerGroup
+from ..plan.topics import Surroundings, TellObject
+from ..spec.consumer_group import ConsumerGroup, RewindStatus
 from ..status.consumer_groups import consumer_group_status
 from .object_pass import ClusterAccess, ObjectPass
 
@@ -47,6 +53,21 @@ _STARTS: Final = {
     "Earliest": broker_pb2.START_POSITION_EARLIEST,
     "Latest": broker_pb2.START_POSITION_LATEST,
 }
+
+
+def target_of(place: str) -> broker_pb2.GroupTarget:
+    """A place as brokers read it.
+
+    Raises:
+        BadRequestError: A day or an hour that no calendar has.
+    """
+    if place in _STARTS:
+        return broker_pb2.GroupTarget(position=_STARTS[place])
+    try:
+        return broker_pb2.GroupTarget(time_ms=int(datetime.fromisoformat(place).timestamp() * 1000))
+    except ValueError as exc:
+        raise BadRequestError(f"{place} is no time: {exc}") from exc
+
 
 Manifest = dict[str, Any]
 
@@ -117,15 +138,23 @@ class ConsumerGroupPass(ObjectPass[GroupClaim, ConsumerGroup]):
             is_placed=True,
             is_consumed=any(partition.active_consumer for partition in partitions),
             lag=lag if is_known else None,
+            partition_count=sum(partition.has_cursor for partition in partitions),
+            paused_count=sum(partition.paused for partition in partitions),
         )
 
     async def _do(self, manifest: Manifest, plan: GroupPlan, surroundings: Surroundings) -> GroupFinding | None:
         """Take the steps; what is then to be reported, or None if the object is gone."""
+        finding = plan.finding
         for step in plan.steps:
             try:
                 match step:
+                    case HoldGroup(topic=topic, group=group, paused=paused):
+                        await self._brokers.hold_consumer_group(topic, group, paused=paused)
+                        self._claims.mark(GroupClaim(topic, group), self._clock())
+                    case RewindGroup():
+                        finding = replace(finding, rewind=await self._rewind(manifest, step, surroundings))
                     case CreateGroup(topic=topic, group=group, start=start):
-                        await self._brokers.create_consumer_group(topic, group, _STARTS[start])
+                        await self._brokers.create_consumer_group(topic, group, target_of(start))
                         self._claims.mark(GroupClaim(topic, group), self._clock())
                     case DeleteGroup(topic=topic, group=group):
                         if not await self._may_delete(manifest):
@@ -139,7 +168,24 @@ class ConsumerGroupPass(ObjectPass[GroupClaim, ConsumerGroup]):
             except RequestError as exc:
                 self._claims.mark(self.claim_of(manifest), self._clock() + REFUSED_S)
                 return GroupFinding("Refused", f"the brokers refuse it: {exc}")
-        return plan.finding
+        return finding
+
+    async def _rewind(self, manifest: Manifest, step: RewindGroup, surroundings: Surroundings) -> RewindStatus:
+        """Carry it out; what fails otherwise than by a refusal is tried again under the same id.
+
+        The brokers remember the id. So a rewind whose end this operator, or one before it, did not live to write into
+        the status is not carried out again.
+        """
+        id_ = hashlib.sha256(step.name.encode()).digest()[:16]
+        try:
+            count = await self._brokers.move_consumer_group(step.topic, step.group, target_of(step.to), id_)
+        except StaleOperatorError:
+            raise
+        except RequestError as exc:
+            return RewindStatus(request_id=step.request_id, state="Refused", message=f"{exc}"[:1024])
+        note = f"consumer group {step.group} begins anew at {step.to} on {count} partitions"
+        await self._do_to_object(manifest, TellObject("GroupRewound", note), surroundings)
+        return RewindStatus(request_id=step.request_id, state="Done", message=f"{step.to}, on {count} partitions")
 
     async def _delete(self, topic: str, group: str) -> None:
         try:

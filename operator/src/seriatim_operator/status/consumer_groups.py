@@ -28,7 +28,12 @@ def consumer_group_status(item: ConsumerGroup, finding: GroupFinding, now_s: flo
         return before.model_copy(update={"conditions": conditions})
     generation = item.metadata.generation
     if view is None:
-        return ConsumerGroupStatus(observed_generation=generation, conditions=conditions, group_name=before.group_name)
+        return ConsumerGroupStatus(
+            observed_generation=generation,
+            conditions=conditions,
+            group_name=before.group_name,
+            rewind=before.rewind,
+        )
     bucket = lag_bucket(view.lag, before.lag_bucket)
     return ConsumerGroupStatus(
         observed_generation=generation,
@@ -36,6 +41,8 @@ def consumer_group_status(item: ConsumerGroup, finding: GroupFinding, now_s: flo
         group_name=item.group_name,
         state=_state(view, bucket),
         lag_bucket=bucket,
+        paused=bool(view.paused_count),
+        rewind=finding.rewind or before.rewind,
     )
 
 

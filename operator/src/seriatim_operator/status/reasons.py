@@ -154,6 +154,9 @@ CLUSTER_TOPIC_EVENTS: Final = {
 
 CONSUMER_GROUP_EVENTS: Final = {
     "GroupCreated": "the group got its place",
+    "GroupPaused": "the group is given nothing until it is resumed",
+    "GroupResumed": "the group is given messages again",
+    "GroupRewound": "the group began anew elsewhere, as spec.rewind asks; the status has the request",
     "GroupRecreated": "the group was deleted behind the operator, and got a new place",
 }
 """Reasons of the Events on a ConsumerGroup."""
