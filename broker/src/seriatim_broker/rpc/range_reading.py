@@ -29,8 +29,8 @@ OPEN_DEADLINE_S: Final = 10.0
 STEP_DEADLINE_S: Final = 10.0
 """For one step: a read of the disk, and perhaps a producer table from another broker."""
 
-STEP_BYTES: Final = 1 << 20
-"""Bytes of batches of one step, which is one frame."""
+STEP_BYTES: Final = 2 << 20
+"""Bytes of batches of one step, which is one frame: as much as one delivery to a group."""
 
 _log = structlog.get_logger(__name__)
 
