@@ -7,10 +7,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from seriatim import Client, LostRange, Producer, sync
+from seriatim import Client, LostRange, Producer, TopicSettings, sync
 from seriatim_api import errors
 from seriatim_api.ids import make_offset, split_offset
 from seriatim_broker.local import LocalCluster
@@ -227,6 +228,52 @@ async def test_behind_an_unsettled_segment_is_the_end_until_a_member_is_back(clu
         await cluster.start_again(group)
         await observer.wait_until(Snapshot.settled, "the segment is settled", PROGRESS_DEADLINE_S)
         assert await topic.read() == topic.values
+
+
+async def test_what_retention_drops_is_told_also_in_the_middle_of_a_range(tmp_path: Path) -> None:
+    """On a cluster of its own, whose brokers look often what may go."""
+    options = ("--set", "retention_look_s=0.2")
+    async with LocalCluster(tmp_path, groups=2, members=2, name="trimmed", broker_options=options) as cluster:
+        async with Client.connect(cluster.bootstrap) as client:
+            settings = TopicSettings(retention_ms=1_000)
+            await client.admin().create_topic("trimmed", settings=settings)
+            topic = Filled(cluster, client, "trimmed")
+            losses: list[LostRange] = []
+            found: list[tuple[int, bytes]] = []
+            async with client.producer("trimmed") as producer:
+                await topic.fill(producer, 8_000)
+                reader = await client.read_range("trimmed", 0, 0, on_loss=losses.append, credit_bytes=1 << 16)
+                found += [(message.offset, message.value) for message in await reader.fetch()]
+                async with asyncio.timeout(PROGRESS_DEADLINE_S):
+                    while (await client.offsets("trimmed", "earliest"))[0].offset < make_offset(1, 5_000):
+                        await topic.fill(producer, 500)
+            found += [(message.offset, message.value) async for message in reader]
+        for offset, value in found:
+            no, index = split_offset(offset)
+            assert no > 1 or value == b"%d" % index
+        offsets = [offset for offset, _ in found]
+        assert offsets == sorted(set(offsets))
+        assert losses, "the reader was in the middle of what was dropped"
+        for before, after in pairwise(offsets):  # a hole is a loss that was told, or the end of a segment
+            told_here = [loss for loss in losses if before < loss.start < after or loss.start == before + 1]
+            assert after == before + 1 or told_here or split_offset(after)[1] == 0, (before, after)
+        async with Client.connect(cluster.bootstrap) as client:
+            (first,), (end,) = await client.offsets("trimmed", "earliest"), await client.offsets("trimmed")
+            assert first.position > 0
+            with pytest.raises(errors.MessagesGoneError) as gone:
+                async with client.read_range("trimmed", 0, make_offset(1, 0)) as below:
+                    _ = [message async for message in below]
+            assert gone.value.details["start"] == str(make_offset(1, 0))
+            told: list[LostRange] = []
+            async with client.read_range("trimmed", 0, make_offset(1, 0), end.offset, on_loss=told.append) as again:
+                rest = [message.value async for message in again]
+            assert [loss.reason for loss in told] == ["dropped"] * len(told)
+            assert told
+            assert rest == topic.values[end.position - len(rest) : end.position]
+            (before,) = await client.offsets("trimmed", datetime(1970, 1, 1, tzinfo=UTC))
+            assert before.offset >= first.offset
+            plan = await client.plan_range("trimmed", 0, make_offset(1, 0), end.offset)
+            assert plan.losses[0].reason == "dropped"
 
 
 async def test_a_lost_segment_raises_unless_the_reader_takes_losses(tmp_path: Path) -> None:
