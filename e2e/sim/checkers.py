@@ -7,7 +7,8 @@ leaves a record only where two stay, `TIME` that append time never goes back nor
 stopped holds nothing alone, `CERT` that a run which was certified dead is, `FULL` that a full
 disk takes no new batches, `TWO` that of two processes with one directory one ends, `KEPT` that a contradicted disk
 keeps what it has, `ALARM` that a broker says so if the coordinator has lost what it knows, and does nothing then,
-`PLACE` that readers get a message where its receipt says that they do.
+`PLACE` that readers get a message where its receipt says that they do, `RETAIN` that retention drops what it may, and
+that a segment leaves the record only when nobody needs it.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class GroupView:
     `start` is where that was, and `group_epoch` the epoch that began there.
     """
 
-    __slots__ = ("acked", "confirmed", "drained_below", "first_at", "firsts", "group_epoch", "seen", "start")
+    __slots__ = ("acked", "confirmed", "drained_below", "dropped", "first_at", "firsts", "group_epoch", "seen", "start")
 
     def __init__(self, group_epoch: int = 0, start: int = 0) -> None:
         self.group_epoch = group_epoch
@@ -78,6 +79,11 @@ class GroupView:
         self.first_at: dict[int, int] = {}  # message -> the offset at which it was first given to the group
         # segment -> index below which the application acknowledged
         self.acked: dict[int, int] = dict([split_offset(start)]) if start else {}
+        self.dropped: list[tuple[int, int]] = []  # it was told that retention dropped what lies between these offsets
+
+    def need_not_have(self, offset: int) -> bool:
+        """Whether the group was told that a message is gone, or begins behind it."""
+        return offset < self.start or any(first <= offset < end for first, end in self.dropped)
 
 
 def messages_of(batch: Batch) -> list[int]:
@@ -150,6 +156,7 @@ class Judge:
         self._heard: dict[PartitionId, dict[bytes, list[Batch]]] = {}  # what each producer sent that was placed
         self._newest_ms: dict[Place, int] = {}  # append time in a segment, also of what was cut
         self._opened_over: set[Place] = set()
+        self._left: dict[PartitionId, list[Segment]] = {}  # by retention, as they were last
         self._set_back: set[tuple[PartitionId, int, int]] = set()  # who appended them did not believe the time before
         self._replay_lengths: dict[PartitionId, tuple[tuple[int, int, int], int]] = {}
 
@@ -311,7 +318,9 @@ class Judge:
             self.fail("I7", f"segments came: {before} {after}")
         for old in before.segments:
             new = after.segment(old.no)
-            if new is None:
+            if new is None and old.no < after.segments[0].no and not after.is_folded(old.no):
+                self._left_record(after, old)
+            elif new is None:
                 self._folded(before, after, old)
             else:
                 self._segment_changed(after, old, new)
@@ -341,6 +350,53 @@ class Judge:
         if len(whole) < 2 and all(map(self._is_present, nearest.members)):
             self.fail("COPY", f"{what}, and its members have the tail of {nearest.no}, which is whole on {whole} only")
 
+    def _left_record(self, after: Chain, old: Segment) -> None:
+        """RETAIN: a segment leaves the record at the old end, when no group stands in or before it."""
+        self.seen_states.add("left the record")
+        what = f"segment {old.no} of partition {after.partition} leaves the record"
+        if old.state not in _SETTLED:
+            self.fail("RETAIN", f"{what}, and it is {old.state.value}")
+        for (group, of), no in self._cursors.items():
+            if of == after.partition and no <= old.no:
+                self.fail("RETAIN", f"{what}, and {group} stands in {no}")
+        if after.segments[0].incomplete_table:
+            self.fail("RETAIN", f"{what}, and readers of {after.segments[0].no} need its producer table")
+        for group, no in self.untold(after.partition, [name for name, of in self._cursors if of == after.partition]):
+            if no == old.no and old.state is SegmentState.LOST:
+                self.fail("RETAIN", f"{what}, and {group} was not told that it is lost")
+        self._left.setdefault(after.partition, []).append(old)
+
+    def _trimmed(self, partition: PartitionId, old: Segment, new: Segment) -> None:
+        """RETAIN: what is dropped was on every member, and the record says truly where the segment begins."""
+        what = f"segment {new.no} of partition {partition} begins at {new.begin}"
+        self.seen_states.add("trimmed open" if new.state is SegmentState.OPEN else "trimmed sealed")
+        if new.start <= old.start or new.state not in (SegmentState.OPEN, SegmentState.SEALED):
+            self.fail("RETAIN", f"{what}, and began at {old.begin}: {new.state.value}")
+        below = self.batches(partition, new.no, new.start)
+        size_bytes = sum(batch.size_bytes for batch in below)
+        checksum = below[-1].header.checksum
+        if (new.begin.checksum, new.begin.size_bytes) != (checksum, size_bytes) and new.sealed_bytes is not None:
+            self.fail("RETAIN", f"{what}, and the log has {checksum} and {size_bytes} bytes there")
+        for member in new.members if new.state is SegmentState.OPEN else ():
+            image = self._image(member)
+            if image is not None and own_tail(image, partition, new.no) < new.start:
+                self.fail("RETAIN", f"{what}, and {member} has not all of it on its disk")
+
+    def dropped_told(self, group: str, partition: PartitionId, first: int, end: int) -> None:
+        """A consumer of the group is told that retention dropped what lies between two offsets: it did."""
+        chain = self.history[partition][-1]
+        what = f"{group} is told that {format_offset(first)} to {format_offset(end)} is gone"
+        self.seen_states.add("told of dropped messages")
+        for of, no, index in self.placed:
+            if of != partition or not first <= make_offset(no, index) < end:
+                continue
+            segment = chain.segment(no)
+            is_cut = (partition, no) in self.sealed and index >= self.sealed[partition, no][0]
+            is_gone = no < chain.segments[0].no or (partition, no) in self.losses.declared
+            if not is_cut and not is_gone and (segment is None or index >= segment.start):
+                self.fail("I1", f"{what}, and {no}:{index} is there")
+        self.view(group, partition).dropped.append((first, end))
+
     def _used_once(self, who: str, after: Chain) -> None:
         """TWICE: a segment in which something was stored has one attempt for ever, whatever the coordinator forgot."""
         for segment in after.segments:
@@ -363,7 +419,8 @@ class Judge:
             if segment.sealed_len is not None and segment.sealed_len < promised:
                 self.fail("I6", f"{what} sealed at {segment.sealed_len}, and all below {promised} was promised")
         for (partition, no), promised in self._promised.items():
-            if partition == after.partition and promised and after.segment(no) is None:
+            has_left = any(left.no == no for left in self._left.get(partition, ()))
+            if partition == after.partition and promised and after.segment(no) is None and not has_left:
                 what = f"the rebuild lacks segment {no} of partition {partition}"
                 self.fail("I7", f"{what}, and all below {promised} was promised")
         self.history.setdefault(after.partition, []).append(after)
@@ -383,6 +440,8 @@ class Judge:
 
     def _segment_changed(self, chain: Chain, old: Segment, new: Segment) -> None:
         self._note_change(chain.partition, old, new)
+        if new.begin != old.begin:
+            self._trimmed(chain.partition, old, new)
         what = f"segment {old.no} of partition {chain.partition}"
         if new.state is not old.state and new.state not in chains.LEGAL_TRANSITIONS[old.state]:
             self.fail("I7", f"{what} went from {old.state} to {new.state}")
@@ -619,7 +678,7 @@ class Judge:
     def _last_batches(self, chain: Chain, *, with_lost: bool) -> dict[bytes, tuple[int, int]]:
         """For each producer the epoch and the last sequence of its last batch before the open segment."""
         last: dict[bytes, tuple[int, int]] = {}
-        for segment in chain.segments[:-1]:
+        for segment in (*self._left.get(chain.partition, ()), *chain.segments[:-1]):
             if segment.sealed_len is None or (segment.state is SegmentState.LOST and not with_lost):
                 continue
             for batch in self.batches(chain.partition, segment.no, segment.sealed_len):
@@ -709,12 +768,20 @@ class Judge:
         if segment is not None and segment.state is SegmentState.UNSETTLED:
             self.fail("RT", f"{what}, which was opened over: later messages may have been acknowledged behind it")
         self._promise(what, partition, segment_no, batch.header.end_index, "I6")
-        if level == AckLevel.REPLICATED_FLUSHED:
+        if self._is_dropped(partition, segment_no, index):
+            self.seen_states.add("a resend of what was dropped")
+        elif level == AckLevel.REPLICATED_FLUSHED:
             self._two_copies("I12", batch, what)
             place = (partition, segment_no)
             self._flushed[place] = max(self._flushed.get(place, 0), batch.header.end_index)
         else:
             self._two_hold(batch, what)
+
+    def _is_dropped(self, partition: PartitionId, no: int, index: int) -> bool:
+        """Whether the record says that retention dropped what stood there."""
+        segment = self.history[partition][-1].segment(no)
+        has_left = any(left.no == no for left in self._left.get(partition, ()))
+        return has_left or (segment is not None and index < segment.start)
 
     def appended(self, request: int, batch: Batch) -> None:
         """A master gave the batch of a request its place."""
@@ -834,10 +901,17 @@ class Judge:
 
     def wanted(self, group: str, partition: PartitionId, chain: Chain, open_length: int) -> int:
         """How many messages the group must be given, from where it began or was sent last."""
-        start = self.view(group, partition).start
-        if not start:
+        view = self.view(group, partition)
+        if not view.start and not view.dropped:
             return self.replay_length(chain, open_length)
-        return sum(offset >= start for offset, _ in self.replay(chain, open_length))
+        return len(self._due(view, self.replay(chain, open_length)))
+
+    def _due(self, view: GroupView, order: list[tuple[int, int]]) -> list[tuple[int, int]]:
+        """What of the replay a group must be given: what lies behind its beginning, and was not dropped unread."""
+        due = [pair for pair in order if pair[0] >= view.start]
+        return (
+            [pair for pair in due if pair[1] in view.seen or not view.need_not_have(pair[0])] if view.dropped else due
+        )
 
     def delivered(
         self,
@@ -912,6 +986,9 @@ class Judge:
             self.seen_states.add("skipped a repeat")
             missing = [message for message in messages_of(batch) if message not in view.seen]
             missing = [message for message in missing if not self._stands_before(partition, message, view.start)]
+            if missing and self._was_dropped(partition, view, missing):
+                self.seen_states.add("a repeat of what was dropped")
+                missing = []
             if missing and self._stood_in_a_gap(partition, missing):
                 self.seen_states.add("a repeat of what is lost")
                 self.excuse(Excuse.REPEAT_OF_LOST)
@@ -919,6 +996,18 @@ class Judge:
             elif missing:
                 self.fail("I1", f"{group} is to skip {segment_no}:{index} and was never given {missing}")
             index = batch.header.end_index
+
+    def _was_dropped(self, partition: PartitionId, view: GroupView, messages: list[int]) -> bool:
+        """Whether the group was told that the first place of these messages was dropped."""
+        if not view.dropped and not view.start:
+            return False
+        dropped: set[int] = set()
+        for of, no, index in self.placed:
+            if of == partition:
+                for place, message in enumerate(messages_of(self.placed[of, no, index])):
+                    if view.need_not_have(make_offset(no, index + place)):
+                        dropped.add(message)
+        return dropped.issuperset(messages)
 
     def _stood_in_a_gap(self, partition: PartitionId, messages: list[int]) -> bool:
         """Whether the first place of these messages was declared lost.
@@ -973,6 +1062,9 @@ class Judge:
             self.seen_states.add("cursor of a deleted partition written")
         self._cursors[group, partition] = new.segment_no
         if old is None:
+            begins = make_offset(new.segment_no, new.start_index)
+            if begins > make_offset(1, 0):  # retention dropped what lies before
+                self.groups[group, partition] = GroupView(new.group_epoch, begins)
             return
         what = f"the cursor of {group} goes from segment {old.segment_no} to {new.segment_no}"
         if new.requests != old.requests and not old.deleted:
@@ -997,7 +1089,7 @@ class Judge:
                 drained = (partition, segment.no) in self.sealed and self._is_drained(view, partition, segment)
                 if not drained and new.group_epoch == old.group_epoch:
                     self.fail("I8", f"{what} in one group epoch, and {segment.no} was lost before it was read")
-            elif not self._is_drained(view, partition, segment):
+            elif not self._is_drained(view, partition, segment) and not _says_dropped(segment, new, view):
                 self.fail("I8", f"{what}, and of {segment.no} it acknowledged {view.acked.get(segment.no, 0)}")
 
     # ---- what people do to groups -----------------------------------------------------------------------
@@ -1056,8 +1148,11 @@ class Judge:
             if batch.header.end_index <= acked:
                 continue
             here = make_offset(segment.no, batch.header.base_index)
-            if any(view.first_at.get(message, here) >= here for message in messages_of(batch)):
-                return False
+            for place, message in enumerate(messages_of(batch)):
+                is_done = batch.header.base_index + place < acked or view.need_not_have(here + place)
+                is_done = is_done or view.first_at.get(message, here) < here
+                if not is_done and not self._was_dropped(partition, view, [message]):
+                    return False
         return True
 
     # ---- the end ------------------------------------------------------------------------------------
@@ -1066,7 +1161,7 @@ class Judge:
         """Every message once, in the one order: (offset, message), computed from the chain and what was written."""
         order: list[tuple[int, int]] = []
         seen: set[int] = set(self._lost_repeats.get(chain.partition, ()))
-        for segment in chain.segments:
+        for segment in (*self._left.get(chain.partition, ()), *chain.segments):
             length = open_length if segment.state is SegmentState.OPEN else segment.sealed_len
             if segment.state is SegmentState.LOST:
                 continue
@@ -1114,7 +1209,7 @@ class Judge:
         for group in groups:
             last = self.view(group, partition)
             for view in (*self._past_views.get((group, partition), ()), last):
-                wanted = [pair for pair in order if pair[0] >= view.start]
+                wanted = self._due(view, order)
                 firsts = view.firsts
                 if view is not last:  # it was moved on from there
                     wanted = wanted[: len(firsts)]
@@ -1211,3 +1306,9 @@ def _proves(certificate: RunId | None, segment: Segment) -> bool:
     """Whether this certificate says that the run which the segment's master named has ended."""
     wanted = segment.master_run_id
     return certificate is not None and certificate.member == wanted.member and certificate.run >= wanted.run
+
+
+def _says_dropped(segment: Segment, cursor: CursorRecord, view: GroupView) -> bool:
+    """Whether a cursor that leaves a segment which retention emptied says from where on its readers are to be told."""
+    first = max(make_offset(segment.no, view.acked.get(segment.no, 0)), view.start)
+    return segment.is_stub and 0 < cursor.dropped_from <= first

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from seriatim._core import consumer as core
 from seriatim._core import consumer_types as ct
 from seriatim_api.errors import OrderViolationError, SeriatimError, UnknownTopicError
-from seriatim_api.ids import PartitionId, make_offset
+from seriatim_api.ids import PartitionId, make_offset, split_offset
 from seriatim_broker.core import effects as fx
 from seriatim_broker.core.events import (
     ConsumerAck,
@@ -175,6 +175,11 @@ class SimConsumer:
             self._done_later(effect.to_index)
         elif isinstance(effect, ct.GroupChanged):
             self._judge.seen_states.add(f"consumer told of {effect.what}")
+        elif isinstance(effect, ct.GapFound) and effect.end_offset:
+            first = make_offset(effect.segment, effect.from_index)
+            self._judge.dropped_told(self.group, self.partition, first, effect.end_offset)
+            if index := split_offset(effect.end_offset)[1]:
+                self._done_later(index)
         elif isinstance(effect, ct.GapFound):
             self._judge.gap_told(self.group, self.partition, effect.segment)
         elif isinstance(effect, ct.AckedDurably):
@@ -349,6 +354,8 @@ def _translated(subscription: int, event: fx.DeliveryEvent) -> ct.Event:
         )
     if isinstance(event, fx.Gap):
         return ct.GapDeclared(subscription, event.segment_no, event.from_index, event.reason)
+    if isinstance(event, fx.Dropped):
+        return ct.Dropped(subscription, event.from_offset, event.segment_no, event.to_index, event.messages)
     if isinstance(event, fx.AckConfirmed):
         return ct.AckConfirmed(subscription, event.segment_no, event.index)
     if isinstance(event, fx.SubscriptionRefused):

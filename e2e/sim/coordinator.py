@@ -250,7 +250,9 @@ class SimCoordinator:
         self.keeps_next = False
         if isinstance(request, WriteChain):
             before = records.chain(request.chain.partition)[0]
-            written = records.write_chain(request.chain, request.revision, request.certificate)
+            written = records.write_chain(
+                request.chain, request.revision, request.certificate, request.cursors_revision
+            )
             if written is not None:
                 self._judge.chain_written(process.name, before, request.chain, request.certificate)
             outcome = _outcome(written, is_refused)

@@ -69,6 +69,7 @@ MORE_KINDS: tuple[str, ...] = (
     "remake_group",
     "operate_group",
     "late_operation",
+    "trim",
 )
 """Those that a world meets only if it has something more than an ordinary one (`with_something_more`)."""
 
@@ -105,7 +106,8 @@ class Options:
     `copy_bytes`: of one answer to a member that copies. `readers_after_us`: consumers
     come so late. `deleted_kept_s`: how long deleted cursors and tombstones stay, where that is not days, with a
     controller that looks ten times a second (whole brokers only). `one_version`: all brokers read everything that this
-    version reads; else some may be older.
+    version reads; else some may be older. `retention_ms`: how long the topic keeps messages, where brokers drop them by
+    themselves (whole brokers only); 0: for ever.
     """
 
     group_count: int = 2
@@ -162,6 +164,7 @@ class Options:
     producers_start_us: int = 20_000
     copy_bytes: int = 1 << 20
     one_version: bool = False
+    retention_ms: int = 0
     deleted_kept_s: float | None = None
 
 
@@ -221,6 +224,7 @@ def draw_for_brokers(
     is_long = options.producers_idle or not long_kinds.isdisjoint(options.kinds)
     span_us = max(options.fault_span_us if is_long else 400_000, batches * gap_us)
     kinds = dict(options.kinds)
+    kinds.pop("trim", None)  # it is the brokers' own duty here
     if not profile or profile == "anything":
         for kind in ("island", "clock_jump", *RUNTIME_KINDS):
             if rng.random() < 0.4:
@@ -1013,6 +1017,34 @@ def _late_operations(rng: random.Random, options: Options) -> Options:
     )
 
 
+def _retention(rng: random.Random, options: Options) -> Options:
+    """Messages are dropped while they are sent and read: by faults among bare cores, by their duty in whole brokers.
+
+    Readers come late or are slow; segments end often, some before they have a length; members are away meanwhile.
+    """
+    credit_bytes, take_us = rng.choice(((1 << 30, 0), (400, 5_000), (1_500, 40_000)))
+    return replace(
+        options,
+        kinds={
+            **rng.choice(({}, {"crash_group": 2, "crash_torn": 2}, {"race": 2, "two_servers": 1})),
+            "trim": 8, "crash": 3, "complaint": 2, "plan": 2, "consumer_crash": 2, "cut": 1, "slow_disk": 1,
+        },
+        fault_count=rng.choice((8, 14, 20)),
+        batches_per_producer=16,
+        send_gap_us=rng.choice((5_000, 20_000)),
+        fault_span_us=1_200_000,
+        certificate_never_share=0.0,
+        certificate_us_max=rng.choice((2_000, 30_000)),
+        restart_us_max=rng.choice((50_000, 300_000, 900_000)),
+        wipe_share=rng.choice((0.0, 0.0, 0.2)),
+        credit_bytes=credit_bytes,
+        take_us=take_us,
+        readers_after_us=rng.choice((0, 0, 300_000, 900_000)),
+        retention_ms=rng.choice((150, 400, 1_000)),
+        one_version=True,
+    )  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Profile:
     """A kind of mix, and how often it is drawn."""
@@ -1080,6 +1112,7 @@ PROFILES: dict[str, Profile] = {
     "groups-change": Profile(_groups_change, 0),
     "false-certificates": Profile(_false_certificates, 0),
     "balance": Profile(_balanced, 0),
+    "retention": Profile(_retention, 0),
 }
 
 MORE: tuple[str, ...] = (

@@ -7,9 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from seriatim_api.ids import PartitionId, RunId
+from seriatim_api.ids import PartitionId, RunId, make_offset
 from seriatim_broker.core import events as ev
+from seriatim_broker.core import retention
+from seriatim_broker.core.chain import Start
 from seriatim_broker.core.messages import FORM_LANE_PROBES
+from seriatim_broker.core.positions import Measure
 
 from .brokers import Broker
 from .coordinator import TIMEOUT_US
@@ -792,6 +795,40 @@ class Injector(ServingFaults):
         request = self._world.clients.ask(None, answered)
         until = process.to_mono(self._schedule.now_us + self._rng.randint(50_000, 400_000))
         self._schedule.after(self._rng.randint(0, 3_000), process.deliver, make(request, until))
+
+    # ---- retention ----------------------------------------------------------------------------------
+
+    def inject_trim(self) -> None:
+        """The master of the open segment decides to drop what lies before some place, however young it is."""
+        world, rng = self._world, self._rng
+        partition = self._partition()
+        known, _ = world.coordinator.records.chain(partition)
+        process = world.brokers[known.open_segment.master.broker].process if known is not None else None
+        part = process.core.partitions.get(partition) if process is not None else None
+        log = part.open_log() if part is not None else None
+        if process is None or part is None or part.chain is None or log is None:
+            return
+        chain = part.chain
+        settled = [segment.no for segment in chain.segments if chain.settled_before(segment.no)]
+        no = rng.choice((*settled, settled[-1], settled[-1]))
+        start = None
+        if no == chain.open_segment.no and log.flushed > log.start:
+            index = rng.randint(log.start, log.flushed - 1)
+            place = process.broker.disk.find(partition, no, log.flushed, Measure.INDEX, index)
+            if place is not None and place.index > log.start:
+                start = Start(place.index, place.previous_checksum, place.bytes_before)
+        records = world.coordinator.records
+        readers = [
+            retention.Reader(group, record.segment_no, make_offset(record.segment_no, record.start_index))
+            for of, group, record in records.cursors()
+            if of == partition and not record.deleted
+        ]
+        kept = retention.first_kept(chain, no, readers)
+        self._tell(f"{process.name} trims {partition} before {no}:{start.first if start else 0}, keeps from {kept} on")
+        event = ev.Trim(partition, chain.epoch, no, start, kept, records.revision)
+        self._schedule.after(rng.choice((0, 1_000, 30_000)), process.deliver, event)
+        for segment_no, group in retention.to_pass(chain, readers):
+            self._schedule.after(rng.randint(0, 50_000), process.deliver, ev.PassGroup(partition, segment_no, group))
 
     # ---- producers and consumers --------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ from seriatim_broker.interfaces.storage import Storage
 from seriatim_broker.runtime.balancer import BalancerSettings
 from seriatim_broker.runtime.caretaker import CaretakerSettings
 from seriatim_broker.runtime.membership import Identity, Place
+from seriatim_broker.runtime.retention import RetentionSettings
 from seriatim_broker.runtime.traffic import Measured
 from seriatim_broker.testing.memory_disk import MemoryDisk
 from seriatim_broker.testing.simulated_broker import Machine, SimulatedBroker
@@ -41,6 +42,7 @@ HEAL_AFTER_S = 1.0
 HAND_OVER_S = 0.3
 TIDY_S = 0.1
 FORGET_S = 0.2
+RETENTION = RetentionSettings(look_s=0.05, segment_age_s_max=1.5)
 READ_US = (20, 500)
 MEASURE_US = (200, 5_000)
 BALANCING = BalancerSettings(
@@ -235,6 +237,7 @@ class RuntimeProcess:
             _controlled(world.options),
             BALANCING if world.options.balanced else NO_BALANCING,
             self._measure_traffic,
+            RETENTION if world.options.retention_ms else RetentionSettings(),
         )
         self._simulated = SimulatedBroker(place, machine, self._make_core, self._die)
         self._task = self.loop.create_task(self._simulated.run(), name=f"broker {self.name}")

@@ -196,7 +196,12 @@ class RuntimeWorld(World):
     # ---- the topic ----------------------------------------------------------------------------------
 
     def _create(self) -> None:
-        settings = records_pb2.TopicSettings(flush=self.options.flush, chain_width=self.options.group_count)
+        settings = records_pb2.TopicSettings(
+            flush=self.options.flush,
+            chain_width=self.options.group_count,
+            retention_ms=self.options.retention_ms,
+            retention_acts=bool(self.options.retention_ms),
+        )
         asking: list[asyncio.Task[Any]] = []
 
         async def create(process: RuntimeProcess) -> None:

@@ -15,7 +15,7 @@ from .effects import ReadLog
 from .events import WriteOutcome
 from .log import Batch, DropPreparation, LocalSegment, Preparation, PutPreparation, PutSegment, TrimLog
 from .messages import CopyAnswer, CopyRequest, EligibleRequest
-from .outbox import Outbox
+from .outbox import LogDurable, Outbox
 from .partition import Partition
 from .producers import NO_TABLE, ProducerTable, Table
 from .replica import SegmentLog
@@ -129,7 +129,9 @@ def _begin_log(outbox: Outbox, partition: Partition, segment: Segment) -> Segmen
     partition.add_log(log)
     outbox.write(PutSegment(partition.id, record))
     if segment.start:
+        # Rule `begun-durably` (I12): a copy of a stub is whole at once, and counts when it is on the disk.
         outbox.write(TrimLog(partition.id, segment.no, segment.start, segment.begin.size_bytes))
+        outbox.when_durable(LogDurable(partition.id, log.no, log.tail, log.generation))
     return log
 
 
@@ -164,7 +166,7 @@ def _ask(outbox: Outbox, partition: Partition, segment: Segment, log: SegmentLog
     """Ask the next source for what comes after the tail, unless the disk is full: then later."""
     if copying.asked is not None and outbox.now.mono_us < copying.wake_us:
         return  # under way
-    sources = _sources(outbox, segment, log.tail)
+    sources = _sources(outbox, partition, segment, log)
     linked = [member for member in sources if outbox.is_linked(member)]
     if outbox.disk_full_since_us is not None:
         linked = []
@@ -179,16 +181,23 @@ def _ask(outbox: Outbox, partition: Partition, segment: Segment, log: SegmentLog
         assert partition.chain is not None
         lacks = _lacks_table(partition, partition.chain, segment)
         is_end = bool(log.record.copied_from)
+        want_table, want_end = lacks and not is_end, lacks and is_end and log.is_whole
         outbox.send(
             copying.asked,
-            CopyRequest(partition.id, segment.no, log.tail, config.copy_bytes, lacks and not is_end, lacks and is_end),
+            CopyRequest(partition.id, segment.no, log.tail, config.copy_bytes, want_table, want_end),
         )
 
 
-def _sources(outbox: Outbox, segment: Segment, tail: int) -> list[MemberId]:
-    """Who may have what lies from `tail` on: the server first; holders of the tail copy if it reaches so far."""
-    with_tail = segment.tail_copies if segment.tail_from is not None and tail >= segment.tail_from else ()
-    sources = dict.fromkeys((segment.server, *segment.eligible, *segment.members, *with_tail))
+def _sources(outbox: Outbox, partition: Partition, segment: Segment, log: SegmentLog) -> list[MemberId]:
+    """Who may have what lies behind the tail: the server first; holders of the tail copy if it reaches so far.
+
+    Where only the table as of the end is missing, also those that opened the next segment with it.
+    """
+    others = segment.tail_copies if segment.tail_from is not None and log.tail >= segment.tail_from else ()
+    following = partition.chain.after(segment.no) if partition.chain is not None else None
+    if log.record.copied_from and log.is_whole and following is not None and not following.incomplete_table:
+        others = (*others, *following.members)
+    sources = dict.fromkeys((segment.server, *segment.eligible, *segment.members, *others))
     return [member for member in sources if member != outbox.member]
 
 
@@ -203,6 +212,12 @@ def on_copy_request(outbox: Outbox, partition: Partition, sender: MemberId, mess
         outbox.reads[serial] = (kind, partition.id, message.segment_no, sender, message.from_index)
         until = log.record.sealed_len
         outbox.emit(ReadLog(serial, partition.id, message.segment_no, message.from_index, until, message.max_bytes))
+        return
+    if message.want_end_table:
+        end_table = _opened_next_with(outbox, partition, message.segment_no, sender)
+        is_here = end_table is not None
+        answer = CopyAnswer(partition.id, message.segment_no, message.from_index, is_here, (), end_table, is_here)
+        outbox.send(sender, answer)
         return
     batches = tail_copy_batches(partition, message.segment_no, message.from_index)
     table = table_at_open(outbox, partition, message.segment_no, sender) if message.want_table else None
@@ -230,6 +245,14 @@ def table_at_open(outbox: Outbox, partition: Partition, no: int, to: MemberId) -
         return chosen.table if chosen.table.size_bytes <= size_bytes_max else None
     table = ProducerTable(chosen.table, (), partition.blocks)
     return table.spelled_out(size_bytes_max, outbox.config.producer_evict_ms)
+
+
+def _opened_next_with(outbox: Outbox, partition: Partition, no: int, to: MemberId) -> Table | None:
+    """What the segment behind was opened with, if that is complete: the table as of the end of this one."""
+    following = partition.chain.after(no) if partition.chain is not None else None
+    if following is None or following.incomplete_table or partition.chosen_preparation(following) is None:
+        return None
+    return table_at_open(outbox, partition, following.no, to)
 
 
 def _end_table(outbox: Outbox, partition: Partition, no: int, to: MemberId) -> Table | None:
@@ -307,7 +330,8 @@ def on_copy_answer(outbox: Outbox, partition: Partition, sender: MemberId, messa
     segment = partition.chain.segment(log.no) if partition.chain is not None else None
     chain = partition.chain
     if good and chain is not None and segment is not None and _lacks_table(partition, chain, segment):
-        good = message.table is not None and message.is_end_table == bool(log.record.copied_from)
+        is_end = bool(log.record.copied_from)
+        good = (message.table is not None and message.is_end_table == is_end) or (is_end and not log.is_whole)
         if good and message.table is not None:
             _take_table(outbox, partition, log, message.table)
     for batch in message.batches:

@@ -104,7 +104,7 @@ class SegmentLog(State):
         self.partition = partition
         self.record = record
         self.tail, self.tail_checksum, self.size_bytes = record.begin  # the size is of all batches, with dropped ones
-        self.durable = self.tail
+        self.durable = 0
         self.commit = self.tail
         self.flushed = self.tail  # every member is known to have flushed what lies below; never above the commit
         self.table: ProducerTable | None = ProducerTable(table, newer, blocks)  # None: nothing needs it any more
@@ -428,24 +428,26 @@ class SegmentLog(State):
         copied_from = self.record.copied_from
         if self.tail < start.first:
             assert self.record.sealed_len is not None, f"segment {self.no} is open, and ends below its start"
-            self._begin_at(start)
+            self._begin_at(outbox, start)
             copied_from = start.first
             outbox.write(Truncate(self.partition, self.no, 0, None))
         self.update(outbox, begin=start, copied_from=copied_from)
         outbox.write(TrimLog(self.partition, self.no, start.first, start.size_bytes))
 
-    def _begin_at(self, start: Start) -> None:
+    def _begin_at(self, outbox: Outbox, start: Start) -> None:
         if self.table is not None:
             self.table = ProducerTable()
         self.tail, self.tail_checksum, self.size_bytes = start
-        self.durable = self.commit = self.flushed = self.tail
+        self.durable = 0
+        self.commit = self.flushed = self.tail
         self.answered = None
         self.generation += 1
+        outbox.when_durable(LogDurable(self.partition, self.no, self.tail, self.generation))
 
     def start_over(self, outbox: Outbox, table: Table, blocks: Mapping[bytes, IdleBlock] = NOTHING) -> None:
         """What is here is not what was sealed: forget it, to copy it anew from a whole member."""
         outbox.write(Truncate(self.partition, self.no, self.start, None))
-        self._begin_at(self.record.begin)
+        self._begin_at(outbox, self.record.begin)
         if self.start:
             self.update(outbox, copied_from=self.start)
         elif self.table is not None:

@@ -144,6 +144,23 @@ def to_pass(chain: Chain, readers: Iterable[Reader]) -> list[tuple[int, str]]:
     return found
 
 
+def limited_by_tables(chain: Chain, no: int) -> int:
+    """That segment, or an earlier one: all before it may be emptied without the loss of a producer table.
+
+    Rule `table-kept` (I9): before a segment with an incomplete table, the tables of those before are needed. A member
+    that was away makes its table from the batches; without them it must get it from a member that has it, so two must.
+    Without it: (1) one member is whole, the other one was away; (2) the segment is emptied; (3) the disk of the first
+    is lost, and readers behind wait for the table for ever.
+    """
+    for segment in chain.segments:
+        if segment.no >= no:
+            break
+        is_needed = any(later.incomplete_table for later in chain.following(segment.no, 2))
+        if is_needed and not segment.is_stub and not segment.has_two_copies:
+            return segment.no
+    return no
+
+
 def cut(chain: Chain, no: int, start: Start | None, kept_no: int) -> tuple[int, Start | None, int]:
     """The same, or a first part of it that fits into one transaction."""
     changed = [s for s in chain.segments if s.no < no and (s.no < kept_no or not s.is_stub)]
@@ -191,7 +208,7 @@ def trim(outbox: Outbox, partition: Partition, event: Trim) -> None:
         return
     if partition.switch is not None or partition.writes or partition.write_wait_us(outbox):
         return  # the next look decides anew
-    if not is_understood(outbox):
+    if not is_understood(outbox) or limited_by_tables(chain, event.no) != event.no:
         return
     assert event.start is None or event.no != log.no or event.start.first <= log.flushed
     following = trimmed(chain, event.no, event.start, event.first_kept)

@@ -162,7 +162,7 @@ class Retention:
     async def _first_kept(self, led: Led, limits: Limits) -> tuple[int, Start | None]:
         """The segment of the first message that is kept, and where that segment is to begin if it is the open one."""
         now_ms = self._clock.wall_ms()
-        no = rules.first_segment(led.chain, limits, now_ms, led.size_bytes)
+        no = rules.limited_by_tables(led.chain, rules.first_segment(led.chain, limits, now_ms, led.size_bytes))
         segment = led.chain.open_segment
         if no != segment.no or led.flushed <= segment.start:
             return no, None

@@ -28,11 +28,19 @@ class MemoryRecords:
         """The chain of a partition and the revision that wrote it; (None, 0) if there is none."""
         return self._chains.get(partition, (None, 0))
 
-    def write_chain(self, chain: Chain, revision: int, certificate: RunId | None) -> int | None:
-        """The new revision, or None if the key is at another revision or the certificate is not there."""
+    def write_chain(
+        self, chain: Chain, revision: int, certificate: RunId | None, cursors_revision: int = 0
+    ) -> int | None:
+        """The new revision, or None if the key is at another revision or the certificate is not there.
+
+        Also None if `cursors_revision` is not 0 and a cursor of the partition was written after it.
+        """
         if self.chain(chain.partition)[1] != revision:
             return None
         if certificate is not None and certificate not in self._certificates:
+            return None
+        written = [entry[1] for (of, _), entry in self._cursors.items() if of == chain.partition]
+        if cursors_revision and max(written, default=0) > cursors_revision:
             return None
         self.revision += 1
         self._chains[chain.partition] = (chain, self.revision)

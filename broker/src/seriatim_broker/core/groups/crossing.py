@@ -15,7 +15,7 @@ from ..effects import EndOfSegment, Gap, ReadCursor, WriteCursor
 from ..events import CursorRecord, WriteOutcome
 from ..outbox import Outbox
 from ..partition import Partition
-from . import attempts
+from . import attempts, delivery
 from .head import GroupHead, Phase, forget_if_unused, tell
 
 
@@ -28,6 +28,10 @@ def cross_if_done(outbox: Outbox, partition: Partition, head: GroupHead) -> None
     # Above it: what suspects lost had been consumed. What retention dropped has nothing to acknowledge.
     if max(head.safe_acked, log.start) < log.record.sealed_len:
         return
+    if head.active is not None and head.delivered < log.start:  # a read was under way when it was dropped
+        head.held_back = ()
+        head.reading = 0
+        delivery.tell_dropped(outbox, partition, head, log.start)
     wait_us = partition.write_wait_us(outbox)
     if wait_us:  # the coordinator refuses: the group stays here, its consumers with it, and looks again
         outbox.poll(min(wait_us, outbox.config.refused_us_max), "pump", partition.id, head.segment_no)
@@ -58,6 +62,7 @@ def move_on(outbox: Outbox, partition: Partition, head: GroupHead, next_no: int,
         return
     assert head.cursor is not None
     head.phase = Phase.CROSSING
+    head.passes_alone = False
     dropped_from, position = _untold(partition, head)
     record = head.cursor.moved_to(next_no, new_epoch=new_epoch)
     record = replace(record, dropped_from=dropped_from, dropped_position=position)

@@ -46,6 +46,7 @@ def on_ack(outbox: Outbox, partition: Partition, event: ConsumerAck) -> None:
                 return  # a stale token changes nothing
             if index + 1 > head.acked:
                 head.acked = index + 1
+                head.dropped_from = 0  # it was told: what it acknowledges comes behind that
                 _sync_soon(outbox, partition, head)
             return
 

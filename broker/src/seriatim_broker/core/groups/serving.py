@@ -124,7 +124,9 @@ def _create_cursor(
             _refuse_all(outbox, partition, head, segment)  # only a member of the open segment knows its end
             return
         index = log.commit
-    crossing.write_cursor(outbox, partition, head, CursorRecord(segment.no, epoch, index, chain.topic), revision)
+    # Rule `begins-in-the-record` (I8): the segment may have left the record since it was read here.
+    begun = CursorRecord(segment.no, epoch, index, chain.topic)
+    crossing.write_cursor(outbox, partition, head, begun, revision, partition.revision)
 
 
 def _place(outbox: Outbox, partition: Partition, head: GroupHead, record: CursorRecord) -> None:
@@ -224,6 +226,7 @@ def _begin(outbox: Outbox, partition: Partition, head: GroupHead, segment: Segme
     head.safe_acked = head.safe_reserved = record.start_index
     head.found_acked = head.acked
     _take_up_dropped(head, record)
+    head.passes_alone = False
     head.repeated_below = head.reserved if known is not None else 0
     if partition.rights[segment.no].blind:
         head.repeated_below = INDEX_MAX
@@ -291,7 +294,6 @@ def _pass_alone(
     oldest = chain.segment(lost[0]) if lost else None
     if oldest is not None and oldest.base is not None and not head.dropped_from:
         head.dropped_from, head.dropped_position = make_offset(oldest.no, 0), oldest.base
-    head.passes_alone = False
     crossing.move_on(outbox, partition, head, crossing.next_no(partition, segment.no))
 
 
