@@ -1026,8 +1026,10 @@ def _retention(rng: random.Random, options: Options) -> Options:
     return replace(
         options,
         kinds={
-            **rng.choice(({}, {"crash_group": 2, "crash_torn": 2}, {"race": 2, "two_servers": 1})),
-            "trim": 8, "crash": 3, "complaint": 2, "plan": 2, "consumer_crash": 2, "cut": 1, "slow_disk": 1,
+            **{"trim": 8, "crash": 3, "complaint": 2, "plan": 2, "consumer_crash": 2, "cut": 1, "slow_disk": 1},
+            **rng.choice(
+                ({}, {"crash_group": 2, "crash_torn": 2}, {"race": 2, "two_servers": 1}, {"consumer_crash": 12})
+            ),
         },
         fault_count=rng.choice((8, 14, 20)),
         batches_per_producer=16,
@@ -1043,6 +1045,19 @@ def _retention(rng: random.Random, options: Options) -> Options:
         retention_ms=rng.choice((150, 400, 1_000)),
         one_version=True,
     )  # fmt: skip
+
+
+def _unread(rng: random.Random, options: Options) -> Options:
+    """Slow readers come and go, and are far behind when what they have not read is dropped."""
+    return replace(
+        _retention(rng, options),
+        kinds={"trim": 6, "consumer_crash": 9, "complaint": 4},
+        fault_count=rng.choice((14, 24)),
+        credit_bytes=400,
+        take_us=rng.choice((40_000, 90_000)),
+        readers_after_us=0,
+        ack_lag=rng.choice((0, 4)),
+    )
 
 
 @dataclass(frozen=True)
@@ -1113,6 +1128,7 @@ PROFILES: dict[str, Profile] = {
     "false-certificates": Profile(_false_certificates, 0),
     "balance": Profile(_balanced, 0),
     "retention": Profile(_retention, 0),
+    "unread": Profile(_unread, 0),
 }
 
 MORE: tuple[str, ...] = (

@@ -827,8 +827,10 @@ class Injector(ServingFaults):
         self._tell(f"{process.name} trims {partition} before {no}:{start.first if start else 0}, keeps from {kept} on")
         event = ev.Trim(partition, chain.epoch, no, start, kept, records.revision)
         self._schedule.after(rng.choice((0, 1_000, 30_000)), process.deliver, event)
-        for segment_no, group in retention.to_pass(chain, readers):
-            self._schedule.after(rng.randint(0, 50_000), process.deliver, ev.PassGroup(partition, segment_no, group))
+        for reader in readers:
+            if reader.segment_no < chain.open_segment.no:  # it may be a stub by then
+                passed = ev.PassGroup(partition, reader.segment_no, reader.group)
+                self._schedule.after(rng.randint(0, 150_000), process.deliver, passed)
 
     # ---- producers and consumers --------------------------------------------------------------------
 

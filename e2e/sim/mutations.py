@@ -18,6 +18,7 @@ from .mutants import (
     operations,
     ranges,
     reading,
+    retaining,
     runtime,
     serving,
     storage,
@@ -41,6 +42,7 @@ MUTATIONS: dict[str, Mutation] = {
     **topics.MUTATIONS,
     **operations.MUTATIONS,
     **ranges.MUTATIONS,
+    **retaining.MUTATIONS,
 }
 """By name."""
 

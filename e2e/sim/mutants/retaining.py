@@ -1,0 +1,188 @@
+# ruff: noqa: SLF001 - a mutant replaces steps that nobody else may touch
+"""Rules of retention: what may be dropped, in which order, and who has to be told."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from seriatim_broker.core import broker, copying, learning, retention
+from seriatim_broker.core.chain import AT_ZERO
+from seriatim_broker.core.events import CursorRecord
+from seriatim_broker.core.groups import crossing, delivery, serving
+from seriatim_broker.core.replica import SegmentLog
+
+from .mutation import Mutation, Patch, nothing
+
+
+def _disk_before_record() -> list[Patch]:
+    real = retention.trim
+
+    def trim(outbox: Any, of: Any, event: Any) -> None:
+        """What was decided is dropped here at once, and the record is written after it."""
+        log = of.open_log()
+        if event.start is not None and log is not None and log.no == event.no and event.start.first > log.start:
+            log.trim(outbox, event.start)
+        real(outbox, of, event)
+
+    return [(retention, "trim", trim)]
+
+
+def _cursors_not_compared() -> list[Patch]:
+    real = retention.trim
+
+    def trim(outbox: Any, of: Any, event: Any) -> None:
+        """A cursor that was written since it was read makes no difference."""
+        real(outbox, of, replace(event, cursors_revision=0))
+
+    return [(retention, "trim", trim)]
+
+
+def _stub_leaves() -> list[Patch]:
+    real = retention.first_kept
+    return [(retention, "first_kept", lambda chain, no, readers: real(chain, no, ()))]
+
+
+def _tables_leave() -> list[Patch]:
+    def first_kept(_chain: Any, no: int, readers: Any) -> int:
+        """Only cursors keep a stub."""
+        return min((no, *(reader.segment_no for reader in readers)))
+
+    return [(retention, "first_kept", first_kept)]
+
+
+def _table_of_one() -> list[Patch]:
+    return [(retention, "limited_by_tables", lambda _chain, no: no)]
+
+
+def _drops_in_silence() -> list[Patch]:
+    def tell(_outbox: Any, _of: Any, head: Any, to_index: int) -> None:
+        """The group goes on behind what was dropped, and says nothing."""
+        head.delivered = to_index
+
+    return [(delivery, "tell_dropped", tell)]
+
+
+def _untold_is_forgotten() -> list[Patch]:
+    return [(crossing, "_untold", lambda _of, _head: (0, 0))]
+
+
+def _untold_is_not_taken_up() -> list[Patch]:
+    return [(serving, "_take_up_dropped", nothing)]
+
+
+def _anybody_passes() -> list[Patch]:
+    def pass_group(outbox: Any, of: Any, event: Any) -> None:
+        """Whoever finds the group in a stub writes its cursor."""
+        chain = of.chain
+        segment = chain.segment(event.segment_no) if chain is not None else None
+        following = chain.after(event.segment_no) if chain is not None else None
+        if segment is None or following is None or not segment.is_stub:
+            return
+        head = serving.head_of(outbox, of, event.group, serving.StartPosition.EARLIEST)
+        known = of.cursor_in(segment.no, event.group)
+        epoch = known.group_epoch if known is not None else 1
+        record = CursorRecord(following.no, epoch, 0, chain.topic, dropped_from=segment.no << 40, dropped_position=0)
+        revision = outbox.now.mono_us  # of no cursor: what was read is not known
+        crossing.write_cursor(outbox, of, head, record, head.cursor_revision or revision)
+
+    return [(serving, "pass_group", pass_group), (broker.serving, "pass_group", pass_group)]
+
+
+def _copy_begins_at_zero() -> list[Patch]:
+    real = copying._begin_log
+
+    def begin(outbox: Any, of: Any, segment: Any) -> Any:
+        """A new copy is made of all that there was."""
+        return real(outbox, of, replace(segment, begin=AT_ZERO))
+
+    return [(copying, "_begin_log", begin), (learning, "_trim", _trims_what_is_whole(learning._trim))]
+
+
+def _trims_what_is_whole(real: Any) -> Any:
+    def trim(outbox: Any, of: Any, segment: Any) -> None:
+        log = of.logs.get(segment.no)
+        if log is not None and log.tail >= segment.start:
+            real(outbox, of, segment)
+
+    return trim
+
+
+def _begun_is_durable() -> list[Patch]:
+    real = SegmentLog._begin_at
+    begin_log = copying._begin_log
+
+    def begin_at(self: SegmentLog, outbox: Any, start: Any) -> None:
+        real(self, outbox, start)
+        self.durable = self.tail
+
+    def begin(outbox: Any, of: Any, segment: Any) -> Any:
+        log = begin_log(outbox, of, segment)
+        log.durable = log.tail
+        return log
+
+    return [(SegmentLog, "_begin_at", begin_at), (copying, "_begin_log", begin)]
+
+
+def _above_flushed() -> list[Patch]:
+    real = retention._led
+
+    def led(of: Any) -> Any:
+        found = real(of)
+        log = of.open_log()
+        return replace(found, flushed=log.tail, size_bytes=log.size_bytes) if found is not None else None
+
+    return [(retention, "_led", led)]
+
+
+def _table_of_the_beginning() -> list[Patch]:
+    real = copying._end_table
+
+    def end_table(outbox: Any, of: Any, no: int, to: Any) -> Any:
+        """A copy that begins behind what was dropped is given the table that the segment was opened with."""
+        found = real(outbox, of, no, to)
+        return copying.table_at_open(outbox, of, no, to) if found is not None else None
+
+    return [(copying, "_end_table", end_table)]
+
+
+MUTATIONS: dict[str, Mutation] = {
+    "disk-before-record": Mutation(
+        "the record says what is dropped before a disk drops it", _disk_before_record, ("I1", "I2", "I5", "CORE"),
+        "retention",
+    ),
+    "cursors-not-compared": Mutation(
+        "the transaction compares that no cursor changed", _cursors_not_compared, ("RETAIN", "I1", "I3"), "retention"
+    ),
+    "stub-leaves": Mutation("a stub in which a group stands stays", _stub_leaves, ("RETAIN",), "retention"),
+    "tables-leave": Mutation(
+        "a stub whose table readers need stays", _tables_leave, ("RETAIN", "I9"), "retention"
+    ),
+    "table-of-one": Mutation(
+        "a segment is emptied when two members have a table that is needed", _table_of_one, ("I13", "I9"), "retention"
+    ),
+    "drops-in-silence": Mutation("readers are told what was dropped", _drops_in_silence, ("I1", "I2"), "retention"),
+    "untold-is-forgotten": Mutation(
+        "a cursor that passes a stub says what its readers were not told", _untold_is_forgotten, ("I8", "I1"),
+        "retention",
+    ),
+    "untold-not-taken-up": Mutation(
+        "a new server tells what the cursor says", _untold_is_not_taken_up, ("I1", "I2", "I8", "I13"), "unread"
+    ),
+    "anybody-passes": Mutation(
+        "only its server moves a group on", _anybody_passes, ("I3", "I8", "I11", "I2", "I1", "I13"), "retention"
+    ),
+    "copy-begins-at-zero": Mutation(
+        "a copy begins where the segment does", _copy_begins_at_zero, ("I13", "CORE"), "retention"
+    ),
+    "begun-is-durable": Mutation(
+        "a copy counts when its beginning is on the disk", _begun_is_durable, ("COPY", "I14", "I12"), "retention"
+    ),
+    "table-of-the-beginning": Mutation(
+        "a copy behind what was dropped gets the table as of the end", _table_of_the_beginning, ("I9", "TABLE"),
+        "retention",
+    ),
+    "above-flushed": Mutation(
+        "only what every member has flushed is dropped", _above_flushed, ("RETAIN", "CORE"), "retention", "brokers"
+    ),
+}  # fmt: skip
