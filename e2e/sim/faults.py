@@ -1026,7 +1026,7 @@ def _retention(rng: random.Random, options: Options) -> Options:
     return replace(
         options,
         kinds={
-            **{"trim": 8, "crash": 3, "complaint": 2, "plan": 2, "consumer_crash": 2, "cut": 1, "slow_disk": 1},
+            "trim": 8, "crash": 3, "complaint": 2, "plan": 2, "consumer_crash": 2, "cut": 1, "slow_disk": 1,
             **rng.choice(
                 ({}, {"crash_group": 2, "crash_torn": 2}, {"race": 2, "two_servers": 1}, {"consumer_crash": 12})
             ),

@@ -585,3 +585,63 @@ async def test_a_sequential_reader_goes_on_in_the_tail_copy(harness: Harness) ->
 
 CASES: dict[str, Any] = {name: case for name, case in list(globals().items()) if name.startswith("test_")}
 """Every case, for a module to take up."""
+
+
+async def test_a_trimmed_log_begins_at_its_start(harness: Harness) -> None:
+    builder = SegmentBuilder(1)
+    at = builder.partition
+    await put(harness, [PutSegment(at, segment_record()), *(builder.put(count=2) for _ in range(4))])
+    below, batches = builder.batches[:2], builder.batches[2:]
+    begin = Start(4, below[-1].header.checksum, sum(batch.size_bytes for batch in below))
+    writes: list[Write] = [PutSegment(at, replace(segment_record(), begin=begin)), TrimLog(at, 1, 4, begin.size_bytes)]
+    await put(harness, writes)
+    for crash in (True, False):
+        assert await harness.storage.read(at, 1, 4, 8, MIB) == batches
+        assert await harness.storage.read(at, 1, 0, 8, MIB) == []
+        place = await harness.storage.find(at, 1, 8, Measure.INDEX, 4)
+        assert place is not None
+        assert (place.index, place.bytes_before, place.previous_checksum) == (4, begin.size_bytes, begin.checksum)
+        await harness.reopen(crash=crash)
+        found = harness.recovered[at].segments[0]
+        assert (found.tail, found.record.begin) == (8, begin)
+        assert found.size_bytes == sum(batch.size_bytes for batch in builder.batches)
+    await put(harness, [builder.put()])
+    assert (await harness.storage.read(at, 1, 4, 9, MIB))[-1] == builder.batches[-1]
+
+
+async def test_a_log_of_which_everything_was_dropped_goes_on(harness: Harness) -> None:
+    builder = SegmentBuilder(1)
+    at = builder.partition
+    await put(harness, [PutSegment(at, segment_record()), *(builder.put() for _ in range(3))])
+    begin = Start(3, builder.checksum, sum(batch.size_bytes for batch in builder.batches))
+    await put(harness, [PutSegment(at, replace(segment_record(), begin=begin)), TrimLog(at, 1, 3, begin.size_bytes)])
+    for crash in (True, False):
+        assert await harness.storage.read(at, 1, 0, 3, MIB) == []
+        await harness.reopen(crash=crash)
+        found = harness.recovered[at].segments[0]
+        assert (found.tail, found.tail_checksum, found.commit, found.size_bytes) == (
+            3, begin.checksum, 3, begin.size_bytes,
+        )  # fmt: skip
+    await put(harness, [builder.put(), builder.put()])
+    for crash in (True, False):
+        assert await harness.storage.read(at, 1, 3, 5, MIB) == builder.batches[3:]
+        await harness.reopen(crash=crash)
+
+
+async def test_a_copy_begins_behind_what_was_dropped(harness: Harness) -> None:
+    builder = SegmentBuilder(1)
+    at = builder.partition
+    await put(harness, [PutSegment(at, segment_record()), builder.put()])
+    builder.batch()
+    begin = Start(2, builder.checksum, sum(batch.size_bytes for batch in builder.batches))
+    record = replace(segment_record(), begin=begin, copied_from=2)
+    writes: list[Write] = [Truncate(at, 1, 0, None), PutSegment(at, record), TrimLog(at, 1, 2, begin.size_bytes)]
+    await put(harness, writes)
+    await put(harness, [builder.put(), builder.put()])
+    for crash in (True, False):
+        assert await harness.storage.read(at, 1, 2, 4, MIB) == builder.batches[2:]
+        assert await harness.storage.read(at, 1, 0, 4, MIB) == []
+        await harness.reopen(crash=crash)
+        found = harness.recovered[at].segments[0]
+        assert (found.tail, found.record.copied_from) == (4, 2)
+        assert found.size_bytes == sum(batch.size_bytes for batch in builder.batches)

@@ -20,7 +20,8 @@ from seriatim_broker.adapters.rocks.floor import Op, WriteRefusedError
 from seriatim_broker.adapters.rocks.room import reserve_bytes
 from seriatim_broker.adapters.rocks.scan import Stored, Stretch
 from seriatim_broker.adapters.rocks.settings import EXTENTS_MAX, EXTENTS_MIN
-from seriatim_broker.core.log import Batch, DropPartition, DropSegment, PutSegment, Rewrite, Truncate, Write
+from seriatim_broker.core.chain import Start
+from seriatim_broker.core.log import Batch, DropPartition, DropSegment, PutSegment, Rewrite, TrimLog, Truncate, Write
 from seriatim_broker.core.producers import ProducerTable
 
 from .build import SegmentBuilder, segment_record
@@ -66,6 +67,32 @@ async def _fill(harness: RocksHarness, partitions: int, size_bytes: int, body_by
             await harness.durable(ticket)
         await asyncio.sleep(0)
     return builders
+
+
+async def test_what_is_trimmed_gives_its_space_back_while_the_log_grows(harness: RocksHarness) -> None:
+    builder = SegmentBuilder(1)
+    await put(harness, [PutSegment(builder.partition, segment_record())])
+    kept, begin = 8 * MIB, Start(0, 0, 0)
+    for _ in range(20):
+        await put(harness, [builder.put(50_000) for _ in range(40)])
+        below, size = [], begin.size_bytes
+        for batch in builder.batches:
+            if sum(one.size_bytes for one in builder.batches) - sum(one.size_bytes for one in below) > kept:
+                below.append(batch)
+        if below:
+            size += sum(batch.size_bytes for batch in below)
+            begin = Start(below[-1].header.end_index, below[-1].header.checksum, size)
+            del builder.batches[: len(below)]
+            record = replace(segment_record(), begin=begin)
+            await put(
+                harness, [PutSegment(builder.partition, record), TrimLog(builder.partition, 1, begin.first, size)]
+            )
+    await harness.storage.settle()
+    assert begin.first > 500
+    assert harness.storage.extent_count <= 9
+    in_use = sum(extent.size_bytes for extent in harness.storage._table.extents.values())
+    assert in_use <= 2 * kept
+    assert await harness.storage.read(builder.partition, 1, begin.first, begin.first + 1, 1) == builder.batches[:1]
 
 
 async def test_extents_of_dropped_segments_go_at_once(harness: RocksHarness) -> None:

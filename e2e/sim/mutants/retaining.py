@@ -51,10 +51,6 @@ def _tables_leave() -> list[Patch]:
     return [(retention, "first_kept", first_kept)]
 
 
-def _table_of_one() -> list[Patch]:
-    return [(retention, "limited_by_tables", lambda _chain, no: no)]
-
-
 def _drops_in_silence() -> list[Patch]:
     def tell(_outbox: Any, _of: Any, head: Any, to_index: int) -> None:
         """The group goes on behind what was dropped, and says nothing."""
@@ -124,28 +120,6 @@ def _begun_is_durable() -> list[Patch]:
     return [(SegmentLog, "_begin_at", begin_at), (copying, "_begin_log", begin)]
 
 
-def _above_flushed() -> list[Patch]:
-    real = retention._led
-
-    def led(of: Any) -> Any:
-        found = real(of)
-        log = of.open_log()
-        return replace(found, flushed=log.tail, size_bytes=log.size_bytes) if found is not None else None
-
-    return [(retention, "_led", led)]
-
-
-def _table_of_the_beginning() -> list[Patch]:
-    real = copying._end_table
-
-    def end_table(outbox: Any, of: Any, no: int, to: Any) -> Any:
-        """A copy that begins behind what was dropped is given the table that the segment was opened with."""
-        found = real(outbox, of, no, to)
-        return copying.table_at_open(outbox, of, no, to) if found is not None else None
-
-    return [(copying, "_end_table", end_table)]
-
-
 MUTATIONS: dict[str, Mutation] = {
     "disk-before-record": Mutation(
         "the record says what is dropped before a disk drops it", _disk_before_record, ("I1", "I2", "I5", "CORE"),
@@ -157,9 +131,6 @@ MUTATIONS: dict[str, Mutation] = {
     "stub-leaves": Mutation("a stub in which a group stands stays", _stub_leaves, ("RETAIN",), "retention"),
     "tables-leave": Mutation(
         "a stub whose table readers need stays", _tables_leave, ("RETAIN", "I9"), "retention"
-    ),
-    "table-of-one": Mutation(
-        "a segment is emptied when two members have a table that is needed", _table_of_one, ("I13", "I9"), "retention"
     ),
     "drops-in-silence": Mutation("readers are told what was dropped", _drops_in_silence, ("I1", "I2"), "retention"),
     "untold-is-forgotten": Mutation(
@@ -177,12 +148,5 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "begun-is-durable": Mutation(
         "a copy counts when its beginning is on the disk", _begun_is_durable, ("COPY", "I14", "I12"), "retention"
-    ),
-    "table-of-the-beginning": Mutation(
-        "a copy behind what was dropped gets the table as of the end", _table_of_the_beginning, ("I9", "TABLE"),
-        "retention",
-    ),
-    "above-flushed": Mutation(
-        "only what every member has flushed is dropped", _above_flushed, ("RETAIN", "CORE"), "retention", "brokers"
     ),
 }  # fmt: skip
