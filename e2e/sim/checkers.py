@@ -979,6 +979,9 @@ class Judge:
         """A consumer is told to pass over [start, end): each message there stands earlier in the order."""
         view = self.view(group, partition, group_epoch)
         index = start
+        if start == split_offset(view.start)[1]:  # the group was sent into the middle of a batch
+            within = (at for of, no, at in self.placed if (of, no) == (partition, segment_no) and at <= start)
+            index = max(within, default=start)
         while index < end:
             batch = self.placed.get((partition, segment_no, index))
             if batch is None:

@@ -1047,6 +1047,12 @@ def _retention(rng: random.Random, options: Options) -> Options:
     )  # fmt: skip
 
 
+def _moved_and_dropped(rng: random.Random, options: Options) -> Options:
+    """People rewind and skip groups while messages are dropped."""
+    found = _retention(rng, options)
+    return replace(found, kinds={**found.kinds, "operate_group": 8, "late_operation": rng.choice((0, 2))})
+
+
 def _unread(rng: random.Random, options: Options) -> Options:
     """Slow readers come and go, and are far behind when what they have not read is dropped."""
     return replace(
@@ -1129,6 +1135,7 @@ PROFILES: dict[str, Profile] = {
     "balance": Profile(_balanced, 0),
     "retention": Profile(_retention, 0),
     "unread": Profile(_unread, 0),
+    "moved-and-dropped": Profile(_moved_and_dropped, 0),
 }
 
 MORE: tuple[str, ...] = (

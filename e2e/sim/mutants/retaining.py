@@ -6,10 +6,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from seriatim_broker.core import broker, copying, learning, retention
+from seriatim_broker.core import copying, learning, retention
 from seriatim_broker.core.chain import AT_ZERO
-from seriatim_broker.core.events import CursorRecord
+from seriatim_broker.core.events import CursorRecord, StartPosition
 from seriatim_broker.core.groups import crossing, delivery, serving
+from seriatim_broker.core.groups.head import head_of
 from seriatim_broker.core.replica import SegmentLog
 
 from .mutation import Mutation, Patch, nothing
@@ -44,7 +45,7 @@ def _stub_leaves() -> list[Patch]:
 
 
 def _tables_leave() -> list[Patch]:
-    def first_kept(_chain: Any, no: int, readers: Any) -> int:
+    def first_kept(_chain: Any, no: int, readers: Any) -> Any:
         """Only cursors keep a stub."""
         return min((no, *(reader.segment_no for reader in readers)))
 
@@ -75,14 +76,14 @@ def _anybody_passes() -> list[Patch]:
         following = chain.after(event.segment_no) if chain is not None else None
         if segment is None or following is None or not segment.is_stub:
             return
-        head = serving.head_of(outbox, of, event.group, serving.StartPosition.EARLIEST)
+        head = head_of(outbox, of, event.group, StartPosition.EARLIEST)
         known = of.cursor_in(segment.no, event.group)
         epoch = known.group_epoch if known is not None else 1
         record = CursorRecord(following.no, epoch, 0, chain.topic, dropped_from=segment.no << 40, dropped_position=0)
         revision = outbox.now.mono_us  # of no cursor: what was read is not known
         crossing.write_cursor(outbox, of, head, record, head.cursor_revision or revision)
 
-    return [(serving, "pass_group", pass_group), (broker.serving, "pass_group", pass_group)]
+    return [(serving, "pass_group", pass_group)]
 
 
 def _copy_begins_at_zero() -> list[Patch]:

@@ -119,7 +119,13 @@ def is_unsettled(outbox: Outbox, partition: Partition, head: GroupHead, record: 
         text = "another broker serves the group now, and it is not known whether the operation was carried out"
         _answer(outbox, operation, None, errors.UnavailableError(f"{text}: repeat it with the same id"))
         return False
-    _write(outbox, partition, head, operation, after(record, operation.event, partition.chain))
+    try:
+        following = after(record, operation.event, partition.chain)
+    except errors.SeriatimError as exc:  # retention has dropped the place meanwhile
+        head.operations.pop(0)
+        _answer(outbox, operation, None, exc)
+        return False
+    _write(outbox, partition, head, operation, following)
     return True
 
 
