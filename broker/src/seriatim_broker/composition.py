@@ -338,7 +338,7 @@ class Broker:
             quarantined_logs=self._core.quarantined_logs,
             is_alive=self._links.is_alive,
         )
-        self._driver.on_note(self._count_switch)
+        self._driver.on_note(self._count_note)
         self._is_assembled = True
         self._exposition.add(BrokerCollector(settings.broker, self.counters, self._gauges()))
 
@@ -530,8 +530,15 @@ class Broker:
             await asyncio.sleep(LAG_PERIOD_S)
             self.counters.loop_lag_s.observe(max(0.0, loop.time() - due_s))
 
-    def _count_switch(self, note: Note) -> None:
+    def _count_note(self, note: Note) -> None:
         fields = dict(note.fields)
+        if note.name == "trimmed":
+            messages, size_bytes = fields["messages"], fields["bytes"]
+            assert isinstance(messages, int)
+            assert isinstance(size_bytes, int)
+            self.counters.retention_trims += 1
+            self.counters.retention_dropped_messages += messages
+            self.counters.retention_dropped_bytes += size_bytes
         if note.name == "switched":
             self.counters.add(self.counters.switches, str(fields.get("reason", "unknown")))
             took_us = fields.get("took_us")
@@ -555,6 +562,22 @@ class Broker:
             "storage_saturated": ("Whether appends are refused for the disk", lambda: float(storage.is_saturated)),
             "kept_scans": ("Places of sequential readers that the storage keeps", lambda: storage.reader.scan_count),
             "read_ahead_bytes": ("Read ahead of them, or being read", lambda: storage.reader.bytes_ahead),
+            "retained_bytes": (
+                "Kept, on one disk, of the partitions with retention that this broker leads",
+                lambda: self._runtime.retention.figures.retained_bytes,
+            ),
+            "retained_seconds": (
+                "Age of the oldest message that is kept of them",
+                lambda: self._runtime.retention.figures.retained_s,
+            ),
+            "retention_unread_ratio": (
+                "How near the oldest message of them that a group has not read is to being dropped; 1: it goes",
+                lambda: self._runtime.retention.figures.unread_ratio,
+            ),
+            "retention_unread_seconds": (
+                "Until that message is dropped for its age; infinite if none is",
+                lambda: self._runtime.retention.figures.unread_s,
+            ),
             "disk_full": ("Whether the disk has reached its reserve", lambda: float(self._core.is_disk_full)),
             "disk_free_bytes": ("Free on the disk", lambda: self._room.free_bytes),
             "disk_reserve_bytes": ("Kept free of new messages on the disk", lambda: self._room.reserve_bytes),

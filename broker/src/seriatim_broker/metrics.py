@@ -62,6 +62,9 @@ class Counters:
         "range_batches",
         "range_bytes",
         "refused",
+        "retention_dropped_bytes",
+        "retention_dropped_messages",
+        "retention_trims",
         "step_s",
         "switch_gap_s",
         "switches",
@@ -76,6 +79,9 @@ class Counters:
         self.delivered_bytes = 0
         self.range_batches = 0
         self.range_bytes = 0
+        self.retention_trims = 0
+        self.retention_dropped_messages = 0
+        self.retention_dropped_bytes = 0
         self.events = 0
         self.refused: dict[str, int] = {}
         self.notes: dict[str, int] = {}
@@ -101,6 +107,9 @@ _COUNTERS: Final = (
     ("delivered_bytes", "Bytes of them"),
     ("range_batches", "Batches sent to readers of ranges"),
     ("range_bytes", "Bytes of them, headers included"),
+    ("retention_trims", "Transactions with which this broker, as a master, dropped the oldest messages of a partition"),
+    ("retention_dropped_messages", "Messages that they dropped"),
+    ("retention_dropped_bytes", "Bytes of them on one disk, headers included"),
     ("events", "Events that the core was stepped by"),
 )
 _FAMILIES: Final = (

@@ -10,7 +10,7 @@ from dataclasses import replace
 from seriatim_api import errors
 from seriatim_api.ids import MemberId
 
-from . import behind, copying, eligibility, gaps, ranges, right, routes, settle, updates
+from . import behind, copying, eligibility, gaps, ranges, retention, right, routes, settle, updates
 from .candidates import note_failure
 from .chain import Chain
 from .effects import Resolved
@@ -82,29 +82,38 @@ def _on_no_partition(outbox: Outbox, partition: Partition) -> None:
     serving.on_no_partition(outbox, partition)
 
 
-def _note_trim(outbox: Outbox, partition: Partition, chain: Chain) -> None:
+def _note_trim(outbox: Outbox, partition: Partition, before: Chain, chain: Chain) -> None:
     oldest = next((segment for segment in chain.segments if not segment.is_stub), chain.open_segment)
-    outbox.note("trimmed", partition.id, segment=oldest.no, start=oldest.start, segments=len(chain.segments))
+    messages, size_bytes = retention.dropped(before, chain)
+    outbox.note(
+        "trimmed",
+        partition.id,
+        segment=oldest.no,
+        start=oldest.start,
+        segments=len(chain.segments),
+        messages=messages,
+        bytes=size_bytes,
+    )
 
 
 def on_chain_written(outbox: Outbox, partition: Partition, serial: int, outcome: WriteOutcome, revision: int) -> None:
     """A transaction ended. Whoever lost, or does not know, reads before it does anything else."""
     owner, detail, chain = partition.end_write(serial)
     partition.note_write(outbox, outcome)
+    before = partition.chain
     if outcome is WriteOutcome.DONE:
         if partition.read_epoch is None:
             partition.read_epoch = chain.epoch - 1  # the transaction compared with that one
         if owner == "switch":
             _note_switch(outbox, partition, chain)
-        before = partition.chain
         learn(outbox, partition, chain, revision)
         _announce(outbox, partition, before)
     else:
         partition.read_chain(outbox)
     if owner == "switch" and partition.switch is not None:
         partition.switch.on_written(outbox, partition, outcome)
-    elif owner == "trim" and outcome is WriteOutcome.DONE:
-        _note_trim(outbox, partition, chain)
+    elif owner == "trim" and outcome is WriteOutcome.DONE and before is not None:
+        _note_trim(outbox, partition, before, chain)
     elif owner == "settle":
         settle.on_written(outbox, partition, detail, outcome)
     elif owner == "right":

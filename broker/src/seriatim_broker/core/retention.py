@@ -89,9 +89,9 @@ def first_segment(chain: Chain, limits: Limits, now_ms: int, open_bytes: int) ->
         if not segment.is_settled:
             break
         oldest.append(segment)
-    later_bytes = kept_bytes + sum(map(_size_bytes, chain.segments))
+    later_bytes = kept_bytes + sum(map(size_bytes, chain.segments))
     for segment in oldest:
-        later_bytes -= _size_bytes(segment)
+        later_bytes -= size_bytes(segment)
         is_old = bool(limits.age_ms) and segment.sealed_at_ms <= now_ms - limits.age_ms
         is_too_much = bool(limits.size_bytes) and later_bytes >= limits.size_bytes
         if not (is_old or is_too_much or segment.is_stub):
@@ -101,11 +101,34 @@ def first_segment(chain: Chain, limits: Limits, now_ms: int, open_bytes: int) ->
     return following.no
 
 
-def _size_bytes(segment: Segment) -> int:
+def size_bytes(segment: Segment) -> int:
     """What is kept of a sealed segment; of one that a version before sealed it is not known."""
     if segment.state is not SegmentState.SEALED or segment.sealed_bytes is None or segment.is_stub:
         return 0
     return max(segment.sealed_bytes - segment.begin.size_bytes, 0)
+
+
+def dropped(before: Chain, after: Chain) -> tuple[int, int]:
+    """How many messages and bytes a trim dropped; segments that a version before retention sealed count without bytes.
+
+    Args:
+        before: The record that the trim was decided from.
+        after: What it made of it.
+    """
+    messages = dropped_bytes = 0
+    for old in before.segments:
+        new = after.segment(old.no)
+        if old.state is SegmentState.LOST or old.is_stub:
+            continue
+        if new is None or new.is_stub:
+            messages += (old.sealed_len or 0) - old.start
+            dropped_bytes += size_bytes(old)
+        elif new.start > old.start:
+            messages += new.start - old.start
+            dropped_bytes += new.begin.size_bytes - old.begin.size_bytes
+        else:
+            break
+    return messages, dropped_bytes
 
 
 def first_unread(readers: Iterable[Reader], offset: int) -> int:

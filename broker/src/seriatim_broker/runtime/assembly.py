@@ -153,7 +153,7 @@ class Runtime:
         self.controller = Controller(election, topics, caretaker, drainer, balancer, tidying)
         self.groups = BrokerGroups(coordinator, keys, caretaker.is_there, settings.min_copies)
         self._forgetting = Forgetting(coordinator, keys, self.driver, settings.forget_s)
-        self._retention = Retention(coordinator, keys, self.driver, ground.storage, clock, retention)
+        self.retention = Retention(coordinator, keys, self.driver, ground.storage, clock, retention)
         self.gate = RestartGate(coordinator, keys, self.driver, self.directory)
 
     async def _measure(self, broker: str, deadline_s: float) -> Measured:
@@ -177,7 +177,7 @@ class Runtime:
             ("looking back", self.looking_back.run()),
             ("controller", self.controller.run()),
             ("forgetting", self._forgetting.run()),
-            ("retention", self._retention.run()),
+            ("retention", self.retention.run()),
         ]
 
     async def _watch_room(self) -> None:

@@ -35,6 +35,7 @@ from .driver import Driver, Reply
 from .keys import Keys
 from .mirror import mirror
 from .records import cursor_from_value
+from .unread import WARN_RATIO, Figures, Nearness, figures_of, nearness, retained
 
 LED_PER_LIST: Final = 200
 """Partitions named by the core in one step."""
@@ -47,6 +48,9 @@ SLACK: Final = 0.05
 
 LOOKS_BEFORE_END: Final = 10
 """An open segment of which only old messages are left is ended when it has been open for so many looks."""
+
+LOOKS_PER_MEASURE: Final = 5
+"""In one of so many looks the cursors of each partition's groups are read, to tell how near retention is to them."""
 
 PASSED_PER_LOOK: Final = 100
 """Groups of one partition that are moved on in one look: each costs a transaction."""
@@ -88,6 +92,10 @@ class Retention:
         self._storage = storage
         self._clock = clock
         self._settings = settings
+        self.figures = Figures()
+        self._looks = 0
+        self._retained: dict[PartitionId, tuple[int, float]] = {}
+        self._near: dict[PartitionId, Nearness] = {}
         self._policies: dict[PartitionId, Policy] = {}
         self._by_topic: dict[str, tuple[PartitionId, ...]] = {}
 
@@ -125,17 +133,51 @@ class Retention:
 
     async def look(self) -> None:
         """Look at every partition that this broker leads, once."""
-        after = PartitionId(0)
+        after, seen = PartitionId(0), set[PartitionId]()
+        measures_unread = self._looks % LOOKS_PER_MEASURE == 0
+        self._looks += 1
         while self._policies and (led := await self._list(after)):
             for partition in led:
                 policy = self._policies.get(partition.partition)
                 if policy is None:
                     continue
+                seen.add(partition.partition)
                 try:
                     await self._look_at(partition, policy)
+                    await self._measure(partition, policy, measures_unread=measures_unread)
                 except SeriatimError as exc:
                     _log.warning("not_trimmed", partition=partition.partition, error=str(exc))
             after = led[-1].partition
+        self._retained = {id_: known for id_, known in self._retained.items() if id_ in seen}
+        self._near = {id_: known for id_, known in self._near.items() if id_ in seen}
+        self.figures = figures_of(tuple(self._retained.values()), tuple(self._near.values()))
+
+    # ---- what people are told ----
+
+    async def _measure(self, led: Led, policy: Policy, *, measures_unread: bool) -> None:
+        """How much is kept, and how near retention is to what a group has not read."""
+
+        async def find(index: int) -> BatchPlace | None:
+            return await self._find(led, Measure.INDEX, index)
+
+        now_ms = self._clock.wall_ms()
+        self._retained[led.partition] = await retained(led, now_ms, find)
+        if not measures_unread:
+            return
+        readers, _ = await self._readers(led)
+        near = await nearness(led, policy, readers, now_ms, find)
+        before = self._near.pop(led.partition, None)
+        if near is None:
+            return
+        self._near[led.partition] = near
+        if near.ratio >= WARN_RATIO and (before is None or before.group != near.group or before.ratio < WARN_RATIO):
+            _log.warning(
+                "retention_nears_unread",
+                topic=led.chain.topic,
+                partition=led.chain.number,
+                group=near.group,
+                ratio=round(near.ratio, 3),
+            )
 
     # ---- one partition ----
 

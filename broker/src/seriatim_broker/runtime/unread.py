@@ -1,0 +1,130 @@
+"""How near retention is to what a consumer group has not read: a figure for people, nothing is decided by it.
+
+Of the groups of a partition only the one that is furthest behind counts: what it has not read goes first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, NamedTuple
+
+from seriatim_api.ids import split_offset
+
+from ..core import retention as rules
+from ..core.chain import Chain, Segment, SegmentState
+from ..core.effects import Led
+from ..core.positions import BatchPlace, Place, first_kept
+from ..core.retention import Policy, Reader
+
+WARN_RATIO: Final = 0.8
+"""A group whose oldest unread message has used so much of its time, or of the room, is named in the log."""
+
+NO_END_S: Final = float("inf")
+"""No message that a group has not read goes by its age."""
+
+FindIndex = Callable[[int], Awaitable[BatchPlace | None]]
+"""The batch of the open segment with that index."""
+
+
+class Nearness(NamedTuple):
+    """How near the oldest message that a group has not read is to being dropped.
+
+    Attributes:
+        group: The group that is furthest behind.
+        ratio: 1 when it goes: its age as a part of the limit, or the bytes behind it, whichever is more.
+        left_s: Seconds until it goes by its age; infinite without such a limit, below 0 when it is due.
+    """
+
+    group: str
+    ratio: float
+    left_s: float
+
+
+class Figures(NamedTuple):
+    """Of all partitions with retention that this broker leads, as of the last look.
+
+    Attributes:
+        retained_bytes: Kept, on one disk; segments that a version before retention sealed count as 0.
+        retained_s: Age of the oldest message that is kept, in seconds, of the partition where it is oldest.
+        unread_ratio: The highest `Nearness.ratio`; 0 if every group has read everything.
+        unread_s: The lowest `Nearness.left_s`.
+    """
+
+    retained_bytes: int = 0
+    retained_s: float = 0.0
+    unread_ratio: float = 0.0
+    unread_s: float = NO_END_S
+
+
+def figures_of(
+    retained: Sequence[tuple[int, float]], near: Sequence[Nearness]
+) -> Figures:  # fmt: skip
+    """Sum up bytes and ages of partitions, and how near retention is to what is not read."""
+    return Figures(
+        sum(size_bytes for size_bytes, _ in retained),
+        max((age_s for _, age_s in retained), default=0.0),
+        max((one.ratio for one in near), default=0.0),
+        min((one.left_s for one in near), default=NO_END_S),
+    )
+
+
+async def retained(led: Led, now_ms: int, find: FindIndex) -> tuple[int, float]:
+    """Bytes that are kept of a partition, and the age of the oldest message in seconds; 0 if there is none."""
+    chain = led.chain
+    size_bytes = _later_bytes(led, chain.segments)
+    segment = chain.segment(first_kept(chain).segment_no)
+    assert segment is not None
+    if segment.state is not SegmentState.OPEN:
+        return size_bytes, max(now_ms - segment.opened_at_ms, 0) / 1000
+    oldest = await find(segment.start) if led.flushed > segment.start else None
+    return size_bytes, 0.0 if oldest is None else max(now_ms - oldest.append_time_ms, 0) / 1000
+
+
+async def nearness(
+    led: Led, policy: Policy, readers: Sequence[Reader], now_ms: int, find: FindIndex
+) -> Nearness | None:  # fmt: skip
+    """How near retention is to the oldest message that a group has not read; None: nothing of it goes by itself."""
+    limits = policy.unread_limits if policy.keeps_unread else policy.limits
+    if not limits.any or not readers:
+        return None
+    chain = led.chain
+    reader = min(readers, key=lambda one: one.acked)
+    place = _first_unread(chain, max(Place(*split_offset(reader.acked)), first_kept(chain)))
+    segment = chain.segment(place.segment_no)
+    assert segment is not None
+    if segment.state is SegmentState.OPEN:
+        found = await find(place.index) if place.index < led.flushed else None
+        if found is None:
+            return None
+        goes_ms, behind_bytes = found.append_time_ms, led.size_bytes - found.bytes_before
+    elif segment.state is SegmentState.SEALED:
+        # It goes as a whole: when its last message is old enough, or when there is enough without it.
+        behind = chain.segments[chain.parts.place(segment.no) + 1 :]
+        goes_ms, behind_bytes = segment.sealed_at_ms, _later_bytes(led, behind)
+    else:
+        return None
+    ratio, left_s = 0.0, NO_END_S
+    if limits.age_ms:
+        ratio = max(now_ms - goes_ms, 0) / limits.age_ms
+        left_s = (goes_ms + limits.age_ms - now_ms) / 1000
+    if limits.size_bytes:
+        ratio = max(ratio, behind_bytes / limits.size_bytes)
+    return Nearness(reader.group, ratio, left_s)
+
+
+def _first_unread(chain: Chain, place: Place) -> Place:
+    """From the end of a settled segment to the next one that has a message, or is not settled."""
+    segment = chain.from_no(place.segment_no)
+    assert segment is not None
+    index = place.index if segment.no == place.segment_no else segment.start
+    while segment.is_settled and (segment.state is SegmentState.LOST or index >= (segment.sealed_len or 0)):
+        following = chain.after(segment.no)
+        assert following is not None, "the last segment is open"
+        segment, index = following, following.start
+    return Place(segment.no, index)
+
+
+def _later_bytes(led: Led, segments: Sequence[Segment]) -> int:
+    """Kept bytes of these segments, the open one among them."""
+    kept_bytes = max(led.size_bytes - led.chain.open_segment.begin.size_bytes, 0)
+    return kept_bytes + sum(map(rules.size_bytes, segments))
