@@ -254,9 +254,9 @@ async def test_what_retention_drops_is_told_also_in_the_middle_of_a_range(tmp_pa
         offsets = [offset for offset, _ in found]
         assert offsets == sorted(set(offsets))
         assert losses, "the reader was in the middle of what was dropped"
-        for before, after in pairwise(offsets):  # a hole is a loss that was told, or the end of a segment
-            told_here = [loss for loss in losses if before < loss.start < after or loss.start == before + 1]
-            assert after == before + 1 or told_here or split_offset(after)[1] == 0, (before, after)
+        for left, right in pairwise(offsets):  # a hole is a loss that was told, or the end of a segment
+            told_here = [loss for loss in losses if left < loss.start < right or loss.start == left + 1]
+            assert right == left + 1 or told_here or split_offset(right)[1] == 0, (left, right)
         async with Client.connect(cluster.bootstrap) as client:
             (first,), (end,) = await client.offsets("trimmed", "earliest"), await client.offsets("trimmed")
             assert first.position > 0
