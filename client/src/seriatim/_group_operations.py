@@ -36,6 +36,8 @@ DEADLINE_S: Final = 10.0
 OPERATE_DEADLINE_S: Final = 20.0
 """For an operation with all its repetitions: a broker that died is replaced within a few seconds."""
 RETRY_PAUSE_S: Final = 0.2
+PLAN_PATIENCE_S: Final = 5.0
+"""For so long a plan is made again, while a server that died is being replaced."""
 PARTITIONS_PER_CALL: Final = 1000
 
 _OPERATIONS: Final = {
@@ -107,8 +109,13 @@ class GroupOperations(BrokerGroupAdmin):
             operation=cast("Any", _OPERATIONS[operation] if operation is not None else 0),
         )
         check_one_partition(to, partitions)
-        answer = await self._caller.admin("PlanGroupMove", request, DEADLINE_S)
-        return MovePlan(topic, group, tuple(map(_planned_of, answer.moves)))
+        loop = asyncio.get_running_loop()
+        until = loop.time() + PLAN_PATIENCE_S
+        while True:
+            answer = await self._caller.admin("PlanGroupMove", request, DEADLINE_S)
+            if loop.time() >= until or not any(_may_succeed(move.error) for move in answer.moves):
+                return MovePlan(topic, group, tuple(map(_planned_of, answer.moves)))
+            await asyncio.sleep(RETRY_PAUSE_S)
 
     async def move_group(self, plan: MovePlan, *, request_id: bytes | None = None) -> list[OperatedPartition]:
         """Carry out a plan of `plan_move`.

@@ -1,0 +1,86 @@
+"""A group is rewound, skipped and paused while its consumer runs and its servers are killed."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+import seriatim
+from seriatim_broker.local import LocalCluster
+
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(90)]
+
+MESSAGE_COUNT = 300
+
+
+class Reader:
+    """A consumer that notes what it is given, epoch by epoch of its group."""
+
+    def __init__(self, client: seriatim.Client, topic: str) -> None:
+        self._opening = client.consumer(topic, "g", on_group_change=self._changed)
+        self.changes: list[str] = []
+        self.epochs: list[list[int]] = [[]]
+        self.came = asyncio.Event()
+
+    def _changed(self, change: seriatim.GroupChange) -> None:
+        self.changes.append(change.what)
+        if change.what not in ("pause", "resume"):
+            self.epochs.append([])
+
+    async def run(self) -> None:
+        """Read and acknowledge until cancelled."""
+        async with self._opening as consumer:
+            while True:
+                for message in await consumer.fetch(20, 0.2):
+                    number = int(message.value)
+                    if number not in self.epochs[-1]:
+                        self.epochs[-1].append(number)
+                    await consumer.ack(message)
+                self.came.set()
+
+    async def until_it_has(self, last: int) -> None:
+        """Wait until the newest epoch has come to that message."""
+        async with asyncio.timeout(30):
+            while not self.epochs[-1] or self.epochs[-1][-1] != last:
+                self.came.clear()
+                await self.came.wait()
+
+
+async def test_a_group_is_moved_under_its_running_consumer(cluster: LocalCluster) -> None:
+    async with seriatim.Client.connect(cluster.bootstrap) as client:
+        admin = client.admin()
+        await admin.create_topic("moved", 1)
+        async with client.producer("moved") as producer:
+            for number in range(MESSAGE_COUNT):
+                await producer.send(str(number).encode())
+        reader = Reader(client, "moved")
+        reading = asyncio.create_task(reader.run())
+        await reader.until_it_has(MESSAGE_COUNT - 1)
+
+        for _ in range(2):
+            described = await admin.describe_group("moved", "g")
+            server = described.partitions[0].server_broker
+            await cluster.kill(server)
+            (done,) = await admin.rewind_group("moved", "g", "earliest")
+            assert done.error is None
+            await cluster.start_again(server)
+            await reader.until_it_has(MESSAGE_COUNT - 1)
+            assert reader.epochs[-1] == list(range(MESSAGE_COUNT))
+
+        (paused,) = await admin.pause_group("moved", "g")
+        assert paused.error is None
+        (done,) = await admin.rewind_group("moved", "g", "earliest")
+        (skipped,) = await admin.skip_group("moved", "g", behind(done.offset, 100), partitions=[0])
+        assert skipped.error is None
+        await admin.resume_group("moved", "g")
+        await reader.until_it_has(MESSAGE_COUNT - 1)
+        assert reader.epochs[-1] == list(range(100, MESSAGE_COUNT))
+        assert reader.changes == ["rewind", "rewind", "pause", "rewind", "skip", "resume"]
+        reading.cancel()
+        await asyncio.wait((reading,))
+
+
+def behind(start: int | None, count: int) -> int:
+    """So many messages behind an offset, in its segment."""
+    assert start is not None
+    return start + count
