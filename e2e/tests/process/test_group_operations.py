@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 import seriatim
+from seriatim_api.errors import StaleGroupEpochError
 from seriatim_broker.local import LocalCluster
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(90)]
@@ -61,23 +62,32 @@ async def test_a_group_is_moved_under_its_running_consumer(cluster: LocalCluster
             described = await admin.describe_group("moved", "g")
             server = described.partitions[0].server_broker
             await cluster.kill(server)
-            (done,) = await admin.rewind_group("moved", "g", "earliest")
-            assert done.error is None
+            await rewind(admin)
             await cluster.start_again(server)
             await reader.until_it_has(MESSAGE_COUNT - 1)
             assert reader.epochs[-1] == list(range(MESSAGE_COUNT))
 
         (paused,) = await admin.pause_group("moved", "g")
         assert paused.error is None
-        (done,) = await admin.rewind_group("moved", "g", "earliest")
+        done = await rewind(admin)
         (skipped,) = await admin.skip_group("moved", "g", behind(done.offset, 100), partitions=[0])
         assert skipped.error is None
         await admin.resume_group("moved", "g")
         await reader.until_it_has(MESSAGE_COUNT - 1)
         assert reader.epochs[-1] == list(range(100, MESSAGE_COUNT))
-        assert reader.changes == ["rewind", "rewind", "pause", "rewind", "skip", "resume"]
+        changes = [change for change in reader.changes if change != "moved"]
+        assert changes == ["rewind", "rewind", "pause", "rewind", "skip", "resume"]
         reading.cancel()
         await asyncio.wait((reading,))
+
+
+async def rewind(admin: seriatim.Admin) -> seriatim.OperatedPartition:
+    """Rewind to the beginning. A server that was killed alone may cost the group its place meanwhile: look again."""
+    while True:
+        (done,) = await admin.rewind_group("moved", "g", "earliest")
+        if done.error_number != StaleGroupEpochError.number:
+            assert done.error is None
+            return done
 
 
 def behind(start: int | None, count: int) -> int:
