@@ -10,8 +10,9 @@ from dataclasses import replace
 
 import pytest
 from seriatim_api.errors import OverloadedError
-from seriatim_api.ids import PartitionId
+from seriatim_api.ids import PartitionId, make_offset
 from seriatim_api.v1 import broker_pb2, records_pb2
+from seriatim_broker.core.chain import Start, trim
 from seriatim_broker.interfaces.coordinator import Delete, Put
 from seriatim_broker.runtime.archive import ChainArchive
 from seriatim_broker.runtime.keys import Keys
@@ -238,3 +239,12 @@ def test_a_summary_counts_over_pages() -> None:
     assert (summary.segment_count, summary.segment) == (140, 140)
     assert summary.sealed_messages == chain.open_segment.base
     assert summary.master == chain.open_segment.master.broker
+
+
+def test_a_summary_tells_what_is_kept() -> None:
+    chain = longer(3)
+    whole = summary_of(chain_to_record(chain))
+    assert (whole.first_offset, whole.dropped_messages) == (make_offset(chain.segments[0].no, 0), 0)
+    cut = trim(chain, chain.segments[1].no, Start(4, 7, 99), chain.segments[0].no)
+    told = summary_of(chain_to_record(cut))
+    assert (told.first_offset, told.dropped_messages) == (make_offset(chain.segments[1].no, 4), 14)

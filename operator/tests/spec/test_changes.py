@@ -132,6 +132,7 @@ def test_defaults_appear_in_what_is_stored(kept: Any) -> None:
         "partitions": 1,
         "durability": "Flushed",
         "retention": "72h",
+        "retainUnread": False,
         "batchSizeBytesMax": 1 << 20,
         "messageSizeBytesMax": 1 << 20,
         "chainWidth": 5,

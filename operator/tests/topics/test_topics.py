@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from seriatim_api.errors import BadRequestError, StaleOperatorError
+from seriatim_api.ids import make_offset
 from seriatim_api.v1 import records_pb2
 from seriatim_operator.cluster.kube import KubeError
 from seriatim_operator.plan.topics import TOPIC_FINALIZER
@@ -30,7 +31,12 @@ async def test_settings_arrive_in_the_brokers_units(world: World) -> None:
     world.topic(durability="Replicated", retention="1d", batchSizeBytesMax=2048, messageSizeBytesMax=100, chainWidth=3)
     await world.settle()
     assert world.brokers.topics["events"].topic.settings == records_pb2.TopicSettings(
-        flush=False, retention_ms=86_400_000, batch_size_bytes_max=2048, message_size_bytes_max=100, chain_width=3
+        flush=False,
+        retention_ms=86_400_000,
+        batch_size_bytes_max=2048,
+        message_size_bytes_max=100,
+        chain_width=3,
+        retention_acts=True,
     )
 
 
@@ -54,6 +60,48 @@ async def test_growth_and_settings_reach_the_brokers(world: World) -> None:
     assert world.the_topic().status.partitions == 4
     assert world.the_topic().status.observed_generation == 2
     assert world.told() == ["TopicCreated", "TopicUpdated"]
+
+
+async def test_all_that_an_object_says_of_retention_reaches_the_brokers(world: World) -> None:
+    world.topic(retention="1d", retentionSize="10Gi", retainUnread=True, unreadMax="7d", unreadSizeMax="50G")
+    await world.settle()
+    made = world.brokers.topics["events"].topic.settings
+    assert (made.retention_ms, made.retention_bytes) == (86_400_000, 10 << 30)
+    assert (made.retain_unread, made.unread_ms_max, made.unread_bytes_max) == (True, 7 * 86_400_000, 50_000_000_000)
+    assert world.brokers.calls[1:] == [], "what was made is what was asked for"
+    world.api.change("Topic", "events", retentionSize="20Gi")
+    await world.settle()
+    assert world.brokers.calls[1:] == ["update events 0 retention_bytes"]
+
+
+async def test_a_topic_from_before_retention_says_that_nothing_is_dropped(world: World) -> None:
+    world.topic()
+    await world.settle()
+    assert world.the_topic().status.retention_acts is True
+    world.brokers.topics["events"].topic.settings.retention_acts = False
+    world.brokers.tell("events")
+    await world.settle()
+    assert world.the_topic().status.retention_acts is False
+    assert world.brokers.calls[1:] == [], "nobody asked for it to be trimmed"
+    world.api.change("Topic", "events", retention="71h")
+    await world.settle()
+    assert world.brokers.calls[1:] == ["update events 0 retention_ms"]
+    assert world.the_topic().status.retention_acts is True
+
+
+async def test_the_status_shows_from_where_on_messages_are_kept_and_is_not_written_for_it(world: World) -> None:
+    world.topic()
+    await world.settle()
+    chain = world.brokers.topics["events"].chains[0]
+    chain.first_offset, chain.dropped_messages = make_offset(3, 1200), 5000
+    world.brokers.tell("events")
+    await world.settle()
+    assert world.writes == 1
+    world.brokers.switch("events", 0, "g7")
+    await world.settle()
+    assert world.writes == 2
+    shown = world.the_topic().status.chains[0]
+    assert (shown.kept_from, shown.dropped_messages) == ("3:1200", 5000)
 
 
 async def test_what_was_changed_behind_the_operator_is_changed_back(world: World) -> None:

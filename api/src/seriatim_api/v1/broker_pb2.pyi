@@ -1329,6 +1329,8 @@ class ChainSummary(_message.Message):
     UNSETTLED_COUNT_FIELD_NUMBER: _builtins.int
     LOST_COUNT_FIELD_NUMBER: _builtins.int
     SEALED_MESSAGES_FIELD_NUMBER: _builtins.int
+    FIRST_OFFSET_FIELD_NUMBER: _builtins.int
+    DROPPED_MESSAGES_FIELD_NUMBER: _builtins.int
     partition: _builtins.int
     partition_id: _builtins.int
     epoch: _builtins.int
@@ -1344,6 +1346,10 @@ class ChainSummary(_message.Message):
     lost_count: _builtins.int
     sealed_messages: _builtins.int
     """before the first segment that is not settled, since the partition was made"""
+    first_offset: _builtins.int
+    """of the first message that is kept; 0: a version that does not tell"""
+    dropped_messages: _builtins.int
+    """before it, since the partition was made; not set: not known"""
     def __init__(
         self,
         *,
@@ -1358,12 +1364,16 @@ class ChainSummary(_message.Message):
         unsettled_count: _builtins.int = ...,
         lost_count: _builtins.int = ...,
         sealed_messages: _builtins.int = ...,
+        first_offset: _builtins.int = ...,
+        dropped_messages: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_dropped_messages", b"_dropped_messages", "dropped_messages", b"dropped_messages"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "group", b"group", "lost_count", b"lost_count", "master", b"master", "one_copy_count", b"one_copy_count", "partition", b"partition", "partition_id", b"partition_id", "sealed_messages", b"sealed_messages", "segment", b"segment", "segment_count", b"segment_count", "unsettled_count", b"unsettled_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_dropped_messages", b"_dropped_messages", "dropped_messages", b"dropped_messages", "epoch", b"epoch", "first_offset", b"first_offset", "group", b"group", "lost_count", b"lost_count", "master", b"master", "one_copy_count", b"one_copy_count", "partition", b"partition", "partition_id", b"partition_id", "sealed_messages", b"sealed_messages", "segment", b"segment", "segment_count", b"segment_count", "unsettled_count", b"unsettled_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__dropped_messages: _TypeAlias = _typing.Literal["dropped_messages"]  # noqa: Y015
+    _WhichOneofArgType__dropped_messages: _TypeAlias = _typing.Literal["_dropped_messages", b"_dropped_messages"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__dropped_messages) -> _WhichOneofReturnType__dropped_messages | None: ...
 
 Global___ChainSummary: _TypeAlias = ChainSummary  # noqa: Y015
 

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 
 import structlog
 from seriatim_api.errors import CompactedError, CorruptionError, OverloadedError, SeriatimError
-from seriatim_api.ids import PartitionId
+from seriatim_api.ids import PartitionId, make_offset
 from seriatim_api.v1 import broker_pb2, records_pb2
 
 from ..interfaces.coordinator import Coordinator, Event, EventKind, KeyValue
@@ -295,7 +295,8 @@ def summary_of(record: records_pb2.ChainRecord) -> broker_pb2.ChainSummary:
         if segment.state not in _SETTLED:
             break
         settled += segment.sealed_len
-    return broker_pb2.ChainSummary(
+    first = next((segment for segment in record.segments if not _is_stub(segment)), last)
+    summary = broker_pb2.ChainSummary(
         partition=record.partition,
         partition_id=record.partition_id,
         epoch=record.epoch,
@@ -310,4 +311,12 @@ def summary_of(record: records_pb2.ChainRecord) -> broker_pb2.ChainSummary:
         unsettled_count=states.count(records_pb2.SEGMENT_STATE_UNSETTLED),
         lost_count=states.count(records_pb2.SEGMENT_STATE_LOST),
         sealed_messages=settled,
+        first_offset=make_offset(first.no, first.start),
     )
+    if first.HasField("base"):
+        summary.dropped_messages = first.base + first.start
+    return summary
+
+
+def _is_stub(segment: records_pb2.SegmentRecord) -> bool:
+    return segment.state == records_pb2.SEGMENT_STATE_SEALED and segment.start == segment.sealed_len

@@ -48,6 +48,10 @@ class TopicSettings:
     batch_size_bytes_max: int
     message_size_bytes_max: int
     chain_width: int
+    retention_bytes: int = 0
+    retain_unread: bool = False
+    unread_ms_max: int = 0
+    unread_bytes_max: int = 0
 
     @classmethod
     def of(cls, spec: TopicSpec) -> TopicSettings:
@@ -58,6 +62,10 @@ class TopicSettings:
             batch_size_bytes_max=spec.batch_size_bytes_max,
             message_size_bytes_max=spec.message_size_bytes_max,
             chain_width=spec.chain_width,
+            retention_bytes=spec.retention_bytes,
+            retain_unread=spec.retain_unread,
+            unread_ms_max=spec.unread_ms_max,
+            unread_bytes_max=spec.unread_bytes_max,
         )
 
 
@@ -75,6 +83,8 @@ class ChainView:
     unsettled_count: int = 0
     lost_count: int = 0
     sealed_messages: int = 0
+    first_offset: int = 0
+    dropped_messages: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +94,7 @@ class TopicView:
     Attributes:
         phase: As its record says.
         chains: By partition; one that was not told yet is missing.
+        retention_acts: Brokers drop what is beyond the retention.
     """
 
     name: str
@@ -92,6 +103,7 @@ class TopicView:
     settings: TopicSettings
     partition_count: int
     chains: Mapping[int, ChainView] = field(default_factory=dict)
+    retention_acts: bool = True
 
     @property
     def is_whole(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import asdict, fields
 from typing import Final, Literal
 
 from seriatim_api.v1 import broker_pb2, records_pb2
@@ -70,6 +71,7 @@ class TopicMirror:
             settings=_settings(record.settings),
             partition_count=len(record.partition_ids),
             chains=_merged(chains, summary.chains),
+            retention_acts=record.settings.retention_acts,
         )
         self.topics[record.name] = view
         return view != known
@@ -92,26 +94,16 @@ def _merged(chains: dict[int, ChainView], told: Iterable[broker_pb2.ChainSummary
             unsettled_count=chain.unsettled_count,
             lost_count=chain.lost_count,
             sealed_messages=chain.sealed_messages,
+            first_offset=chain.first_offset,
+            dropped_messages=chain.dropped_messages if chain.HasField("dropped_messages") else None,
         )
     return chains
 
 
 def _settings(settings: records_pb2.TopicSettings) -> TopicSettings:
-    return TopicSettings(
-        flush=settings.flush,
-        retention_ms=settings.retention_ms,
-        batch_size_bytes_max=settings.batch_size_bytes_max,
-        message_size_bytes_max=settings.message_size_bytes_max,
-        chain_width=settings.chain_width,
-    )
+    return TopicSettings(**{one.name: getattr(settings, one.name) for one in fields(TopicSettings)})
 
 
 def settings_message(settings: TopicSettings) -> records_pb2.TopicSettings:
     """The settings as the brokers take them."""
-    return records_pb2.TopicSettings(
-        flush=settings.flush,
-        retention_ms=settings.retention_ms,
-        batch_size_bytes_max=settings.batch_size_bytes_max,
-        message_size_bytes_max=settings.message_size_bytes_max,
-        chain_width=settings.chain_width,
-    )
+    return records_pb2.TopicSettings(**asdict(settings))

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from seriatim_api.ids import format_offset
+
 from ..plan.topics import ChainView, Finding, TopicView
 from ..spec.base import Condition
 from ..spec.topic import CHAINS_SHOWN_MAX, ChainStatus, Topic, TopicState, TopicStatus
@@ -44,14 +46,21 @@ def topic_status(topic: Topic, finding: Finding, now_s: float) -> TopicStatus:
         state=state,
         segments=sum(chain.segment_count for chain in chains),
         sealed_messages=sum(chain.sealed_messages for chain in chains),
+        retention_acts=view.retention_acts,
         groups=tuple(sorted({chain.group for chain in chains}))[:GROUPS_SHOWN_MAX],
         chains=tuple(_chain_status(chain) for chain in chains[:CHAINS_SHOWN_MAX]),
     )
 
 
 def is_news(before: TopicStatus, after: TopicStatus) -> bool:
-    """Whether the status has to be written: anything but the count of messages differs."""
-    return after.model_copy(update={"sealed_messages": before.sealed_messages}) != before
+    """Whether the status has to be written: anything but counts of messages, and what retention moves, differs."""
+    return _without_figures(after) != _without_figures(before)
+
+
+def _without_figures(status: TopicStatus) -> TopicStatus:
+    unmoved = {"kept_from": "", "dropped_messages": None}
+    chains = tuple(chain.model_copy(update=unmoved) for chain in status.chains)
+    return status.model_copy(update={"sealed_messages": None, "chains": chains})
 
 
 def state_of(view: TopicView) -> TopicState:
@@ -103,4 +112,11 @@ def _as_facts(status: TopicStatus) -> list[Fact]:
 
 
 def _chain_status(chain: ChainView) -> ChainStatus:
-    return ChainStatus(partition=chain.partition, segment=chain.segment, group=chain.group, master=chain.master)
+    return ChainStatus(
+        partition=chain.partition,
+        segment=chain.segment,
+        group=chain.group,
+        master=chain.master,
+        kept_from=format_offset(chain.first_offset) if chain.first_offset else "",
+        dropped_messages=chain.dropped_messages,
+    )
