@@ -28,6 +28,7 @@ from seriatim_api.v1 import broker_pb2
 from ..core.chain import Chain
 from ..core.effects import GroupDescribed, LogsListed
 from ..core.events import CursorRecord, DescribeGroup, ListLogs
+from ..core.positions import first_kept
 from ..runtime.consumer_groups import GroupCursors
 from ..runtime.controller import Controller
 from ..runtime.operators import Guard, unguarded
@@ -81,7 +82,7 @@ class GroupAdmin(TopicAdmin):
                 if is_forwarded(context):
                     break
             else:
-                starts = {chain.partition: (chain.segments[0].no, 0) for chain in missing}
+                starts = {chain.partition: tuple(first_kept(chain)) for chain in missing}
                 created |= await cursors.create(request.topic, starts)
         if is_forwarded(context):
             return broker_pb2.CreateConsumerGroupResponse(created=created)

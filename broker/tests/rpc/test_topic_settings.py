@@ -1,0 +1,70 @@
+"""What a topic may be made with, and changed to: each refusal says what is possible."""
+
+from __future__ import annotations
+
+import pytest
+from seriatim_api.errors import BadRequestError, PreconditionError
+from seriatim_api.v1 import broker_pb2, records_pb2
+from seriatim_broker.rpc import topic_admin
+from seriatim_broker.rpc.topic_admin import RETENTION_BYTES_MIN, RETENTION_MS_MIN
+
+DAY_MS = 86_400_000
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"retention_ms": RETENTION_MS_MIN - 1}, "retention_ms is 999: it is 0 .no limit. or at least 1000 ms"),
+        ({"unread_ms_max": 5}, "unread_ms_max is 5: it is 0 .no limit. or at least 1000 ms"),
+        ({"retention_bytes": RETENTION_BYTES_MIN - 1}, "retention_bytes is 1048575: it is 0 .no limit. or at least"),
+        ({"unread_bytes_max": 1}, "unread_bytes_max is 1: it is 0 .no limit. or at least 1048576 bytes"),
+        ({"retention_ms": 2 * DAY_MS, "unread_ms_max": DAY_MS}, "the cap cannot be lower"),
+        ({"retention_bytes": 2 << 20, "unread_bytes_max": 1 << 20}, "the cap cannot be lower"),
+    ],
+)
+def test_what_no_broker_could_keep_is_refused(settings: dict[str, int], text: str) -> None:
+    with pytest.raises(BadRequestError, match=text):
+        topic_admin._complete(records_pb2.TopicSettings(**settings))  # type: ignore[arg-type]
+    request = broker_pb2.UpdateTopicRequest(settings=records_pb2.TopicSettings(**settings))  # type: ignore[arg-type]
+    with pytest.raises(BadRequestError, match=text):
+        topic_admin._change_of(request)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"retention_ms": RETENTION_MS_MIN, "retention_bytes": RETENTION_BYTES_MIN},
+        {"retention_ms": (1 << 64) - 1},
+        {"unread_ms_max": DAY_MS},
+        {"retention_ms": DAY_MS, "unread_ms_max": DAY_MS},
+        {"retention_bytes": 1 << 30, "unread_bytes_max": 0},
+    ],
+)
+def test_what_can_be_kept_is_taken(settings: dict[str, int]) -> None:
+    topic_admin._complete(records_pb2.TopicSettings(**settings))  # type: ignore[arg-type]
+
+
+def test_a_limit_that_is_raised_above_the_cap_that_the_topic_has_is_refused() -> None:
+    settings = records_pb2.TopicSettings(retention_ms=DAY_MS, retain_unread=True, unread_ms_max=7 * DAY_MS)
+    change = topic_admin._change_of(
+        broker_pb2.UpdateTopicRequest(settings=records_pb2.TopicSettings(retention_ms=8 * DAY_MS))
+    )
+    with pytest.raises(BadRequestError, match="the cap cannot be lower"):
+        change(settings)
+
+
+def test_retention_acts_from_the_change_of_any_of_its_settings_on_and_of_no_other() -> None:
+    for name in ("retention_ms", "retention_bytes", "retain_unread", "unread_ms_max", "unread_bytes_max"):
+        settings = records_pb2.TopicSettings(retention_ms=DAY_MS)
+        topic_admin._change_of(broker_pb2.UpdateTopicRequest(settings_mask=[name]))(settings)
+        assert settings.retention_acts, name
+    settings = records_pb2.TopicSettings(retention_ms=DAY_MS)
+    topic_admin._change_of(broker_pb2.UpdateTopicRequest(settings_mask=["chain_width"]))(settings)
+    assert not settings.retention_acts
+
+
+def test_what_is_said_when_a_topic_is_made_stays() -> None:
+    change = topic_admin._change_of(broker_pb2.UpdateTopicRequest(settings_mask=["flush"]))
+    with pytest.raises(PreconditionError, match="make another one"):
+        change(records_pb2.TopicSettings(flush=True))

@@ -1,0 +1,68 @@
+"""What the client says of a topic's settings, and what it refuses before it asks anybody."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from seriatim import Admin, TopicSettings
+from seriatim_api.errors import BadRequestError
+from seriatim_api.v1 import broker_pb2, records_pb2
+
+
+class Recorded:
+    """A caller that keeps what it was asked, and answers with the settings that it was given."""
+
+    def __init__(self) -> None:
+        self.requests: list[Any] = []
+
+    async def admin(self, _method: str, request: Any, _timeout_s: float) -> records_pb2.TopicRecord:
+        self.requests.append(request)
+        return records_pb2.TopicRecord(name=request.name, settings=request.settings)
+
+
+@pytest.fixture
+def caller() -> Recorded:
+    return Recorded()
+
+
+@pytest.fixture
+def admin(caller: Recorded) -> Admin:
+    return Admin(caller)  # type: ignore[arg-type]
+
+
+async def test_who_says_nothing_of_retention_gets_the_default_of_the_cluster(admin: Admin, caller: Recorded) -> None:
+    await admin.create_topic("t")
+    await admin.create_topic("t", settings=TopicSettings(retention_bytes=1 << 30))
+    await admin.create_topic("t", settings=TopicSettings(retention_ms=0))
+    await admin.create_topic("t", settings=TopicSettings(retention_ms=5000))
+    assert [(r.default_retention, r.settings.retention_ms) for r in caller.requests] == [
+        (True, 0), (True, 0), (False, 0), (False, 5000),
+    ]  # fmt: skip
+
+
+async def test_all_settings_reach_the_brokers_and_come_back(admin: Admin, caller: Recorded) -> None:
+    asked = TopicSettings(True, 1, 2, 3000, 4, 5 << 20, True, 7000, 8 << 20)
+    made = await admin.create_topic("t", settings=asked)
+    assert made.settings == TopicSettings(True, 1, 2, 3000, 4, 5 << 20, True, 7000, 8 << 20, retention_acts=False)
+    assert not caller.requests[0].settings.retention_acts, "only the brokers say that"
+
+
+async def test_a_change_names_what_it_changes_zeros_too(admin: Admin, caller: Recorded) -> None:
+    await admin.update_topic("t", retention_ms=0, retain_unread=False, unread_bytes_max=1 << 30)
+    (request,) = caller.requests
+    assert isinstance(request, broker_pb2.UpdateTopicRequest)
+    assert set(request.settings_mask) == {"retention_ms", "retain_unread", "unread_bytes_max"}
+    assert request.settings == records_pb2.TopicSettings(unread_bytes_max=1 << 30)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"retention_ms": -1}, {"retention_bytes": 1 << 63}, {"unread_ms_max": -5}, {"chain_width": 1 << 32}]
+)
+async def test_numbers_that_no_record_holds_are_refused(admin: Admin, caller: Recorded, wrong: dict[str, int]) -> None:
+    (name,) = wrong
+    with pytest.raises(BadRequestError, match=f"{name} is .*: it is 0 or more, and below"):
+        await admin.create_topic("t", settings=TopicSettings(**wrong))  # type: ignore[arg-type]
+    with pytest.raises(BadRequestError, match=f"{name} is "):
+        await admin.update_topic("t", **wrong)  # type: ignore[arg-type]
+    assert caller.requests == []
