@@ -267,3 +267,18 @@ def test_a_record_that_a_broker_of_the_version_before_told_is_no_lost_decision()
     again.link(M11)
     again.read_chain(written)
     assert not again.core.outbox.behind
+
+
+def test_who_was_only_asked_stays_until_the_record_is_there_again() -> None:
+    bench = Bench(M20)
+    bench.link(M10)
+    bench.do(ev.ResolveProducer(1, P, None, 10 * SECOND))
+    behind.begin(bench.core.outbox, P, "another member has told of segment 2", 2)
+    bench.read_chain(first_chain())
+    bench.wait(12 * SECOND, (M10,))
+    assert [answer.request for answer in bench.all(fx.Resolved)] == [1], "it was answered, at its deadline"
+    assert is_behind(bench)
+    assert P in bench.core.partitions
+    bench.read_chain(second_chain())
+    assert not is_behind(bench)
+    assert P not in bench.core.partitions, "nothing of it is here"

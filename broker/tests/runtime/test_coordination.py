@@ -295,3 +295,16 @@ def test_readyz_says_what_needs_a_person() -> None:
     warnings = "one\ntwo"
     answer = port._answer(b"GET /readyz HTTP/1.1\r\n\r\n")
     assert answer.endswith(b"ready\nwarning: one\nwarning: two\n")
+
+
+async def test_a_write_whose_record_was_seen_to_be_over_is_not_sent(desk: Desk, coordinator: Coordinator) -> None:
+    """An older copy of the coordinator may be restored while it waits: its compare would hold there."""
+    answers = await desk.write(*created([1]))
+    first = answers[1].revision
+    answers = await desk.write(WriteChain(PartitionId(1), 2, chain_of(1), first, None))
+    assert answers[2].outcome is WriteOutcome.DONE
+    await desk.read(1)
+    sent = len(desk.recording.writes)
+    answers = await desk.write(WriteChain(PartitionId(1), 3, chain_of(1), first, None))
+    assert answers[3].outcome is WriteOutcome.CONFLICT
+    assert len(desk.recording.writes) == sent

@@ -261,8 +261,14 @@ class BrokerCore(State):
         return known
 
     def _forget_if_idle(self, partition: Partition) -> None:
-        """A partition that this broker only was asked about leaves nothing behind."""
-        if partition.is_idle:
+        """A partition that this broker only was asked about leaves nothing behind.
+
+        Rule `behind-until-read` (I13): but one whose record has lost decisions stays until it is read again. Without
+        it: (1) this broker learns from others that the coordinator has lost a segment, and answers whoever asked; (2)
+        it forgets the partition, and with it the next read; (3) the record is rebuilt, and this broker never notices:
+        it refuses everything until it is restarted.
+        """
+        if partition.is_idle and partition.id not in self.outbox.behind:
             self.partitions.pop(partition.id, None)
             self.outbox.attempts.pop(partition.id, None)
             self.outbox.refused.pop(partition.id, None)

@@ -182,6 +182,10 @@ class ChainArchive:
         """Whether `lay_out` knows all of the record that stands at `revision` (0: there is none)."""
         return revision == 0 or self._revisions.get(partition) == revision
 
+    def has_seen_newer(self, partition: PartitionId, revision: int) -> bool:
+        """Whether the record last seen stands at a higher revision: one that compares this one is out of date."""
+        return 0 < revision < self._revisions.get(partition, 0)
+
     def lay_out(self, chain: Chain) -> Layout:
         """What to write over the record last seen."""
         kept = self._kept.get(chain.partition, _NOTHING_KEPT)

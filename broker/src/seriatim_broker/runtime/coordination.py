@@ -353,6 +353,7 @@ class CoordinatorWork:
 
         Returns the writes that can be made; the others are answered: nothing was sent for them.
         """
+        effects = [effect for effect in effects if not self._is_out_of_date(effect)]
         unseen = [effect for effect in effects if not self._archive.has_seen(effect.partition, effect.revision)]
         made = [effect for effect in effects if not effect.revision]
         if not unseen and not made:
@@ -384,6 +385,20 @@ class CoordinatorWork:
             else:
                 self._report(ChainWritten(effect.partition, effect.serial, otherwise, 0))
         return ready
+
+    def _is_out_of_date(self, effect: WriteChain) -> bool:
+        """Answer a write whose record was seen to be over while the write waited for its turn: nothing is sent.
+
+        Rule `out-of-date` (I7). Without it:
+          1. A switch of this broker waits behind a write whose outcome is not known yet.
+          2. Another broker opens the segment, and acknowledges messages in it.
+          3. An older copy of the coordinator is restored, in which the record stands where the switch read it. The
+             write gets its turn, its compare holds, and the segment is opened a second time.
+        """
+        if not self._archive.has_seen_newer(effect.partition, effect.revision):
+            return False
+        self._report(ChainWritten(effect.partition, effect.serial, WriteOutcome.CONFLICT, 0))
+        return True
 
     def _take_up(self, whole: WholeChain) -> None:
         """Remember how a chain lies in the coordinator."""

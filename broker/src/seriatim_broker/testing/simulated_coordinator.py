@@ -84,6 +84,7 @@ class CoordinatorServer:
     def __init__(self, timers: Timers, chance: Random, faults: CoordinatorFaults) -> None:
         self.store = MemoryStore()
         self.isolated: dict[str, int] = {}
+        self._restore_count = 0
         self.is_faulty = False
         self.is_refusing = False
         self.keeps_next = False
@@ -127,6 +128,7 @@ class CoordinatorServer:
 
     def restore(self, copy: StoreCopy) -> None:
         """An older copy of the store takes its place, under another process."""
+        self._restore_count += 1
         self.store.restore(copy)
         self.restart()
 
@@ -155,6 +157,7 @@ class CoordinatorServer:
 
     def request(self, call: _Call) -> None:
         """Take a request."""
+        call.restore_count = self._restore_count
         chance, faults = self._chance, self._faults
         if not self.is_reached_by(call.client.name):
             lost, answer_lost, late = True, False, call.is_write and chance.random() < faults.txn_late_share
@@ -183,6 +186,8 @@ class CoordinatorServer:
     def _carry_out(self, call: _Call, silent: bool) -> None:
         if not self.is_reached_by(call.client.name) and not silent:
             return  # it came too late; the client's deadline tells it
+        if call.restore_count != self._restore_count:
+            return  # it was sent to members that are no more; those that were restored never hear of it
         answer: Any = None
         error: SeriatimError | None = None
         refuses = self.is_refusing and call.is_write
@@ -283,12 +288,13 @@ class CoordinatorServer:
 class _Call:
     """A request on its way."""
 
-    __slots__ = ("answer", "carry_out", "client", "is_write", "loop")
+    __slots__ = ("answer", "carry_out", "client", "is_write", "loop", "restore_count")
 
     def __init__(self, client: SimulatedCoordinator, carry_out: Callable[[], Any], *, is_write: bool) -> None:
         self.client = client
         self.carry_out = carry_out
         self.is_write = is_write
+        self.restore_count = 0
         self.loop = asyncio.get_running_loop()
         self.answer: asyncio.Future[Any] = self.loop.create_future()
 
