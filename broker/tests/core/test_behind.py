@@ -272,13 +272,15 @@ def test_a_record_that_a_broker_of_the_version_before_told_is_no_lost_decision()
 def test_who_was_only_asked_stays_until_the_record_is_there_again() -> None:
     bench = Bench(M20)
     bench.link(M10)
-    bench.do(ev.ResolveProducer(1, P, None, 10 * SECOND))
-    behind.begin(bench.core.outbox, P, "another member has told of segment 2", 2)
-    bench.read_chain(first_chain())
-    bench.wait(12 * SECOND, (M10,))
-    assert [answer.request for answer in bench.all(fx.Resolved)] == [1], "it was answered, at its deadline"
+    bench.do(ev.ResolveConsumer(1, P, "readers", None, ev.StartPosition.EARLIEST, 1_000_000 * SECOND))
+    bench.do(ev.ChainRead(P, second_chain(), 20))
+    bench.do(ev.CompareChains())
+    bench.do(ev.ChainRead(P, first_chain(), 3))
+    assert is_behind(bench)
+    bench.do(ev.CursorRead(P, "readers", ev.CursorRecord(1, 1, 0, "orders"), 2))
+    assert bench.all(fx.ConsumerResolved), "whoever asked has the answer"
     assert is_behind(bench)
     assert P in bench.core.partitions
-    bench.read_chain(second_chain())
+    bench.do(ev.ChainRead(P, second_chain(), 20))
     assert not is_behind(bench)
     assert P not in bench.core.partitions, "nothing of it is here"
