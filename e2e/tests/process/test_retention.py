@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -35,7 +35,7 @@ async def until_kept(client: Client, topic: str, fits: Callable[[RetainedRange],
         await asyncio.sleep(0.2)
 
 
-def read_synchronously(bootstrap: str, group: str) -> tuple[list[Gap], int]:
+def read_synchronously(bootstrap: Sequence[str], group: str) -> tuple[list[Gap], int]:
     gaps: list[Gap] = []
     with sync.Client.connect(bootstrap) as client, client.consumer("kept", group, on_gap=gaps.append) as consumer:
         (message, *_) = consumer.fetch(1, 20)

@@ -82,7 +82,8 @@ class GroupAdmin(TopicAdmin):
                 if is_forwarded(context):
                     break
             else:
-                starts = {chain.partition: tuple(first_kept(chain)) for chain in missing}
+                firsts = ((chain.partition, first_kept(chain)) for chain in missing)
+                starts = {partition: (first.segment_no, first.index) for partition, first in firsts}
                 created |= await cursors.create(request.topic, starts)
         if is_forwarded(context):
             return broker_pb2.CreateConsumerGroupResponse(created=created)
