@@ -417,6 +417,7 @@ def _segment_of(record: records_pb2.SegmentRecord) -> Segment:
         eligible=tuple(member.broker for member in record.eligible),
         opened_at_ms=record.opened_at_ms,
         sealed_at_ms=record.sealed_at_ms,
+        start=record.start,
     )
 
 

@@ -328,7 +328,10 @@ class Topic:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """One tenure of a broker group in a partition's chain. Members are brokers' names, the master first."""
+    """One tenure of a broker group in a partition's chain. Members are brokers' names, the master first.
+
+    What lies below the index `start` was dropped by retention.
+    """
 
     no: int
     group: str
@@ -345,6 +348,7 @@ class Segment:
     eligible: tuple[str, ...]
     opened_at_ms: int
     sealed_at_ms: int
+    start: int = 0
 
 
 @dataclass(frozen=True, slots=True)

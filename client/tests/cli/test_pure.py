@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import fcntl
+import io
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -213,3 +215,13 @@ def test_tls_is_what_is_said_or_that_of_the_local_cluster(tmp_path: Path, monkey
         assert resolve(None, NO_TLS) == (("127.0.0.2:7000",), found)
         assert resolve(None, mine) == (("127.0.0.2:7000",), mine)
         assert resolve("a:1", NO_TLS) == (("a:1",), None)  # another cluster is meant
+
+
+def test_what_retention_dropped_is_said_of_a_segment() -> None:
+    stub = replace(sealed(3, "g0", 500), start=500)
+    cut = SegmentView(4, "g1", ("g1-0", "g1-1"), "OPEN", None, "g1-0", start=1_900)
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(draw_chain(ChainView("t", 0, 7, ("g0",), (stub, cut)), width=80))
+    text = console.export_text()
+    assert "dropped" in text
+    assert "from 1,900" in text

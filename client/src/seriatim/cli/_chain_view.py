@@ -157,6 +157,8 @@ def _notes(segment: SegmentView) -> list[str]:
         notes.append(" ".join(["at", *segment.tail_copies]))
     if segment.incomplete_table:
         notes.append("table incompl.")
+    if segment.start:
+        notes.append("dropped" if segment.start == segment.length else f"from {compact(segment.start)}")
     return notes
 
 

@@ -509,6 +509,7 @@ def chain_view(chain: seriatim.Chain) -> ChainView:
                 tail_from=segment.tail_from,
                 tail_copies=segment.tail_copies,
                 incomplete_table=segment.incomplete_table,
+                start=segment.start,
             )
             for segment in chain.segments
         ),

@@ -239,6 +239,7 @@ class SegmentView:
         length: Messages; of an OPEN segment as far as anybody counted, None if nobody knows.
         tail_from: From which index on the tail lies on `tail_copies` as well; None: it does not.
         incomplete_table: Opened over an unsettled one, producers not all known.
+        start: What lies below this index was dropped by retention.
     """
 
     no: int
@@ -250,6 +251,7 @@ class SegmentView:
     tail_from: int | None = None
     tail_copies: tuple[str, ...] = ()
     incomplete_table: bool = False
+    start: int = 0
 
 
 @dataclass(frozen=True, slots=True)
