@@ -74,6 +74,9 @@ async def test_what_is_too_much_goes_and_readers_are_told(tmp_path: Path) -> Non
             foretold = told[0].messages
             assert abs(foretold - (MESSAGES - kept.messages)) <= 200, "what was said is what went"
 
+            (late,) = (await admin.describe_group("kept", "late")).partitions
+            assert late.lag == kept.messages, "what was dropped is not to be read any more"
+
             gaps: list[Gap] = []
             async with client.consumer("kept", "late", on_gap=gaps.append) as consumer:
                 (message, *_) = await consumer.fetch(1, 20)

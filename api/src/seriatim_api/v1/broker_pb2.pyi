@@ -1728,7 +1728,7 @@ class GroupPartition(_message.Message):
     segment: _builtins.int
     acked_index: _builtins.int
     position: _builtins.int
-    """base of the segment plus index"""
+    """base of the segment plus index, or that of the first message that is kept"""
     end_position: _builtins.int
     """of the partition, at commit"""
     server_broker: _builtins.str

@@ -194,6 +194,8 @@ class GroupAdmin(TopicAdmin):
             asked += [self._describe_there(server, request, rows, deadline_s) for server in by_server if server]
             asked += [self._find_end(chain, rows[chain.number], deadline_s) for chain in chains]
         await asyncio.gather(*asked)
+        for chain in chains:
+            _pass_dropped(rows[chain.number], chain)
         return [rows[number] for number in sorted(rows)]
 
     async def _find_end(self, chain: Chain, row: broker_pb2.GroupPartition, deadline_s: float) -> None:
@@ -312,6 +314,15 @@ def row_of(chain: Chain, cursor: CursorRecord | None) -> broker_pb2.GroupPartiti
         error = UnknownGroupError("the group has no position on this partition until a consumer joins there")
     row.error.CopyFrom(error_to_proto(error))  # until its server has filled it
     return row
+
+
+def _pass_dropped(row: broker_pb2.GroupPartition, chain: Chain) -> None:
+    """What retention dropped is not ahead of the group any more: its position is at least that of what is kept."""
+    first = first_kept(chain)
+    segment = chain.segment(first.segment_no)
+    if row.has_cursor and segment is not None and segment.base is not None:
+        row.position = max(row.position, segment.base + first.index)
+        row.end_position = max(row.position, row.end_position)
 
 
 def _position_unknown(chain: Chain, segment_no: int) -> PositionUnknownError:
