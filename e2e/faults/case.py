@@ -105,7 +105,9 @@ async def run_case(case: Case, fault: Fault, running: Running, clients: Clients,
                 history.end(group, topic=load.topic, drained="drained" in measured)
     report = await asyncio.to_thread(_judge, directory)
     fields: dict[str, Any] = judge(
-        report, producer_killed=fault.name == "kill producer", declares_gaps=fault.declares_gaps
+        report,
+        producer_killed=fault.name == "kill producer",
+        declares_gaps=fault.declares_gaps or bool(case.workload.retention_ms),
     )
     problems += fields.pop("problems")
     wrong = await unhealthy(running.cluster)

@@ -45,6 +45,8 @@ class FalseCertificate(Fault):
             it lives on until the cut heals, and its disk is given up.
     """
 
+    reads_all: ClassVar[bool] = True
+
     own_cluster: ClassVar[bool] = True
     options: ClassVar[tuple[str, ...]] = ("--set", "heal_after_s=2")
     ends: ClassVar[bool] = True

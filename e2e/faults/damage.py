@@ -47,6 +47,8 @@ class BitFlip(Fault):
             beginning, with this member as the only one that can serve it, or a scrub.
     """
 
+    reads_all: ClassVar[bool] = True
+
     workloads = ("ordered", "keys")
     own_cluster: ClassVar[bool] = True
     options: ClassVar[tuple[str, ...]] = ("--set", f"heal_after_s={HEAL_AFTER_S}")

@@ -198,6 +198,7 @@ class Fault(ABC):
         ends: Whether a broker may end by itself; otherwise one that does fails the case.
         cuts: Whether it is about links: then it is done to a network of namespaces, where that can be made.
         declares_gaps: Whether something is given up for good, by a declared gap; otherwise readers are told of none.
+        reads_all: Whether a group reads everything from the beginning: not done where topics keep messages for seconds.
         options: Of the brokers of its own cluster.
         small_disks: The brokers of its own cluster whose data is on small file systems.
     """
@@ -212,6 +213,7 @@ class Fault(ABC):
     ends: ClassVar[bool] = False
     cuts: ClassVar[bool] = False
     declares_gaps: ClassVar[bool] = False
+    reads_all: ClassVar[bool] = False
     options: ClassVar[tuple[str, ...]] = ()
     small_disks: ClassVar[tuple[str, ...]] = ()
 

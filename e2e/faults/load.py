@@ -189,7 +189,8 @@ class Load:
             SeriatimError, WorkerError: It does not begin.
         """
         self._clients.on_line = self._take
-        await self._admin.create_topic(self.topic, self.workload.partitions, TopicSettings(flush=self.workload.flush))
+        settings = TopicSettings(flush=self.workload.flush, retention_ms=self.workload.retention_ms)
+        await self._admin.create_topic(self.topic, self.workload.partitions, settings)
         await self.observer.wait_until(Snapshot.settled, f"{self.topic} accepts", BEGIN_DEADLINE_S)
         await asyncio.gather(self.begin_producer(), self.begin_reader(GROUP))
         await self.goes_on(20)

@@ -36,6 +36,8 @@ class BothDisksLost(Fault):
     """Both members of a group are killed and their directories emptied; their slots get new disks, and what they held
     is declared a gap, before or after that."""
 
+    reads_all: ClassVar[bool] = True
+
     name = "both disks lost"
     own_cluster: ClassVar[bool] = True
     options: ClassVar[tuple[str, ...]] = ("--set", "heal_after_s=2")

@@ -7,6 +7,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -55,6 +56,9 @@ def chosen(settings: Settings, no_namespaces: str = "") -> tuple[list[Planned], 
     elif settings.quick:
         faults = [next(fault for fault in faults if fault.name == name) for name in QUICK]
     left_out = {fault.name: reason for fault in faults if (reason := missing(fault))}
+    if settings.retention_s:
+        why = "it reads everything again, and topics keep messages for seconds (RETENTION)"
+        left_out |= {fault.name: why for fault in faults if fault.reads_all}
     possible = [
         Planned(fault.name, fault.workloads, place_of(fault, settings, no_namespaces))
         for fault in faults
@@ -78,6 +82,9 @@ def cases(settings: Settings, faults: list[Planned], clock: Callable[[], float])
                 return
         elif clock() - began >= settings.minutes * 60:
             return
+        if settings.retention_s:
+            load = replace(case.workload, retention_ms=settings.retention_s * 1000, is_late=False)
+            case = replace(case, workload=load)
         yield case
 
 
@@ -168,11 +175,16 @@ class Suite:
             self._running = await clusters.start(
                 directory,
                 kind,
-                options=fault.options if fault.own_cluster else (),
+                options=(*(fault.options if fault.own_cluster else ()), *self._retention_options),
                 small_disks=fault.small_disks,
                 network=network,
             )
         return self._running
+
+    @property
+    def _retention_options(self) -> tuple[str, ...]:
+        """Where messages stay for seconds, brokers look every second."""
+        return ("--set", "retention_look_s=1") if self._settings.retention_s else ()
 
     async def _settle_in(self, place: Place) -> Namespaces | None:
         """Have a network, if it needs one, and clients there: made once, removed at the end of the run."""

@@ -28,6 +28,7 @@ class Workload:
         is_slow: Whether the consumer takes its time, so that a backlog grows.
         flush: Whether topic and producer wait for flushes; False only to see that the suite notices.
         is_late: Whether a second group starts from the earliest offset once the fault has healed.
+        retention_ms: How long the topic keeps messages; 0: for ever.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Workload:
     is_slow: bool = False
     is_late: bool = False
     flush: bool = True
+    retention_ms: int = 0
 
 
 WORKLOADS: Final = (

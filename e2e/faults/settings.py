@@ -1,5 +1,5 @@
 """What the fault suite is told from outside, through its environment: QUICK, MINUTES, SEED, ONLY, OUT, KEEP,
-NETWORK."""
+NETWORK, RETENTION."""
 
 from __future__ import annotations
 
@@ -32,6 +32,8 @@ class Settings:
         network: How processes are linked. `auto`: by namespaces for faults of links, where they can be made, else
             through the proxy.
         out: Where the report and what failed cases left goes.
+        retention_s: How long topics keep messages, in seconds; 0: for ever. Then readers that fall behind are told what
+            they missed, no group comes late, and brokers look every second.
     """
 
     quick: bool
@@ -41,13 +43,14 @@ class Settings:
     out: Path
     keep: bool = False
     network: NetworkChoice = "auto"
+    retention_s: int = 0
 
 
 def read_settings(environment: Mapping[str, str]) -> Settings:
     """The settings that the environment asks for.
 
     Raises:
-        SettingsError: SEED or MINUTES is no number, or NETWORK no way of linking.
+        SettingsError: SEED, MINUTES or RETENTION is no number, or NETWORK no way of linking.
     """
     minutes_text, seed_text = environment.get("MINUTES", ""), environment.get("SEED", "")
     try:
@@ -60,6 +63,9 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
         seed = int(seed_text) if seed_text else random.SystemRandom().randint(1, SEED_MAX)
     except ValueError:
         raise SettingsError(f"SEED is a whole number, not {seed_text!r}") from None
+    retention_text = environment.get("RETENTION", "") or "0"
+    if not retention_text.isdigit():
+        raise SettingsError(f"RETENTION is a whole number of seconds, not {retention_text!r}")
     network = next((name for name in get_args(NetworkChoice) if name == (environment.get("NETWORK") or "auto")), None)
     if network is None:
         raise SettingsError(f"NETWORK is one of {', '.join(get_args(NetworkChoice))}, not {environment['NETWORK']!r}")
@@ -71,6 +77,7 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
         out=Path(environment.get("OUT") or "faults-out"),
         keep=_is_on(environment.get("KEEP", "")),
         network=network,
+        retention_s=int(retention_text),
     )
 
 
