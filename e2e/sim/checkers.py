@@ -395,6 +395,7 @@ class Judge:
             is_gone = no < chain.segments[0].no or (partition, no) in self.losses.declared
             if not is_cut and not is_gone and (segment is None or index >= segment.start):
                 self.fail("I1", f"{what}, and {no}:{index} is there")
+        self.excuse(Excuse.DROPPED_UNREAD)
         self.view(group, partition).dropped.append((first, end))
 
     def _used_once(self, who: str, after: Chain) -> None:
@@ -769,7 +770,7 @@ class Judge:
             self.fail("RT", f"{what}, which was opened over: later messages may have been acknowledged behind it")
         self._promise(what, partition, segment_no, batch.header.end_index, "I6")
         if self._is_dropped(partition, segment_no, index):
-            self.seen_states.add("a resend of what was dropped")
+            self.excuse(Excuse.RESEND_OF_DROPPED)
         elif level == AckLevel.REPLICATED_FLUSHED:
             self._two_copies("I12", batch, what)
             place = (partition, segment_no)
@@ -990,7 +991,7 @@ class Judge:
             missing = [message for message in messages_of(batch) if message not in view.seen]
             missing = [message for message in missing if not self._stands_before(partition, message, view.start)]
             if missing and self._was_dropped(partition, view, missing):
-                self.seen_states.add("a repeat of what was dropped")
+                self.excuse(Excuse.REPEAT_OF_DROPPED)
                 missing = []
             if missing and self._stood_in_a_gap(partition, missing):
                 self.seen_states.add("a repeat of what is lost")
