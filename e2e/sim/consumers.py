@@ -7,7 +7,7 @@ from typing import Any, Literal
 from seriatim._core import consumer as core
 from seriatim._core import consumer_types as ct
 from seriatim_api.errors import OrderViolationError, SeriatimError, UnknownTopicError
-from seriatim_api.ids import PartitionId, make_offset, split_offset
+from seriatim_api.ids import PartitionId, make_offset
 from seriatim_broker.core import effects as fx
 from seriatim_broker.core.events import (
     ConsumerAck,
@@ -51,6 +51,9 @@ class SimConsumer:
         self._group_epoch = 0
         self._begins = False  # the next batches are the first under this grant
         self._unacked: list[int] = []  # indexes after the messages that were handed out under this grant
+        self._given = 0  # the end of the last message that was handed out,
+        self._passed = 0  # of what is passed over behind it,
+        self._acked = 0  # and of what the application is done with
 
     @property
     def is_active(self) -> bool:
@@ -140,6 +143,8 @@ class SimConsumer:
             if self._schedule.trace:
                 self._tell(f"    ▶ {effect}")
             self._carry_out(effect)
+        if isinstance(event, ct.Dropped) and self.is_active and self._core.next_index == event.to_index:
+            self._pass(event.segment, event.to_index)
         wake = self._core.wake_at_us
         if wake is not None:
             at = max(wake, self._schedule.now_us + 1)
@@ -168,18 +173,17 @@ class SimConsumer:
         elif isinstance(effect, ct.Assigned):
             self._unacked = []
             self._begins = effect.active
+            self._given = self._passed = self._acked = effect.index
         elif isinstance(effect, ct.Passed):
             self._judge.skipped(
                 self.group, self.partition, effect.segment, effect.from_index, effect.to_index, self._group_epoch
             )
-            self._done_later(effect.to_index)
+            self._pass(effect.segment, effect.to_index)
         elif isinstance(effect, ct.GroupChanged):
             self._judge.seen_states.add(f"consumer told of {effect.what}")
         elif isinstance(effect, ct.GapFound) and effect.end_offset:
             first = make_offset(effect.segment, effect.from_index)
             self._judge.dropped_told(self.group, self.partition, first, effect.end_offset)
-            if index := split_offset(effect.end_offset)[1]:
-                self._done_later(index)
         elif isinstance(effect, ct.GapFound):
             self._judge.gap_told(self.group, self.partition, effect.segment)
         elif isinstance(effect, ct.AckedDurably):
@@ -286,6 +290,7 @@ class SimConsumer:
                 offset = make_offset(effect.segment, index)
                 epoch = self._group_epoch
                 self._judge.delivered(self.group, self.partition, offset, message, flagged=flagged, group_epoch=epoch)
+                self._given = self._passed = index + 1
                 self._done_later(index + 1)
         take_us = self._clients.options.take_us
         if take_us and self._place_stream is not None:
@@ -317,8 +322,18 @@ class SimConsumer:
     def _acknowledge(self, grant: int, segment: int, index: int) -> None:
         if not self.is_active or grant != self._core.grant or segment != self._core.segment:
             return
-        self._judge.acknowledged(self.group, self.partition, make_offset(segment, index - 1), self._group_epoch)
+        self._acked = max(self._acked, index)
+        self._acknowledged(segment, self._passed if index >= self._given else index)
         self._step(ct.Acknowledge(grant, segment, index))
+
+    def _pass(self, segment: int, index: int) -> None:
+        """There is nothing up to there for the application: it is done with that when it is with all before."""
+        self._passed = index
+        if index and self._acked >= self._given:
+            self._acknowledged(segment, index)
+
+    def _acknowledged(self, segment: int, index: int) -> None:
+        self._judge.acknowledged(self.group, self.partition, make_offset(segment, index - 1), self._group_epoch)
 
 
 def _error(error: SeriatimError) -> core.ReplyError:

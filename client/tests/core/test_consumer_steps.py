@@ -294,6 +294,37 @@ def test_skip_behind_what_is_acked_is_acked_with_it() -> None:
     assert core.step(Timer(), 10 * MS) == [SendAck(3, 1, 77, make_offset(1, 17))]
 
 
+@pytest.mark.parametrize("behind", [Skipped(1, 1, 15, 18), Dropped(1, make_offset(1, 15), 1, 18, 3)])
+def test_what_lies_behind_the_last_message_given_is_acked_with_it(behind: Skipped | Dropped) -> None:
+    """The skip comes while the application still works on the last message of a sealed segment. Without it, the group
+    stays in front of what nobody acknowledges, and never gets to the next segment."""
+    core = active()
+    core.step(delivered((10, 5)), 0)
+    core.step(behind, 0)
+    assert core.step(Acknowledge(1, 1, 14), 0) == [SendAck(3, 1, 77, make_offset(1, 13))]
+    assert core.step(Acknowledge(1, 1, 15), 10 * MS) == [SendAck(3, 1, 77, make_offset(1, 17))]
+
+
+def test_a_drop_is_told_once_and_what_is_added_to_it_when_it_grows() -> None:
+    core = active()
+    told = core.step(Dropped(1, make_offset(1, 10), 1, 40, 30), 0)
+    assert told[0] == GapFound(1, 10, DROPPED, make_offset(1, 40), 30)
+    again = core.step(Dropped(1, make_offset(1, 10), 1, 40, 30), 0)
+    assert [effect for effect in again if isinstance(effect, GapFound)] == []
+    grown = core.step(Dropped(1, make_offset(1, 10), 1, 45, 35), 0)
+    assert grown[0] == GapFound(1, 40, DROPPED, make_offset(1, 45), 5)
+    elsewhere = core.step(Dropped(1, make_offset(1, 20), 1, 50, 30), 0)
+    assert elsewhere[0] == GapFound(1, 45, DROPPED, make_offset(1, 50), 30)
+
+
+def test_a_drop_that_takes_what_was_given_and_not_acknowledged_is_told_from_there() -> None:
+    core = active()
+    core.step(delivered((10, 5)), 0)
+    assert core.step(Dropped(1, make_offset(1, 15), 1, 40, 25), 0)[0].from_index == 15
+    told = core.step(Dropped(1, make_offset(1, 12), 1, 40, 28), 0)
+    assert told[0] == GapFound(1, 12, DROPPED, make_offset(1, 40), 28)
+
+
 def test_copy_is_independent() -> None:
     core = active()
     twin = core.copy()

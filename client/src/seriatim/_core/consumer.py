@@ -105,9 +105,13 @@ class PartitionConsumer(State):
         "_complain",
         "_config",
         "_deadline_us",
+        "_dropped_below",
+        "_dropped_from",
+        "_dropped_messages",
         "_expects_answers",
         "_failures",
         "_gap",
+        "_given_below",
         "_group_epoch",
         "_place",
         "_resolving",
@@ -141,6 +145,10 @@ class PartitionConsumer(State):
         self._group_epoch = 0
         self._server_epoch = 0
         self._gap = False
+        self._given_below = 0  # the end of what the application was given; up to `next_index` there is nothing for it
+        self._dropped_from = 0  # offsets of [this one,
+        self._dropped_below = 0  # this one) were told as dropped, in this epoch of the group,
+        self._dropped_messages = 0  # and at most so many messages were said to be in there; 0: not known
         self._ack_wanted = 0
         self._ack_sent = 0
         self._ack_at_us = 0
@@ -341,6 +349,7 @@ class PartitionConsumer(State):
         assert self._place is not None
         self._place = Place(event.segment, self._place.address, event.server_epoch)
         if is_moved:
+            self._dropped_from = self._dropped_below = self._dropped_messages = 0
             what = event.begun_by or "moved"
             effects.append(GroupChanged(what, event.group_epoch, event.segment, event.index))
         self._hold(event.paused, event.index, effects)
@@ -352,7 +361,7 @@ class PartitionConsumer(State):
         self.phase = Phase.ACTIVE if event.active else Phase.STANDBY
         if event.active:
             self._gap = False
-            self.next_index = self._ack_wanted = self._ack_sent = event.index
+            self.next_index = self._given_below = self._ack_wanted = self._ack_sent = event.index
             self._token = event.token
         effects.append(Assigned(self.grant, event.active, event.segment, event.index))
 
@@ -381,7 +390,7 @@ class PartitionConsumer(State):
         effects.append(
             Deliver(self.grant, self.segment, self.next_index, event.maybe_repeated_below, max(1, event.attempt))
         )
-        self.next_index = end
+        self.next_index = self._given_below = end
 
     def _skipped(self, event: Skipped, effects: list[Effect]) -> None:
         if not self._is_heard(event.subscription):
@@ -390,10 +399,7 @@ class PartitionConsumer(State):
             self._violated(f"skip in segment {event.segment} without a grant for it")
         if event.from_index != self.next_index or event.to_index <= event.from_index:
             self._violated(f"skip from {event.from_index} to {event.to_index}, expected {self.next_index}")
-        everything_acked = self._ack_wanted == self.next_index
-        self.next_index = event.to_index
-        if everything_acked:
-            self._ack_wanted = event.to_index  # there is nothing in it for the application to acknowledge
+        self._pass(event.to_index)
         effects.append(Passed(event.segment, event.from_index, event.to_index))
 
     def _gap_declared(self, event: GapDeclared, effects: list[Effect]) -> None:
@@ -411,12 +417,25 @@ class PartitionConsumer(State):
             return
         if self.phase is not Phase.ACTIVE or event.segment != self.segment or event.to_index < self.next_index:
             self._violated(f"messages up to {event.segment}:{event.to_index} were dropped, expected {self.next_index}")
-        if self._ack_wanted == self.next_index:
-            self._ack_wanted = event.to_index
-        self.next_index = event.to_index
-        segment, index = split_offset(event.from_offset)
+        self._pass(event.to_index)
         end_offset = make_offset(event.segment, event.to_index)
-        effects.append(GapFound(segment, index, DROPPED, end_offset, event.messages))
+        self._tell_dropped(event.from_offset, end_offset, event.messages, effects)
+
+    def _tell_dropped(self, first: int, end: int, messages: int, effects: list[Effect]) -> None:
+        """Tell it once: a server says it again, and perhaps more, as long as nothing behind it is acknowledged."""
+        if first < self._dropped_from or first > self._dropped_below:  # also what was given, and comes no more
+            self._dropped_from, self._dropped_below, self._dropped_messages = first, end, messages
+            effects.append(GapFound(*split_offset(first), DROPPED, end, messages))
+        elif end > self._dropped_below:
+            told = self._dropped_messages if first == self._dropped_from else 0
+            effects.append(GapFound(*split_offset(self._dropped_below), DROPPED, end, max(messages - told, 0)))
+            self._dropped_below, self._dropped_messages = end, messages if first == self._dropped_from else 0
+
+    def _pass(self, to_index: int) -> None:
+        """There is nothing up to there for the application to acknowledge: it goes with the last message before."""
+        self.next_index = to_index
+        if self._ack_wanted >= self._given_below:
+            self._ack_wanted = to_index
 
     def _segment_ended(self, event: SegmentEnded, now_us: int, effects: list[Effect]) -> None:
         if not self._is_heard(event.subscription):
@@ -456,7 +475,10 @@ class PartitionConsumer(State):
         if event.grant != self.grant or self.phase is not Phase.ACTIVE or event.segment != self.segment:
             return
         assert event.index <= self.next_index, "only what was delivered can be acknowledged"
-        self._ack_wanted = max(self._ack_wanted, event.index)
+        # Rule `acked-with-the-last`: a skip that came while the application worked on the last message of a sealed
+        # segment goes with it. Without it nobody ever acknowledges the skip, and the group stays in front of it.
+        index = self.next_index if event.index >= self._given_below else event.index
+        self._ack_wanted = max(self._ack_wanted, index)
 
     def _leave(self, effects: list[Effect]) -> None:
         if self.phase in _HEARD:
