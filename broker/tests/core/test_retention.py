@@ -397,6 +397,15 @@ def test_a_new_group_begins_where_the_partition_does_and_compares_the_record() -
     assert write.chain_revision == bench.part.revision > 0
 
 
+def test_a_new_group_begins_behind_the_stubs_that_another_group_keeps() -> None:
+    bench = begun()
+    bench.read_chain(stubbed(bench))
+    bench.do(ev.ConsumerJoin(1, 2, P, "new", "consumer", ev.StartPosition.EARLIEST, False))
+    bench.do(ev.CursorRead(P, "new", None, 0))
+    [write] = [write for write in bench.all(fx.WriteCursor) if write.group == "new"]
+    assert (write.record.segment_no, write.record.start_index) == (2, 0)
+
+
 def test_a_segment_that_lost_its_state_is_no_stub() -> None:
     assert three_sealed().segments[0].state is SegmentState.SEALED
     assert not three_sealed().segments[0].is_stub

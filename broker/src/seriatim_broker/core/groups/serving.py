@@ -17,6 +17,7 @@ from ..events import CursorRecord, PassGroup, StartPosition, WriteOutcome
 from ..messages import PassRequest
 from ..outbox import Outbox
 from ..partition import Partition
+from ..positions import first_kept
 from ..state import NOTHING, drop, put
 from . import attempts, crossing, cursors, operations, progress, questions, subscribing
 from .head import GroupHead, Phase, forget_if_unused, head_of, tell
@@ -113,9 +114,12 @@ def on_cursor_timer(outbox: Outbox, partition: Partition, group: str) -> None:
 def _create_cursor(
     outbox: Outbox, partition: Partition, head: GroupHead, chain: Chain, epoch: int, revision: int
 ) -> None:
-    """A group that was never here begins at the first segment, or at the end of the open one."""
-    segment = chain.segments[0]
-    index = segment.start
+    """A group that was never here begins at the first message that is kept, or at the end of the open segment."""
+    # Not at the first segment of the record: another group may keep segments there of which all was dropped, and the
+    # new one is told of nothing that went before it came.
+    no, index = first_kept(chain)
+    segment = chain.segment(no)
+    assert segment is not None
     if head.start is StartPosition.LATEST:
         segment = chain.open_segment
         log = partition.logs.get(segment.no)
