@@ -95,6 +95,28 @@ async def test_what_is_trimmed_gives_its_space_back_while_the_log_grows(harness:
     assert await harness.storage.read(builder.partition, 1, begin.first, begin.first + 1, 1) == builder.batches[:1]
 
 
+async def test_segments_that_are_dropped_whole_give_their_space_back_while_others_come(tmp_path: Path) -> None:
+    """Two segments of 4 MiB are kept, where an extent could hold sixteen; no log is trimmed."""
+    harness = RocksHarness(tmp_path, replace(_SETTINGS, extent_size_bytes_max=64 * MIB))
+    kept: list[SegmentBuilder] = []
+    most = 0
+    for number in range(1, 17):
+        builder = SegmentBuilder(number)
+        kept.append(builder)
+        await put(harness, [PutSegment(builder.partition, segment_record())])
+        for _ in range(8):
+            await put(harness, [builder.put(50_000) for _ in range(10)])
+        if len(kept) > 2:
+            await put(harness, [DropSegment(kept.pop(0).partition, 1)])
+        await harness.storage.settle()
+        if number > 6:
+            most = max(most, sum(extent.size_bytes for extent in harness.storage._table.extents.values()))
+    assert most <= 3 * 4 * MIB
+    for builder in kept:
+        assert await harness.storage.read(builder.partition, 1, 0, 1, 1) == builder.batches[:1]
+    await harness.close()
+
+
 async def test_extents_of_dropped_segments_go_at_once(harness: RocksHarness) -> None:
     builders = await _fill(harness, 4, 40 * MIB, 50_000)
     writes: list[Write] = [DropSegment(builder.partition, 1) for builder in builders]

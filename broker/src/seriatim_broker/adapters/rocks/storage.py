@@ -98,7 +98,7 @@ class RocksStorage:
         self._writer.on_flushed = self._flushed
         self.reader = Reader(self._engine, checksum, self._table, self._copies, self._head, self._writer, settings)
         self._housekeeper = Housekeeper(self, self._table, self._writer, self.reader, settings)
-        self._trimmed_extent_bytes = 1 << 62  # no log was trimmed yet
+        self._trimmed_extent_bytes = 1 << 62  # nothing was trimmed or dropped yet
         self._report: Callable[[int], None] = lambda _ticket: None
         self._on_closed = on_closed
         self.room: DiskRoom | None = None
@@ -380,13 +380,17 @@ class RocksStorage:
         for run in gone:
             key = keys.batch_key(partition, segment, run.start)
             group.add((DELETE, self._engine.family(INDEX), key, None), len(key))
-        live_bytes = sum(extent.live_bytes for extent in self._table.extents.values())
-        self._trimmed_extent_bytes = max(live_bytes // TRIMMED_SHARE, self._settings.extent_copy_size_bytes_min)
+        self._size_extents()
         if left is not None:
             key = keys.batch_key(partition, segment, left.start)
             self._put(group, INDEX, key, codec.write_run(left.extent, left.position))
         if gone:
             self._housekeeper.wake()
+
+    def _size_extents(self) -> None:
+        """Something was let go, so more will be."""
+        live_bytes = sum(extent.live_bytes for extent in self._table.extents.values())
+        self._trimmed_extent_bytes = max(live_bytes // TRIMMED_SHARE, self._settings.extent_copy_size_bytes_min)
 
     def _rewrite(self, group: Group, write: Rewrite) -> None:
         """Batches of the log again, in an extent that is none of those they are in: what is damaged stays behind.
@@ -413,6 +417,7 @@ class RocksStorage:
 
     def _drop_segment(self, group: Group, write: DropSegment) -> None:
         self._drop_log(group, write.partition, write.segment_no)
+        self._size_extents()
         group.settle()
         place = (write.partition, write.segment_no)
         for kind in (keys.SEGMENT, keys.WINDOW, keys.PREPARATION, keys.TAIL, keys.CHAIN):
