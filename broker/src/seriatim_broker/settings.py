@@ -58,7 +58,8 @@ class BrokerSettings(Struct, frozen=True, kw_only=True):
         heal_after_s: A member that was away for so long has its sealed segments copied elsewhere.
         deleted_kept_s: How long the coordinator keeps the cursors of a deleted consumer group and the tombstones of a
             deleted topic; then the controller replaces them by records of bounded size that prove the same.
-        retention_look_s: Between two looks at what retention may drop in the partitions that this broker leads.
+        retention_look_s: Between two looks at what retention may drop in the partitions that this broker leads; those
+            of a topic that keeps less than six times that are looked at more often.
         segment_age_s_max: An open segment of a topic with retention is ended when it is so old.
         segment_size_bytes_max: Likewise, when it has so many bytes.
         join_deadline_s: How long a start waits for the coordinator.

@@ -1,9 +1,10 @@
 """Retention: the duty of each broker to drop what is old or too much in the partitions that it leads.
 
-Every `look_s` it asks the core which partitions these are, compares their records with what their topics say, and finds
-the first message that is kept: a look at the record, and a binary search in the open segment. Only where something is
-to be dropped, or to be tidied, it reads the cursors of the partition's consumer groups. `core.retention` decides and
-writes; here is what needs the disk, the coordinator and a clock.
+Every `look_s`, and six times in what a topic keeps, it asks the core which partitions these are, compares their records
+with what their topics say, and finds the first message that is kept: a look at the record, and a binary search in the
+open segment. A partition where nothing is old enough costs no disk: of its first batch this remembers where it is and
+how old. Only where something is to be dropped, or to be tidied, it reads the cursors of the partition's consumer
+groups. `core.retention` decides and writes; here is what needs the disk, the coordinator and a clock.
 
 A partition is trimmed when it is beyond a limit by 5 %. So the record of a partition that keeps three days is written
 every four hours at most, and that of one that keeps a minute at every look.
@@ -12,6 +13,7 @@ every four hours at most, and that of one that keeps a minute at every look.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -49,13 +51,30 @@ SLACK: Final = 0.05
 LOOKS_BEFORE_END: Final = 10
 """An open segment of which only old messages are left is ended when it has been open for so many looks."""
 
+LOOKS_PER_AGE: Final = 6
+"""A topic that keeps a minute is looked at every ten seconds, so that its disks hold little more than two minutes: the
+open segment, a minute behind it, and this."""
+
+LOOK_S_MIN: Final = 5.0
+"""But not more often than this, however little a topic keeps."""
+
 LOOKS_PER_MEASURE: Final = 5
 """In one of so many looks the cursors of each partition's groups are read, to tell how near retention is to them."""
 
 PASSED_PER_LOOK: Final = 100
 """Groups of one partition that are moved on in one look: each costs a transaction."""
 
+_EARLY_US: Final = 500_000
+
 _log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Looked:
+    """When a partition is looked at next (monotonic µs), and how many times it was."""
+
+    due_us: int
+    looks: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +82,8 @@ class RetentionSettings:
     """Times and sizes of retention.
 
     Attributes:
-        look_s: Between two looks at all partitions that this broker leads.
+        look_s: Between two looks at each partition that this broker leads; less if its topic keeps less than six times
+            that.
         segment_age_s_max: An open segment of a topic with retention is ended when it is so old, and another one begins:
             what is sealed goes as a whole.
         segment_size_bytes_max: Likewise, when it has so many bytes.
@@ -93,7 +113,8 @@ class Retention:
         self._clock = clock
         self._settings = settings
         self.figures = Figures()
-        self._looks = 0
+        self._looked: dict[PartitionId, _Looked] = {}
+        self._firsts: dict[PartitionId, tuple[int, BatchPlace]] = {}
         self._retained: dict[PartitionId, tuple[int, float]] = {}
         self._near: dict[PartitionId, Nearness] = {}
         self._policies: dict[PartitionId, Policy] = {}
@@ -125,31 +146,42 @@ class Retention:
 
     async def _look_again(self) -> None:
         while True:
-            await asyncio.sleep(self._settings.look_s)
+            await asyncio.sleep(min(map(self._pace_s, set(self._policies.values())), default=self._settings.look_s))
             try:
                 await self.look()
             except (SeriatimError, TimeoutError) as exc:
                 _log.warning("retention_waits", error=str(exc))
 
+    def _pace_s(self, policy: Policy) -> float:
+        """Between two looks at a partition of such a topic."""
+        age_s = policy.limits.age_ms / 1000 or math.inf
+        return min(self._settings.look_s, max(age_s / LOOKS_PER_AGE, LOOK_S_MIN))
+
     async def look(self) -> None:
-        """Look at every partition that this broker leads, once."""
+        """Look at every partition that this broker leads and whose time has come."""
         after, seen = PartitionId(0), set[PartitionId]()
-        measures_unread = self._looks % LOOKS_PER_MEASURE == 0
-        self._looks += 1
         while self._policies and (led := await self._list(after)):
             for partition in led:
                 policy = self._policies.get(partition.partition)
                 if policy is None:
                     continue
                 seen.add(partition.partition)
+                now_us = self._clock.monotonic_us()
+                looked = self._looked.get(partition.partition, _Looked(now_us, 0))
+                if now_us < looked.due_us:
+                    continue
+                # Half a second early is due: looks never come quite at the time.
+                due_us = now_us + round(self._pace_s(policy) * 1e6) - _EARLY_US
+                self._looked[partition.partition] = _Looked(due_us, looked.looks + 1)
                 try:
                     await self._look_at(partition, policy)
-                    await self._measure(partition, policy, measures_unread=measures_unread)
+                    await self._measure(partition, policy, measures_unread=looked.looks % LOOKS_PER_MEASURE == 0)
                 except SeriatimError as exc:
                     _log.warning("not_trimmed", partition=partition.partition, error=str(exc))
             after = led[-1].partition
-        self._retained = {id_: known for id_, known in self._retained.items() if id_ in seen}
-        self._near = {id_: known for id_, known in self._near.items() if id_ in seen}
+        for known in (self._looked, self._firsts, self._retained, self._near):
+            for id_ in known.keys() - seen:
+                del known[id_]
         self.figures = figures_of(tuple(self._retained.values()), tuple(self._near.values()))
 
     # ---- what people are told ----
@@ -241,7 +273,15 @@ class Retention:
         return at.no, _start_of(segment, await self._find(led, Measure.INDEX, index if at.no == unread_no else 0))
 
     async def _find(self, led: Led, measure: Measure, value: int) -> BatchPlace | None:
-        return await self._storage.find(led.partition, led.chain.open_segment.no, led.flushed, measure, value)
+        segment = led.chain.open_segment
+        is_first = measure is Measure.INDEX and value == segment.start
+        no, first = self._firsts.get(led.partition, (0, None))
+        if is_first and first is not None and (no, first.index) == (segment.no, segment.start):
+            return first
+        found = await self._storage.find(led.partition, segment.no, led.flushed, measure, value)
+        if is_first and found is not None:
+            self._firsts[led.partition] = segment.no, found
+        return found
 
     async def _readers(self, led: Led) -> tuple[list[Reader], int]:
         """Where the groups stand, and as of which revision of the coordinator."""

@@ -1,0 +1,164 @@
+"""The duty of retention: when it looks, what it reads, and what it asks the core for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+from seriatim_api.ids import MemberId, PartitionId
+from seriatim_api.v1 import records_pb2
+from seriatim_broker.core.chain import Chain, Opening, Start, create
+from seriatim_broker.core.effects import Led, LedListed
+from seriatim_broker.core.events import CursorRecord, Event, ListLed, Trim
+from seriatim_broker.core.positions import BatchPlace, Measure
+from seriatim_broker.interfaces.coordinator import Put
+from seriatim_broker.runtime.keys import Keys
+from seriatim_broker.runtime.records import cursor_to_value
+from seriatim_broker.runtime.retention import Retention, RetentionSettings
+from seriatim_broker.testing.memory_coordinator import MemoryCoordinator, MemoryStore
+
+pytestmark = pytest.mark.asyncio
+
+KEYS = Keys("c")
+BEGIN_MS = 1_000_000_000
+
+
+def chain_of(id_: int) -> Chain:
+    """A partition with one open segment."""
+    members = (MemberId("g0-0", "a" * 32), MemberId("g0-1", "b" * 32))
+    opening = Opening(b"attempt-00000001", "g0", members, 1, False)
+    return create(PartitionId(id_), "topic", 0, True, ("g0",), opening, BEGIN_MS)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def wall_ms(self) -> int:
+        return BEGIN_MS + round(self.now_s * 1000)
+
+    def monotonic_us(self) -> int:
+        return round(self.now_s * 1_000_000)
+
+
+class Bench:
+    """A broker that leads partitions, each with a batch of ten messages every second; and its disk, which counts."""
+
+    def __init__(self, kept_s: dict[int, int], *, retain_unread: bool = False) -> None:
+        self.clock = Clock()
+        self.events: list[Event] = []
+        self.reads: list[tuple[PartitionId, Measure]] = []
+        self.led = {id_: Led(PartitionId(id_), chain_of(id_), 1000, 9000, ()) for id_ in kept_s}
+        self.coordinator = MemoryCoordinator(MemoryStore())
+        any_self = cast(Any, self)
+        self.duty = Retention(self.coordinator, KEYS, any_self, any_self, self.clock, RetentionSettings(60))
+        topics = {
+            f"{KEYS.topics}{id_}": records_pb2.TopicRecord(
+                partition_ids=[id_],
+                settings=records_pb2.TopicSettings(
+                    retention_ms=s * 1000, retention_acts=True, retain_unread=retain_unread
+                ),
+            ).SerializeToString()
+            for id_, s in kept_s.items()
+        }
+        self.duty._topics_changed(topics, tuple(topics))
+
+    def begin_at(self, id_: int, index: int) -> None:
+        """The partition was trimmed."""
+        led = self.led[id_]
+        segment = replace(led.chain.open_segment, begin=Start(index, index, 9 * index))
+        self.led[id_] = replace(led, chain=replace(led.chain, segments=(segment,)))
+
+    # ---- the driver ----
+
+    def new_request(self, answer: Callable[[Any], None]) -> int:
+        self._answer = answer
+        return 1
+
+    def forget_request(self, request: int) -> None:
+        pass
+
+    def feed(self, event: Event) -> None:
+        if isinstance(event, ListLed):
+            self._answer(LedListed(event.request, tuple(led for id_, led in self.led.items() if id_ > event.after)))
+        else:
+            self.events.append(event)
+
+    # ---- the storage ----
+
+    async def find(self, partition: PartitionId, _no: int, until: int, measure: Measure, value: int) -> Any:
+        self.reads.append((partition, measure))
+        batches = (BatchPlace(at, at + 10, 9 * at, 90, BEGIN_MS + at * 100, at) for at in range(0, until, 10))
+        return next((batch for batch in batches if batch.reaches(measure, value)), None)
+
+    async def look_at(self, s: float) -> tuple[list[Event], set[int]]:
+        """What is asked of the core, and the partitions of which the disk was read."""
+        self.clock.now_s = s
+        self.events.clear()
+        self.reads.clear()
+        await self.duty.look()
+        return list(self.events), {int(partition) for partition, _ in self.reads}
+
+
+async def test_what_is_too_old_is_asked_to_go_from_the_beginning_of_a_batch() -> None:
+    bench = Bench({1: 60})
+    events, _ = await bench.look_at(80.55)
+    revision = (await bench.coordinator.list(KEYS.cursors_of(PartitionId(1)))).revision
+    assert events == [Trim(PartitionId(1), 1, 1, Start(210, 210, 1890), 1, revision)]
+
+
+async def test_the_first_batch_of_an_idle_partition_is_read_once() -> None:
+    bench = Bench({1: 3600})
+    assert (await bench.look_at(0))[1] == {1}
+    for minute in range(1, 60):
+        assert await bench.look_at(60 * minute) == ([], set())
+    events, read = await bench.look_at(3600 * 1.06)
+    assert read == {1}
+    assert isinstance(events[0], Trim)
+
+
+async def test_it_is_read_again_when_the_segment_begins_elsewhere() -> None:
+    bench = Bench({1: 3600})
+    await bench.look_at(0)
+    bench.begin_at(1, 500)
+    assert (await bench.look_at(60))[1] == {1}
+
+
+async def test_a_topic_that_keeps_little_is_looked_at_more_often_and_no_other_with_it() -> None:
+    bench = Bench({1: 60, 2: 3 * 86400})
+    seen: list[set[int]] = []
+    for tick in range(13):
+        bench.begin_at(1, 10 * tick)
+        bench.begin_at(2, 10 * tick)
+        seen.append((await bench.look_at(10 * tick))[1])
+    assert [1 in read for read in seen] == [True] * 13
+    assert [2 in read for read in seen] == [tick % 6 == 0 for tick in range(13)]
+
+
+async def test_of_a_partition_that_is_led_elsewhere_nothing_is_remembered() -> None:
+    bench = Bench({1: 3600, 2: 3600})
+    await bench.look_at(0)
+    del bench.led[1]
+    await bench.look_at(60)
+    assert set(bench.duty._firsts) == set(bench.duty._looked) == {2}
+
+
+async def test_an_unreadable_cursor_keeps_its_partition_and_no_other() -> None:
+    bench = Bench({1: 60, 2: 60})
+    key = KEYS.cursor(PartitionId(1), "broken")
+    await bench.coordinator.txn((), [Put(key, b"\xff\xff\xff")])
+    events, _ = await bench.look_at(90)
+    assert [event.partition for event in events if isinstance(event, Trim)] == [2]
+
+
+async def test_a_deleted_group_keeps_nothing() -> None:
+    bench = Bench({1: 60}, retain_unread=True)
+    deleted = CursorRecord(1, 1, 0, "topic", deleted=True)
+    await bench.coordinator.txn((), [Put(KEYS.cursor(PartitionId(1), "gone"), cursor_to_value(deleted, None))])
+    events, _ = await bench.look_at(90)
+    assert isinstance(events[0], Trim)
+    standing = CursorRecord(1, 1, 0, "topic")
+    await bench.coordinator.txn((), [Put(KEYS.cursor(PartitionId(1), "slow"), cursor_to_value(standing, None))])
+    assert (await bench.look_at(120))[0] == []
