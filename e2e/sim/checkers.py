@@ -780,7 +780,8 @@ class Judge:
 
     def _is_dropped(self, partition: PartitionId, no: int, index: int) -> bool:
         """Whether the record says that retention dropped what stood there."""
-        segment = self.history[partition][-1].segment(no)
+        known = self.history.get(partition)  # an explored world may begin with a record that was never written
+        segment = known[-1].segment(no) if known else None
         has_left = any(left.no == no for left in self._left.get(partition, ()))
         return has_left or (segment is not None and index < segment.start)
 

@@ -48,7 +48,8 @@ planted bugs, which [planted-bugs.md](planted-bugs.md) names beside the rule.
   nothing of it, writes no chain record of it, and keeps nothing of it on the disk. Left out in `deleted-unanswered` and
   `deleted-kept`.
 - All others: `RT`, `TABLE`, `COPY`, `CERT`, `GAP`, `SERVER`, `DISK`, `TIME`, `LEAVE`, `TWO`, `KEPT`, `FULL`, `PLACE`,
-  `GATE`, `LIMIT`, `TWICE`, `ALARM`, `EPOCH`, `OPERATOR`, `RANGE` and `CORE`, each with its meaning on that page.
+  `GATE`, `LIMIT`, `TWICE`, `ALARM`, `EPOCH`, `OPERATOR`, `RANGE`, `RETAIN`, `VOID`, `PAUSE`, `ONCE` and `CORE`, each
+  with its meaning on that page.
 """
 
 

@@ -149,7 +149,7 @@ CONSUMER_GROUP: list[tuple[str, object, str]] = [
     ("spec.topic", GONE, "spec.topic: Required value"),
     ("spec.topic", "a b", "letters, digits, dots, _ and -"),
     ("spec.group", "a b", "letters, digits, dots, _ and -"),
-    ("spec.start", "Middle", 'supported values: "Earliest", "Latest"'),
+    ("spec.start", "Middle", "spec.start in body should match '^(Earliest|Latest|"),
     ("spec.mode", "Shared", 'supported values: "Exclusive"'),
     ("spec.deletionPolicy", "Orphan", 'supported values: "Retain", "Delete"'),
 ]
