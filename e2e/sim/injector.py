@@ -367,9 +367,16 @@ class Injector(ServingFaults):
             return
         options = self._options
         rest_us = options.fault_span_us + options.drain_us + world.backlog_us() + HANG_US_MORE
-        hang_us = self._rng.choice((self._rng.randint(200_000, 1_500_000), rest_us))
+        moment_us = self._rng.randint(200_000, 1_500_000)
+        hang_us = self._rng.choice((moment_us, rest_us))
+        if not self._copies_are_whole():
+            hang_us = moment_us
         self._tell(f"the disk of {broker.name} hangs for {hang_us / 1e6:.1f} s")
         broker.hung_until_us = self._schedule.now_us + hang_us
+
+    def _copies_are_whole(self) -> bool:
+        """Whether no copy of a segment is damaged: of two, one that hangs to the end and one damaged is none."""
+        return True
 
     def inject_full_disk(self) -> None:
         """A disk has reached its reserve, or all of a group have, until long after everything else has healed."""

@@ -186,10 +186,13 @@ class RuntimeInjector(Injector):
         self._flipped.add((partition, segment.no))
         broker: Any = self._world.brokers[self._rng.choice(segment.members).broker]
         batches = broker.disk.read(partition, segment.no, 0, segment.sealed_len, 1 << 30)
-        if batches and self._may_be_damaged(broker):
+        if batches and not self._world.hung_brokers() and self._may_be_damaged(broker):
             base_index = self._rng.choice(batches).header.base_index
             self._tell(f"a bit flips on {broker.name} at {segment.no}:{base_index}")
             broker.disk.flip(partition, segment.no, base_index)
+
+    def _copies_are_whole(self) -> bool:
+        return not self._flipped
 
     def _may_be_damaged(self, broker: Any) -> bool:
         """Whether the other copies of what this disk holds are whole, and stay."""
