@@ -5,8 +5,9 @@ from __future__ import annotations
 from seriatim_api.ids import MemberId, PartitionId
 from seriatim_broker.core import attempts, behind, learning
 from seriatim_broker.core.outbox import Outbox
-from seriatim_broker.core.partition import Floor, Partition
+from seriatim_broker.core.partition import Partition
 from seriatim_broker.core.switch import Switch
+from seriatim_broker.runtime.archive import ChainArchive
 from seriatim_broker.runtime.membership import Seen
 
 from .mutation import LOSS, Mutation, Patch, nothing
@@ -57,8 +58,8 @@ def _not_kept() -> list[Patch]:
     return [(learning, "_keep", nothing)]
 
 
-def _told_is_forgotten() -> list[Patch]:
-    return [(Floor, "or_above", lambda self, _other: self)]
+def _sent_although_out_of_date() -> list[Patch]:
+    return [(ChainArchive, "has_seen_newer", lambda *_: False)]
 
 
 def _registered_again() -> list[Patch]:
@@ -77,12 +78,13 @@ MUTATIONS: dict[str, Mutation] = {
         "a record older than the one known is no decision", _older_is_believed, _TWICE, "restored"
     ),
     "record-not-kept": Mutation("the disk remembers what was decided", _not_kept, (*_TWICE, "I13"), "restored"),
-    "told-floor": Mutation(
-        "a record that a member told counts, also if it could not be taken up",
-        _told_is_forgotten,
+    "out-of-date": Mutation(
+        "a write whose record was seen to be over is not sent",
+        _sent_although_out_of_date,
         ("TWICE",),
         "restored",
         world="brokers",
+        layer="runtime",
         batch_count=100,
     ),
     "not-registered-again": Mutation(
