@@ -70,6 +70,7 @@ MORE_KINDS: tuple[str, ...] = (
     "operate_group",
     "late_operation",
     "trim",
+    "lose_server",
 )
 """Those that a world meets only if it has something more than an ordinary one (`with_something_more`)."""
 
@@ -1074,6 +1075,29 @@ class Profile:
     weight: int
 
 
+def _stubs_copied(rng: random.Random, options: Options) -> Options:
+    """Disks are lost while messages are dropped: new copies begin where retention did, on slow disks that end soon."""
+    return replace(
+        _retention(rng, options),
+        kinds={"trim": 8, "crash": 6, "crash_torn": 2, "slow_disk": 3, "complaint": 2, "plan": 2},
+        restart_us_max=rng.choice((15_000, 50_000)),
+        wipe_share=0.6,
+        disk_loss_max=3,
+        sync_us_max=20_000,
+    )
+
+
+def _servers_lost(rng: random.Random, options: Options) -> Options:
+    """Segments are sealed at the length of one disk, and that disk is lost before anybody has copied from it."""
+    return replace(
+        _groups_die(rng, options),
+        kinds={"crash_torn": 4, "lose_server": 4, "crash_group": 1, "crash": 1, "consumer_crash": 1},
+        fault_count=rng.choice((4, 6)),
+        wipe_share=0.0,
+        disk_loss_max=3,
+    )
+
+
 def _ranges(rng: random.Random, options: Options) -> Options:
     """Readers without a group read beside the others, through faults of all kinds."""
     kinds = (
@@ -1134,6 +1158,8 @@ PROFILES: dict[str, Profile] = {
     "false-certificates": Profile(_false_certificates, 0),
     "balance": Profile(_balanced, 0),
     "retention": Profile(_retention, 0),
+    "servers-lost": Profile(_servers_lost, 0),
+    "stubs-copied": Profile(_stubs_copied, 0),
     "unread": Profile(_unread, 0),
     "moved-and-dropped": Profile(_moved_and_dropped, 0),
 }

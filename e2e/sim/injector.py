@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from seriatim_api.ids import PartitionId, RunId, make_offset
 from seriatim_broker.core import events as ev
 from seriatim_broker.core import retention
-from seriatim_broker.core.chain import Start
+from seriatim_broker.core.chain import SegmentState, Start
 from seriatim_broker.core.messages import FORM_LANE_PROBES
 from seriatim_broker.core.positions import Measure
 
@@ -57,6 +57,11 @@ LANE_NAMES = ("control", "data")
 
 REFUSAL_US_MAX = 3_000_000
 """For so long the coordinator refuses to write."""
+
+
+SERVER_AWAITED_US = 400_000
+SERVER_LOOK_US = 1_000
+"""How long `lose_server` waits for a segment with one eligible member, and how often it looks."""
 
 
 class Injector(ServingFaults):
@@ -232,6 +237,25 @@ class Injector(ServingFaults):
             self._tell(f"all disks of {group} are lost")
             for broker in members:
                 self.crash(broker, wipes=True)
+
+    def inject_lose_server(self) -> None:
+        """The disk of a sealed segment's server is lost, soon after the seal if it is the only eligible member."""
+        self._lose_server(self._schedule.now_us + SERVER_AWAITED_US)
+
+    def _lose_server(self, until_us: int) -> None:
+        if self._healing or self._schedule.now_us > until_us:
+            return
+        chain, _ = self._world.coordinator.records.chain(self._partition())
+        alone = [
+            self._world.brokers[segment.server.broker]
+            for segment in (chain.segments if chain is not None else ())
+            if segment.state is SegmentState.SEALED and len(segment.eligible) == 1
+        ]
+        alone = [broker for broker in alone if broker.process is not None]
+        if alone and self._world.may_lose_a_disk(alone[-1]):
+            self.crash(alone[-1], wipes=True)
+        else:
+            self._schedule.after(SERVER_LOOK_US, self._lose_server, until_us)
 
     def inject_operate_group(self) -> None:
         """A person rewinds, skips, pauses or resumes a group."""

@@ -12,6 +12,7 @@ from .mutants import (
     balance,
     client,
     coordinator,
+    copies,
     folding,
     groups,
     idle,
@@ -43,6 +44,7 @@ MUTATIONS: dict[str, Mutation] = {
     **operations.MUTATIONS,
     **ranges.MUTATIONS,
     **retaining.MUTATIONS,
+    **copies.MUTATIONS,
 }
 """By name."""
 

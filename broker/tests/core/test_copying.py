@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from seriatim_api.ids import MemberId
+from seriatim_api.ids import MemberId, RunId
 from seriatim_broker.core import effects as fx
 from seriatim_broker.core import events as ev
 from seriatim_broker.core import messages as msg
@@ -11,6 +11,7 @@ from seriatim_broker.core.log import PutBatch, RecoveredPartition, TailCopy
 from seriatim_broker.core.producers import NO_TABLE
 
 from .support import (
+    GROUPS,
     M00,
     M01,
     M10,
@@ -230,6 +231,34 @@ def test_who_lacks_the_tail_asks_its_copies_when_the_server_is_gone() -> None:
     bench.link(M20)
     bench.read_chain(chain_of(eligible=(M00,), tail_from=1))
     assert asked(bench)[0] == M20
+
+
+def test_who_has_a_tail_copy_itself_takes_it_though_nobody_else_is_left() -> None:
+    """Sealed at the length of one disk, which was lost before anybody had copied it from there."""
+    preparations = (prepared(1, (M00, M01)), prepared(2, (M01, M00), tail=TailCopy(1, 1, 4, BATCHES[1:])))
+    bench = Bench(M01, 2, (RecoveredPartition(P, (recovered(1, BATCHES[:1]),), preparations),))
+    chain = sealed_chain(
+        first_chain(), 4, checksum_of(BATCHES), members=(M01, M00), eligible=(M00,), server=M00, tail_from=1
+    )
+    bench.read_chain(chain)
+    assert not bench.sent(msg.CopyRequest)
+    assert [write.batch for write in bench.writes(PutBatch)] == list(BATCHES[1:])
+    assert bench.part.logs[1].is_whole
+
+
+def test_where_another_disk_has_the_slot_of_the_server_a_whole_copy_asks_for_another_server() -> None:
+    """Nobody else would, if no group is in the segment, and only a server can list a copy."""
+    bench = returning()
+    answer(bench, BATCHES[1:])
+    another = MemberId(M00.broker, "f" * 32)
+    bench.do(ev.DirectoryChanged((("g0", (another, M01)), *GROUPS[1:])))
+    bench.unlink(M00, refused=True)
+    bench.do(ev.CertificateSeen(RunId(M00, 1)))  # whoever gave the slot away wrote it
+    bench.clear()
+    bench.persist()
+    bench.wait(5 * SECOND)
+    assert not bench.sent(msg.EligibleRequest)
+    assert segment_of(bench.all(fx.WriteChain)[-1].chain, 1).server == M01
 
 
 def test_a_member_that_learns_of_the_seal_before_its_own_flush_is_listed_after_it() -> None:

@@ -422,6 +422,38 @@ def test_behind_an_unsettled_segment_nothing_is_delivered_before_the_tables_are_
     assert bench.core.outbox.credits[STREAM] == left, "nobody gives back the credit of what is only skipped"
 
 
+def test_who_needs_the_table_of_a_server_that_is_gone_asks_for_another_server() -> None:
+    """Nobody else misses the server of a segment that is empty, or that all groups have read."""
+    from seriatim_broker.core.chain import Seal, settle
+    from seriatim_broker.core.log import RecoveredPartition
+
+    from .support import M11, Bench, checksum_of, recovered, sealed_chain, unsettled_chain
+
+    batches = batches_of(2, [1, 1, 1])
+    found = recovered(2, batches, commit=3, sealed=True, incomplete=True)
+    bench = Bench(M00, 1, (RecoveredPartition(P, (found,)),))
+    chain = settle(
+        unsettled_chain(first_chain((M10, M01)), members=(M00, M11)), 1, Seal(4, 0, M10, (M10, M01), None, ())
+    )
+    chain = sealed_chain(chain, 3, checksum_of(batches), members=(M10, M11), server=M00, eligible=(M00,))
+    bench.link(M01)
+    bench.do(ev.ConsumerJoin(STREAM, 1, P, GROUP, "c", ev.StartPosition.EARLIEST, False))
+    bench.do(ev.ConsumerCredit(STREAM, 1 << 20))
+    bench.read_chain(chain)
+    bench.do(ev.CursorRead(P, GROUP, ev.CursorRecord(2, 1, 0, TOPIC), 5))
+    bench.written()
+    bench.persist()
+    bench.wait(SECOND, (M01,))
+    bench.do(ev.CursorRead(P, GROUP, ev.CursorRecord(2, 1, 0, TOPIC), 5))
+    bench.persist()
+    for read in bench.all(fx.ReadLog):
+        bench.do(ev.LogRead(read.serial, batches))
+    bench.persist()
+    bench.wait(SECOND, (M01,))
+    assert {message.segment_no for message in bench.sent(msg.TakeOver, M01)} == {1}
+    assert not bench.delivered(fx.Batches)
+
+
 def test_a_server_that_hears_of_a_newer_cursor_serves_no_more_until_it_knows_the_record() -> None:
     """1 it serves, cut off; 2 others move the group to a segment unknown here; 3 the cursor is heard of first."""
     bench = served()

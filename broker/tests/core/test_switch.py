@@ -165,6 +165,16 @@ def test_the_next_segment_begins_at_the_newest_append_time_that_a_member_or_else
     assert opened.opened_at_ms == bench.wall_ms
 
 
+def test_a_batch_that_is_not_sealed_sets_append_time_not_back() -> None:
+    chain = first_chain()
+    bench = switcher(chain=replace(chain, segments=(replace(chain.segments[0], append_floor_ms=7_000),)))
+    fenced(bench, M01, 1, last_append_ms=1_000)
+    fenced(bench, M00, 0, unbroken=True, last_append_ms=7_000)
+    prepare_answers(bench, M10, M11)
+    sealed, opened = written_chain(bench).segments[-2:]
+    assert (sealed.sealed_len, opened.append_floor_ms) == (0, 7_000)
+
+
 @pytest.mark.parametrize(
     ("answered_ms", "floor_ms"),
     [

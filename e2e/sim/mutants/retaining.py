@@ -148,6 +148,6 @@ MUTATIONS: dict[str, Mutation] = {
         "a copy begins where the segment does", _copy_begins_at_zero, ("I13", "CORE"), "retention"
     ),
     "begun-is-durable": Mutation(
-        "a copy counts when its beginning is on the disk", _begun_is_durable, ("COPY", "I14", "I12"), "retention"
+        "a copy counts when its beginning is on the disk", _begun_is_durable, ("COPY", "I14", "I12"), "stubs-copied"
     ),
 }  # fmt: skip

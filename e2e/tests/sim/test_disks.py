@@ -8,7 +8,7 @@ import pytest
 
 from e2e.sim.run import Task, run_all, run_seed
 
-SEED_COUNT = 30
+SEED_COUNT = 20
 
 
 @pytest.mark.timeout(600)

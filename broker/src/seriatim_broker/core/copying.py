@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from seriatim_api.ids import MemberId
 
-from . import blocks, tables
+from . import blocks, right, tables
 from .chain import Chain, Segment, SegmentState, add_copy, replace_copy
 from .effects import ReadLog
 from .events import WriteOutcome
@@ -26,11 +26,12 @@ from .state import State, drop, put
 class Copying(State):
     """One segment that this broker is completing."""
 
-    __slots__ = ("asked", "asked_us", "failures", "pause_us", "replaces", "wake_us")
+    __slots__ = ("asked", "asked_us", "differed", "failures", "pause_us", "replaces", "wake_us")
 
     def __init__(self, replaces: MemberId | None = None) -> None:
         self.asked: MemberId | None = None
         self.asked_us = 0
+        self.differed = False  # a copy was complete once, and another one than was sealed
         self.failures = 0
         self.pause_us = 0
         self.wake_us = 0
@@ -92,6 +93,7 @@ def _go_on(outbox: Outbox, partition: Partition, no: int) -> None:
         log = _begin_log(outbox, partition, segment)
     if log.tail == segment.sealed_len and not log.is_whole:
         outbox.note("copy differs", partition.id, segment=no)
+        copying.differed = True
         log.start_over(outbox, _table_at_open(partition, segment), partition.blocks)
         if log.record.copied_from:
             forget_table(outbox, partition, log)
@@ -166,6 +168,8 @@ def _ask(outbox: Outbox, partition: Partition, segment: Segment, log: SegmentLog
     """Ask the next source for what comes after the tail, unless the disk is full: then later."""
     if copying.asked is not None and outbox.now.mono_us < copying.wake_us:
         return  # under way
+    if not copying.differed and _took_own_tail(outbox, partition, log, copying):
+        return
     sources = _sources(outbox, partition, segment, log)
     linked = [member for member in sources if outbox.is_linked(member)]
     if outbox.disk_full_since_us is not None:
@@ -186,6 +190,26 @@ def _ask(outbox: Outbox, partition: Partition, segment: Segment, log: SegmentLog
             copying.asked,
             CopyRequest(partition.id, segment.no, log.tail, config.copy_bytes, want_table, want_end),
         )
+
+
+def _took_own_tail(outbox: Outbox, partition: Partition, log: SegmentLog, copying: Copying) -> bool:
+    """Take what this member keeps itself as a copy of the segment's tail.
+
+    Rule `own-tail` (I13): (1) the segment is sealed at the length of one disk, and its tail copied to the members of
+    the next segment, of which this one is; (2) that disk is lost. All is still here, and nobody else may have it.
+    """
+    sealed_len = log.record.sealed_len
+    assert sealed_len is not None
+    before = log.tail
+    for batch in tail_copy_batches(partition, log.no, log.tail):
+        if batch.header.end_index > sealed_len or not log.follow(outbox, batch):
+            break
+    if log.tail == before:
+        return False
+    outbox.when_stored(partition.id, "copy", log.no)  # goes on when this is on the disk
+    copying.wake_us = outbox.now.mono_us + outbox.config.retry_us_max
+    outbox.wake(copying.wake_us, "copy", partition.id, log.no)
+    return True
 
 
 def _sources(outbox: Outbox, partition: Partition, segment: Segment, log: SegmentLog) -> list[MemberId]:
@@ -381,7 +405,10 @@ def _be_listed(outbox: Outbox, partition: Partition, chain: Chain, segment: Segm
         copying.pause_us = min(max(2 * copying.pause_us, config.retry_us), config.retry_us_max)
         copying.wake_us = outbox.now.mono_us + copying.pause_us
         outbox.wake(copying.wake_us, "copy", partition.id, segment.no)
-        outbox.send(segment.server, EligibleRequest(partition.id, segment.no))
+        if outbox.is_replaced(segment.server):
+            right.want_another(outbox, partition, segment)  # rule `server-missed` (I13): only a server lists
+        else:
+            outbox.send(segment.server, EligibleRequest(partition.id, segment.no))
 
 
 def on_written(outbox: Outbox, partition: Partition, no: int, outcome: WriteOutcome) -> None:

@@ -147,6 +147,17 @@ def take_over(outbox: Outbox, partition: Partition, no: int, server_epoch: int) 
     partition.write_chain(outbox, "right", change_server(chain, no, outbox.member, silent), no)
 
 
+def want_another(outbox: Outbox, partition: Partition, segment: Segment) -> None:
+    """The server of a sealed segment does not answer: take the right, and ask all that have the segment to take it.
+
+    Each looks by itself whether the server is silent, so a question too many moves nothing.
+    """
+    take_over(outbox, partition, segment.no, segment.server_epoch)
+    for member in dict.fromkeys((*segment.eligible, *segment.members)):
+        if member not in (outbox.member, segment.server):
+            outbox.send(member, TakeOver(partition.id, segment.no, segment.server_epoch))
+
+
 def _is_silent(outbox: Outbox, member: MemberId) -> bool:
     link = outbox.links.get(member.broker)
     if link is None or link.member != member:

@@ -700,16 +700,17 @@ class Switch(State):
     def _append_floor_ms(self, partition: Partition) -> int:
         """The append time at which the next segment begins: what was appended last goes on in the chain.
 
-        Where a member that tells a length has a batch, its time counts even if it is lower than the floor before: the
+        Where what is sealed has a batch, the time of its last one counts even if it is lower than the floor before: the
         master set append time back. With the older floor, producers that sent a moment ago would seem idle for as long
-        as the clocks differ, be forgotten, and store a batch twice that they resend (I9).
+        as the clocks differ, be forgotten, and store a batch twice that they resend (I9). A batch above the sealed
+        length sets nothing back: it is gone.
 
         A member that tells no length (it is suspect, or its table is too large) may know more than the record, or less:
         it answers 0 if it restarted and has no batch. So the newest of both counts.
         """
-        told_ms = [answer.last_append_ms for answer in self.answers.values() if answer.length]
-        if told_ms:
-            return max(told_ms)
+        sealed = self.answers[self.source] if self.source is not None else None
+        if sealed is not None and sealed.length:
+            return sealed.last_append_ms
         floor_ms = partition.chain.open_segment.append_floor_ms if partition.chain is not None else 0
         no_length_ms = [answer.last_append_ms for answer in self.answers.values() if answer.length is None]
         return max((floor_ms, *no_length_ms))

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from seriatim_api.ids import MemberId
 
-from . import blocks
+from . import blocks, right
 from .chain import Chain, Segment, SegmentState
 from .log import DropPreparation, PutPreparation
 from .messages import TableAnswer, TableRequest
@@ -152,6 +152,9 @@ def want_before(outbox: Outbox, partition: Partition, no: int) -> ProducerTable 
                 _keep_before(outbox, partition, no, here)
         return here
     outbox.send(before.server, TableRequest(partition.id, before.no))
+    if not outbox.is_linked(before.server):
+        # Rule `server-missed` (I13): nobody else may miss the server of a segment that is empty, or that all have read.
+        right.want_another(outbox, partition, before)
     return None
 
 

@@ -12,7 +12,6 @@ from .. import right, routes
 from ..chain import Segment, SegmentState
 from ..effects import ConsumerResolved, GroupDescribed, ReadCursor
 from ..events import StartPosition
-from ..messages import TakeOver
 from ..outbox import Outbox
 from ..partition import Partition
 from . import cursors
@@ -148,7 +147,4 @@ def complain(outbox: Outbox, partition: Partition, segment: Segment) -> None:
     if segment.state is SegmentState.OPEN:
         routes.complain(outbox, partition, segment.no, "consumer's complaint")
         return
-    right.take_over(outbox, partition, segment.no, segment.server_epoch)
-    for member in (*segment.eligible, *segment.members):
-        if member not in (outbox.member, segment.server):
-            outbox.send(member, TakeOver(partition.id, segment.no, segment.server_epoch))
+    right.want_another(outbox, partition, segment)
