@@ -442,6 +442,21 @@ def _chatty(rng: random.Random, options: Options) -> Options:
     )  # fmt: skip
 
 
+def _torn_and_chatty(rng: random.Random, options: Options) -> Options:
+    """The same, and members of the open segment are torn apart while batches come: empty segments keep a tail."""
+    found = _chatty(rng, options)
+    return replace(
+        found,
+        kinds={**found.kinds, "crash_torn": 12, "slow_disk": 4},
+        send_gap_us=rng.choice((5_000, 20_000)),
+        batches_per_producer=24,
+        sync_us_max=20_000,
+        certificate_never_share=0.0,
+        restart_us_max=rng.choice((200_000, 600_000)),
+        wipe_share=rng.choice((0.1, 0.2)),
+    )
+
+
 def _refusing(rng: random.Random, options: Options) -> Options:
     """The coordinator reads and refuses to write while members end, are complained about and come back."""
     return replace(
@@ -1122,6 +1137,7 @@ PROFILES: dict[str, Profile] = {
     "thousands": Profile(_thousands, 0),
     "ranges": Profile(_ranges, 0),
     "chatty": Profile(_chatty, 0),
+    "torn-and-chatty": Profile(_torn_and_chatty, 0),
     "producers-crash": Profile(_weak_levels, 0),
     "three-members": Profile(_three_members, 0),
     "idle-producers": Profile(_idle_producers, 0),

@@ -56,7 +56,10 @@ MUTATIONS: dict[str, Mutation] = {
     "folds-any-sealed": Mutation("only an empty segment is folded", _folds_any_sealed, ("I8", "CORE"), "chatty"),
     "folds-unsettled": Mutation("only a settled segment is folded", _folds_unsettled, ("I8", "CORE"), "chatty"),
     "folds-with-tail": Mutation(
-        "a segment whose members keep the tail of the one before stays", _folds_with_tail, ("COPY", "I12"), "chatty"
+        "a segment whose members keep the tail of the one before stays",
+        _folds_with_tail,
+        ("COPY", "I12"),
+        "torn-and-chatty",
     ),
     "folds-with-table": Mutation(
         "a segment before an incomplete one stays", _folds_with_table, ("I9", "TABLE", "I13"), "chatty"

@@ -8,7 +8,7 @@ import pytest
 
 from e2e.sim.run import Task, run_all
 
-PROFILES = ("servers-lost", "stubs-copied")
+PROFILES = ("servers-lost", "stubs-copied", "torn-and-chatty")
 QUICK, SLOW = 8, 200
 
 
