@@ -487,6 +487,7 @@ class FakeBroker(broker_pb2_grpc.RoutingServicer, broker_pb2_grpc.AdminServicer)
         self.frame_count = 0
         self.append_streams: list[AppendStream] = []
         self.consume_streams: list[ConsumeStream] = []
+        self.is_frozen = False  # it takes requests about topics, and never answers them
         self.answers_pings: bool | None = True  # None: as version 0.2, it does not know them
         self.unserved: list[int] = []
         self.credentials: Any = None  # for TLS
@@ -599,13 +600,19 @@ class FakeBroker(broker_pb2_grpc.RoutingServicer, broker_pb2_grpc.AdminServicer)
         )
 
     async def CreateTopic(self, request: broker_pb2.CreateTopicRequest, context: Any) -> records_pb2.TopicRecord:  # noqa: N802
+        await self._while_frozen()
         if request.name in self.cluster.topics:
             await abort(context, errors.TopicExistsError("there already"))
         return self.cluster.create_topic(request.name, request.partition_count, flush=request.settings.flush)
 
     async def ListTopics(self, request: broker_pb2.ListTopicsRequest, _context: Any) -> broker_pb2.ListTopicsResponse:  # noqa: N802
+        await self._while_frozen()
         names = sorted(name for name in self.cluster.topics if name > request.after)[: request.limit]
         return broker_pb2.ListTopicsResponse(topics=[self.cluster.topics[name] for name in names])
+
+    async def _while_frozen(self) -> None:
+        if self.is_frozen:
+            await asyncio.Event().wait()
 
 
 async def abort(context: Any, error: errors.SeriatimError) -> None:

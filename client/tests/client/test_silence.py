@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from seriatim import Client
+from seriatim import Client, _admin
 from seriatim._consuming import streams
 from seriatim._transport import silence, unary
 from seriatim_api import errors
@@ -192,6 +192,23 @@ async def test_what_a_broker_says_of_itself_goes_before_the_silence_of_others(er
             with pytest.raises(type(error)) as caught:
                 await client._caller.routing("GetTopic", broker_pb2.GetTopicRequest(topic="t"), 1.0)
             assert caught.value.message == error.message
+
+
+async def test_what_only_reads_is_asked_of_another_broker_when_one_is_frozen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unary, "READ_PATIENCE_S", 0.0)
+    async with running(2) as cluster, Client.connect([broker.address for broker in cluster.brokers]) as client:
+        cluster.brokers[0].is_frozen = True
+        assert await client.admin().list_topics() == []
+
+
+async def test_what_changes_something_is_asked_of_one_broker_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unary, "READ_PATIENCE_S", 0.0)
+    monkeypatch.setattr(_admin, "DEADLINE_S", 0.2)
+    async with running(2) as cluster, Client.connect([broker.address for broker in cluster.brokers]) as client:
+        cluster.brokers[0].is_frozen = True
+        with pytest.raises(errors.DeadlineExceededError, match="it may have been done"):
+            await client.admin().create_topic("t")
+        assert not cluster.topics
 
 
 def test_of_many_addresses_some_are_named() -> None:

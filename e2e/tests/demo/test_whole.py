@@ -40,6 +40,11 @@ def test_segments_along_the_axis_of_time() -> None:
     assert other.length == 130
 
 
+def heed_interrupts() -> None:
+    """What a shell starts in its background ignores SIGINT, and hands that on to all that it starts itself."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def start(out: Path, **environment: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "e2e.demo"],
@@ -47,6 +52,7 @@ def start(out: Path, **environment: str) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        preexec_fn=heed_interrupts,
     )
 
 

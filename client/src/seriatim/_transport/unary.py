@@ -34,6 +34,23 @@ PATIENCE_S: Final = 0.2
 COMPLAINT_PATIENCE_S: Final = 0.6
 """The same for what is answered when a partition has moved: longer than that takes as a rule."""
 
+READ_PATIENCE_S: Final = 2.0
+"""The same for what only reads, and may take a broker of many partitions a while."""
+
+READS: Final = frozenset(
+    {
+        "DescribeChain",
+        "DescribeCluster",
+        "DescribeGroup",
+        "DescribeTopic",
+        "ListBrokerGroups",
+        "ListConsumerGroups",
+        "ListTopics",
+        "PlanGroupMove",
+    }
+)
+"""Methods that change nothing: any broker may be asked, and asked again."""
+
 ROUND_PAUSE_S: Final = 0.05
 """Between two rounds over all addresses, while the deadline lasts."""
 
@@ -50,6 +67,7 @@ class _Call:
         is_slow: A broker may take its time to answer: that it has not says nothing yet.
         once: It must not be sent again if it may have been taken.
         is_new: Brokers of an older version, which may stand beside others, do not know it.
+        reads: It changes nothing, and the answer may be large: each broker that is asked has all the time there is.
     """
 
     stub: Callable[[Any], Any]
@@ -59,12 +77,15 @@ class _Call:
     is_slow: bool = False
     once: bool = False
     is_new: bool = False
+    reads: bool = False
 
     @property
     def patience_s(self) -> float | None:
         """After how long another broker is asked as well; None: when this one has failed."""
         if self.once:
             return None
+        if self.reads:
+            return READ_PATIENCE_S
         return COMPLAINT_PATIENCE_S if self.is_slow else PATIENCE_S
 
 
@@ -82,6 +103,11 @@ class _NoAnswerError(Exception):
         self.reason = reason
         self.may_be_taken = may_be_taken
         self.told = told
+
+
+def _managing(stub: Callable[[Any], Any], method: str, request: Any, timeout_s: float) -> _Call:
+    reads = method in READS
+    return _Call(stub, method, request, timeout_s, is_slow=True, once=not reads, reads=reads)
 
 
 class Caller:
@@ -124,9 +150,8 @@ class Caller:
         return await self._call(call, None, None)
 
     async def admin(self, method: str, request: Any, timeout_s: float) -> Any:
-        """A call of the admin service. One that may have been taken is not sent again."""
-        call = _Call(broker_pb2_grpc.AdminStub, method, request, timeout_s, is_slow=True, once=True)
-        return await self._call(call, None, None)
+        """A call of the admin service. What changes something is not sent again if it may have been taken."""
+        return await self._call(_managing(broker_pb2_grpc.AdminStub, method, request, timeout_s), None, None)
 
     async def balancing(self, method: str, request: Any, timeout_s: float) -> Any:
         """A call of the balancing service. One that may have been taken is not sent again."""
@@ -134,9 +159,8 @@ class Caller:
         return await self._call(call, None, None)
 
     async def operations(self, method: str, request: Any, timeout_s: float) -> Any:
-        """A call of the operations service. One that may have been taken is not sent again."""
-        call = _Call(operations_pb2_grpc.OperationsStub, method, request, timeout_s, is_slow=True, once=True)
-        return await self._call(call, None, None)
+        """A call of the operations service. What changes something is not sent again if it may have been taken."""
+        return await self._call(_managing(operations_pb2_grpc.OperationsStub, method, request, timeout_s), None, None)
 
     async def _call(self, call: _Call, first: str | None, avoid: str | None) -> Any:
         """Ask brokers in turn until one answers.
@@ -182,7 +206,8 @@ class Caller:
         if left_s <= 0:
             raise _NoAnswerError("no time is left", may_be_taken=False)
         try:
-            return await self._ask(call, address, left_s if call.once else min(left_s, ATTEMPT_DEADLINE_S))
+            whole = call.once or call.reads
+            return await self._ask(call, address, left_s if whole else min(left_s, ATTEMPT_DEADLINE_S))
         except _NoAnswerError as exc:
             if call.once and exc.may_be_taken:
                 late = f"{address} did not answer {call.method} within {call.timeout_s:g} s"
