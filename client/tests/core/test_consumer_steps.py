@@ -313,16 +313,35 @@ def test_a_drop_is_told_once_and_what_is_added_to_it_when_it_grows() -> None:
     assert [effect for effect in again if isinstance(effect, GapFound)] == []
     grown = core.step(Dropped(1, make_offset(1, 10), 1, 45, 35), 0)
     assert grown[0] == GapFound(1, 40, DROPPED, make_offset(1, 45), 5)
-    elsewhere = core.step(Dropped(1, make_offset(1, 20), 1, 50, 30), 0)
-    assert elsewhere[0] == GapFound(1, 45, DROPPED, make_offset(1, 50), 30)
+    later = core.step(Dropped(1, make_offset(1, 20), 1, 50, 30), 0)
+    assert later[0] == GapFound(1, 45, DROPPED, make_offset(1, 50), 5)
+    next_to_it = core.step(Dropped(1, make_offset(1, 50), 1, 60, 10), 0)
+    assert next_to_it[0] == GapFound(1, 50, DROPPED, make_offset(1, 60), 10)
+    elsewhere = core.step(Dropped(1, make_offset(1, 65), 1, 70, 5), 0)
+    assert elsewhere[0] == GapFound(1, 65, DROPPED, make_offset(1, 70), 5)
 
 
-def test_a_drop_that_takes_what_was_given_and_not_acknowledged_is_told_from_there() -> None:
+@pytest.mark.parametrize(
+    ("to", "messages", "behind"),
+    [
+        ((1, 40), 28, []),
+        ((2, 0), 28, []),  # the same place: the segment ends there
+        ((1, 50), 38, [GapFound(1, 40, DROPPED, make_offset(1, 50), 10)]),
+    ],
+)
+def test_a_drop_that_takes_what_was_given_and_not_acknowledged_is_told_from_there(
+    to: tuple[int, int], messages: int, behind: list[GapFound]
+) -> None:
     core = active()
     core.step(delivered((10, 5)), 0)
     assert core.step(Dropped(1, make_offset(1, 15), 1, 40, 25), 0)[0].from_index == 15
-    told = core.step(Dropped(1, make_offset(1, 12), 1, 40, 28), 0)
-    assert told[0] == GapFound(1, 12, DROPPED, make_offset(1, 40), 28)
+    if to[0] != 1:
+        core.step(joined(0, segment=to[0]), 0)
+    dropped = Dropped(1, make_offset(1, 12), *to, messages)
+    told = [effect for effect in core.step(dropped, 0) if isinstance(effect, GapFound)]
+    assert told == [GapFound(1, 12, DROPPED, make_offset(1, 15), 3), *behind]
+    again = core.step(dropped, 0)
+    assert [effect for effect in again if isinstance(effect, GapFound)] == []
 
 
 def test_copy_is_independent() -> None:

@@ -148,7 +148,7 @@ class PartitionConsumer(State):
         self._given_below = 0  # the end of what the application was given; up to `next_index` there is nothing for it
         self._dropped_from = 0  # offsets of [this one,
         self._dropped_below = 0  # this one) were told as dropped, in this epoch of the group,
-        self._dropped_messages = 0  # and at most so many messages were said to be in there; 0: not known
+        self._dropped_messages = 0  # and so many messages were said to be in there
         self._ack_wanted = 0
         self._ack_sent = 0
         self._ack_at_us = 0
@@ -422,14 +422,32 @@ class PartitionConsumer(State):
         self._tell_dropped(event.from_offset, end_offset, event.messages, effects)
 
     def _tell_dropped(self, first: int, end: int, messages: int, effects: list[Effect]) -> None:
-        """Tell it once: a server says it again, and perhaps more, as long as nothing behind it is acknowledged."""
-        if first < self._dropped_from or first > self._dropped_below:  # also what was given, and comes no more
+        """Tell each part once: a server says it again, and more, as long as nothing behind it is acknowledged.
+
+        More behind it, because more was dropped. More before it, because what was given and not acknowledged before
+        the drop comes no more either.
+        """
+        start, below, told = self._dropped_from, self._dropped_below, self._dropped_messages
+        if not start or first > below or end < start:
             self._dropped_from, self._dropped_below, self._dropped_messages = first, end, messages
             effects.append(GapFound(*split_offset(first), DROPPED, end, messages))
-        elif end > self._dropped_below:
-            told = self._dropped_messages if first == self._dropped_from else 0
-            effects.append(GapFound(*split_offset(self._dropped_below), DROPPED, end, max(messages - told, 0)))
-            self._dropped_below, self._dropped_messages = end, messages if first == self._dropped_from else 0
+            return
+        (first_no, first_index), (start_no, start_index) = split_offset(first), split_offset(start)
+        before = told_before = 0
+        if first < start:
+            before = start_index - first_index if first_no == start_no else max(messages - told, 0)
+            effects.append(GapFound(first_no, first_index, DROPPED, start, before))
+            self._dropped_from = first
+        elif first_no == start_no:
+            told_before = first_index - start_index
+        if end > below:
+            told_of_it = max(told - told_before, 0) if first < below else 0
+            more = max(messages - before - told_of_it, 0)
+            if more:  # none: the end of a segment and the beginning of the next one are one place
+                effects.append(GapFound(*split_offset(below), DROPPED, end, more))
+            self._dropped_below = end
+            told += more
+        self._dropped_messages = told + before
 
     def _pass(self, to_index: int) -> None:
         """There is nothing up to there for the application to acknowledge: it goes with the last message before."""
