@@ -316,6 +316,7 @@ class ConsumeStream:
         writer = asyncio.create_task(self._write())
         try:
             while (frame := await self.context.read()) is not grpc.aio.EOF:
+                await self.broker.reads.wait()
                 self._take(broker_pb2.ConsumeRequest.FromString(frame))
         finally:
             self.leave(None)
@@ -488,6 +489,8 @@ class FakeBroker(broker_pb2_grpc.RoutingServicer, broker_pb2_grpc.AdminServicer)
         self.append_streams: list[AppendStream] = []
         self.consume_streams: list[ConsumeStream] = []
         self.is_frozen = False  # it takes requests about topics, and never answers them
+        self.reads = asyncio.Event()  # what comes on consume streams; else it waits there
+        self.reads.set()
         self.answers_pings: bool | None = True  # None: as version 0.2, it does not know them
         self.unserved: list[int] = []
         self.credentials: Any = None  # for TLS

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 from seriatim import AckLevel, Assignment, Client, Consumer, Message, Producer
+from seriatim._consuming import streams
 from seriatim_api import errors
 
 from ..fake_broker import FakeCluster, running, until
@@ -53,6 +54,41 @@ async def test_iterates_in_order_and_acks() -> None:
         assert found[1].key is None
         assert found[1].headers == {}
         assert [m.offset for m in found] == list(range(first.offset, first.offset + 101))
+
+
+async def test_the_end_waits_until_a_broker_that_is_busy_has_read_the_last_acks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(streams, "DRAIN_DEADLINE_S", 30.0)
+    async with running() as cluster:
+        cluster.create_topic("t")
+        broker = cluster.brokers[0]
+        async with Client.connect(broker.address) as client, client.producer("t") as producer:
+            await fill(producer, 0, 20)
+            consumer = await client.consumer("t", "g").__aenter__()
+            await read(consumer, 20, ack=False)
+            broker.reads.clear()
+            await consumer.ack_all()
+            closing = asyncio.create_task(consumer.close())
+            await asyncio.wait([closing], timeout=0.1)  # if it does not wait, it has broken off the stream by now
+            broker.reads.set()
+            await closing
+            assert cluster.partition("t").groups["g"].acked == 20
+            assert not broker.consume_streams
+
+
+async def test_the_end_does_not_wait_for_a_broker_that_reads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "DRAIN_DEADLINE_S", 0.05)
+    async with running() as cluster:
+        cluster.create_topic("t")
+        broker = cluster.brokers[0]
+        async with Client.connect(broker.address) as client, client.producer("t") as producer:
+            await fill(producer, 0, 10)
+            async with asyncio.timeout(10), client.consumer("t", "g") as consumer:
+                await read(consumer, 10, ack=False)
+                broker.reads.clear()
+                await consumer.ack_all()
+            assert cluster.partition("t").groups["g"].acked == 0
 
 
 async def test_long_poll_waits_and_gives_up() -> None:

@@ -29,7 +29,7 @@ ALIVE_US: Final = 1_000_000
 """The subscriptions of a stream hear so often that the broker answers: less often than it does, since they are many."""
 
 DRAIN_DEADLINE_S: Final = 1.0
-"""For the last requests at the end. A broker that does not read them finds the stream closed instead."""
+"""For the last requests at the end. A broker that has not read them by then finds the stream broken off."""
 
 
 class Streams:
@@ -106,7 +106,7 @@ class Streams:
             link.stop()
 
     async def close(self) -> None:
-        """Send what was written, and end all streams, also if cancelled."""
+        """Have the brokers read what was written, and end all streams, also if cancelled."""
         for watch in self._watches:
             watch.cancel()
         await asyncio.gather(*self._watches, return_exceptions=True)

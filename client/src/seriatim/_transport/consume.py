@@ -60,6 +60,7 @@ class ConsumeLink:
         self.answers_pings = False  # until the broker has said so
         self.told_alive_at_us = 0  # up to when the subscriptions know that the broker answers
         self._is_over = False
+        self._is_ending = False
         self.heard_at = asyncio.get_running_loop().time()
         self._channels = channels
         self._channel: Any = None  # once it runs
@@ -68,15 +69,14 @@ class ConsumeLink:
         self._credit = CreditAccount(credit_bytes, credit_bytes_max, _now_us())
         self._requests: deque[broker_pb2.ConsumeRequest] = deque()
         self._wake = asyncio.Event()
-        self._written = asyncio.Event()
         self._task = asyncio.create_task(self._run(), name=f"consume link {address}")
         self._task.add_done_callback(report_unexpected)
 
     def write(self, request: broker_pb2.ConsumeRequest) -> None:
         """Queue a request. Their number is bounded by the consumer's partitions and its pace of acknowledging."""
-        self._requests.append(request)
-        self._written.clear()
-        self._wake.set()
+        if not self._is_ending:
+            self._requests.append(request)
+            self._wake.set()
 
     def give_credit(self, size_bytes: int) -> None:
         """So much of what came was taken, or dropped: the broker may send as much again."""
@@ -90,13 +90,15 @@ class ConsumeLink:
             self.write(broker_pb2.ConsumeRequest(ping=ping))
 
     async def drain(self) -> None:
-        """Wait until what was queued is written, or the stream is over."""
-        if self._requests and not self._task.done():
-            written = asyncio.create_task(self._written.wait(), name="requests written")
-            try:
-                await asyncio.wait([written, self._task], return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                written.cancel()
+        """Send what was queued, say that nothing more comes, and wait until the broker has ended the stream.
+
+        It ends it when it has read everything. A stream that is broken off takes with it what the broker has not read
+        yet: the last acknowledgements.
+        """
+        self._is_ending = True
+        self._wake.set()
+        if self.is_up and not self._is_over:
+            await asyncio.wait([self._task])
 
     def stop(self) -> None:
         """End the stream."""
@@ -145,9 +147,10 @@ class ConsumeLink:
             asyncio.create_task(self._read(call), name=f"consume reader {self.address}"),
         ]
         try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            done, others = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
+            await asyncio.gather(*others)  # all is written: the broker ends the stream, and with it the reader
         finally:
             for task in tasks:
                 task.cancel()
@@ -160,7 +163,9 @@ class ConsumeLink:
             while self._requests:
                 await call.write(self._requests[0].SerializeToString())
                 self._requests.popleft()
-            self._written.set()
+            if self._is_ending:
+                await call.done_writing()
+                return
 
     async def _read(self, call: Any) -> None:
         loop, silence = asyncio.get_running_loop(), self._channels.silence
