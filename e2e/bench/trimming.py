@@ -1,0 +1,160 @@
+"""`python -m e2e.bench.trimming`: what retention costs producers, and a look for a time in a long chain.
+
+    trimming_p99     the 99th percentile of the time from a send to its acknowledgement, of producers that send one
+                     message at a time, while retention drops segments of another topic on the same brokers, as a
+                     multiple of the same while that topic keeps everything. Both topics are sent to all the time;
+                     keeping and dropping take turns.
+    offsets_by_time  the time that `Client.offsets` takes to find a time in a chain of many segments, at a client
+
+SEGMENTS=10000 (of the long chain; making them takes minutes). Prints a table and writes `trimming.json` in `bench-out/`
+(OUT= another directory).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import sys
+import time
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+from seriatim import Client, Producer, SendError, TopicSettings
+from seriatim_api.errors import SeriatimError
+from seriatim_broker.local import LocalCluster
+
+from e2e.bench.figures import Figure, percentile
+from e2e.bench.program import Progress, run
+from e2e.bench.steady import DEADLINE_S, MESSAGE_SIZE_BYTES, make_topic
+from e2e.observe import Observer, Snapshot
+
+DROPPED: Final = "dropped"
+STEADY: Final = "steady"
+LONG: Final = "long"
+DROPPED_PARTITIONS: Final = 20
+STEADY_PARTITIONS: Final = 4
+KEPT_MS: Final = 12_000
+"""Twenty partitions that keep twelve seconds drop a hundred segments a minute, or more."""
+
+TURN_S: Final = 30.0
+SETTLE_S: Final = 15.0
+"""After a change of what is kept, before the turn counts."""
+
+TURNS: Final = 4
+SEND_PAUSE_S: Final = 0.01
+DROPPED_PAUSE_S: Final = 0.25
+LOOKS: Final = 50
+
+AIM_P99_RATIO: Final = 1.3
+AIM_LOOK_MS: Final = 20.0
+
+
+async def _send(producer: Producer, partition: int, pause_s: float, taken: list[tuple[float, float]]) -> None:
+    """Send one message at a time for ever; notes when each was sent and how long it took, in seconds."""
+    value = random.Random(partition).randbytes(MESSAGE_SIZE_BYTES)
+    while True:
+        sent_at = time.monotonic()
+        try:
+            await (await producer.send(value, partition=partition))
+        except SendError:
+            continue
+        taken.append((sent_at, time.monotonic() - sent_at))
+        await asyncio.sleep(pause_s)
+
+
+async def _dropped(client: Client) -> int:
+    """How many segments of the topic that drops are gone: the sum of the numbers of its first ones."""
+    chains = [await client.admin().describe_chain(DROPPED, index) for index in range(DROPPED_PARTITIONS)]
+    return sum(chain.segments[0].no for chain in chains)
+
+
+async def _keep(client: Client, kept_ms: int) -> None:
+    settings = (await client.admin().describe_topic(DROPPED)).topic.settings
+    await client.admin().alter_topic(DROPPED, replace(settings, retention_ms=kept_ms))
+    await asyncio.sleep(SETTLE_S)
+
+
+async def _trimming(client: Client, progress: Progress) -> Figure:
+    await client.admin().create_topic(DROPPED, DROPPED_PARTITIONS, settings=TopicSettings(flush=True))
+    await Observer(client.admin(), DROPPED).wait_until(Snapshot.settled, "it accepts", DEADLINE_S)
+    await make_topic(client.admin(), STEADY, STEADY_PARTITIONS)
+    taken: list[tuple[float, float]] = []
+    turns: dict[bool, list[float]] = {False: [], True: []}
+    dropped, dropping_s = 0, 0.0
+    async with client.producer(STEADY) as steady, client.producer(DROPPED) as other, asyncio.TaskGroup() as tasks:
+        senders = [
+            *(tasks.create_task(_send(steady, no, SEND_PAUSE_S, taken)) for no in range(STEADY_PARTITIONS)),
+            *(tasks.create_task(_send(other, no, DROPPED_PAUSE_S, [])) for no in range(DROPPED_PARTITIONS)),
+        ]
+        for turn in range(TURNS):
+            drops = turn % 2 == 1
+            progress(f"turn {turn + 1} of {TURNS}: {'dropping' if drops else 'keeping'}")
+            await _keep(client, KEPT_MS if drops else 0)
+            before, begin = await _dropped(client), time.monotonic()
+            await asyncio.sleep(TURN_S)
+            end = time.monotonic()
+            turns[drops].append(percentile([took for at, took in taken if begin <= at < end] or [0.0], 0.99) * 1000)
+            if drops:
+                dropped += await _dropped(client) - before
+                dropping_s += end - begin
+        for task in senders:
+            task.cancel()
+    a_minute = dropped / dropping_s * 60
+    return Figure(
+        "trimming_p99", "producers' p99 while segments are dropped, times as long",
+        sum(turns[True]) / sum(turns[False]), "x", AIM_P99_RATIO, problem="" if dropped else "nothing was dropped",
+        details={"keeping_ms": [round(ms, 2) for ms in turns[False]],
+                 "dropping_ms": [round(ms, 2) for ms in turns[True]],
+                 "segments_a_minute": round(a_minute)},
+    )  # fmt: skip
+
+
+async def _long_chain(client: Client, count: int, progress: Progress) -> Figure:
+    await make_topic(client.admin(), LONG, 1)
+    partition = (await client.admin().describe_topic(LONG)).topic.partition_ids[0]
+    began_at = time.monotonic()
+    async with client.producer(LONG) as producer:
+        made = 1
+        while made < count:
+            await (await producer.send(b"one message"))
+            try:
+                await client.admin().switch_partition(partition)
+            except SeriatimError:  # the next one tries again
+                continue
+            made += 1
+            if made % 100 == 0:
+                progress(f"{made:,} of {count:,} segments")
+    segments = (await client.admin().describe_chain(LONG, 0)).segments
+    ended_at = datetime.now(UTC)
+    taken = []
+    for look in range(LOOKS):
+        at = ended_at - timedelta(seconds=(time.monotonic() - began_at) * look / LOOKS)
+        began_s = time.perf_counter()
+        await client.offsets(LONG, at)
+        taken.append((time.perf_counter() - began_s) * 1000)
+    return Figure(
+        "offsets_by_time", f"a time found in {len(segments):,} segments, p50", percentile(taken, 0.5), "ms",
+        AIM_LOOK_MS, details={"p99_ms": percentile(taken, 0.99)},
+    )  # fmt: skip
+
+
+async def measure(directory: Path, progress: Progress) -> list[Figure]:
+    """Both, on one cluster."""
+    count = int(os.environ.get("SEGMENTS") or 10_000)
+    async with (
+        LocalCluster(directory / "trimming", groups=2, proxy=False, name="bench") as cluster,
+        Client.connect(cluster.bootstrap) as client,
+    ):
+        return [await _trimming(client, progress), await _long_chain(client, count, progress)]
+
+
+def main() -> int:
+    """Run it; the exit status."""
+    return run("trimming", measure, "what retention costs")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
