@@ -132,6 +132,9 @@ class _Call:
     async def read(self) -> Any:
         return await self._received.get()
 
+    async def done_writing(self) -> None:
+        self._sent.put_nowait(grpc.aio.EOF)
+
     async def wait_for_connection(self) -> None:
         """It is there."""
 

@@ -209,6 +209,21 @@ async def test_what_changes_something_is_asked_of_one_broker_only(monkeypatch: p
         with pytest.raises(errors.DeadlineExceededError, match="it may have been done"):
             await client.admin().create_topic("t")
         assert not cluster.topics
+        monkeypatch.setattr(_admin, "DEADLINE_S", 10.0)
+        await client.admin().create_topic("t")  # the next question begins at another one
+        assert set(cluster.topics) == {"t"}
+
+
+async def test_a_broker_that_answered_before_and_froze_is_not_the_first_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running(2) as cluster, Client.connect([broker.address for broker in cluster.brokers]) as client:
+        await client.admin().create_topic("t")
+        monkeypatch.setattr(_admin, "DEADLINE_S", 0.2)
+        cluster.brokers[0].is_frozen = True
+        with pytest.raises(errors.DeadlineExceededError, match="it may have been done"):
+            await client.admin().create_topic("u")
+        monkeypatch.setattr(_admin, "DEADLINE_S", 10.0)
+        await client.admin().create_topic("u")
+        assert set(cluster.topics) == {"t", "u"}
 
 
 def test_of_many_addresses_some_are_named() -> None:

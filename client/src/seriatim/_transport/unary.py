@@ -179,8 +179,10 @@ class Caller:
                 answer = await self._ask_once(call, address, deadline)
             except _NoAnswerError as exc:
                 told = exc.told or told
-                if self._good == address:
-                    self._good = None
+                self._pass_over(address)
+                raise
+            except DeadlineExceededError:  # who asks again, asks another one first
+                self._pass_over(address)
                 raise
             self._good = address
             return answer
@@ -194,6 +196,14 @@ class Caller:
                 await asyncio.sleep(min(ROUND_PAUSE_S, max(0.0, _left_s(deadline))))
                 if _left_s(deadline) <= 0:
                     raise told or self._silence.error(self._addresses)
+
+    def _pass_over(self, address: str) -> None:
+        """It gave no answer: the next question begins at another one."""
+        if self._good == address:
+            self._good = None
+        if address in self._addresses:
+            del self._addresses[address]
+            self._addresses[address] = None
 
     async def _ask_once(self, call: _Call, address: str, deadline: float) -> Any:
         """One broker's answer.
