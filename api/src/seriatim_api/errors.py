@@ -10,7 +10,8 @@ here.
     │   ├── MessageTooLargeError 110, BatchMismatchError 111, ChecksumMismatchError 112, IllegalMessageError 113
     │   └── UnknownTopicError 120, TopicExistsError 121, PartitionOutOfRangeError 122, UnknownGroupError 123, …
     ├── ProducerError           the producer's standing with a partition
-    │   └── ProducerFencedError 200, SequenceGapError 201, SequenceTooOldError 202, RunRefusedError 203, …
+    │   ├── ProducerFencedError 200, SequenceGapError 201, SequenceTooOldError 202, RunRefusedError 203, …
+    │   └── WriterFencedError 210, WriterOwnedError 211, PublicationDiffersError 212, SequencePassedError 213, …
     ├── ClientFailureError 206  a bug inside the client: the producer or the consumer has ended
     ├── RoutingError            ask somewhere else: retriable
     │   └── NotServingError 300, SegmentMovedError 301, SegmentTruncatedError 302, OutcomeUnknownError 303, …
@@ -239,6 +240,52 @@ class TooManyProducersError(ProducerError):
     number = 205
     retriable = True
     grpc_status = "RESOURCE_EXHAUSTED"
+
+
+class WriterFencedError(ProducerError):
+    """The writer was opened again since: only who opened it last may publish."""
+
+    number = 210
+
+
+class WriterOwnedError(ProducerError):
+    """Another owner publishes under this writer: two programs, or two queries, were given one name."""
+
+    number = 211
+
+
+class PublicationDiffersError(ProducerError):
+    """This sequence was published already, with other rows. What was published first stands."""
+
+    number = 212
+
+
+class SequencePassedError(ProducerError):
+    """A later sequence was published already: whether this one ever was, nobody knows any more."""
+
+    number = 213
+
+
+class StagedDataGoneError(ProducerError):
+    """A part of what was staged is gone, or no broker that has it answers. Nothing was published: stage anew."""
+
+    number = 214
+
+
+class PublishedWithLossError(ProducerError):
+    """The publication was decided, but the disks of some of its staged rows were declared lost before all were
+    carried out. All other rows are published.
+    """
+
+    number = 215
+    grpc_status = "DATA_LOSS"
+
+
+class UnknownWriterError(ProducerError):
+    """No writer of that name was opened on the topic, or it was deleted since it was opened."""
+
+    number = 216
+    grpc_status = "NOT_FOUND"
 
 
 class ClientFailureError(SeriatimError):

@@ -16,7 +16,7 @@ from seriatim_api.errors import PreconditionError, RunOverError, SeriatimError
 from seriatim_api.ids import MemberId, PartitionId, RunId
 from seriatim_api.tls import TlsSource
 from seriatim_api.troubles import COORDINATOR_BEHIND, COORDINATOR_REFUSES, DISK_CONTRADICTS
-from seriatim_api.v1 import broker_pb2_grpc, operations_pb2_grpc
+from seriatim_api.v1 import broker_pb2_grpc, operations_pb2_grpc, publications_pb2_grpc
 
 from .adapters.crc import crc32c
 from .adapters.etcd import EtcdConfig, EtcdCoordinator, EtcdTls
@@ -41,10 +41,14 @@ from .rpc.operations import OperationsServicer
 from .rpc.outbound import BrokerCalls
 from .rpc.peer import GrpcDialer, PeerServicer
 from .rpc.peer_names import PeerNames
+from .rpc.places import Places
 from .rpc.producing import ProducingServicer
+from .rpc.publications import PublicationsServicer
+from .rpc.publishing import Publisher
 from .rpc.ranges import RangesServicer
 from .rpc.routing import RoutingServicer
 from .rpc.services import Services
+from .rpc.staging import Staging
 from .rpc.transport import PLAIN, TlsTransport, Transport
 from .runtime.assembly import Ground, Runtime
 from .runtime.balancer import BalancerSettings
@@ -339,6 +343,12 @@ class Broker:
             is_alive=self._links.is_alive,
         )
         self._driver.on_note(self._count_note)
+        places = Places(self._services, self._calls)
+        self._staging = Staging(self._services, self._calls, places)
+        self._publisher = Publisher(self._services, self._calls, places, self._staging)
+        self._driver.on_fetch(self._staging.fetch)
+        runtime.stage_floors.on_read(self._staging.manifest)
+        runtime.taking_up.on_finish(self._publisher.finish_again)
         self._is_assembled = True
         self._exposition.add(BrokerCollector(settings.broker, self.counters, self._gauges()))
 
@@ -381,6 +391,10 @@ class Broker:
         broker_pb2_grpc.add_RoutingServicer_to_server(routing, server)  # type: ignore[no-untyped-call]
         broker_pb2_grpc.add_AdminServicer_to_server(admin, server)  # type: ignore[no-untyped-call]
         operations_pb2_grpc.add_OperationsServicer_to_server(operations, server)  # type: ignore[no-untyped-call]
+        publications = PublicationsServicer(
+            self._services, self._controller, self._calls, self._publisher, self._staging
+        )
+        publications_pb2_grpc.add_PublicationsServicer_to_server(publications, server)  # type: ignore[no-untyped-call]
         balancing = BalancingServicer(self._services, self._controller, self._calls)
         operations_pb2_grpc.add_BalancingServicer_to_server(balancing, server)  # type: ignore[no-untyped-call]
         try:

@@ -132,6 +132,31 @@ BROKER_GROUP_INTENT_DRAINING: BrokerGroupIntent.ValueType  # 3
 """cordoned, and its sealed segments are copied to other groups"""
 Global___BrokerGroupIntent: _TypeAlias = BrokerGroupIntent  # noqa: Y015
 
+class _WriterState:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _WriterStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_WriterState.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    WRITER_STATE_UNSPECIFIED: _WriterState.ValueType  # 0
+    WRITER_STATE_NEW: _WriterState.ValueType  # 1
+    """opened, and nothing was published"""
+    WRITER_STATE_DECIDED: _WriterState.ValueType  # 2
+    """`sequence` will be carried out, whatever happens"""
+    WRITER_STATE_DONE: _WriterState.ValueType  # 3
+    """all rows of `sequence` are committed"""
+
+class WriterState(_WriterState, metaclass=_WriterStateEnumTypeWrapper): ...
+
+WRITER_STATE_UNSPECIFIED: WriterState.ValueType  # 0
+WRITER_STATE_NEW: WriterState.ValueType  # 1
+"""opened, and nothing was published"""
+WRITER_STATE_DECIDED: WriterState.ValueType  # 2
+"""`sequence` will be carried out, whatever happens"""
+WRITER_STATE_DONE: WriterState.ValueType  # 3
+"""all rows of `sequence` are committed"""
+Global___WriterState: _TypeAlias = WriterState  # noqa: Y015
+
 @_typing.final
 class ClusterRecord(_message.Message):
     """/seriatim/<cluster>/cluster"""
@@ -920,3 +945,126 @@ class OperatorRecord(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___OperatorRecord: _TypeAlias = OperatorRecord  # noqa: Y015
+
+@_typing.final
+class ManifestReference(_message.Message):
+    """Where a manifest is staged: pieces in one partition of the stage topic, one message each."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STAGE_PARTITION_ID_FIELD_NUMBER: _builtins.int
+    OFFSETS_FIELD_NUMBER: _builtins.int
+    LENGTH_FIELD_NUMBER: _builtins.int
+    CRC_FIELD_NUMBER: _builtins.int
+    ID_FIELD_NUMBER: _builtins.int
+    stage_partition_id: _builtins.int
+    length: _builtins.int
+    """bytes of all pieces together"""
+    crc: _builtins.int
+    """CRC-32C of them"""
+    id: _builtins.bytes
+    """16 bytes, in the header field `stage` of each piece"""
+    @_builtins.property
+    def offsets(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """at most 68"""
+
+    def __init__(
+        self,
+        *,
+        stage_partition_id: _builtins.int = ...,
+        offsets: _abc.Iterable[_builtins.int] | None = ...,
+        length: _builtins.int = ...,
+        crc: _builtins.int = ...,
+        id: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["crc", b"crc", "id", b"id", "length", b"length", "offsets", b"offsets", "stage_partition_id", b"stage_partition_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ManifestReference: _TypeAlias = ManifestReference  # noqa: Y015
+
+@_typing.final
+class WriterRecord(_message.Message):
+    """/seriatim/<cluster>/writers/<incarnation of the topic>/<writer>"""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PRODUCER_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    OWNER_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    SEQUENCE_FIELD_NUMBER: _builtins.int
+    MANIFEST_FIELD_NUMBER: _builtins.int
+    ROWS_FIELD_NUMBER: _builtins.int
+    DIGEST_FIELD_NUMBER: _builtins.int
+    DECIDED_AT_MS_FIELD_NUMBER: _builtins.int
+    EPHEMERAL_FIELD_NUMBER: _builtins.int
+    LOST_ROWS_FIELD_NUMBER: _builtins.int
+    TOPIC_FIELD_NUMBER: _builtins.int
+    DONE_AT_MS_FIELD_NUMBER: _builtins.int
+    producer: _builtins.bytes
+    """16 random bytes, made with the record"""
+    epoch: _builtins.int
+    """of who opened it last"""
+    owner: _builtins.str
+    state: Global___WriterState.ValueType
+    sequence: _builtins.int
+    """meaningless in state NEW"""
+    rows: _builtins.int
+    digest: _builtins.bytes
+    decided_at_ms: _builtins.int
+    ephemeral: _builtins.bool
+    lost_rows: _builtins.int
+    """of a publication that is DONE"""
+    topic: _builtins.str
+    done_at_ms: _builtins.int
+    @_builtins.property
+    def manifest(self) -> Global___ManifestReference: ...
+    def __init__(
+        self,
+        *,
+        producer: _builtins.bytes = ...,
+        epoch: _builtins.int = ...,
+        owner: _builtins.str = ...,
+        state: Global___WriterState.ValueType = ...,
+        sequence: _builtins.int = ...,
+        manifest: Global___ManifestReference | None = ...,
+        rows: _builtins.int = ...,
+        digest: _builtins.bytes = ...,
+        decided_at_ms: _builtins.int = ...,
+        ephemeral: _builtins.bool = ...,
+        lost_rows: _builtins.int = ...,
+        topic: _builtins.str = ...,
+        done_at_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["manifest", b"manifest"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["decided_at_ms", b"decided_at_ms", "digest", b"digest", "done_at_ms", b"done_at_ms", "ephemeral", b"ephemeral", "epoch", b"epoch", "lost_rows", b"lost_rows", "manifest", b"manifest", "owner", b"owner", "producer", b"producer", "rows", b"rows", "sequence", b"sequence", "state", b"state", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WriterRecord: _TypeAlias = WriterRecord  # noqa: Y015
+
+@_typing.final
+class StageFloorRecord(_message.Message):
+    """/seriatim/<cluster>/stage/floors/<partition id of the stage topic>"""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OFFSET_FIELD_NUMBER: _builtins.int
+    offset: _builtins.int
+    """what lies below may be gone"""
+    def __init__(
+        self,
+        *,
+        offset: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["offset", b"offset"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StageFloorRecord: _TypeAlias = StageFloorRecord  # noqa: Y015

@@ -10,7 +10,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from seriatim_api import errors
+from seriatim_api.batch import FLAG_PUBLISH, FLAG_STAGED, BatchHeader
 from seriatim_api.ids import make_offset, split_offset
+from seriatim_api.publications import STAGE_TOPIC
 
 from . import candidates, disks
 from .effects import AppendAccepted, AppendRefused, RouteInfo
@@ -43,8 +45,18 @@ def on_append(outbox: Outbox, partition: Partition, event: Append) -> None:
         return
     event = _checked_for_room(outbox, partition, log, event)
     batch = append(outbox, partition, log, event)
-    if batch is None:
-        return
+    if batch is not None:
+        _send_on(outbox, partition, log, batch)
+
+
+def append_and_send(outbox: Outbox, partition: Partition, log: SegmentLog, header: BatchHeader, body: bytes) -> Batch:
+    """Append a batch of this master's own, which was checked already, and send it to the followers."""
+    batch = log.append(outbox, header, body)
+    _send_on(outbox, partition, log, batch)
+    return batch
+
+
+def _send_on(outbox: Outbox, partition: Partition, log: SegmentLog, batch: Batch) -> None:
     for follower in log.followers:
         if follower.in_step:
             outbox.send(follower.member, Replicate(partition.id, log.no, log.record.attempt, log.flushed, (batch,)))
@@ -77,7 +89,7 @@ def append(outbox: Outbox, partition: Partition, log: SegmentLog, event: Append)
     last = log.live_table.last(event.header.producer)
     is_repeat = _is_repeat(last, event)
     if error is None:
-        error = event.refuse or _sequence_refusal(outbox, log, event, last)
+        error = event.refuse or _stage_refusal(partition, event) or _sequence_refusal(outbox, log, event, last)
         if error is None and not is_repeat:
             error = _capacity_refusal(outbox, log, event)
         if not isinstance(error, errors.TooManyProducersError):  # of one that is not taken up nothing is kept
@@ -162,6 +174,21 @@ def _run_refusal(log: SegmentLog, event: Append) -> errors.SeriatimError | None:
     if event.run == run:
         return errors.RunRefusedError(f"run {event.run} was refused before") if refused else None
     return None if event.starts_run else errors.RunRefusedError(f"the first batch of run {event.run} is missing")
+
+
+def _stage_refusal(partition: Partition, event: Append) -> errors.SeriatimError | None:
+    """Whether the batch says something that only a master says, or was sent to the wrong kind of topic.
+
+    Rule `only-masters-publish` (P1). Without it a client appends rows that look like a publication's, and readers that
+    check whole publications find one that nobody decided.
+    """
+    flags = event.header.flags & (FLAG_STAGED | FLAG_PUBLISH)
+    is_stage = partition.chain is not None and partition.chain.topic == STAGE_TOPIC
+    if is_stage and not flags & FLAG_STAGED:
+        return errors.BadRequestError(f"{STAGE_TOPIC} takes nothing but what is staged for a publication")
+    if flags and not is_stage:
+        return errors.BadRequestError("a batch of a client is neither staged nor published here: use a writer")
+    return None
 
 
 def _sequence_refusal(

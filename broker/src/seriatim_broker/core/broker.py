@@ -42,6 +42,7 @@ from .effects import AppendRefused, Deliver, Effect, EndRun, LogsListed, Pong, S
 from .events import (
     Append,
     AskCopies,
+    CarryOut,
     CertificateRead,
     CertificateSeen,
     ChainRead,
@@ -84,11 +85,13 @@ from .events import (
     Release,
     ResolveConsumer,
     ResolveProducer,
+    StagedFetched,
     StartPosition,
     SurveyPartition,
     SwitchAwayFrom,
     Tick,
     Trim,
+    WriterRead,
     WritesRefused,
 )
 from .groups import cursors, delivery, operations, progress, questions, serving, subscribing
@@ -108,6 +111,7 @@ from .messages import (
 )
 from .outbox import LogDurable, Outbox, Stored, Timer
 from .partition import Partition, Partitions
+from .publications import carrying
 from .state import State
 
 
@@ -598,6 +602,23 @@ class BrokerCore(State):
     def _on_read_range(self, event: ReadRange) -> None:
         ranges.read(self.outbox, self._partition(event.partition), event)
 
+    # ---- publications -----------------------------------------------------------------------------------
+
+    def _on_carry_out(self, event: CarryOut) -> None:
+        partition = self._partition(event.partition)
+        carrying.carry_out(self.outbox, partition, event)
+        self._forget_if_idle(partition)
+
+    def _on_staged_fetched(self, event: StagedFetched) -> None:
+        partition = self.partitions.get(event.partition)
+        if partition is not None:
+            carrying.on_fetched(self.outbox, partition, event)
+
+    def _on_writer_read(self, event: WriterRead) -> None:
+        partition = self.partitions.get(event.partition)
+        if partition is not None:
+            carrying.on_writer_read(self.outbox, partition, event)
+
     # ---- consumers --------------------------------------------------------------------------------------
 
     def _on_join(self, event: ConsumerJoin) -> None:
@@ -710,6 +731,9 @@ _HANDLERS: dict[type, Callable[[BrokerCore, Any], None]] = {
     WritesRefused: BrokerCore._on_writes_refused,
     SurveyPartition: BrokerCore._on_survey,
     ReadRange: BrokerCore._on_read_range,
+    CarryOut: BrokerCore._on_carry_out,
+    StagedFetched: BrokerCore._on_staged_fetched,
+    WriterRead: BrokerCore._on_writer_read,
     Append: BrokerCore._on_append,
     ResolveProducer: BrokerCore._on_resolve_producer,
     ResolveConsumer: BrokerCore._on_resolve_consumer,

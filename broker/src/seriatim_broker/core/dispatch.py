@@ -64,6 +64,7 @@ from .messages import (
 )
 from .outbox import Outbox
 from .partition import Partition
+from .publications import carrying
 
 
 def _fence_answer(outbox: Outbox, partition: Partition, sender: MemberId, message: FenceAnswer) -> None:
@@ -183,6 +184,7 @@ TIMERS: dict[str, Callable[[Outbox, Partition, Any], None]] = {
     "fence turn": lambda outbox, partition, _: fencing.on_turn_over(outbox, partition),
     "windows": lambda outbox, partition, _: learning.make_windows(outbox, partition),
     "blocks": lambda outbox, partition, _: blocks.on_timer(outbox, partition),
+    carrying.TIMER: lambda outbox, partition, _: carrying.look_again(outbox, partition),
     "ranges": lambda outbox, partition, _: ranges.look_again(outbox, partition),
     "settle": settle.on_timer,
     "copy": copying.on_timer,

@@ -12,6 +12,7 @@ from .effects import AppendRefused, Resolved
 from .groups import serving
 from .outbox import Outbox
 from .partition import Partition
+from .publications import carrying
 
 
 def answer_all(outbox: Outbox, partition: Partition) -> None:
@@ -35,4 +36,5 @@ def answer_all(outbox: Outbox, partition: Partition) -> None:
     for request in requests:
         outbox.emit(Resolved(request, None, deleted))
     ranges.fail_all(outbox, partition, deleted)
+    carrying.fail_all(outbox, partition, deleted)
     serving.on_no_partition(outbox, partition)

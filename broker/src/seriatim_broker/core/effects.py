@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from seriatim_api.errors import SeriatimError
 from seriatim_api.ids import PartitionId, RunId
+from seriatim_api.publications import StagedBatch
 
 from .chain import Chain
 from .events import CursorRecord, GroupOperation
@@ -485,6 +486,39 @@ class Note:
     fields: tuple[tuple[str, object], ...]
 
 
+@dataclass(frozen=True, slots=True)
+class CarriedOut:
+    """The answer to `CarryOut`: the offset of the first row, where it is known, and how many rows there are.
+
+    `lost_rows`: of those, not stored, because their staged batches were declared lost; as far as this master saw it.
+    """
+
+    request: int
+    first_offset: int | None
+    rows: int
+    lost_rows: int
+    error: SeriatimError | None
+
+
+@dataclass(frozen=True, slots=True)
+class FetchStaged:
+    """Get a staged batch from this disk or another member's; answered by `StagedFetched`."""
+
+    serial: int
+    partition: PartitionId
+    staged: StagedBatch
+
+
+@dataclass(frozen=True, slots=True)
+class ReadWriter:
+    """Read a writer's record; answered by `WriterRead`."""
+
+    serial: int
+    partition: PartitionId
+    incarnation: str
+    writer: str
+
+
 Effect = (
     Persist
     | Send
@@ -508,6 +542,9 @@ Effect = (
     | CopiesTold
     | RangeRead
     | PartitionSurveyed
+    | CarriedOut
+    | FetchStaged
+    | ReadWriter
     | Deliver
     | EndRun
     | Note

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from seriatim_api.batch import BatchHeader
 from seriatim_api.errors import SeriatimError
 from seriatim_api.ids import MemberId, PartitionId, RunId
+from seriatim_api.publications import StagedBatch
 
 from .chain import Chain, Start
 from .deleted import DeletedPartitions
@@ -16,6 +17,7 @@ from .log import Batch
 from .messages import FORMS, Message
 from .placement import CHAIN_WIDTH_DEFAULT, GroupSpec
 from .positions import Place
+from .publications.writers import WriterRecord
 
 
 class Moment(NamedTuple):
@@ -614,7 +616,8 @@ class SurveyPartition:
 class ReadRange:
     """One step of reading [start, until): at most `max_bytes`, or one batch. Answered by `RangeRead`.
 
-    `raw`: repeats behind unsettled segments are not skipped.
+    `raw`: repeats behind unsettled segments are not skipped. `staged`: nor does it matter whether a segment before is
+    settled, because what is staged is found by its place and has no order.
     """
 
     request: int
@@ -624,6 +627,48 @@ class ReadRange:
     max_bytes: int
     raw: bool
     deadline_us: int
+    staged: bool = False
+
+
+# ---- publications ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class CarryOut:
+    """Append the rows of a publication that was read as DECIDED; answered by `CarriedOut` once they are committed.
+
+    `manifest`: its id. `batches`: what it says of this partition, in order.
+    """
+
+    request: int
+    partition: PartitionId
+    incarnation: str
+    writer: str
+    producer: bytes
+    sequence: int
+    manifest: bytes
+    batches: tuple[StagedBatch, ...]
+    deadline_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class StagedFetched:
+    """The answer to `FetchStaged`. Without a batch: no member that has it answered. `is_gone`: none ever will."""
+
+    serial: int
+    partition: PartitionId
+    batch: Batch | None
+    is_gone: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class WriterRead:
+    """The answer to `ReadWriter`. `failed`: the coordinator did not answer."""
+
+    serial: int
+    partition: PartitionId
+    record: WriterRecord | None
+    failed: bool = False
 
 
 Event = (
@@ -674,4 +719,7 @@ Event = (
     | SurveyPartition
     | ReadRange
     | OperateGroup
+    | CarryOut
+    | StagedFetched
+    | WriterRead
 )

@@ -48,6 +48,9 @@ dropped. Another one would copy such a segment from index 0, and never get on.""
 FORM_GROUP_OPERATIONS = 512
 """A broker that says so gives a paused consumer group nothing; another one would go on delivering."""
 
+FORM_PUBLICATIONS = 1024
+"""A broker that says so carries out publications, and refuses what only a master may append."""
+
 FORMS = (
     FORM_PACKED_TABLES
     | FORM_CHAIN_CHANGES
@@ -59,6 +62,7 @@ FORMS = (
     | FORM_FENCE_PROGRESS
     | FORM_TRIMMED
     | FORM_GROUP_OPERATIONS
+    | FORM_PUBLICATIONS
 )
 """What this version reads beyond 0.2.0."""
 

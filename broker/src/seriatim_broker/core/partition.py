@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # the parts of the state stand beside their rules, which know
     from .copying import Copying
     from .fencing import FenceTurn
     from .groups.head import Given, GroupHead
+    from .publications.carrying import Carrying
     from .quiescence import Quiescence
     from .ranges import RangeWait
     from .repair import Repair
@@ -76,6 +77,7 @@ class Partition(State):
         "before_tables",
         "blocks",
         "blocks_found",
+        "carryings",
         "chain",
         "copies",
         "cursors",
@@ -148,6 +150,7 @@ class Partition(State):
         self.rights: Mapping[int, Right] = NOTHING
         self.range_waits: Mapping[int, RangeWait] = NOTHING  # by request
         self.surveys: tuple[SurveyPartition, ...] = ()
+        self.carryings: Mapping[tuple[bytes, int], Carrying] = NOTHING  # by producer and sequence
         self.writes: Mapping[int, tuple[str, int, Chain]] = NOTHING
 
     def recover(self, found: RecoveredPartition, suspect_before_run: int) -> None:

@@ -578,6 +578,18 @@ class ProducerTable(State):
         self._newer = put(self._newer, producer, window)
         return window
 
+    def touch(self, producer: bytes, append_time_ms: int) -> None:
+        """Have a producer count as one that sent at that time; one that is not known stays so. In memory only."""
+        known = self._newer.get(producer)
+        if known is not None:
+            self._newer = drop(self._newer, producer)
+        elif self._unread is not None and (known := self._unread.find(producer)) is not None:
+            self._unread.replaced_count += 1
+        elif self.blocks:
+            known = self._come_back(producer)
+        if known is not None:
+            self._newer = put(self._newer, producer, known[:-TIME_BYTES] + _TIME.pack(append_time_ms))
+
     def _come_back(self, producer: bytes) -> Window | None:
         """What a block knows of a producer, which has a window from now on: its row is hidden."""
         found = self._idle_row(producer)

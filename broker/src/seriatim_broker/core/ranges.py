@@ -181,7 +181,8 @@ def _to_segment(wait: RangeWait, segment: Segment) -> RangeWait:
 
 def _read_from(outbox: Outbox, partition: Partition, wait: RangeWait, chain: Chain, segment: Segment) -> None:
     """Read batches of a segment that has some at or behind the place."""
-    if segment.state is SegmentState.UNSETTLED or not chain.settled_before(segment.no):
+    is_unsettled = segment.state is SegmentState.UNSETTLED
+    if is_unsettled or not (wait.event.staged or chain.settled_before(segment.no)):
         _answer(outbox, partition, wait, error=_behind_end(partition, chain, wait))
         return
     readable = _readable_below(partition, segment)
@@ -189,7 +190,7 @@ def _read_from(outbox: Outbox, partition: Partition, wait: RangeWait, chain: Cha
     until = wait.event.until
     until_index = until.index if until.segment_no == segment.no else None
     end = end_of(partition, chain)
-    if end is not None and until > end:
+    if end is not None and until > end and not wait.event.staged:
         _answer(outbox, partition, wait, error=_behind_end(partition, chain, wait))
         return
     if readable is None or readable <= wait.place.index:

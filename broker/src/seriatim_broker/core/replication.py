@@ -16,6 +16,7 @@ from .groups import delivery
 from .messages import ReplicaTail, Replicate, ReplicateAck, ReplicateRefused, ResumeReplica
 from .outbox import LogDurable, Outbox
 from .partition import Partition
+from .publications import carrying
 from .replica import Follower, SegmentLog
 
 # ---- the master: commit ---------------------------------------------------------------------------------
@@ -40,6 +41,8 @@ def _move_commit(outbox: Outbox, partition: Partition, log: SegmentLog) -> None:
     appending.release(outbox, log)
     if moved:
         delivery.pump(outbox, partition, log.no)
+        if partition.carryings:
+            carrying.on_commit(outbox, partition)
         if partition.quiescence is not None:
             quiescence.report_quiet(outbox, partition, log)
     if log.told_flushed < log.flushed:

@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 from seriatim_api.errors import NotServingError, SeriatimError
 from seriatim_api.status import from_status
-from seriatim_api.v1 import broker_pb2_grpc, operations_pb2_grpc, ranges_pb2_grpc
+from seriatim_api.v1 import broker_pb2_grpc, operations_pb2_grpc, publications_pb2_grpc, ranges_pb2_grpc
 
 from ..runtime.directory import Directory
 from .transport import PLAIN, Transport
@@ -53,6 +53,10 @@ class BrokerCalls:
     async def ranges(self, broker: str, method: str, request: Any, deadline_s: float) -> Any:
         """The same for a method of `Ranges`."""
         return await self._call(ranges_pb2_grpc.RangesStub, broker, method, request, deadline_s, None)
+
+    async def publications(self, broker: str, method: str, request: Any, deadline_s: float) -> Any:
+        """The same for a method of `Publications`."""
+        return await self._call(publications_pb2_grpc.PublicationsStub, broker, method, request, deadline_s, None)
 
     async def _call(
         self,

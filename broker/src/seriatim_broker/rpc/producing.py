@@ -15,7 +15,7 @@ from typing import Any
 import grpc
 import structlog
 from google.protobuf.message import DecodeError
-from seriatim_api.batch import BatchHeader
+from seriatim_api.batch import FLAG_PUBLISH, FLAG_STAGED, BatchHeader
 from seriatim_api.errors import (
     BadRequestError,
     BatchMismatchError,
@@ -45,6 +45,8 @@ SLICE_S = 0.004
 
 HELLO_DEADLINE_S = 10.0
 """A stream whose first frame does not come is ended."""
+
+_PIECE = FLAG_STAGED | FLAG_PUBLISH
 
 _log = structlog.get_logger(__name__)
 
@@ -197,7 +199,8 @@ class _AppendStream:
             )
         if services.checksum(0, body) != header.body_crc:
             return ChecksumMismatchError("the body is not the one that its checksum was made from")
-        if row_count(body) != header.message_count:
+        is_piece = header.flags & _PIECE == _PIECE and header.message_count == 1  # of a manifest: no Arrow batch
+        if not is_piece and row_count(body) != header.message_count:
             return BatchMismatchError(f"the header says {header.message_count} messages, the body does not")
         return self._overload(header.partition, size)
 

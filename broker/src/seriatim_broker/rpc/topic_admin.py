@@ -9,6 +9,7 @@ from typing import Any
 
 from seriatim_api.errors import BadRequestError, NotServingError, PreconditionError, SeriatimError
 from seriatim_api.ids import PartitionId
+from seriatim_api.publications import STAGE_TOPIC
 from seriatim_api.v1 import broker_pb2, broker_pb2_grpc, records_pb2
 
 from ..core.placement import CHAIN_WIDTH_DEFAULT
@@ -126,7 +127,8 @@ class TopicAdmin(broker_pb2_grpc.AdminServicer):
         limit = min(request.limit or TOPICS_PER_PAGE_MAX, TOPICS_PER_PAGE_MAX)
         listing = await self._services.coordinator.list(self._services.keys.topics)
         records = (records_pb2.TopicRecord.FromString(item.value) for item in listing.items)
-        page = [record for record in records if record.name > request.after][:limit]
+        named = (record for record in records if record.name != STAGE_TOPIC)  # it is hidden
+        page = [record for record in named if record.name > request.after][:limit]
         return broker_pb2.ListTopicsResponse(topics=page)
 
     async def WatchTopics(  # noqa: N802

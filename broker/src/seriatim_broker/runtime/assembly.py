@@ -40,6 +40,8 @@ from .membership import Identity, live_record
 from .refusals import Refusals
 from .restart_gate import RestartGate
 from .retention import Retention, RetentionSettings
+from .stage_floors import StageFloors
+from .taking_up import TakingUp
 from .tidying import Tidying
 from .topics import Topics
 from .traffic import Measured, MeasureTraffic, Traffic
@@ -150,10 +152,12 @@ class Runtime:
             ground.counters,
         )  # fmt: skip
         tidying = Tidying(coordinator, keys, election, clock, settings)
-        self.controller = Controller(election, topics, caretaker, drainer, balancer, tidying)
+        self.taking_up = TakingUp(coordinator, keys, clock)
+        self.controller = Controller(election, topics, caretaker, drainer, balancer, tidying, self.taking_up)
         self.groups = BrokerGroups(coordinator, keys, caretaker.is_there, settings.min_copies)
         self._forgetting = Forgetting(coordinator, keys, self.driver, settings.forget_s)
-        self.retention = Retention(coordinator, keys, self.driver, ground.storage, clock, retention)
+        self.stage_floors = StageFloors(coordinator, keys)
+        self.retention = Retention(coordinator, keys, self.driver, ground.storage, clock, retention, self.stage_floors)
         self.gate = RestartGate(coordinator, keys, self.driver, self.directory)
 
     async def _measure(self, broker: str, deadline_s: float) -> Measured:

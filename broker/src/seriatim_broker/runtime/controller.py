@@ -1,9 +1,9 @@
 """The controller: one broker, elected, that looks after the cluster. Never needed for a switch.
 
 It admits incarnations, creates and deletes topics, notices groups of which nobody is left, has sealed segments copied
-that have too few copies, empties groups that are to be left, spreads the heads over the others, and removes what nobody
-needs any more. Who it is decides `election`; what it does stands in `topics`, `caretaker`, `drainer`, `balancer` and
-`tidying`.
+that have too few copies, empties groups that are to be left, spreads the heads over the others, finishes publications that were decided, and
+removes what nobody needs any more. Who it is decides `election`; what it does stands in `topics`, `caretaker`,
+`drainer`, `balancer`, `taking_up` and `tidying`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from .balancer import Balancer
 from .caretaker import Caretaker
 from .drainer import Drainer
 from .election import Election
+from .taking_up import TakingUp
 from .tidying import Tidying
 from .topics import Topics
 
@@ -38,6 +39,7 @@ class Controller:
         drainer: Drainer,
         balancer: Balancer,
         tidying: Tidying,
+        taking_up: TakingUp,
     ) -> None:
         self.election = election
         self.topics = topics
@@ -45,6 +47,7 @@ class Controller:
         self._caretaker = caretaker
         self._drainer = drainer
         self._tidying = tidying
+        self._taking_up = taking_up
 
     async def run(self) -> None:
         """Stand for election, and lead while elected, until cancelled."""
@@ -60,6 +63,7 @@ class Controller:
                 group.create_task(self._persist(self._drainer.run), name="groups that are left")
                 group.create_task(self._persist(self.balancer.run), name="balance")
                 group.create_task(self._persist(self._tidying.run), name="tidying")
+                group.create_task(self._persist(self._taking_up.run), name="publications")
         finally:
             self.topics.end()
 

@@ -21,7 +21,7 @@ from seriatim_api.errors import CoordinatorRefusedError, CorruptionError, Seriat
 from seriatim_api.ids import PartitionId, RunId
 
 from ..core.deleted import NONE_DELETED
-from ..core.effects import ReadCertificate, ReadChain, ReadCursor, WriteChain, WriteCursor
+from ..core.effects import ReadCertificate, ReadChain, ReadCursor, ReadWriter, WriteChain, WriteCursor
 from ..core.events import (
     CertificateRead,
     ChainRead,
@@ -31,6 +31,7 @@ from ..core.events import (
     CursorWritten,
     Event,
     WriteOutcome,
+    WriterRead,
 )
 from ..interfaces.coordinator import (
     OPERATION_COUNT_MAX,
@@ -52,7 +53,7 @@ from .archive import ChainArchive, Layout, PagesNeededError
 from .group_epochs import NO_FLOOR, EpochFloor
 from .keys import Keys, partition_of
 from .pages import WholeChain, has_pages, read_all_whole, read_whole
-from .records import cursor_from_value, cursor_to_value, deleted_partitions_from
+from .records import cursor_from_value, cursor_to_value, deleted_partitions_from, writer_from_value
 
 READS_PER_TXN = 100
 """Below the coordinator's limit of 128 operations."""
@@ -267,6 +268,21 @@ class CoordinatorWork:
             floor = self._epoch_floor = EpochFloor.of(item)
             last = CursorRecord(0, floor.floor, 0, "", deleted=True) if floor.floor else None
             return CursorRead(effect.partition, effect.group, last, 0)
+
+        self._read(key, answer)
+
+    def read_writer(self, effect: ReadWriter) -> None:
+        """Answered by `WriterRead`."""
+        key = self._keys.writer(effect.incarnation, effect.writer)
+
+        def answer(item: KeyValue | None, failed: bool) -> Event:
+            if failed or item is None:
+                return WriterRead(effect.serial, effect.partition, None, failed)
+            try:
+                return WriterRead(effect.serial, effect.partition, writer_from_value(item.value))
+            except CorruptionError as exc:
+                _log.error("writer_unreadable", key=key, error=str(exc))
+                return WriterRead(effect.serial, effect.partition, None, failed=True)
 
         self._read(key, answer)
 

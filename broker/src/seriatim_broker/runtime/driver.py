@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol, get_args
 
@@ -19,7 +19,7 @@ import structlog
 from seriatim_api.errors import CorruptionError, SeriatimError
 
 from ..core import effects as fx
-from ..core.events import Event, LogRead, Moment, Persisted, Tick
+from ..core.events import Event, LogRead, Moment, Persisted, StagedFetched, Tick
 from ..core.log import Write
 from ..interfaces.clock import Clock
 from ..interfaces.storage import Storage
@@ -55,6 +55,7 @@ Reply = (
     | fx.CopiesTold
     | fx.RangeRead
     | fx.PartitionSurveyed
+    | fx.CarriedOut
 )
 Deliver = Callable[[int, fx.DeliveryEvent], None]
 
@@ -117,6 +118,8 @@ class Driver:
         self._streams: dict[int, Deliver] = {}
         self._stream = 0
         self._notes: list[Callable[[fx.Note], None]] = []
+        self._fetch: Callable[[fx.FetchStaged], Awaitable[StagedFetched]] | None = None
+        self._fetches: set[asyncio.Task[None]] = set()
         storage.on_durable(self._durable)
 
     # ---- life ----
@@ -139,9 +142,9 @@ class Driver:
         self._dead = True
         if self._timer is not None:
             self._timer.cancel()
-        for task in self._reads:
+        for task in (*self._reads, *self._fetches):
             task.cancel()
-        await asyncio.gather(*self._reads, return_exceptions=True)
+        await asyncio.gather(*self._reads, *self._fetches, return_exceptions=True)
 
     # ---- events ----
 
@@ -283,7 +286,26 @@ class Driver:
         """Also tell this one what the core tells the operator."""
         self._notes.append(take)
 
+    def on_fetch(self, fetch: Callable[[fx.FetchStaged], Awaitable[StagedFetched]]) -> None:
+        """Who gets staged batches from this disk or other brokers. It raises nothing."""
+        self._fetch = fetch
+
     # ---- effects ----
+
+    def _fetch_staged(self, effect: fx.FetchStaged) -> None:
+        task = self._loop.create_task(self._carry_out_fetch(effect), name="fetch of a staged batch")
+        self._fetches.add(task)
+        task.add_done_callback(self._fetches.discard)
+
+    async def _carry_out_fetch(self, effect: fx.FetchStaged) -> None:
+        found = StagedFetched(effect.serial, effect.partition, None)
+        try:
+            if self._fetch is not None:
+                found = await self._fetch(effect)
+        except Exception as exc:
+            self.fail(exc)
+        if not self._dead:
+            self.feed(found)
 
     def _deliver(self, effect: fx.Deliver) -> None:
         deliver = self._streams.get(effect.stream)
@@ -302,6 +324,8 @@ class Driver:
             fx.ReadCertificate: work.read_certificate,
             fx.ReadCursor: work.read_cursor,
             fx.WriteCursor: work.write_cursor,
+            fx.ReadWriter: work.read_writer,
+            fx.FetchStaged: self._fetch_staged,
             fx.Connect: lambda effect: links.connect(effect.broker),
             fx.Disconnect: lambda effect: links.disconnect(effect.broker, effect.session),
             fx.Note: self._note,

@@ -156,6 +156,28 @@ class Keys:
         """Ranges of deleted partitions, in place of their tombstones."""
         return f"{self.prefix}deleted-partitions"
 
+    @property
+    def writers(self) -> str:
+        """Prefix of the writer records."""
+        return f"{self.prefix}writers/"
+
+    def writers_of(self, incarnation: str) -> str:
+        """Prefix of the writer records of a topic."""
+        return f"{self.writers}{incarnation}/"
+
+    def writer(self, incarnation: str, writer: str) -> str:
+        """A writer's record."""
+        return f"{self.writers_of(incarnation)}{writer}"
+
+    @property
+    def stage_floors(self) -> str:
+        """Prefix of the floors of staged data."""
+        return f"{self.prefix}stage/floors/"
+
+    def stage_floor(self, partition: PartitionId) -> str:
+        """Below which offset of a partition of the stage topic data may be gone."""
+        return f"{self.stage_floors}{partition:0{_PARTITION_DIGITS}d}"
+
 
 def partition_of(key: str) -> PartitionId:
     """The partition at the end of a chain's or tombstone's key."""

@@ -24,6 +24,7 @@ from ..core.chain import Chain, Segment
 from ..core.deleted import NONE_DELETED, DeletedPartitions
 from ..core.events import CursorRecord, GroupOperation
 from ..core.placement import CHAIN_WIDTH_DEFAULT, GroupSpec, Intent
+from ..core.publications.writers import ManifestPlace, WriterRecord, WriterState
 from ..interfaces.coordinator import Put
 from ..interfaces.segment_records import SHARED_COUNT_MAX, read_segment, write_segment
 from ..interfaces.segment_records import member_from_record as member_from_record
@@ -259,6 +260,71 @@ def cursor_from_value(value: bytes) -> CursorRecord:
         record.dropped_position,
         record.external,
         record.reported_at_ms,
+    )
+
+
+def manifest_place_from(reference: records_pb2.ManifestReference) -> ManifestPlace:
+    """Where a manifest is staged, from the form that records and calls have."""
+    return ManifestPlace(
+        PartitionId(reference.stage_partition_id),
+        tuple(reference.offsets),
+        reference.length,
+        reference.crc,
+        reference.id,
+    )
+
+
+def manifest_place_to(place: ManifestPlace) -> records_pb2.ManifestReference:
+    """That form."""
+    return records_pb2.ManifestReference(
+        stage_partition_id=place.partition, offsets=place.offsets, length=place.length, crc=place.crc, id=place.id
+    )
+
+
+def writer_to_record(record: WriterRecord, over: bytes | None = None) -> records_pb2.WriterRecord:
+    """A writer as a record; with `over`, that value changed, so that fields of a newer version stay."""
+    written = records_pb2.WriterRecord.FromString(over) if over else records_pb2.WriterRecord()
+    written.producer = record.producer
+    written.topic = record.topic
+    written.epoch = record.epoch
+    written.owner = record.owner
+    written.state = records_pb2.WriterState.ValueType(record.state)
+    written.sequence = record.sequence
+    written.manifest.CopyFrom(manifest_place_to(record.manifest))
+    written.rows = record.rows
+    written.digest = record.digest
+    written.decided_at_ms = record.decided_at_ms
+    written.done_at_ms = record.done_at_ms
+    written.lost_rows = record.lost_rows
+    written.ephemeral = record.ephemeral
+    return written
+
+
+def writer_from_value(value: bytes) -> WriterRecord:
+    """The writer in a coordinator's value.
+
+    Raises:
+        CorruptionError: The value is no writer record, or one in a state that this build does not know.
+    """
+    record = _parse(records_pb2.WriterRecord, value)
+    try:
+        state = WriterState(record.state)
+    except ValueError as exc:
+        raise CorruptionError(f"a writer is in state {record.state}, which this version does not know") from exc
+    return WriterRecord(
+        record.producer,
+        sys.intern(record.topic),
+        record.epoch,
+        record.owner,
+        state,
+        record.sequence,
+        manifest_place_from(record.manifest),
+        record.rows,
+        record.digest,
+        record.decided_at_ms,
+        record.done_at_ms,
+        record.lost_rows,
+        record.ephemeral,
     )
 
 

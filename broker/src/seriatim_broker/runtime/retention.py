@@ -22,6 +22,7 @@ import structlog
 from google.protobuf.message import DecodeError
 from seriatim_api.errors import CorruptionError, SeriatimError
 from seriatim_api.ids import PartitionId, make_offset, split_offset
+from seriatim_api.publications import STAGE_TOPIC
 from seriatim_api.v1 import records_pb2
 
 from ..core import retention as rules
@@ -37,6 +38,7 @@ from .driver import Driver, Reply
 from .keys import Keys
 from .mirror import mirror
 from .records import cursor_from_value
+from .stage_floors import StageFloors
 from .unread import WARN_RATIO, Figures, Nearness, figures_of, nearness, retained
 
 LED_PER_LIST: Final = 200
@@ -105,6 +107,7 @@ class Retention:
         storage: Storage,
         clock: Clock,
         settings: RetentionSettings,
+        floors: StageFloors,
     ) -> None:
         self._coordinator = coordinator
         self._keys = keys
@@ -112,6 +115,7 @@ class Retention:
         self._storage = storage
         self._clock = clock
         self._settings = settings
+        self._floors = floors
         self.figures = Figures()
         self._looked: dict[PartitionId, _Looked] = {}
         self._firsts: dict[PartitionId, tuple[int, BatchPlace]] = {}
@@ -227,6 +231,10 @@ class Retention:
         kept_no = rules.first_kept(chain, no, readers)
         no, start, kept_no = rules.cut(chain, no, start, kept_no)
         becomes_stub = any(s.no < no and s.is_settled and not s.is_stub and s.sealed_len for s in chain.segments)
+        if chain.topic == STAGE_TOPIC and (start is not None or becomes_stub):
+            below = make_offset(no, start.first if start is not None else 0)
+            if not await self._floors.may_drop(led.partition, below):
+                return
         if start is not None or kept_no > oldest.no or becomes_stub:
             self._driver.feed(Trim(led.partition, chain.epoch, no, start, kept_no, revision))
         for segment_no, group in rules.to_pass(chain, readers)[:PASSED_PER_LOOK]:

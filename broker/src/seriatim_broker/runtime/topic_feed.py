@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 import structlog
 from seriatim_api.errors import CompactedError, CorruptionError, OverloadedError, SeriatimError
 from seriatim_api.ids import PartitionId, make_offset
+from seriatim_api.publications import STAGE_TOPIC
 from seriatim_api.v1 import broker_pb2, records_pb2
 
 from ..interfaces.coordinator import Coordinator, Event, EventKind, KeyValue
@@ -234,6 +235,8 @@ class TopicMirror:
 
     def _put_topic(self, item: KeyValue) -> None:
         record = records_pb2.TopicRecord.FromString(item.value)
+        if record.name == STAGE_TOPIC:
+            return  # it is hidden
         known = self._topics.get(record.name)
         if known == record:
             return

@@ -400,6 +400,7 @@ class Topics:
                     DeletePrefix(self._keys.cursors_of(partition)),
                 ]
             await self._election.txn([], operations)
+        await self._election.txn([], [DeletePrefix(self._keys.writers_of(record.incarnation))])
         key = self._keys.topic(record.name)
         await self._election.txn([mod_revision_is(key, revision)], [Delete(key)])
         _log.info("topic_deleted", topic=record.name, partitions=len(partitions))

@@ -1,0 +1,170 @@
+"""Publications: what a manifest is, byte by byte, and the digest that tells two publications apart.
+
+A manifest lists what was staged for each target partition, in the order in which it is to stand there. The client writes
+it, the publisher checks it before the decision, and each master reads its part of it.
+
+    bytes   field
+    0       magic "SQM1"
+    4       incarnation of the topic (16 bytes)
+    20      parts (u32)
+    then for each part, partitions ascending:
+    0       partition id (u32)
+    4       batches (u32)
+    8       rows (u64)
+    16      bytes of the values of these rows (u64)
+    then for each batch of the part, in order:
+    0       partition id of the stage topic (u32)
+    4       rows (u32)
+    8       offset of the first row there (u64)
+    16      id of the chunk that it belongs to (16 bytes)
+
+Nothing in this module does I/O.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from seriatim_api.errors import BadRequestError
+from seriatim_api.ids import INDEX_BITS, SEGMENT_BITS
+
+STAGE_TOPIC: Final = "_stage"
+"""The hidden topic of what is staged. No user can name it: names begin with a letter or digit."""
+
+MANIFEST_BYTES_MAX: Final = 64 << 20
+
+PIECE_BYTES_MAX: Final = 1_000_000
+"""Of a manifest, in one staged batch: below the brokers' limit of a body."""
+
+PIECES_MAX: Final = -(-MANIFEST_BYTES_MAX // PIECE_BYTES_MAX)
+
+STAGED_BODY_BYTES: Final = 512 << 10
+"""How large a staged batch is made: it stays as it is cut, and 16 of them are on their way at once."""
+
+SEQUENCE_MAX: Final = (1 << 32) - 1
+"""Of a publication: it is the epoch of the writer's entry in producer tables."""
+
+CHUNK_BYTES: Final = 16
+DIGEST_BYTES: Final = 16
+
+_MAGIC: Final = b"SQM1"
+_HEAD: Final = struct.Struct("<4s16sI")
+_PART: Final = struct.Struct("<IIQQ")
+_BATCH: Final = struct.Struct("<IIQ16s")
+_OFFSET_MAX: Final = (1 << SEGMENT_BITS + INDEX_BITS) - 1
+
+
+class StagedBatch(NamedTuple):
+    """Where a staged batch is: partition id of the stage topic, rows, offset of the first, and whose chunk it is."""
+
+    partition: int
+    rows: int
+    offset: int
+    chunk: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestPart:
+    """What is to be appended to one partition: its batches in order, and the bytes of their values together."""
+
+    partition: int
+    value_bytes: int
+    batches: tuple[StagedBatch, ...]
+
+    @property
+    def rows(self) -> int:
+        """Of all batches."""
+        return sum(batch.rows for batch in self.batches)
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """All parts of one publication, partitions ascending. `incarnation`: of the topic, 32 hexadecimal digits."""
+
+    incarnation: str
+    parts: tuple[ManifestPart, ...]
+
+    @property
+    def rows(self) -> int:
+        """Of all parts."""
+        return sum(part.rows for part in self.parts)
+
+    def part_of(self, partition: int) -> ManifestPart | None:
+        """What it says of a partition."""
+        return next((part for part in self.parts if part.partition == partition), None)
+
+
+def digest_of(parts: Iterable[ManifestPart]) -> bytes:
+    """16 bytes that are equal for publications of the same rows and bytes of values in each partition."""
+    found = hashlib.blake2b(digest_size=DIGEST_BYTES)
+    for part in sorted(parts, key=lambda part: part.partition):
+        found.update(struct.pack("<IQQ", part.partition, part.rows, part.value_bytes))
+    return found.digest()
+
+
+def write_manifest(manifest: Manifest) -> bytes:
+    """The bytes of a manifest.
+
+    Raises:
+        BadRequestError: They are more than a manifest may have.
+    """
+    size_bytes = _HEAD.size + sum(_PART.size + _BATCH.size * len(part.batches) for part in manifest.parts)
+    if size_bytes > MANIFEST_BYTES_MAX:
+        raise BadRequestError(
+            f"the manifest of this publication has {size_bytes} bytes, and {MANIFEST_BYTES_MAX} are allowed: publish "
+            "fewer rows at once, or stage larger batches"
+        )
+    out = [_HEAD.pack(_MAGIC, bytes.fromhex(manifest.incarnation), len(manifest.parts))]
+    for part in sorted(manifest.parts, key=lambda part: part.partition):
+        out.append(_PART.pack(part.partition, len(part.batches), part.rows, part.value_bytes))
+        out += [_BATCH.pack(*batch) for batch in part.batches]
+    return b"".join(out)
+
+
+def read_manifest(data: bytes) -> Manifest:
+    """The manifest in these bytes.
+
+    Raises:
+        BadRequestError: They are none, or more than a manifest may have.
+    """
+    if len(data) > MANIFEST_BYTES_MAX:
+        raise BadRequestError(f"a manifest has at most {MANIFEST_BYTES_MAX} bytes, not {len(data)}")
+    try:
+        magic, incarnation, count = _HEAD.unpack_from(data)
+        if magic != _MAGIC:
+            raise BadRequestError("not a manifest")
+        parts: list[ManifestPart] = []
+        at = _HEAD.size
+        for _ in range(count):
+            part, at = _read_part(data, at)
+            if parts and part.partition <= parts[-1].partition:
+                raise BadRequestError("the partitions of a manifest ascend")
+            parts.append(part)
+    except struct.error as exc:
+        raise BadRequestError("a manifest is cut short") from exc
+    if at != len(data) or not parts:
+        raise BadRequestError("a manifest names at least one partition, and ends with the last of them")
+    return Manifest(incarnation.hex(), tuple(parts))
+
+
+def _read_part(data: bytes, at: int) -> tuple[ManifestPart, int]:
+    partition, count, rows, value_bytes = _PART.unpack_from(data, at)
+    begin, end = at + _PART.size, at + _PART.size + _BATCH.size * count
+    if not count or end > len(data):
+        raise BadRequestError(f"partition {partition} of a manifest has no batches, or fewer than it says")
+    batches = tuple(map(StagedBatch._make, _BATCH.iter_unpack(memoryview(data)[begin:end])))
+    if not all(batch.rows and batch.offset <= _OFFSET_MAX for batch in batches):
+        raise BadRequestError(f"partition {partition} of a manifest has a batch without rows, or at no offset")
+    part = ManifestPart(partition, value_bytes, batches)
+    if part.rows != rows:
+        raise BadRequestError(f"partition {partition} of a manifest has {part.rows} rows, and says {rows}")
+    return part, end
+
+
+def pieces_of(data: bytes) -> Sequence[bytes]:
+    """A manifest cut into what one staged batch holds each."""
+    return [data[at : at + PIECE_BYTES_MAX] for at in range(0, len(data), PIECE_BYTES_MAX)]

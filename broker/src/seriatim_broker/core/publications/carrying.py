@@ -1,0 +1,354 @@
+"""Carrying out: the master of a partition's open segment appends the rows of a decided publication.
+
+    asked ──own table──▶ all here ──committed──▶ answered
+      └─▶ the next batch is fetched ─▶ checked ─▶ appended ─▶ … ─▶ committed ─▶ answered
+
+What is appended is an ordinary batch: producer = the writer's, epoch = the publication's sequence, sequence = the row's
+number in it. So a switch, a repeat and an incomplete table do with it what they do with every batch, and the next master
+goes on where its own table says (`plan`). Nothing of this is kept on a disk. If the segment ends, so does the work, and
+whoever asked asks the next master.
+
+Rule `record-if-unknown` (P1): a master whose table does not know the writer reads the record, and refuses unless it says
+DECIDED. Without it: (1) publication 7 is carried out, and its caller's question is late; (2) the group is lost, and the
+next segment opens with an empty table; (3) the question arrives there, and 7 is appended again, perhaps behind 8. The
+same where staged data is gone: it may be gone because all was done long ago.
+
+Rule `window`: at most 16 batches of a writer are uncommitted. More would leave the window in which repeats are known, and
+other producers would wait behind them.
+
+Rule `ends-with-the-segment` (I6): a fence or a seal ends the work, because nothing more is appended there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from seriatim_api import errors
+from seriatim_api.ids import make_offset, split_offset
+from seriatim_api.publications import StagedBatch
+
+from .. import appending, disks
+from ..effects import CarriedOut, FetchStaged, ReadWriter
+from ..events import CarryOut, StagedFetched, WriterRead
+from ..log import Batch
+from ..outbox import Outbox
+from ..partition import Partition
+from ..producers import WINDOW_BATCHES
+from ..replica import SegmentLog
+from ..state import NOTHING, State, drop, put
+from .plan import Stand, first_rows, is_as_staged, published_batch, stand
+
+FETCHED_AHEAD_MAX = 4
+"""Staged batches of one publication that are fetched, or being fetched, and not appended yet: two megabytes."""
+
+CARRYINGS_MAX = 64
+"""Publications that are carried out on one partition at once: one for each of so many writers."""
+
+WAITS_MAX = 64
+"""Questions about one publication that wait on one partition."""
+
+TIMER = "carrying"
+
+
+class Wait(NamedTuple):
+    """Who asked, and until when they wait."""
+
+    request: int
+    deadline_us: int
+
+
+class Carrying(State):
+    """A publication that is carried out on one partition."""
+
+    __slots__ = (
+        "asked",
+        "batches",
+        "fetched",
+        "fetching",
+        "first_offset",
+        "gone",
+        "incarnation",
+        "is_decided",
+        "lost_rows",
+        "manifest",
+        "passed",
+        "producer",
+        "rows",
+        "segment_no",
+        "sequence",
+        "waits",
+        "writer",
+    )
+
+    def __init__(self, event: CarryOut, segment_no: int) -> None:
+        self.incarnation = event.incarnation
+        self.writer = event.writer
+        self.producer = event.producer
+        self.sequence = event.sequence
+        self.manifest = event.manifest
+        self.batches: tuple[StagedBatch, ...] = event.batches
+        self.rows: tuple[int, ...] = first_rows(event.batches)
+        self.segment_no = segment_no
+        self.waits: tuple[Wait, ...] = ()
+        self.asked = 0  # the serial of the question to the coordinator that is under way
+        self.is_decided = False  # as the record said when it was read
+        self.fetching: Mapping[int, int] = NOTHING  # serial -> batch
+        self.fetched: Mapping[int, Batch] = NOTHING  # by number
+        self.gone: Mapping[int, bool] = NOTHING  # numbers of batches that were declared lost
+        self.passed = 0  # all batches below were appended, or were lost
+        self.lost_rows = 0
+        self.first_offset: int | None = None
+
+    @property
+    def key(self) -> tuple[bytes, int]:
+        """What it is called on its partition."""
+        return self.producer, self.sequence
+
+
+def carry_out(outbox: Outbox, partition: Partition, event: CarryOut) -> None:
+    """A publisher asks for the rows of a publication that it read as DECIDED."""
+    log = _led(partition)
+    if log is None:
+        text = "this broker is not the master of the open segment"
+        _refuse(outbox, event.request, errors.NotServingError(text, retry_after_ms=50))
+        return
+    carrying = partition.carryings.get((event.producer, event.sequence))
+    if carrying is None:
+        if len(partition.carryings) >= CARRYINGS_MAX:
+            text = f"{CARRYINGS_MAX} publications are carried out on this partition already"
+            _refuse(outbox, event.request, errors.OverloadedError(text, retry_after_ms=200))
+            return
+        carrying = Carrying(event, log.no)
+        partition.carryings = put(partition.carryings, carrying.key, carrying)
+    elif len(carrying.waits) >= WAITS_MAX:
+        text = f"{WAITS_MAX} wait for this publication already"
+        _refuse(outbox, event.request, errors.OverloadedError(text, retry_after_ms=200))
+        return
+    carrying.waits = (*carrying.waits, Wait(event.request, event.deadline_us))
+    # Rule `entry-stays`: whoever is asked for knows the writer still. Without it: (1) a publication waits for a group
+    # that is down, longer than tables keep idle producers; (2) the partitions that are done forget the writer; (3) they
+    # are asked again, read DECIDED, and begin at row 0.
+    log.live_table.touch(carrying.producer, max(log.last_append_ms, outbox.now.wall_ms))
+    _keep_looking(outbox, partition)
+    _go_on(outbox, partition, carrying)
+
+
+def look_again(outbox: Outbox, partition: Partition) -> None:
+    """Time has passed, or the commit has moved: go on, and end what has waited too long."""
+    for carrying in list(partition.carryings.values()):
+        now_us = outbox.now.mono_us
+        late = [wait for wait in carrying.waits if now_us >= wait.deadline_us]
+        for wait in late:
+            text = "not all rows of the publication are committed yet; it goes on when it is asked for again"
+            _refuse(outbox, wait.request, errors.DeadlineExceededError(text))
+        carrying.waits = tuple(wait for wait in carrying.waits if wait not in late)
+        if carrying.waits:
+            _go_on(outbox, partition, carrying)
+        else:
+            _forget(partition, carrying)
+    if partition.carryings:
+        _keep_looking(outbox, partition)
+
+
+def on_commit(outbox: Outbox, partition: Partition) -> None:
+    """The commit has moved."""
+    for carrying in list(partition.carryings.values()):
+        _go_on(outbox, partition, carrying)
+
+
+def fail_all(outbox: Outbox, partition: Partition, error: errors.SeriatimError) -> None:
+    """There is no such partition any more."""
+    for carrying in list(partition.carryings.values()):
+        _end(outbox, partition, carrying, error)
+
+
+# ---- a step ----------------------------------------------------------------------------------------------
+
+
+def _go_on(outbox: Outbox, partition: Partition, carrying: Carrying) -> None:
+    log = _led(partition)
+    if log is None or log.no != carrying.segment_no:
+        text = f"segment {carrying.segment_no} has ended; the next master goes on"
+        _end(outbox, partition, carrying, errors.SegmentMovedError(text, retry_after_ms=20))
+        return
+    here = stand(log.live_table.last(carrying.producer), carrying.sequence, carrying.rows)
+    if here is Stand.CONTRADICTS:
+        text = f"rows of publication {carrying.sequence} are here that its manifest does not give"
+        _end(outbox, partition, carrying, errors.CorruptionError(text))
+        return
+    if here is Stand.UNKNOWN and not carrying.is_decided:
+        _ask_record(outbox, partition, carrying)
+        return
+    number = max(here, carrying.passed) if isinstance(here, int) else carrying.passed
+    if here is not Stand.SUPERSEDED:
+        number = _append_fetched(outbox, partition, log, carrying, number)
+    if here is Stand.SUPERSEDED or number == len(carrying.batches):
+        if _is_committed(log, carrying):
+            _answer(outbox, partition, log, carrying)
+        return
+    _fetch(outbox, partition, log, carrying, number)
+
+
+def _append_fetched(outbox: Outbox, partition: Partition, log: SegmentLog, carrying: Carrying, number: int) -> int:
+    """Append what is there of the batches from that number on; returns the first that is not appended."""
+    while number < len(carrying.batches):
+        if number in carrying.gone:
+            if not carrying.is_decided:
+                _ask_record(outbox, partition, carrying)
+                return number
+            _pass_over(outbox, partition, carrying, number)
+        elif (batch := carrying.fetched.get(number)) is None or not _may_append(
+            outbox, partition, log, carrying, batch
+        ):
+            return number
+        else:
+            carrying.fetched = drop(carrying.fetched, number)
+            row = carrying.rows[number]
+            header, body = published_batch(
+                batch, partition.id, carrying.producer, carrying.sequence, row, carrying.manifest
+            )
+            appended = appending.append_and_send(outbox, partition, log, header, body)
+            if not row:
+                carrying.first_offset = make_offset(log.no, appended.header.base_index)
+        number += 1
+        carrying.passed = number
+    return number
+
+
+def _pass_over(outbox: Outbox, partition: Partition, carrying: Carrying, number: int) -> None:
+    """The disks with this staged batch are lost: only here may sequences have a gap."""
+    rows = carrying.batches[number].rows
+    carrying.lost_rows += rows
+    outbox.note(
+        "staged_rows_lost",
+        partition.id,
+        writer=carrying.writer,
+        sequence=carrying.sequence,
+        from_row=carrying.rows[number],
+        rows=rows,
+    )
+
+
+def _may_append(outbox: Outbox, partition: Partition, log: SegmentLog, carrying: Carrying, batch: Batch) -> bool:
+    """Whether a batch may be appended now; if not, time or the commit brings this back."""
+    if partition.quiescence is not None:  # a planned switch is near
+        return False
+    if disks.full_member(outbox, log.record.members) is not None:
+        outbox.poll(0, appending.ROOM, partition.id)
+        return False
+    if log.live_table.has_from(make_offset(log.no, log.commit), carrying.producer, WINDOW_BATCHES):
+        return False
+    limit = outbox.config.unflushed_bytes_max
+    if log.uncertain and log.uncertain_bytes + batch.size_bytes > limit:
+        return False
+    return log.live_table.last(carrying.producer) is not None or log.makes_room(outbox)
+
+
+def _is_committed(log: SegmentLog, carrying: Carrying) -> bool:
+    """Whether all rows are.
+
+    Rule `answers-committed` (P4). Without it: (1) the last rows are on the master's disk only, and the publisher writes
+    DONE; (2) the master is lost, and the segment is sealed below them; (3) nobody carries them out any more.
+    """
+    last = log.live_table.last(carrying.producer)
+    if last is None or last.epoch != carrying.sequence:
+        return True
+    segment_no, index = split_offset(last.offset)
+    return segment_no != log.no or index + last.message_count <= log.commit
+
+
+# ---- what a step needs -----------------------------------------------------------------------------------
+
+
+def _fetch(outbox: Outbox, partition: Partition, log: SegmentLog, carrying: Carrying, number: int) -> None:
+    """Ask for the batches that come next, unless they are there, or too many wait for the commit."""
+    if log.live_table.has_from(make_offset(log.no, log.commit), carrying.producer, WINDOW_BATCHES):
+        return
+    under_way = set(carrying.fetching.values())
+    for wanted in range(number, min(number + FETCHED_AHEAD_MAX, len(carrying.batches))):
+        if wanted not in carrying.fetched and wanted not in carrying.gone and wanted not in under_way:
+            serial = outbox.new_serial()
+            carrying.fetching = put(carrying.fetching, serial, wanted)
+            outbox.emit(FetchStaged(serial, partition.id, carrying.batches[wanted]))
+
+
+def on_fetched(outbox: Outbox, partition: Partition, event: StagedFetched) -> None:
+    """A staged batch is here, or is not to be had now, or is gone for good."""
+    carrying = next((each for each in partition.carryings.values() if event.serial in each.fetching), None)
+    if carrying is None:
+        return
+    number = carrying.fetching[event.serial]
+    carrying.fetching = drop(carrying.fetching, event.serial)
+    if event.is_gone:
+        carrying.gone = put(carrying.gone, number, True)
+    elif event.batch is not None and is_as_staged(event.batch, carrying.batches[number], outbox.checksum):
+        carrying.fetched = put(carrying.fetched, number, event.batch)
+    elif event.batch is not None:
+        staged = carrying.batches[number]
+        outbox.note("staged_batch_differs", partition.id, stage_partition=staged.partition, offset=staged.offset)
+        return  # time brings this back, and perhaps another member has what the manifest names
+    else:
+        return
+    _go_on(outbox, partition, carrying)
+
+
+def _ask_record(outbox: Outbox, partition: Partition, carrying: Carrying) -> None:
+    if not carrying.asked:
+        carrying.asked = outbox.new_serial()
+        outbox.emit(ReadWriter(carrying.asked, partition.id, carrying.incarnation, carrying.writer))
+
+
+def on_writer_read(outbox: Outbox, partition: Partition, event: WriterRead) -> None:
+    """The coordinator told the record, or did not answer."""
+    carrying = next((each for each in partition.carryings.values() if each.asked == event.serial), None)
+    if carrying is None:
+        return
+    carrying.asked = 0
+    if event.failed:
+        return  # time brings this back
+    record = event.record
+    if record is None or not record.has_decided(carrying.producer, carrying.sequence, carrying.manifest):
+        text = f"publication {carrying.sequence} of writer {carrying.writer!r} is not decided, or is done already"
+        _end(outbox, partition, carrying, errors.PreconditionError(text))
+        return
+    carrying.is_decided = True
+    _go_on(outbox, partition, carrying)
+
+
+# ---- the end ---------------------------------------------------------------------------------------------
+
+
+def _answer(outbox: Outbox, partition: Partition, log: SegmentLog, carrying: Carrying) -> None:
+    first = carrying.first_offset
+    if first is None:
+        entries = log.live_table.entries(carrying.producer)
+        named = [entry for entry in entries if (entry.epoch, entry.base_sequence) == (carrying.sequence, 0)]
+        first = named[0].offset if named else None
+    for wait in carrying.waits:
+        outbox.emit(CarriedOut(wait.request, first, carrying.rows[-1], carrying.lost_rows, None))
+    _forget(partition, carrying)
+
+
+def _end(outbox: Outbox, partition: Partition, carrying: Carrying, error: errors.SeriatimError) -> None:
+    for wait in carrying.waits:
+        _refuse(outbox, wait.request, error)
+    _forget(partition, carrying)
+
+
+def _refuse(outbox: Outbox, request: int, error: errors.SeriatimError) -> None:
+    outbox.emit(CarriedOut(request, None, 0, 0, error))
+
+
+def _forget(partition: Partition, carrying: Carrying) -> None:
+    partition.carryings = drop(partition.carryings, carrying.key)
+
+
+def _keep_looking(outbox: Outbox, partition: Partition) -> None:
+    outbox.poll(outbox.config.retry_us, TIMER, partition.id)
+
+
+def _led(partition: Partition) -> SegmentLog | None:
+    """The log of the open segment, if this member is its master and takes batches."""
+    log = partition.open_log()
+    return log if log is not None and log.active and log.unbroken else None

@@ -1,0 +1,254 @@
+"""Writers and publications, as clients and other brokers ask for them: translated here, done by the publisher."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Final
+
+from seriatim_api.errors import BadRequestError, NotServingError, SeriatimError, StagedDataGoneError, UnknownWriterError
+from seriatim_api.publications import STAGE_TOPIC, ManifestPart, StagedBatch
+from seriatim_api.status import error_to_proto
+from seriatim_api.v1 import broker_pb2, publications_pb2, publications_pb2_grpc, records_pb2
+
+from ..core.placement import CHAIN_WIDTH_DEFAULT
+from ..core.publications.writers import Publication
+from ..runtime.controller import Controller
+from ..runtime.records import manifest_place_from
+from .limits import BATCH_BYTES_MAX
+from .outbound import BrokerCalls, is_forwarded
+from .publishing import PARTITIONS_PER_CALL, Carried, Publisher, Writer
+from .range_reading import place_of
+from .services import Services, check_name, remaining_s, typed_errors
+from .staging import Staging
+
+PARTITIONS_PER_BROKER: Final = 2
+"""Of the stage topic: each broker is the master of some of them, whichever members are there."""
+
+STAGE_TTL_MS: Final = 24 * 3600 * 1000
+"""How long what is staged stays. A program that stages and does not publish within that time stages anew."""
+
+STAGE_INCARNATION: Final = "0" * 32
+"""Of the stage topic: whoever makes it, it is the same one."""
+
+WRITERS_PER_PAGE_MAX: Final = 1000
+
+
+class PublicationsServicer(publications_pb2_grpc.PublicationsServicer):
+    """Serves `seriatim.v1.Publications`."""
+
+    def __init__(
+        self,
+        services: Services,
+        controller: Controller,
+        calls: BrokerCalls,
+        publisher: Publisher,
+        staging: Staging,
+    ) -> None:
+        self._services = services
+        self._controller = controller
+        self._calls = calls
+        self._publisher = publisher
+        self._staging = staging
+
+    # ---- staging ----
+
+    @typed_errors
+    async def PrepareStaging(  # noqa: N802 - the contract's names
+        self, request: publications_pb2.PrepareStagingRequest, context: Any
+    ) -> publications_pb2.PrepareStagingResponse:
+        """Where to stage."""
+        self._publisher.check_understood()
+        services = self._services
+        topic = await self._stage_topic(request, context)
+        chains = await services.chains(topic.partition_ids)
+        if len(chains) != len(topic.partition_ids):
+            raise NotServingError("the stage topic is not complete yet", retry_after_ms=200)
+        stage = broker_pb2.GetTopicResponse(
+            topic=topic,
+            routes=[services.route_of(chain) for chain in chains],
+            brokers=[
+                broker_pb2.BrokerAddress(broker=name, address=record.address, group=record.group)
+                for name, record in sorted(services.directory.members.items())
+                if record.admitted
+            ],
+        )
+        return publications_pb2.PrepareStagingResponse(
+            stage=stage, groups=[chain.open_segment.group for chain in chains]
+        )
+
+    async def _stage_topic(
+        self, request: publications_pb2.PrepareStagingRequest, context: Any
+    ) -> records_pb2.TopicRecord:
+        """The stage topic, made or grown by the controller where that is due."""
+        services = self._services
+        item = await services.coordinator.get(services.keys.topic(STAGE_TOPIC))
+        known = records_pb2.TopicRecord.FromString(item.value) if item is not None else None
+        count = PARTITIONS_PER_BROKER * sum(map(len, services.directory.groups().values()))
+        if known is not None and known.state == records_pb2.TOPIC_STATE_READY and len(known.partition_ids) >= count:
+            return known
+        left_s = remaining_s(context) * 0.9
+        if self._controller.election.is_leader:
+            topics = self._controller.topics
+            if known is None:
+                return await topics.create(
+                    STAGE_TOPIC, max(count, 1), _settings(), left_s, incarnation=STAGE_INCARNATION
+                )
+            return await topics.update(STAGE_TOPIC, "", max(count, len(known.partition_ids)), lambda _: None, left_s)
+        if is_forwarded(context):
+            raise NotServingError("the controller has just changed", retry_after_ms=200)
+        item = await services.coordinator.get(services.keys.controller)
+        broker = records_pb2.ControllerRecord.FromString(item.value).broker if item is not None else ""
+        if broker in ("", services.identity.member.broker):
+            raise NotServingError("no controller is in office at the moment", retry_after_ms=200)
+        answer: publications_pb2.PrepareStagingResponse = await self._calls.publications(
+            broker, "PrepareStaging", request, left_s
+        )
+        return answer.stage.topic
+
+    @typed_errors
+    async def ReadStaged(  # noqa: N802
+        self, request: publications_pb2.ReadStagedRequest, context: Any
+    ) -> publications_pb2.ReadStagedResponse:
+        """A staged batch from this disk."""
+        place_of(request.offset)
+        staged = StagedBatch(request.partition_id, request.rows, request.offset, b"")
+        try:
+            batch = await self._staging.read_here(staged)
+        except StagedDataGoneError:
+            return publications_pb2.ReadStagedResponse(is_gone=True)
+        return publications_pb2.ReadStagedResponse(header=batch.header.raw, body=batch.body)
+
+    # ---- writers ----
+
+    @typed_errors
+    async def OpenWriter(  # noqa: N802
+        self, request: publications_pb2.OpenWriterRequest, context: Any
+    ) -> publications_pb2.OpenWriterResponse:
+        """Take a writer over."""
+        check_name(request.writer, "writer")
+        writer, record = await self._publisher.open(request.topic, request.incarnation, request.writer)
+        answer = publications_pb2.OpenWriterResponse(incarnation=writer.incarnation, epoch=record.epoch)
+        if record.state is not record.state.NEW:
+            answer.sequence = record.sequence
+        return answer
+
+    @typed_errors
+    async def Publish(  # noqa: N802
+        self, request: publications_pb2.PublishRequest, context: Any
+    ) -> publications_pb2.PublishResponse:
+        """Publish, all or nothing."""
+        check_name(request.writer, "writer")
+        if not request.incarnation:
+            raise BadRequestError("a publication names the incarnation of its topic")
+        wanted = Publication(
+            request.writer,
+            request.epoch,
+            request.owner,
+            request.sequence,
+            manifest_place_from(request.manifest),
+            request.digest,
+            request.ephemeral,
+        )
+        until = time.monotonic() + remaining_s(context) * 0.95
+        carried, was_done = await self._publisher.publish(request.topic, request.incarnation, wanted, until)
+        return publications_pb2.PublishResponse(parts=map(_published, carried), was_done=was_done)
+
+    @typed_errors
+    async def CarryOut(  # noqa: N802
+        self, request: publications_pb2.CarryOutRequest, context: Any
+    ) -> publications_pb2.CarryOutResponse:
+        """Append what is decided, as the master of these partitions."""
+        ids = list(request.partition_ids)
+        if not 0 < len(ids) <= PARTITIONS_PER_CALL or len(set(ids)) < len(ids):
+            raise BadRequestError(f"a call names 1 to {PARTITIONS_PER_CALL} partitions, and each once")
+        place = manifest_place_from(request.manifest)
+        manifest = await self._staging.manifest(place)
+        parts: list[ManifestPart] = []
+        for partition in ids:
+            part = manifest.part_of(partition)
+            if part is None:
+                raise BadRequestError(f"the manifest says nothing of partition id {partition}")
+            parts.append(part)
+        writer = Writer(request.incarnation, request.writer)
+        answers = await self._publisher.carry_out_here(
+            writer, request.producer, request.sequence, place, parts, remaining_s(context) * 0.95
+        )
+        return publications_pb2.CarryOutResponse(
+            parts=[_carried(partition, answer) for partition, answer in zip(ids, answers, strict=True)]
+        )
+
+    @typed_errors
+    async def DescribeWriter(  # noqa: N802
+        self, request: publications_pb2.DescribeWriterRequest, context: Any
+    ) -> publications_pb2.WriterDescription:
+        """A writer's record."""
+        check_name(request.writer, "writer")
+        topic = await self._services.topic(request.topic)
+        item = await self._services.coordinator.get(self._services.keys.writer(topic.incarnation, request.writer))
+        if item is None:
+            raise UnknownWriterError(f"topic {request.topic!r} has no writer {request.writer!r}")
+        return _described(item.key, item.value)
+
+    @typed_errors
+    async def ListWriters(  # noqa: N802
+        self, request: publications_pb2.ListWritersRequest, context: Any
+    ) -> publications_pb2.ListWritersResponse:
+        """Writers of a topic, or of all, a page at a time."""
+        keys = self._services.keys
+        prefix = keys.writers
+        if request.topic:
+            prefix = keys.writers_of((await self._services.topic(request.topic)).incarnation)
+        limit = min(request.limit or WRITERS_PER_PAGE_MAX, WRITERS_PER_PAGE_MAX)
+        listing = await self._services.coordinator.list(prefix)
+        later = [item for item in listing.items if item.key.removeprefix(keys.writers) > request.after]
+        page = later[:limit]
+        return publications_pb2.ListWritersResponse(
+            writers=[_described(item.key, item.value) for item in page],
+            next_after=page[-1].key.removeprefix(keys.writers) if len(later) > limit else "",
+        )
+
+    @typed_errors
+    async def DeleteWriter(  # noqa: N802
+        self, request: publications_pb2.DeleteWriterRequest, context: Any
+    ) -> publications_pb2.DeleteWriterResponse:
+        """Forget a writer."""
+        check_name(request.writer, "writer")
+        await self._publisher.delete(request.topic, request.writer)
+        return publications_pb2.DeleteWriterResponse()
+
+
+def _settings() -> records_pb2.TopicSettings:
+    return records_pb2.TopicSettings(
+        flush=True,
+        chain_width=CHAIN_WIDTH_DEFAULT,
+        batch_size_bytes_max=BATCH_BYTES_MAX,
+        message_size_bytes_max=BATCH_BYTES_MAX,
+        retention_ms=STAGE_TTL_MS,
+        retention_acts=True,
+    )
+
+
+def _described(key: str, value: bytes) -> publications_pb2.WriterDescription:
+    _, incarnation, writer = key.rsplit("/", 2)
+    record = records_pb2.WriterRecord.FromString(value)
+    return publications_pb2.WriterDescription(topic=record.topic, incarnation=incarnation, writer=writer, record=record)
+
+
+def _published(carried: Carried) -> publications_pb2.PublishedPart:
+    part = publications_pb2.PublishedPart(
+        partition_id=carried.partition, rows=carried.rows, lost_rows=carried.lost_rows
+    )
+    if carried.first_offset is not None:
+        part.first_offset = carried.first_offset
+    return part
+
+
+def _carried(partition: int, answer: Carried | SeriatimError) -> publications_pb2.CarriedOutPart:
+    part = publications_pb2.CarriedOutPart(partition_id=partition)
+    if isinstance(answer, SeriatimError):
+        part.error.CopyFrom(error_to_proto(answer))
+        return part
+    part.rows, part.lost_rows = answer.rows, answer.lost_rows
+    if answer.first_offset is not None:
+        part.first_offset = answer.first_offset
+    return part

@@ -1,0 +1,178 @@
+"""What is staged, found again: a batch, or a manifest, on this broker's disk or on another one's.
+
+A staged batch is found by its place. So it is read raw, and also behind a segment that is not settled yet.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from typing import Final
+
+import structlog
+from seriatim_api.batch import FLAG_PUBLISH, FLAG_STAGED, HeaderError, parse_header
+from seriatim_api.errors import NotServingError, SeriatimError, StagedDataGoneError, UnavailableError
+from seriatim_api.ids import PartitionId, split_offset
+from seriatim_api.publications import Manifest, StagedBatch, read_manifest
+from seriatim_api.v1 import publications_pb2
+
+from ..core import effects as fx
+from ..core.chain import Chain, SegmentState
+from ..core.events import ReadRange, StagedFetched
+from ..core.log import Batch
+from ..core.positions import Place
+from ..core.publications.writers import ManifestPlace
+from .outbound import BrokerCalls
+from .places import Places
+from .services import Services
+
+BATCH_BYTES_MAX: Final = 2 << 20
+"""More than a batch may have: it is read whole."""
+
+READ_DEADLINE_S: Final = 2.0
+"""For one member's answer: a read of its disk."""
+
+CHAIN_AGE_S: Final = 1.0
+"""How old a stage partition's chain may be for the question who has a segment: those who have it stay the same, and who
+does not have it any more says so."""
+
+CHAINS_KEPT: Final = 1000
+MANIFESTS_KEPT_BYTES_MAX: Final = 128 << 20
+
+_log = structlog.get_logger(__name__)
+
+
+class Staging:
+    """Reads staged batches on behalf of this broker's core, and of others."""
+
+    def __init__(self, services: Services, calls: BrokerCalls, places: Places) -> None:
+        self._services = services
+        self._calls = calls
+        self._places = places
+        self._chains: dict[PartitionId, tuple[Chain, float]] = {}
+        self._manifests: OrderedDict[ManifestPlace, Manifest] = OrderedDict()
+
+    # ---- for the core ----
+
+    async def fetch(self, effect: fx.FetchStaged) -> StagedFetched:
+        """A staged batch, from whichever member has it. Raises nothing."""
+        try:
+            batch = await self.read(effect.staged)
+        except StagedDataGoneError:
+            return StagedFetched(effect.serial, effect.partition, None, is_gone=True)
+        except (SeriatimError, TimeoutError) as exc:
+            _log.info("staged_batch_not_read", stage_partition=effect.staged.partition, error=str(exc))
+            return StagedFetched(effect.serial, effect.partition, None)
+        return StagedFetched(effect.serial, effect.partition, batch)
+
+    # ---- batches ----
+
+    async def read(self, staged: StagedBatch) -> Batch:
+        """A staged batch.
+
+        Raises:
+            StagedDataGoneError: Its segment was declared lost, or retention has dropped it.
+            UnavailableError: No member that has it answers now.
+        """
+        partition = PartitionId(staged.partition)
+        chain = await self._chain(partition)
+        segment = chain.from_no(split_offset(staged.offset)[0])
+        own = self._services.identity.member
+        said: SeriatimError | None = None
+        members = dict.fromkeys((segment.server, *segment.eligible, *segment.members)) if segment is not None else {}
+        for member in sorted(members, key=lambda member: member != own):
+            try:
+                if member == own:
+                    return await self.read_here(staged)
+                return await self._read_there(member.broker, staged)
+            except StagedDataGoneError:
+                raise
+            except SeriatimError as exc:
+                said = exc
+        self._chains.pop(partition, None)
+        if segment is not None and segment.state is SegmentState.LOST:
+            return await self.read_here(staged)  # which says that it is gone, from the record as it is now
+        raise UnavailableError(
+            f"no broker gives what was staged at {split_offset(staged.offset)} of stage partition {partition}"
+            + (f" ({said.message})" if said is not None else "")
+        )
+
+    async def read_here(self, staged: StagedBatch) -> Batch:
+        """The same, from this disk only.
+
+        Raises:
+            NotServingError: It is not here.
+        """
+        no, index = split_offset(staged.offset)
+        until_us = time.monotonic_ns() // 1000 + int(READ_DEADLINE_S * 0.9e6)
+        answer = await self._services.ask_core(
+            lambda number: ReadRange(
+                number, PartitionId(staged.partition), Place(no, index), Place(no, index + staged.rows),
+                BATCH_BYTES_MAX, True, until_us, staged=True,
+            ),
+            READ_DEADLINE_S,
+        )  # fmt: skip
+        assert isinstance(answer, fx.RangeRead)
+        for event in answer.events:
+            if isinstance(event, fx.RangeBatches):
+                return event.batches[0]
+            if isinstance(event, (fx.RangeGap, fx.RangeDropped)):
+                raise StagedDataGoneError(f"segment {no} of stage partition {staged.partition} is gone")
+        if answer.error is not None:
+            raise answer.error
+        raise NotServingError(f"segment {no} of stage partition {staged.partition} is not on this broker")
+
+    async def _read_there(self, broker: str, staged: StagedBatch) -> Batch:
+        request = publications_pb2.ReadStagedRequest(
+            partition_id=staged.partition, offset=staged.offset, rows=staged.rows
+        )
+        answer: publications_pb2.ReadStagedResponse = await self._calls.publications(
+            broker, "ReadStaged", request, READ_DEADLINE_S
+        )
+        if answer.is_gone:
+            raise StagedDataGoneError(f"what was staged on stage partition {staged.partition} is gone")
+        try:
+            return Batch(parse_header(answer.header), answer.body)
+        except HeaderError as exc:
+            raise NotServingError(f"{broker} gave no batch: {exc}") from exc
+
+    async def _chain(self, partition: PartitionId) -> Chain:
+        now_s = time.monotonic()
+        known = self._chains.get(partition)
+        if known is not None and now_s - known[1] < CHAIN_AGE_S:
+            return known[0]
+        surveyed = await self._places.survey(partition, 0, READ_DEADLINE_S)
+        if len(self._chains) >= CHAINS_KEPT:
+            self._chains.clear()
+        self._chains[partition] = surveyed.chain, now_s
+        return surveyed.chain
+
+    # ---- manifests ----
+
+    async def manifest(self, place: ManifestPlace) -> Manifest:
+        """The manifest at a place.
+
+        Raises:
+            StagedDataGoneError: It is gone, or what is there is not it.
+            UnavailableError: No member that has it answers now.
+            BadRequestError: What is there is no manifest.
+        """
+        known = self._manifests.get(place)
+        if known is not None:
+            self._manifests.move_to_end(place)
+            return known
+        pieces: list[bytes] = []
+        for offset in place.offsets:
+            batch = await self.read(StagedBatch(place.partition, 1, offset, place.id))
+            header = batch.header
+            is_piece = header.flags & (FLAG_STAGED | FLAG_PUBLISH) == FLAG_STAGED | FLAG_PUBLISH
+            if not is_piece or header.stage != place.id or header.message_count != 1:
+                raise StagedDataGoneError("there is no manifest where the publication says: stage the rows anew")
+            pieces.append(batch.body)
+        data = b"".join(pieces)
+        if len(data) != place.length or self._services.checksum(0, data) != place.crc:
+            raise StagedDataGoneError("the manifest is not the one that the publication says: stage the rows anew")
+        manifest = self._manifests[place] = read_manifest(data)
+        while len(self._manifests) > 1 and sum(kept.length for kept in self._manifests) > MANIFESTS_KEPT_BYTES_MAX:
+            self._manifests.popitem(last=False)
+        return manifest

@@ -1,0 +1,72 @@
+"""Retention of what is staged: a floor is raised first, then what is decided is waited for, and only then is dropped.
+
+Rule `floor-first` (P6). Without it: (1) retention finds no record that is DECIDED; (2) a publisher, which has found all
+that it needs, decides; (3) retention drops what the record names. With it the publisher's transaction compares the
+floors, so either it fails, or this look finds it decided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import structlog
+from seriatim_api.errors import CorruptionError, SeriatimError
+from seriatim_api.ids import PartitionId, format_offset
+from seriatim_api.publications import Manifest
+from seriatim_api.v1 import records_pb2
+
+from ..core.publications.writers import ManifestPlace, WriterState
+from ..interfaces.coordinator import Coordinator, Put, mod_revision_is
+from .keys import Keys
+from .records import writer_from_value
+
+ReadManifest = Callable[[ManifestPlace], Awaitable[Manifest]]
+
+_log = structlog.get_logger(__name__)
+
+
+class StageFloors:
+    """Asked by whoever leads a stage partition, before anything of it is dropped."""
+
+    def __init__(self, coordinator: Coordinator, keys: Keys) -> None:
+        self._coordinator = coordinator
+        self._keys = keys
+        self._read_manifest: ReadManifest | None = None
+
+    def on_read(self, read_manifest: ReadManifest) -> None:
+        """Who reads manifests."""
+        self._read_manifest = read_manifest
+
+    async def may_drop(self, partition: PartitionId, offset: int) -> bool:
+        """Whether what lies below that offset of a stage partition is needed by nobody, and will not be."""
+        key = self._keys.stage_floor(partition)
+        item = await self._coordinator.get(key)
+        floor = records_pb2.StageFloorRecord.FromString(item.value).offset if item is not None else 0
+        if floor < offset:
+            put = Put(key, records_pb2.StageFloorRecord(offset=offset).SerializeToString())
+            revision = item.mod_revision if item is not None else 0
+            if not (await self._coordinator.txn([mod_revision_is(key, revision)], [put])).succeeded:
+                return False  # the next look reads it again
+        for written in (await self._coordinator.list(self._keys.writers)).items:
+            try:
+                record = writer_from_value(written.value)
+            except CorruptionError as exc:
+                _log.error("staged_data_stays", key=written.key, error=str(exc))
+                return False
+            if record.state is WriterState.DECIDED and await self._reaches_below(record.manifest, partition, offset):
+                _log.info("staged_data_waits", writer=written.key, partition=partition, offset=format_offset(offset))
+                return False
+        return True
+
+    async def _reaches_below(self, place: ManifestPlace, partition: PartitionId, offset: int) -> bool:
+        """Whether a publication needs something below; one whose manifest cannot be read may."""
+        if place.partition == partition and min(place.offsets, default=0) < offset:
+            return True
+        try:
+            if self._read_manifest is None:
+                return True
+            manifest = await self._read_manifest(place)
+        except (SeriatimError, TimeoutError):
+            return True
+        staged = (batch for part in manifest.parts for batch in part.batches)
+        return any(batch.partition == partition and batch.offset < offset for batch in staged)

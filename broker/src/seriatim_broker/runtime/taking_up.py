@@ -1,0 +1,122 @@
+"""What is decided is finished without whoever decided it (P8): the controller takes up what has been DECIDED for 2 s.
+
+Rule `taken-up`. Without it: (1) a program publishes, and is killed right after the decision; (2) half of the partitions
+have their rows, the others never get them, and nobody else may publish under this writer.
+
+It also asks partitions again that are done, because nobody remembers which are: so their masters know the writer still
+(rule `entry-stays` in `core.publications.carrying`). Records of unnamed jobs go a day after they are done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import structlog
+from seriatim_api.errors import CorruptionError, SeriatimError
+
+from ..core.publications.writers import WriterState
+from ..interfaces.clock import Clock
+from ..interfaces.coordinator import Coordinator, Delete, mod_revision_is
+from .keys import Keys
+from .mirror import mirror
+from .records import writer_from_value
+
+LOOK_S = 0.5
+
+DECIDED_S = 2.0
+"""So long the publisher that decided it has it for itself: it finishes nearly every publication in less."""
+
+AGAIN_S = 2.0
+AGAIN_S_MAX = 30.0
+"""Between two tries for one publication; twice as long each time."""
+
+AT_ONCE_MAX = 8
+EPHEMERAL_KEPT_MS = 86_400_000
+
+Finish = Callable[[str, str], Awaitable[None]]
+"""Have the publication finished that this writer (incarnation of its topic, name) has decided, if it has."""
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class _Decided:
+    """A writer that has a publication DECIDED: when it is looked at next (monotonic µs), and the pause after that."""
+
+    due_us: int
+    pause_s: float = AGAIN_S
+
+
+class TakingUp:
+    """A duty of the elected broker."""
+
+    def __init__(self, coordinator: Coordinator, keys: Keys, clock: Clock) -> None:
+        self._coordinator = coordinator
+        self._keys = keys
+        self._clock = clock
+        self._finish: Finish | None = None
+        self._decided: dict[str, _Decided] = {}
+        self._ephemeral: dict[str, int] = {}  # key -> when it was done
+
+    def on_finish(self, finish: Finish) -> None:
+        """Who finishes publications."""
+        self._finish = finish
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        self._decided, self._ephemeral = {}, {}
+        async with asyncio.TaskGroup() as group:
+            group.create_task(mirror(self._coordinator, self._keys.writers, self._changed), name="writers")
+            group.create_task(self._look_again(), name="publications that are taken up")
+
+    def _changed(self, values: Mapping[str, bytes], changed: Sequence[str]) -> None:
+        now_us = self._clock.monotonic_us()
+        for key in changed:
+            self._ephemeral.pop(key, None)
+            value = values.get(key)
+            try:
+                record = writer_from_value(value) if value is not None else None
+            except CorruptionError as exc:
+                _log.error("writer_unreadable", key=key, error=str(exc))
+                continue
+            if record is not None and record.state is WriterState.DECIDED:
+                self._decided.setdefault(key, _Decided(now_us + round(DECIDED_S * 1e6)))
+                continue
+            self._decided.pop(key, None)
+            if record is not None and record.ephemeral and record.state is WriterState.DONE:
+                self._ephemeral[key] = record.done_at_ms
+
+    async def _look_again(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_S)
+            now_us = self._clock.monotonic_us()
+            due = [key for key, known in self._decided.items() if known.due_us <= now_us][:AT_ONCE_MAX]
+            await asyncio.gather(*map(self._take_up, due))
+            over_ms = self._clock.wall_ms() - EPHEMERAL_KEPT_MS
+            for key in [key for key, done_ms in self._ephemeral.items() if done_ms < over_ms][:AT_ONCE_MAX]:
+                await self._remove(key)
+
+    async def _take_up(self, key: str) -> None:
+        known = self._decided.get(key)
+        if known is None or self._finish is None:
+            return
+        incarnation, writer = key.removeprefix(self._keys.writers).split("/")
+        try:
+            await self._finish(incarnation, writer)
+        except (SeriatimError, TimeoutError) as exc:
+            _log.info("publication_waits", writer=writer, error=str(exc))
+        known.due_us = self._clock.monotonic_us() + round(known.pause_s * 1e6)
+        known.pause_s = min(2 * known.pause_s, AGAIN_S_MAX)
+
+    async def _remove(self, key: str) -> None:
+        """Forget a record of an unnamed job."""
+        try:
+            item = await self._coordinator.get(key)
+            if item is not None and writer_from_value(item.value).state is WriterState.DONE:
+                await self._coordinator.txn([mod_revision_is(key, item.mod_revision)], [Delete(key)])
+        except SeriatimError as exc:
+            _log.info("writer_not_removed", key=key, error=str(exc))
+        else:
+            self._ephemeral.pop(key, None)
