@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from seriatim._producer import Producer
     from seriatim._producing.backlog import FlushResult
     from seriatim._producing.deliveries import Deliveries, Delivery
+    from seriatim._publishing.chunks import Chunk, Published, PublishedPart
     from seriatim._ranges.reading import RangeReader, RangeTable
     from seriatim._records import (
         AckLevel,
@@ -70,6 +71,7 @@ if TYPE_CHECKING:
     )
     from seriatim._settings import ConsumerSettings, ProducerSettings
     from seriatim._tls import Tls
+    from seriatim._writer import Writer
 
 __all__ = [
     "AckLevel",
@@ -81,6 +83,7 @@ __all__ = [
     "BrokerGroupMember",
     "BrokerLoad",
     "Chain",
+    "Chunk",
     "Client",
     "Cluster",
     "Consumer",
@@ -106,6 +109,8 @@ __all__ = [
     "PlannedMove",
     "Producer",
     "ProducerSettings",
+    "Published",
+    "PublishedPart",
     "QuarantinedMessage",
     "RangePiece",
     "RangePlan",
@@ -124,6 +129,7 @@ __all__ = [
     "Topic",
     "TopicDescription",
     "TopicSettings",
+    "Writer",
     "partition_of_key",
 ]
 
@@ -181,6 +187,10 @@ _HOMES: Final = {
     "ConsumerSettings": "seriatim._settings",
     "ProducerSettings": "seriatim._settings",
     "Tls": "seriatim._tls",
+    "Chunk": "seriatim._publishing.chunks",
+    "Published": "seriatim._publishing.chunks",
+    "PublishedPart": "seriatim._publishing.chunks",
+    "Writer": "seriatim._writer",
 }
 
 

@@ -81,8 +81,20 @@ def encode(
     compression: Compression | None = None,
 ) -> Body:
     """Messages given as columns; None is a column without values. Types were checked before."""
+    batch = record_batch(values, keys, timestamps_ms, headers, tags)
+    return encode_record_batch(batch, timestamps_ms[0], timestamps_ms[-1], keys is not None, compression)
+
+
+def record_batch(
+    values: Sequence[bytes],
+    keys: Sequence[bytes | None] | None,
+    timestamps_ms: Sequence[int],
+    headers: Sequence[Headers | None] | None = None,
+    tags: Sequence[str | None] | None = None,
+) -> Any:
+    """The same as a record batch of `SCHEMA`."""
     count = len(values)
-    batch = pa.RecordBatch.from_arrays(
+    return pa.RecordBatch.from_arrays(
         [
             _nulls(count, 0) if keys is None else _binary(keys, pa.binary()),
             _binary(values, pa.binary()),
@@ -92,7 +104,6 @@ def encode(
         ],
         schema=SCHEMA,
     )
-    return encode_record_batch(batch, timestamps_ms[0], timestamps_ms[-1], keys is not None, compression)
 
 
 # Arrays are put together from buffers, not by `pa.array`: that looks whether it was given something of pandas, and
@@ -245,6 +256,11 @@ def row_sizes(rows: Any) -> tuple[Any, Any]:
         inner = _totals(headers.keys) + _totals(headers.items)
         whole = whole + inner[begins[1:]] - inner[begins[:-1]] + HEADER_OVERHEAD_BYTES * np.diff(begins)
     return payload, whole
+
+
+def value_bytes(rows: Any) -> int:
+    """Bytes of all values of a record batch of `SCHEMA`."""
+    return int(_lengths(rows.column(1)).sum())
 
 
 def _lengths(column: Any) -> Any:

@@ -21,16 +21,20 @@ from seriatim._ranges import questions
 from seriatim._ranges.questions import QUESTION_DEADLINE_S, At
 from seriatim._recording import HistoryLike, MessageIdOf, Recorder
 from seriatim._records import Assignment, Gap, GroupChange, LostRange, PartitionOffset, RangePlan, RetainedRange
-from seriatim._settings import ConsumerOptions, ConsumerSettings, ProducerOptions, ProducerSettings
+from seriatim._settings import Compression, ConsumerOptions, ConsumerSettings, ProducerOptions, ProducerSettings
 from seriatim._tls import Tls
 from seriatim._transport.channels import Channels
 from seriatim._transport.unary import Caller
 
 if TYPE_CHECKING:
     from seriatim._consumer import Consumer
+    from seriatim._partitioner import Partitioner
     from seriatim._producer import Producer
     from seriatim._ranges.reading import RangeReader
     from seriatim._transport.append import AppendLinks
+    from seriatim._writer import Writer
+
+STAGED_BATCH_BYTES: Final = 512 << 10
 
 TOPIC_DEADLINE_S: Final = 10.0
 """For the first question about a topic: a cluster that is just starting answers by then."""
@@ -164,6 +168,49 @@ class Client:
             )  # fmt: skip
             self._closers.append(lambda flush: producer.close(None if flush else 0))
             return producer
+
+        return Opening(begin)
+
+    def writer(
+        self,
+        topic: str,
+        name: str,
+        *,
+        epoch: int = 0,
+        owner: str = "",
+        compression: Compression | None = None,
+        partitioner: Partitioner | None = None,
+    ) -> Opening[Writer]:
+        """A writer of a topic: `async with client.writer("t", "nightly") as writer`. Sets of rows, all or nothing.
+
+        Nothing is asked of the brokers before its first call. Call `open` first in the program that publishes; tasks in
+        other processes only stage, and need not.
+
+        Args:
+            topic: Its name.
+            name: The writer's: what it has published, and up to which sequence, is kept under this name.
+            epoch: From `open` in another process, to publish here; 0: the writer is opened here, or never.
+            owner: What only one program has, such as the id of a query: another owner is refused. Empty: not compared.
+            compression: Of what is staged: None, "lz4" or "zstd".
+            partitioner: Which partition a key goes to; as of `producer`.
+
+        Raises (when it begins):
+            IllegalNameError: Nothing can be called so.
+        """
+
+        async def begin() -> Writer:
+            from seriatim._publishing.staging import Stager
+            from seriatim._transport.append import AppendLinks
+            from seriatim._writer import Writer
+
+            options = {} if partitioner is None else {"partitioner": partitioner}
+            settings = ProducerSettings(
+                batch_size_bytes=STAGED_BATCH_BYTES, compression=compression, linger_ms=0, **options
+            )
+            if self._links is None:
+                self._links = AppendLinks(self._channels, self.name)
+            stager = Stager(topic, settings, self._channels, self._caller, self._links, self.name)
+            return Writer(topic, name, epoch, owner, stager, self._caller)
 
         return Opening(begin)
 

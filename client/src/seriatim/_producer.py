@@ -70,7 +70,9 @@ class Producer:
         caller: Caller,
         links: AppendLinks,
         recorder: Recorder | None,
+        stage: bytes = b"",
     ) -> None:
+        self._stage = stage
         self.topic = topic.name
         self.producer_id = os.urandom(16)
         self.settings = settings
@@ -109,6 +111,7 @@ class Producer:
             batching=Batching(settings, self._turns, self._backlog),
             recorder=recorder,
             failure=self._failure,
+            stage=self._stage,
         )
         return [
             self._make_partition(number, partition_id, route)
@@ -336,6 +339,24 @@ class Producer:
             except BaseException as exc:
                 self._failure.raise_for(exc)
             self._since_yield_bytes += size
+        return deliveries
+
+    async def send_body(self, body: _batch.Body, partition: int) -> Deliveries:
+        """Take a body that is encoded already, as one batch: a piece of a manifest.
+
+        Raises:
+            PartitionOutOfRangeError, PreconditionError, ClientFailureError: As of `send`; nothing was taken.
+        """
+        deliveries = Deliveries(body.message_count)
+        ((target, positions),) = self._partitioning.of_many(None, partition, body.message_count)
+        if not self._backlog.has_room(len(body.data)):
+            await self._wait_for_room(len(body.data))
+        try:
+            target.pending.add_body(body, deliveries.slice(positions), time.monotonic())
+            self._backlog.take(body.message_count, len(body.data))
+            self._turns.make_ready(target)
+        except BaseException as exc:
+            self._failure.raise_for(exc)
         return deliveries
 
     def _pieces(

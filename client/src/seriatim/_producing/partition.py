@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from seriatim_api.batch import HEADER_SIZE_BYTES, make_header
+from seriatim_api.batch import FLAG_STAGED, HEADER_SIZE_BYTES, make_header
 from seriatim_api.frames import AppendEntry
 from seriatim_api.v1 import broker_pb2
 
@@ -53,6 +53,8 @@ from seriatim._transport.append import AppendLink, AppendLinks
 
 _NOT_SENT: Final = (-1, -1)
 
+NO_STAGE: Final = bytes(16)
+
 
 @dataclass(frozen=True, slots=True)
 class Shared:
@@ -68,6 +70,7 @@ class Shared:
     batching: Batching
     recorder: Recorder | None
     failure: Failure
+    stage: bytes  # the chunk that is staged; empty: nothing is
 
 
 class _Batch:
@@ -286,7 +289,8 @@ class PartitionSender:
                 last_timestamp_ms=batch.body.last_timestamp_ms,
                 body_length=len(batch.body.data),
                 body_crc=batch.body.crc,
-                flags=batch.body.flags,
+                flags=batch.body.flags | (FLAG_STAGED if self._shared.stage else 0),
+                stage=self._shared.stage or NO_STAGE,
             )
         entry = AppendEntry(effect.run, self._ack_level, effect.starts_run, effect.route_epoch)
         link = self._links[effect.stream]

@@ -167,13 +167,25 @@ class _Table(NamedTuple):
         return [SliceOfBatch(self.sink, 0, 0, self.batch.num_rows)]
 
 
+class _Encoded(NamedTuple):
+    """A body that is to be one batch as it is."""
+
+    begun_at: float
+    body: Body
+    sink: DeliverySlice
+    payload_bytes: int
+
+    def all_slices(self) -> list[SliceOfBatch]:
+        return [SliceOfBatch(self.sink, 0, 0, self.body.message_count)]
+
+
 class Pending:
     """The queue of one partition."""
 
     __slots__ = ("_parts", "payload_bytes")
 
     def __init__(self) -> None:
-        self._parts: deque[_Columns | _Table] = deque()
+        self._parts: deque[_Columns | _Table | _Encoded] = deque()
         self.payload_bytes = 0
 
     def __bool__(self) -> bool:
@@ -192,7 +204,7 @@ class Pending:
     @property
     def front_is_whole(self) -> bool:
         """Whether the next cut can grow no more: it is a table, or a table stands behind it."""
-        return len(self._parts) > 1 or isinstance(self._parts[0], _Table)
+        return len(self._parts) > 1 or isinstance(self._parts[0], (_Table, _Encoded))
 
     def _columns(self, now: float) -> _Columns:
         if self._parts and isinstance(self._parts[-1], _Columns):
@@ -242,9 +254,16 @@ class Pending:
         self._parts.append(_Table(now, batch, sink, keyed, size_bytes))
         self.payload_bytes += size_bytes
 
+    def add_body(self, body: Body, sink: DeliverySlice, now: float) -> None:
+        """Append a body that is encoded already."""
+        self._parts.append(_Encoded(now, body, sink, len(body.data)))
+        self.payload_bytes += len(body.data)
+
     def peek(self, size_bytes_max: int, compression: Compression | None) -> Cut:
         """The next batch at the front. Changes nothing, so if it raises, all messages are still here."""
         part = self._parts[0]
+        if isinstance(part, _Encoded):
+            return Cut(part.body, part.all_slices(), None, None, part.payload_bytes)
         if isinstance(part, _Table):
             return _cut_table(part, compression)
         return part.peek(size_bytes_max, compression)
@@ -254,7 +273,7 @@ class Pending:
         part = self._parts[0]
         if isinstance(part, _Columns):
             part.drop(cut)
-        if isinstance(part, _Table) or not part.values:
+        if not isinstance(part, _Columns) or not part.values:
             self._parts.popleft()
         self.payload_bytes -= cut.payload_bytes
 

@@ -21,7 +21,7 @@ from seriatim_api.errors import (
 )
 from seriatim_api.hedging import first_answer
 from seriatim_api.status import METADATA_KEY, from_status
-from seriatim_api.v1 import broker_pb2_grpc, operations_pb2_grpc, ranges_pb2_grpc
+from seriatim_api.v1 import broker_pb2_grpc, operations_pb2_grpc, publications_pb2_grpc, ranges_pb2_grpc
 
 from seriatim._transport.channels import Channels
 
@@ -147,6 +147,13 @@ class Caller:
     async def ranges(self, method: str, request: Any, timeout_s: float) -> Any:
         """A call of the service of ranges."""
         call = _Call(ranges_pb2_grpc.RangesStub, method, request, timeout_s, is_slow=True, is_new=True)
+        return await self._call(call, None, None)
+
+    async def publications(self, method: str, request: Any, timeout_s: float) -> Any:
+        """A call of the service of publications. One that may have been taken is not sent again here."""
+        call = _Call(
+            publications_pb2_grpc.PublicationsStub, method, request, timeout_s, is_slow=True, once=True, is_new=True
+        )
         return await self._call(call, None, None)
 
     async def admin(self, method: str, request: Any, timeout_s: float) -> Any:

@@ -1,0 +1,1 @@
+"""Staging rows, and publishing what was staged."""

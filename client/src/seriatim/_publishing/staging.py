@@ -1,0 +1,238 @@
+"""Staging: rows are cut into batches, and sent to the hidden topic in which they wait for their publication."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Sequence
+from typing import Any, Final
+
+import google_crc32c
+import pyarrow as pa
+from seriatim_api.batch import FLAG_PUBLISH
+from seriatim_api.errors import BadRequestError, IllegalNameError, PartitionOutOfRangeError
+from seriatim_api.ids import is_legal_name
+from seriatim_api.publications import (
+    STAGED_BODY_BYTES,
+    ManifestPart,
+    StagedBatch,
+    pieces_of,
+)
+from seriatim_api.v1 import broker_pb2, publications_pb2, records_pb2
+
+from seriatim import _batch
+from seriatim._admin import topic_of
+from seriatim._partitioner import Partitioner
+from seriatim._producer import BATCH_BYTES_DEFAULT, BATCH_OVERHEAD_BYTES, Producer
+from seriatim._producing import checks
+from seriatim._producing.checks import Limits
+from seriatim._producing.deliveries import Deliveries
+from seriatim._producing.pending import split_rows
+from seriatim._producing.routes import route_of
+from seriatim._publishing.chunks import Chunk
+from seriatim._records import Topic
+from seriatim._settings import ProducerSettings
+from seriatim._transport.append import AppendLinks
+from seriatim._transport.channels import Channels
+from seriatim._transport.unary import Caller
+
+QUESTION_DEADLINE_S: Final = 10.0
+
+
+class Stager:
+    """Stages for one topic, on behalf of one client.
+
+    Args:
+        name: Of the topic.
+        settings: Of producers of what is staged.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        settings: ProducerSettings,
+        channels: Channels,
+        caller: Caller,
+        links: AppendLinks,
+        client_name: str,
+    ) -> None:
+        self._name = name
+        self._settings = settings
+        self._channels = channels
+        self._caller = caller
+        self._links = links
+        self._client_name = client_name
+
+    # ---- rows ----
+
+    async def stage(self, table: Any, partition: int | None, key_column: str) -> Chunk:
+        """Stage the rows of a table, in their order.
+
+        Raises:
+            IllegalMessageError, MessageTooLargeError, PartitionOutOfRangeError: A row cannot be sent; none was staged.
+            SendFailedError, SendUnknownError: A part was not stored, or nobody knows. Nothing of it is published; stage
+                all of it again.
+            UnknownTopicError, UnavailableError: The topic is not there, or no broker answered.
+        """
+        topic, groups = await self._topic()
+        table = checks.check_table(table, key_column, int(time.time() * 1000))
+        fits = max(1, (topic.settings.batch_size_bytes_max or BATCH_BYTES_DEFAULT) - BATCH_OVERHEAD_BYTES)
+        limits = Limits(min(topic.settings.message_size_bytes_max or fits, fits), fits)
+        pieces = _pieces(table, partition, topic, self._settings.partitioner, min(STAGED_BODY_BYTES, fits))
+        for _, piece, size_bytes in pieces:
+            checks.check_rows(piece, size_bytes, limits)
+        chunk = os.urandom(16)
+        stage, stage_groups = await self._stage()
+        places = {number: _place(groups[number], stage_groups) for number in {number for number, _, _ in pieces}}
+        sent: list[tuple[int, int, Deliveries]] = []
+        async with self._producer(stage, chunk) as producer:
+            for number, piece, _ in pieces:
+                deliveries = await producer.send_table(piece, partition=places[number])
+                sent.append((number, _batch.value_bytes(piece), deliveries))
+            found = [(number, size, await _batches(stage, deliveries, chunk)) for number, size, deliveries in sent]
+        parts: dict[int, tuple[int, list[StagedBatch]]] = {}
+        for number, value_bytes, batches in found:
+            known, all_batches = parts.setdefault(number, (0, []))
+            all_batches += batches
+            parts[number] = known + value_bytes, all_batches
+        return Chunk(
+            topic.name,
+            topic.incarnation,
+            topic.partition_count,
+            chunk,
+            tuple(
+                ManifestPart(topic.partition_ids[number], value_bytes, tuple(batches))
+                for number, (value_bytes, batches) in sorted(parts.items())
+            ),
+        )
+
+    async def stage_manifest(self, data: bytes) -> records_pb2.ManifestReference:
+        """Stage a manifest.
+
+        Raises:
+            SendFailedError, SendUnknownError: A piece was not stored, or nobody knows. Nothing was published.
+        """
+        id_ = os.urandom(16)
+        stage, _ = await self._stage()
+        partition = random.randrange(len(stage.topic.partition_ids))  # noqa: S311 - spreads load, hides nothing
+        now_ms = int(time.time() * 1000)
+        offsets: list[int] = []
+        async with self._producer(stage, id_) as producer:
+            sent = [
+                await producer.send_body(
+                    _batch.Body(piece, google_crc32c.value(piece), 1, now_ms, now_ms, FLAG_PUBLISH), partition
+                )
+                for piece in pieces_of(data)
+            ]
+            for deliveries in sent:
+                (part,) = await deliveries
+                offsets.append(part.offset)
+        return records_pb2.ManifestReference(
+            stage_partition_id=stage.topic.partition_ids[partition],
+            offsets=offsets,
+            length=len(data),
+            crc=google_crc32c.value(data),
+            id=id_,
+        )
+
+    # ---- where ----
+
+    def _producer(self, stage: broker_pb2.GetTopicResponse, chunk: bytes) -> Producer:
+        routes = list(map(route_of, stage.routes))
+        return Producer(
+            topic_of(stage.topic), routes, self._settings, self._channels, self._caller, self._links, None, chunk
+        )
+
+    async def _topic(self) -> tuple[Topic, list[str]]:
+        """The target topic, and by partition the group of its open segment."""
+        if not is_legal_name(self._name):
+            raise IllegalNameError(f"{self._name!r} cannot name a topic")
+        request = broker_pb2.GetTopicRequest(topic=self._name)
+        answer: broker_pb2.GetTopicResponse = await self._caller.routing("GetTopic", request, QUESTION_DEADLINE_S)
+        groups = {broker.broker: broker.group for broker in answer.brokers}
+        return topic_of(answer.topic), [groups.get(route.master_broker, "") for route in answer.routes]
+
+    async def _stage(self) -> tuple[broker_pb2.GetTopicResponse, list[str]]:
+        request = publications_pb2.PrepareStagingRequest(client=self._client_name)
+        answer: publications_pb2.PrepareStagingResponse = await self._caller.publications(
+            "PrepareStaging", request, QUESTION_DEADLINE_S
+        )
+        self._caller.learn(broker.address for broker in answer.stage.brokers)
+        return answer.stage, list(answer.groups)
+
+
+async def _batches(stage: broker_pb2.GetTopicResponse, deliveries: Deliveries, chunk: bytes) -> list[StagedBatch]:
+    """Where the rows of one call are, once all are stored."""
+    return [
+        StagedBatch(stage.topic.partition_ids[part.partition], len(part.positions), part.offset, chunk)
+        for part in sorted(await deliveries, key=lambda part: part.positions[0])
+    ]
+
+
+def _place(group: str, stage_groups: Sequence[str]) -> int:
+    """A stage partition whose open segment is on that group, else any: then the rows need not travel again."""
+    numbers = [number for number, known in enumerate(stage_groups) if known == group]
+    return random.choice(numbers or range(len(stage_groups)))  # noqa: S311 - spreads load, hides nothing
+
+
+def _pieces(
+    table: Any, partition: int | None, topic: Topic, partitioner: Partitioner, size_bytes_max: int
+) -> list[tuple[int, Any, int]]:
+    """What becomes a batch each: the partition's number, the rows, and their size."""
+    pieces: list[tuple[int, Any, int]] = []
+    for number, positions in _spread(table, partition, topic, partitioner):
+        part = table if len(positions) == table.num_rows else table.take(_batch.row_numbers(positions))
+        for batch in part.combine_chunks().to_batches():
+            pieces += [(number, piece, size) for piece, size in split_rows(batch, size_bytes_max)]
+    return pieces
+
+
+def _spread(
+    table: Any, partition: int | None, topic: Topic, partitioner: Partitioner
+) -> list[tuple[int, Sequence[int]]]:
+    """Which rows go to which partition.
+
+    Raises:
+        PartitionOutOfRangeError: The topic has fewer. BadRequestError: A row has no key, and no partition is named.
+    """
+    if partition is not None:
+        number = checks.check_partition(partition)
+        if not 0 <= number < topic.partition_count:
+            raise PartitionOutOfRangeError(
+                f"{topic.name} has partitions 0 to {topic.partition_count - 1}, not {number}",
+                partition=number,
+                partition_count=topic.partition_count,
+            )
+        return [(number, range(table.num_rows))]
+    if table.column(0).null_count:
+        raise BadRequestError(
+            "a row without a key goes to no partition by itself: give all rows keys, or name the partition. A second "
+            "run must put the same rows into the same partitions"
+        )
+    found: dict[int, list[int]] = {}
+    for position, key in enumerate(table.column(0).to_pylist()):
+        found.setdefault(partitioner(key, topic.partition_count), []).append(position)
+    return sorted(found.items())
+
+
+def table_of(
+    values: Sequence[Any],
+    keys: Sequence[Any] | None,
+    timestamps_ms: Sequence[int] | None,
+    headers: Sequence[Any] | None,
+    tags: Sequence[str | None] | None,
+) -> Any:
+    """Rows given as columns, as a table.
+
+    Raises:
+        IllegalMessageError, BadRequestError: As of `Producer.send_many`.
+    """
+    unlimited = Limits(1 << 40, 1 << 40)
+    messages, _ = checks.check_messages(values, keys, timestamps_ms, headers, tags, unlimited)
+    count = len(messages.values)
+    if not count:
+        return pa.Table.from_batches([], _batch.SCHEMA)
+    times = messages.timestamps_ms if timestamps_ms is not None else [int(time.time() * 1000)] * count
+    rows = _batch.record_batch(messages.values, messages.keys, times, messages.headers, messages.tags)
+    return pa.Table.from_batches([rows])
