@@ -1,7 +1,7 @@
 """Publications: what a manifest is, byte by byte, and the digest that tells two publications apart.
 
-A manifest lists what was staged for each target partition, in the order in which it is to stand there. The client writes
-it, the publisher checks it before the decision, and each master reads its part of it.
+A manifest lists what was staged for each target partition, in the order in which it is to stand there. The client
+writes it, the publisher checks it before the decision, and each master reads its part of it.
 
     bytes   field
     0       magic "SQM1"

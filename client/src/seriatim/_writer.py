@@ -43,9 +43,9 @@ class Writer:
 
     `stage` sends rows to the brokers, where nobody sees them; a chunk is what it gives back. `publish` has all rows of
     some chunks appended to their partitions, at one decision: before it none of them is in any log, after it all will
-    be. In a partition they stand in the order of the chunks, and of the rows in each. Sequences grow: 1, 2, 3 and so on,
-    with gaps if you like. To publish a sequence a second time is harmless: it answers as before, or raises if the rows
-    are others. So a program that was killed may simply run again.
+    be. In a partition they stand in the order of the chunks, and of the rows in each. Sequences grow: 1, 2, 3 and so
+    on, with gaps if you like. To publish a sequence a second time is harmless: it answers as before, or raises if the
+    rows are others. So a program that was killed may simply run again.
 
     Attributes:
         topic: Name of the topic.
@@ -79,7 +79,9 @@ class Writer:
     # ---- the writer ----
 
     async def open(self, timeout_s: float = OPEN_TIMEOUT_S) -> int | None:
-        """Take the writer over: whoever opened it before publishes nothing more. Open it before you read what to publish.
+        """Take the writer over: whoever opened it before publishes nothing more.
+
+        Open it before you read what there is to publish: else another program may publish in between.
 
         Args:
             timeout_s: For the answer.

@@ -262,8 +262,8 @@ class Publisher:
     async def finish(self, writer: Writer, item: KeyValue, until: float) -> Sequence[Carried]:
         """Have all masters carry out what this record says is DECIDED, then write DONE.
 
-        Rule `decided-first` (P1): masters are asked only for what was read as DECIDED in the coordinator, never for what
-        a transaction without an answer may have written.
+        Rule `decided-first` (P1): masters are asked only for what was read as DECIDED in the coordinator, never for
+        what a transaction without an answer may have written.
 
         Raises:
             DeadlineExceededError: Not all of them have answered in time. Whoever asks again goes on.
@@ -305,8 +305,8 @@ class Publisher:
         while waiting := [partition for partition in parts if partition not in found]:
             if time.monotonic() >= until:
                 raise DeadlineExceededError(
-                    f"{len(waiting)} of {len(parts)} partitions have not stored their rows yet; they are stored as soon "
-                    "as they can be" + (f" ({said.message})" if said is not None else "")
+                    f"{len(waiting)} of {len(parts)} partitions have not stored their rows yet; they are stored as "
+                    "soon as they can be" + (f" ({said.message})" if said is not None else "")
                 )
             before = len(found)
             failed = await self._ask_masters(writer, record, [parts[partition] for partition in waiting], found, until)

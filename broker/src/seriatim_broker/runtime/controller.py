@@ -1,9 +1,9 @@
 """The controller: one broker, elected, that looks after the cluster. Never needed for a switch.
 
 It admits incarnations, creates and deletes topics, notices groups of which nobody is left, has sealed segments copied
-that have too few copies, empties groups that are to be left, spreads the heads over the others, finishes publications that were decided, and
-removes what nobody needs any more. Who it is decides `election`; what it does stands in `topics`, `caretaker`,
-`drainer`, `balancer`, `taking_up` and `tidying`.
+that have too few copies, empties groups that are to be left, spreads the heads over the others, finishes publications
+that were decided, and removes what nobody needs any more. Who it is decides `election`; what it does stands in
+`topics`, `caretaker`, `drainer`, `balancer`, `taking_up` and `tidying`.
 """
 
 from __future__ import annotations

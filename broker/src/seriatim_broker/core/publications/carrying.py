@@ -4,17 +4,17 @@
       └─▶ the next batch is fetched ─▶ checked ─▶ appended ─▶ … ─▶ committed ─▶ answered
 
 What is appended is an ordinary batch: producer = the writer's, epoch = the publication's sequence, sequence = the row's
-number in it. So a switch, a repeat and an incomplete table do with it what they do with every batch, and the next master
-goes on where its own table says (`plan`). Nothing of this is kept on a disk. If the segment ends, so does the work, and
-whoever asked asks the next master.
+number in it. So a switch, a repeat and an incomplete table do with it what they do with every batch, and the next
+master goes on where its own table says (`plan`). Nothing of this is kept on a disk. If the segment ends, so does the
+work, and whoever asked asks the next master.
 
-Rule `record-if-unknown` (P1): a master whose table does not know the writer reads the record, and refuses unless it says
-DECIDED. Without it: (1) publication 7 is carried out, and its caller's question is late; (2) the group is lost, and the
-next segment opens with an empty table; (3) the question arrives there, and 7 is appended again, perhaps behind 8. The
-same where staged data is gone: it may be gone because all was done long ago.
+Rule `record-if-unknown` (P1): a master whose table does not know the writer reads the record, and refuses unless it
+says DECIDED. Without it: (1) publication 7 is carried out, and its caller's question is late; (2) the group is lost,
+and the next segment opens with an empty table; (3) the question arrives there, and 7 is appended again, perhaps behind
+8. The same where staged data is gone: it may be gone because all was done long ago.
 
-Rule `window`: at most 16 batches of a writer are uncommitted. More would leave the window in which repeats are known, and
-other producers would wait behind them.
+Rule `window`: at most 16 batches of a writer are uncommitted. More would leave the window in which repeats are known,
+and other producers would wait behind them.
 
 Rule `ends-with-the-segment` (I6): a fence or a seal ends the work, because nothing more is appended there.
 """

@@ -1,7 +1,7 @@
 """Where a master goes on with a publication, and what the batches look like that it appends. Values only.
 
-Rule `own-table` (P5): a master goes on where its own producer table says, never where another master or a publisher was.
-So whichever master appends a row gives it the same number, in the same batch.
+Rule `own-table` (P5): a master goes on where its own producer table says, never where another master or a publisher
+was. So whichever master appends a row gives it the same number, in the same batch.
 """
 
 from __future__ import annotations

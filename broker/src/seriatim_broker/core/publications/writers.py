@@ -2,19 +2,19 @@
 
     (none) ──open──▶ NEW ──decide n──▶ DECIDED(n) ──all committed──▶ DONE(n) ──decide m > n──▶ DECIDED(m)
 
-Opening raises the epoch in whichever state. Each change is one transaction that compares the revision of the record that
-it was made from.
+Opening raises the epoch in whichever state. Each change is one transaction that compares the revision of the record
+that it was made from.
 
 Rule `fences` (P7): only who opened the writer last publishes. Without it: (1) a frozen program plans publication 7 from
-what it read; (2) another one takes over, opens the writer, reads the same and plans 7 too, with other rows; (3) the first
-one wakes and decides its 7.
+what it read; (2) another one takes over, opens the writer, reads the same and plans 7 too, with other rows; (3) the
+first one wakes and decides its 7.
 
-Rule `finish-first` (P3): nothing is decided while an earlier publication is DECIDED. Without it: (1) 7 is carried out on
-partition 0, and not yet on 1; (2) 8 is decided, and carried out on both; (3) the masters refuse the rest of 7, because the
-writer's epoch is 8 by then.
+Rule `finish-first` (P3): nothing is decided while an earlier publication is DECIDED. Without it: (1) 7 is carried out
+on partition 0, and not yet on 1; (2) 8 is decided, and carried out on both; (3) the masters refuse the rest of 7,
+because the writer's epoch is 8 by then.
 
-Rule `only-the-last-is-ok`: a sequence below the last one is never answered with ok. Without it a program whose checkpoint
-was restored hears that rows were published which nobody ever decided.
+Rule `only-the-last-is-ok`: a sequence below the last one is never answered with ok. Without it a program whose
+checkpoint was restored hears that rows were published which nobody ever decided.
 """
 
 from __future__ import annotations
