@@ -1,0 +1,122 @@
+"""Manifests: what is written is read again, and whatever else comes is refused before anything is made of it."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from seriatim_api import publications
+from seriatim_api.errors import BadRequestError
+from seriatim_api.publications import (
+    Manifest,
+    ManifestPart,
+    StagedBatch,
+    digest_of,
+    pieces_of,
+    read_manifest,
+    write_manifest,
+)
+
+CHUNK = b"c" * 16
+INCARNATION = "0123456789abcdef" * 2
+
+
+def part(partition: int, *rows: int, value_bytes: int = 10) -> ManifestPart:
+    """A part with batches of so many rows, one behind the other at its stage partition."""
+    batches = tuple(StagedBatch(90 + partition, count, 1000 * number, CHUNK) for number, count in enumerate(rows))
+    return ManifestPart(partition, value_bytes, batches)
+
+
+MANIFEST = Manifest(INCARNATION, (part(3, 1, 2), part(8, 5)))
+
+
+def test_a_manifest_is_read_as_it_was_written() -> None:
+    assert read_manifest(write_manifest(MANIFEST)) == MANIFEST
+    assert MANIFEST.rows == 8
+    assert MANIFEST.part_of(8) == part(8, 5)
+    assert MANIFEST.part_of(4) is None
+
+
+def test_parts_are_written_with_their_partitions_ascending() -> None:
+    turned = Manifest(INCARNATION, MANIFEST.parts[::-1])
+    assert write_manifest(turned) == write_manifest(MANIFEST)
+
+
+@pytest.mark.parametrize("length", range(len(write_manifest(MANIFEST))))
+def test_a_manifest_that_is_cut_short_is_refused(length: int) -> None:
+    with pytest.raises(BadRequestError):
+        read_manifest(write_manifest(MANIFEST)[:length])
+
+
+def test_what_stands_behind_a_manifest_is_refused() -> None:
+    with pytest.raises(BadRequestError, match="ends with"):
+        read_manifest(write_manifest(MANIFEST) + b"\0")
+
+
+def test_something_else_is_refused() -> None:
+    with pytest.raises(BadRequestError, match="not a manifest"):
+        read_manifest(b"SQM2" + write_manifest(MANIFEST)[4:])
+
+
+def test_partitions_that_do_not_ascend_are_refused() -> None:
+    twice = write_manifest(Manifest(INCARNATION, (part(3, 1), part(8, 1)))).replace(
+        struct.pack("<II", 8, 1), struct.pack("<II", 3, 1)
+    )
+    with pytest.raises(BadRequestError, match="ascend"):
+        read_manifest(twice)
+
+
+def test_a_part_without_batches_is_refused() -> None:
+    with pytest.raises(BadRequestError, match="no batches"):
+        read_manifest(write_manifest(Manifest(INCARNATION, (ManifestPart(3, 0, ()),))))
+
+
+def test_a_batch_without_rows_is_refused() -> None:
+    with pytest.raises(BadRequestError, match="without rows"):
+        read_manifest(write_manifest(Manifest(INCARNATION, (part(3, 0),))))
+
+
+def test_an_offset_that_is_none_is_refused() -> None:
+    batch = StagedBatch(1, 1, 1 << 63, CHUNK)
+    with pytest.raises(BadRequestError, match="at no offset"):
+        read_manifest(write_manifest(Manifest(INCARNATION, (ManifestPart(3, 1, (batch,)),))))
+
+
+def test_rows_that_do_not_add_up_are_refused() -> None:
+    data = write_manifest(Manifest(INCARNATION, (part(3, 4),)))
+    wrong = data.replace(struct.pack("<IIQ", 3, 1, 4), struct.pack("<IIQ", 3, 1, 5))
+    with pytest.raises(BadRequestError, match="says 5"):
+        read_manifest(wrong)
+
+
+def test_a_count_of_batches_that_cannot_be_is_refused_before_they_are_read() -> None:
+    data = write_manifest(Manifest(INCARNATION, (part(3, 4),)))
+    wrong = data.replace(struct.pack("<II", 3, 1), struct.pack("<II", 3, (1 << 32) - 1))
+    with pytest.raises(BadRequestError, match="fewer than it says"):
+        read_manifest(wrong)
+
+
+def test_more_than_a_manifest_may_have_is_refused_on_both_sides(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = write_manifest(MANIFEST)
+    monkeypatch.setattr(publications, "MANIFEST_BYTES_MAX", len(data) - 1)
+    with pytest.raises(BadRequestError, match="at most"):
+        read_manifest(data)
+    with pytest.raises(BadRequestError, match="publish fewer rows"):
+        write_manifest(MANIFEST)
+
+
+def test_pieces_make_the_manifest_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(publications, "PIECE_BYTES_MAX", 7)
+    data = write_manifest(MANIFEST)
+    pieces = pieces_of(data)
+    assert b"".join(pieces) == data
+    assert max(map(len, pieces)) == 7
+
+
+def test_the_digest_tells_rows_and_bytes_of_each_partition_and_nothing_else() -> None:
+    known = digest_of(MANIFEST.parts)
+    assert digest_of(MANIFEST.parts[::-1]) == known
+    assert digest_of((part(3, 2, 1), part(8, 5))) == known, "how the rows were cut does not matter"
+    assert digest_of((part(3, 1, 1), part(8, 5))) != known
+    assert digest_of((part(3, 1, 2), part(9, 5))) != known
+    assert digest_of((part(3, 1, 2), part(8, 5, value_bytes=11))) != known

@@ -1,0 +1,525 @@
+"""Carrying out: what a master appends of a publication, from where it goes on, and when it says that all is committed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from seriatim_api import errors
+from seriatim_api.batch import FLAG_KEYED, FLAG_PUBLISH, FLAG_STAGED, BatchHeader, make_header, parse_header
+from seriatim_api.ids import PartitionId, make_offset
+from seriatim_api.publications import STAGE_TOPIC, StagedBatch
+from seriatim_broker.core import effects as fx
+from seriatim_broker.core import events as ev
+from seriatim_broker.core import messages as msg
+from seriatim_broker.core.config import BrokerConfig
+from seriatim_broker.core.log import Batch, PutBatch
+from seriatim_broker.core.producers import WINDOW_BATCHES, Entry, ProducerTable, pack_table, pack_window
+from seriatim_broker.core.publications.carrying import FETCHED_AHEAD_MAX
+from seriatim_broker.core.publications.plan import Stand, first_rows, is_as_staged, stand
+from seriatim_broker.core.publications.writers import ManifestPlace, WriterRecord, WriterState
+
+from .support import (
+    M01,
+    M10,
+    SECOND,
+    Bench,
+    P,
+    attempt,
+    checksum,
+    filled,
+    first_chain,
+    opened_master,
+    sealed_chain,
+    unsettled_chain,
+)
+
+WRITER = b"w" * 16
+MANIFEST = b"m" * 16
+CHUNK = b"c" * 16
+STAGE = 90
+
+
+def staged_batch(number: int, rows: int = 2, *, chunk: bytes = CHUNK, flags: int = FLAG_STAGED) -> Batch:
+    """A batch as it stands in the stage topic."""
+    body = b"rows %d" % number
+    raw = make_header(
+        partition=STAGE,
+        message_count=rows,
+        producer=b"t" * 16,
+        producer_epoch=0,
+        base_sequence=1000 * number,
+        first_timestamp_ms=5,
+        last_timestamp_ms=6,
+        body_length=len(body),
+        body_crc=checksum(0, body),
+        flags=flags | FLAG_KEYED,
+        key_hash=77,
+        stage=chunk,
+    )
+    header = parse_header(raw)
+    return Batch(header._replace(segment=1, base_index=100 * number), body)
+
+
+def place_of(number: int, rows: int = 2) -> StagedBatch:
+    """Where that batch is, as a manifest says."""
+    return StagedBatch(STAGE, rows, make_offset(1, 100 * number), CHUNK)
+
+
+def record_of(sequence: int = 7, state: WriterState = WriterState.DECIDED, manifest: bytes = MANIFEST) -> WriterRecord:
+    """The writer's record."""
+    place = ManifestPlace(PartitionId(STAGE), (1,), 1, 1, manifest)
+    return WriterRecord(WRITER, "orders", 1, "", state, sequence, place)
+
+
+class Carry:
+    """A master that is asked to carry out."""
+
+    def __init__(self, bench: Bench | None = None) -> None:
+        self.bench = bench or opened_master()
+        self.requests = 1000
+        self.answered: set[int] = set()
+
+    def ask(self, *rows: int, sequence: int = 7) -> int:
+        """A publisher asks for a publication with batches of so many rows; returns the request."""
+        self.requests += 1
+        batches = tuple(place_of(number, count) for number, count in enumerate(rows))
+        self.bench.do(
+            ev.CarryOut(
+                self.requests, P, "ab" * 16, "nightly", WRITER, sequence, MANIFEST, batches,
+                self.bench.now_us + 5 * SECOND,
+            )
+        )  # fmt: skip
+        return self.requests
+
+    def read(self, record: WriterRecord | None, *, failed: bool = False) -> None:
+        """The coordinator answers the newest question for the record."""
+        question = self.bench.all(fx.ReadWriter)[-1]
+        self.bench.do(ev.WriterRead(question.serial, P, record, failed))
+
+    def fetched(self, *, gone: tuple[int, ...] = (), missing: tuple[int, ...] = ()) -> list[int]:
+        """All staged batches that were asked for come; returns their numbers."""
+        numbers: list[int] = []
+        while wanted := [each for each in self.bench.all(fx.FetchStaged) if each.serial not in self.answered]:
+            effect = wanted[0]
+            self.answered.add(effect.serial)
+            number = (effect.staged.offset & 0xFFFF) // 100
+            numbers.append(number)
+            batch = None if number in gone + missing else staged_batch(number, effect.staged.rows)
+            self.bench.do(ev.StagedFetched(effect.serial, P, batch, number in gone))
+        return numbers
+
+    def commit(self) -> None:
+        """Both disks have all that was appended."""
+        self.bench.persist()
+        self.bench.ack(M01, self.bench.part.logs[self.bench.part.chain.open_segment.no].tail)  # type: ignore[union-attr]
+
+    def answer(self, request: int) -> fx.CarriedOut | None:
+        """What the request was answered."""
+        found = [effect for effect in self.bench.all(fx.CarriedOut) if effect.request == request]
+        assert len(found) <= 1, "answered once"
+        return found[0] if found else None
+
+    def appended(self) -> list[BatchHeader]:
+        """Headers of what was appended for the writer."""
+        return [put.batch.header for put in self.bench.writes(PutBatch) if put.batch.header.producer == WRITER]
+
+
+def asked(*rows: int, bench: Bench | None = None) -> tuple[Carry, int]:
+    """A publication is asked for, and the record says that it is decided."""
+    carry = Carry(bench)
+    request = carry.ask(*rows)
+    carry.read(record_of())
+    return carry, request
+
+
+# ---- the plan -------------------------------------------------------------------------------------------
+
+
+def test_the_own_table_says_where_to_go_on() -> None:
+    rows = first_rows((place_of(0, 3), place_of(1, 2)))
+    assert rows == (0, 3, 5)
+    assert stand(None, 7, rows) is Stand.UNKNOWN
+    assert stand(Entry(6, 0, 9, 1), 7, rows) == 0
+    assert stand(Entry(7, 0, 3, 1), 7, rows) == 1
+    assert stand(Entry(7, 3, 2, 1), 7, rows) == 2, "all are here"
+    assert stand(Entry(8, 0, 1, 1), 7, rows) is Stand.SUPERSEDED
+    assert stand(Entry(7, 0, 2, 1), 7, rows) is Stand.CONTRADICTS
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        staged_batch(0, chunk=b"x" * 16),
+        staged_batch(0, rows=3),
+        staged_batch(1),
+        staged_batch(0, flags=0),
+        staged_batch(0, flags=FLAG_STAGED | FLAG_PUBLISH),
+        staged_batch(0)._replace(body=b"rows 1"),
+        staged_batch(0)._replace(body=b"rows 0 and more"),
+    ],
+)
+def test_only_what_the_manifest_names_is_taken(wrong: Batch) -> None:
+    assert is_as_staged(staged_batch(0), place_of(0), checksum)
+    assert not is_as_staged(wrong, place_of(0), checksum)
+
+
+# ---- the work -------------------------------------------------------------------------------------------
+
+
+def test_rows_are_appended_in_order_as_they_were_cut_under_the_writers_numbers() -> None:
+    carry, request = asked(2, 3, 1)
+    carry.fetched()
+    headers = carry.appended()
+    assert [(header.producer_epoch, header.base_sequence, header.message_count) for header in headers] == [
+        (7, 0, 2),
+        (7, 2, 3),
+        (7, 5, 1),
+    ]
+    for header in headers:
+        assert header.flags == FLAG_PUBLISH | FLAG_KEYED
+        assert header.stage == MANIFEST
+        assert (header.partition, header.key_hash, header.first_timestamp_ms) == (P, 77, 5)
+    assert carry.bench.sent(msg.Replicate, M01), "the follower has them at once"
+    carry.commit()
+    assert carry.answer(request) == fx.CarriedOut(request, make_offset(1, 0), 6, 0, None)
+    assert not carry.bench.part.carryings
+
+
+def test_batches_that_come_out_of_order_wait_for_those_before() -> None:
+    carry, _ = asked(1, 1, 1)
+    for effect in carry.bench.all(fx.FetchStaged)[::-1]:
+        number = (effect.staged.offset & 0xFFFF) // 100
+        carry.bench.do(ev.StagedFetched(effect.serial, P, staged_batch(number, 1)))
+    assert [header.base_sequence for header in carry.appended()] == [0, 1, 2]
+
+
+def test_the_answer_waits_for_the_commit() -> None:
+    carry, request = asked(2)
+    carry.fetched()
+    assert carry.answer(request) is None
+    carry.bench.persist()
+    assert carry.answer(request) is None, "the other member does not have it"
+    carry.bench.ack(M01, 2)
+    assert carry.answer(request) is not None
+
+
+def test_nothing_is_appended_before_the_record_says_decided() -> None:
+    carry = Carry()
+    request = carry.ask(2)
+    assert not carry.bench.all(fx.FetchStaged)
+    carry.read(None, failed=True)
+    assert carry.answer(request) is None
+    carry.bench.wait(200_000, (M01,))
+    carry.read(record_of())
+    carry.fetched()
+    assert len(carry.appended()) == 1
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        None,
+        record_of(state=WriterState.DONE),
+        record_of(sequence=8),
+        record_of(manifest=b"x" * 16),
+        replace(record_of(), producer=b"v" * 16),
+    ],
+)
+def test_what_is_not_decided_is_refused(record: WriterRecord | None) -> None:
+    carry = Carry()
+    request = carry.ask(2)
+    carry.read(record)
+    answer = carry.answer(request)
+    assert answer is not None
+    assert isinstance(answer.error, errors.PreconditionError)
+    assert not carry.bench.part.carryings
+    assert not carry.appended()
+
+
+def test_a_repeat_appends_nothing_and_needs_no_record() -> None:
+    carry, first = asked(2, 1)
+    carry.fetched()
+    carry.commit()
+    assert carry.answer(first) is not None
+    carry.bench.clear()
+    again = carry.ask(2, 1)
+    assert carry.answer(again) == fx.CarriedOut(again, make_offset(1, 0), 3, 0, None)
+    assert not carry.bench.all(fx.ReadWriter)
+    assert not carry.bench.all(fx.FetchStaged)
+
+
+def test_two_who_ask_are_both_answered_and_all_is_appended_once() -> None:
+    carry, first = asked(2)
+    second = carry.ask(2)
+    carry.fetched()
+    carry.commit()
+    assert carry.answer(first) is not None
+    assert carry.answer(second) is not None
+    assert len(carry.appended()) == 1
+
+
+def test_an_earlier_publication_has_nothing_left_to_append() -> None:
+    carry, _ = asked(2)
+    carry.fetched()
+    carry.commit()
+    carry.bench.clear()
+    early = carry.ask(1, 1, sequence=6)
+    answer = carry.answer(early)
+    assert answer is not None
+    assert answer.error is None
+    assert not carry.appended()
+
+
+def test_the_next_publication_begins_at_row_0() -> None:
+    carry, _ = asked(2)
+    carry.fetched()
+    carry.commit()
+    carry.bench.clear()
+    carry.answered.clear()
+    later = carry.ask(3, sequence=8)
+    carry.fetched()
+    carry.commit()
+    assert [(header.producer_epoch, header.base_sequence) for header in carry.appended()] == [(8, 0)]
+    assert carry.answer(later) is not None
+
+
+def test_the_next_master_goes_on_where_its_own_table_says() -> None:
+    table = ProducerTable()
+    window = pack_window([Entry(7, 0, 2, make_offset(1, 0))], 1)
+    table.windows = {WRITER: window}
+    bench = Bench(M10)
+    chain = sealed_chain(first_chain(), 2, 99)
+    bench.open(chain, table=pack_table({WRITER: window}))
+    bench.clear()
+    carry = Carry(bench)
+    carry.ask(2, 3)
+    assert not bench.all(fx.ReadWriter), "it knows the writer"
+    assert carry.fetched() == [1]
+    assert [(header.base_sequence, header.message_count) for header in carry.appended()] == [(2, 3)]
+
+
+def test_a_master_with_an_empty_table_begins_at_row_0_once_it_read_the_record() -> None:
+    bench = Bench(M10)
+    bench.open(unsettled_chain(first_chain()))
+    bench.clear()
+    carry, _ = asked(2, 3, bench=bench)
+    assert carry.fetched() == [0, 1]
+    assert [header.base_sequence for header in carry.appended()] == [0, 2]
+
+
+def test_a_table_that_contradicts_the_manifest_ends_the_work() -> None:
+    carry, _ = asked(2)
+    carry.fetched()
+    carry.commit()
+    request = carry.ask(1, 2)
+    answer = carry.answer(request)
+    assert answer is not None
+    assert isinstance(answer.error, errors.CorruptionError)
+
+
+def test_who_is_not_the_master_refuses() -> None:
+    carry = Carry(Bench())
+    request = carry.ask(1)
+    answer = carry.answer(request)
+    assert answer is not None
+    assert isinstance(answer.error, errors.NotServingError)
+
+
+def test_a_fence_ends_the_work() -> None:
+    carry, request = asked(2, 2)
+    _fence(carry.bench)
+    carry.fetched()
+    assert not carry.appended()
+    answer = carry.answer(request)
+    assert answer is not None
+    assert isinstance(answer.error, errors.SegmentMovedError)
+
+
+def _fence(bench: Bench) -> None:
+    bench.hear(M01, filled(msg.FenceRequest, partition=P, segment_no=1, switch=b"s" * 16, attempt=attempt(1)))
+
+
+def test_at_most_a_window_is_uncommitted() -> None:
+    count = WINDOW_BATCHES + 5
+    carry, _ = asked(*[1] * count)
+    carry.fetched()
+    assert len(carry.appended()) == WINDOW_BATCHES
+    carry.commit()
+    carry.fetched()
+    assert len(carry.appended()) == count
+
+
+def test_few_batches_are_fetched_ahead() -> None:
+    carry, _ = asked(*[1] * 20)
+    assert len(carry.bench.all(fx.FetchStaged)) == FETCHED_AHEAD_MAX
+
+
+def test_other_producers_append_between_the_batches_of_a_publication() -> None:
+    carry, _ = asked(1, 1)
+    first, second = carry.bench.all(fx.FetchStaged)
+    carry.bench.do(ev.StagedFetched(first.serial, P, staged_batch(0, 1)))
+    other = carry.bench.append(0, starts=True)
+    carry.bench.do(ev.StagedFetched(second.serial, P, staged_batch(1, 1)))
+    producers = [put.batch.header.producer for put in carry.bench.writes(PutBatch)]
+    assert [producer == WRITER for producer in producers] == [True, False, True]
+    carry.commit()
+    assert other in carry.bench.accepted()
+
+
+def test_members_that_are_behind_delay_the_work() -> None:
+    size = len(staged_batch(0).body) + 192
+    bench = opened_master(flush=False, config=BrokerConfig(unflushed_bytes_max=2 * size))
+    carry, _ = asked(1, 1, 1, bench=bench)
+    carry.fetched()
+    assert len(carry.appended()) == 2
+    carry.commit()
+    bench.wait(100_000, (M01,))
+    assert len(carry.appended()) == 3
+
+
+def test_a_full_disk_delays_the_work() -> None:
+    carry, request = asked(1)
+    carry.bench.do(ev.DiskRoom(True))
+    carry.fetched()
+    assert not carry.appended()
+    assert carry.answer(request) is None
+    carry.bench.do(ev.DiskRoom(False))
+    carry.bench.wait(100_000, (M01,))
+    assert len(carry.appended()) == 1
+
+
+def test_a_planned_switch_holds_the_work_back() -> None:
+    carry, _ = asked(1, 1)
+    carry.bench.hear(M01, filled(msg.QuiesceRequest, partition=P, segment_no=1, switch=b"s" * 16))
+    carry.fetched()
+    assert not carry.appended()
+
+
+def test_a_staged_batch_that_no_member_gives_is_asked_for_again() -> None:
+    carry, _ = asked(1)
+    carry.fetched(missing=(0,))
+    assert not carry.appended()
+    carry.bench.wait(100_000, (M01,))
+    carry.fetched()
+    assert len(carry.appended()) == 1
+
+
+def test_a_staged_batch_that_is_another_one_is_not_appended() -> None:
+    carry, _ = asked(1)
+    (effect,) = carry.bench.all(fx.FetchStaged)
+    carry.answered.add(effect.serial)
+    carry.bench.do(ev.StagedFetched(effect.serial, P, staged_batch(0, 1, chunk=b"x" * 16)))
+    assert not carry.appended()
+    assert [note.name for note in carry.bench.all(fx.Note)] == ["staged_batch_differs"]
+    carry.bench.wait(100_000, (M01,))
+    carry.fetched()
+    assert len(carry.appended()) == 1
+
+
+def test_staged_rows_that_are_lost_are_passed_over_and_told() -> None:
+    carry, request = asked(2, 3, 1)
+    carry.fetched(gone=(1,))
+    assert [(header.base_sequence, header.message_count) for header in carry.appended()] == [(0, 2), (5, 1)]
+    carry.commit()
+    answer = carry.answer(request)
+    assert answer is not None
+    assert (answer.rows, answer.lost_rows) == (6, 3)
+    (note,) = [note for note in carry.bench.all(fx.Note) if note.name == "staged_rows_lost"]
+    assert dict(note.fields) == {"writer": "nightly", "sequence": 7, "from_row": 2, "rows": 3}
+
+
+def test_all_rows_may_be_lost() -> None:
+    carry, request = asked(2, 3)
+    carry.fetched(gone=(0, 1))
+    answer = carry.answer(request)
+    assert answer is not None
+    assert answer.lost_rows == 5
+    assert not carry.appended()
+
+
+def test_staged_rows_that_are_gone_are_passed_over_only_if_the_record_says_decided() -> None:
+    """They may be gone because all was done long ago."""
+    carry, _ = asked(1)
+    carry.fetched()
+    carry.commit()
+    carry.bench.clear()
+    carry.answered.clear()
+    request = carry.ask(1, 1, sequence=8)
+    assert not carry.bench.all(fx.ReadWriter), "the table knows the writer"
+    carry.fetched(gone=(0, 1))
+    carry.read(record_of(8, WriterState.DONE))
+    answer = carry.answer(request)
+    assert answer is not None
+    assert isinstance(answer.error, errors.PreconditionError)
+
+
+def test_who_waits_too_long_is_told_and_nothing_is_left() -> None:
+    carry, request = asked(1)
+    carry.bench.wait(6 * SECOND, (M01,))
+    answer = carry.answer(request)
+    assert answer is not None
+    assert isinstance(answer.error, errors.DeadlineExceededError)
+    assert not carry.bench.part.carryings
+    carry.bench.clear()
+    carry.bench.wait(2 * SECOND, (M01,))
+    assert not carry.bench.all(fx.FetchStaged)
+
+
+def test_a_topic_that_is_deleted_ends_the_work() -> None:
+    carry, request = asked(1)
+    carry.bench.do(ev.DropPartitionData(P))
+    answer = carry.answer(request)
+    assert answer is not None
+    assert isinstance(answer.error, errors.UnknownTopicError)
+
+
+def test_being_asked_keeps_the_writer_in_the_table() -> None:
+    config = BrokerConfig(
+        tidy_ms=1000, producer_idle_ms=2000, producer_evict_ms=10_000, producer_expiry_ms=10_000, idle_block_rows=2
+    )
+    bench = opened_master(config=config)
+    carry, _ = asked(1, bench=bench)
+    carry.fetched()
+    carry.commit()
+    for sequence in range(10):
+        bench.wait(3 * SECOND, (M01,))
+        bench.append(sequence, starts=not sequence)
+        carry.commit()
+        assert carry.answer(carry.ask(1)) is not None
+    assert bench.part.logs[1].live_table.last(WRITER) is not None
+    for sequence in range(10, 20):
+        bench.wait(3 * SECOND, (M01,))
+        bench.append(sequence)
+        carry.commit()
+    assert bench.part.logs[1].live_table.last(WRITER) is None, "nobody asks any more"
+
+
+# ---- what clients may not send --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("flags", [FLAG_PUBLISH, FLAG_STAGED, FLAG_PUBLISH | FLAG_STAGED])
+def test_a_client_publishes_and_stages_nothing_in_a_topic(flags: int) -> None:
+    bench = opened_master()
+    raw = make_header(
+        partition=P, message_count=1, producer=WRITER, producer_epoch=0, base_sequence=0, first_timestamp_ms=0,
+        last_timestamp_ms=0, body_length=4, body_crc=0, flags=flags,
+    )  # fmt: skip
+    bench.do(ev.Append(1, P, parse_header(raw), b"body", 1, True, ev.AckLevel.REPLICATED_FLUSHED))
+    assert isinstance(bench.refused()[1], errors.BadRequestError)
+    assert not bench.writes(PutBatch)
+
+
+@pytest.mark.parametrize(
+    ("flags", "is_taken"), [(0, False), (FLAG_PUBLISH, False), (FLAG_STAGED, True), (FLAG_PUBLISH | FLAG_STAGED, True)]
+)
+def test_the_stage_topic_takes_what_is_staged(flags: int, is_taken: bool) -> None:
+    bench = Bench()
+    bench.open(replace(first_chain(), topic=STAGE_TOPIC))
+    bench.follow(M01)
+    raw = make_header(
+        partition=P, message_count=1, producer=WRITER, producer_epoch=0, base_sequence=0, first_timestamp_ms=0,
+        last_timestamp_ms=0, body_length=4, body_crc=0, flags=flags,
+    )  # fmt: skip
+    bench.do(ev.Append(1, P, parse_header(raw), b"body", 1, True, ev.AckLevel.REPLICATED_FLUSHED))
+    assert (1 not in bench.refused()) is is_taken

@@ -1,0 +1,212 @@
+"""What becomes of a writer's record: every branch, and every refusal."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from seriatim_api import errors
+from seriatim_api.ids import PartitionId, make_offset
+from seriatim_api.publications import Manifest, ManifestPart, StagedBatch, digest_of
+from seriatim_broker.core.publications import writers
+from seriatim_broker.core.publications.writers import (
+    ManifestPlace,
+    Publication,
+    Verdict,
+    WriterRecord,
+    WriterState,
+    check_floor,
+    check_manifest,
+    decided,
+    done,
+    judge,
+    opened,
+)
+
+PRODUCER = b"w" * 16
+OTHER = b"o" * 16
+INCARNATION = "ab" * 16
+CHUNK = b"c" * 16
+PARTS = (ManifestPart(3, 10, (StagedBatch(90, 4, make_offset(2, 5), CHUNK),)),)
+MANIFEST = Manifest(INCARNATION, PARTS)
+DIGEST = digest_of(PARTS)
+PLACE = ManifestPlace(PartitionId(91), (make_offset(1, 7),), 80, 1234, b"m" * 16)
+WANTED = Publication("nightly", 2, "me", 7, PLACE, DIGEST)
+NEW = WriterRecord(PRODUCER, "orders", epoch=2)
+DECIDED = decided(NEW, WANTED, "orders", 4, 1000, OTHER)
+DONE = done(DECIDED, 0, 2000)
+
+
+def test_the_first_who_opens_a_writer_makes_it() -> None:
+    record = opened(None, "orders", PRODUCER)
+    assert record == WriterRecord(PRODUCER, "orders", epoch=1, state=WriterState.NEW)
+
+
+@pytest.mark.parametrize("record", [NEW, DECIDED, DONE])
+def test_opening_raises_the_epoch_and_nothing_else(record: WriterRecord) -> None:
+    assert opened(record, "orders", OTHER) == replace(record, epoch=3)
+
+
+def test_a_writer_that_was_opened_and_published_nothing_may_decide() -> None:
+    assert judge(NEW, WANTED) is Verdict.DECIDE
+    assert judge(NEW, replace(WANTED, sequence=0)) is Verdict.DECIDE
+
+
+def test_a_writer_that_was_never_opened_may_decide() -> None:
+    assert judge(None, replace(WANTED, epoch=0)) is Verdict.DECIDE
+
+
+def test_a_writer_that_was_deleted_since_it_was_opened_is_refused() -> None:
+    with pytest.raises(errors.UnknownWriterError):
+        judge(None, WANTED)
+    with pytest.raises(errors.UnknownWriterError):
+        judge(replace(DONE, epoch=1), replace(WANTED, sequence=8))
+
+
+@pytest.mark.parametrize("record", [NEW, DECIDED, DONE])
+def test_who_opened_it_before_is_fenced_whatever_it_wants(record: WriterRecord) -> None:
+    newer = opened(record, "orders", OTHER)
+    for sequence in (6, 7, 8):
+        with pytest.raises(errors.WriterFencedError) as caught:
+            judge(newer, replace(WANTED, sequence=sequence))
+        assert caught.value.details["epoch"] == "3"
+
+
+@pytest.mark.parametrize("record", [DECIDED, DONE])
+def test_another_owner_is_refused_whatever_it_wants(record: WriterRecord) -> None:
+    for sequence in (6, 7, 8):
+        with pytest.raises(errors.WriterOwnedError):
+            judge(record, replace(WANTED, owner="you", sequence=sequence))
+
+
+def test_a_writer_without_an_owner_takes_any() -> None:
+    record = replace(DONE, owner="")
+    assert judge(record, replace(WANTED, owner="you", sequence=8)) is Verdict.DECIDE
+
+
+@pytest.mark.parametrize("sequence", [6, 7, 8])
+def test_what_is_decided_is_finished_before_anything_is_answered(sequence: int) -> None:
+    assert judge(DECIDED, replace(WANTED, sequence=sequence)) is Verdict.FINISH
+
+
+def test_the_last_publication_is_ok_again_and_again() -> None:
+    assert judge(DONE, WANTED) is Verdict.DONE
+
+
+def test_the_last_publication_with_other_rows_is_refused() -> None:
+    with pytest.raises(errors.PublicationDiffersError):
+        judge(DONE, replace(WANTED, digest=b"d" * 16))
+
+
+def test_an_earlier_publication_is_never_ok() -> None:
+    with pytest.raises(errors.SequencePassedError):
+        judge(DONE, replace(WANTED, sequence=6))
+
+
+def test_a_loss_is_told_each_time() -> None:
+    lost = done(DECIDED, 3, 2000)
+    with pytest.raises(errors.PublishedWithLossError) as caught:
+        judge(lost, WANTED)
+    assert caught.value.details["lost_rows"] == "3"
+    assert judge(lost, replace(WANTED, sequence=8)) is Verdict.DECIDE
+
+
+def test_a_decision_says_what_it_is_of() -> None:
+    assert DECIDED.state is WriterState.DECIDED
+    assert (DECIDED.producer, DECIDED.epoch) == (PRODUCER, 2), "the writer stays who it was"
+    assert (DECIDED.sequence, DECIDED.manifest, DECIDED.digest, DECIDED.rows) == (7, PLACE, DIGEST, 4)
+    assert (DECIDED.owner, DECIDED.decided_at_ms) == ("me", 1000)
+
+
+def test_a_decision_without_a_record_makes_one() -> None:
+    record = decided(None, replace(WANTED, epoch=0), "orders", 4, 1000, OTHER)
+    assert (record.producer, record.epoch, record.state) == (OTHER, 0, WriterState.DECIDED)
+
+
+def test_a_decision_forgets_what_the_one_before_lost() -> None:
+    assert decided(done(DECIDED, 3, 2000), replace(WANTED, sequence=8), "orders", 4, 3000, OTHER).lost_rows == 0
+
+
+def test_nothing_is_decided_on_top_of_a_decision() -> None:
+    with pytest.raises(AssertionError):
+        decided(DECIDED, replace(WANTED, sequence=8), "orders", 4, 1000, OTHER)
+
+
+def test_only_that_publication_is_decided() -> None:
+    assert DECIDED.has_decided(PRODUCER, 7, PLACE.id)
+    assert not DONE.has_decided(PRODUCER, 7, PLACE.id)
+    assert not DECIDED.has_decided(OTHER, 7, PLACE.id)
+    assert not DECIDED.has_decided(PRODUCER, 8, PLACE.id)
+    assert not DECIDED.has_decided(PRODUCER, 7, b"x" * 16)
+
+
+# ---- manifests ------------------------------------------------------------------------------------------
+
+
+def check(
+    manifest: Manifest = MANIFEST, partitions: set[int] | None = None, floors: dict[int, int] | None = None
+) -> None:
+    """Check it as the publication's, whose topic has the partitions 3 and 4."""
+    check_manifest(WANTED, manifest, INCARNATION, partitions if partitions is not None else {3, 4}, floors or {})
+
+
+def test_a_manifest_of_its_topic_above_all_floors_is_taken() -> None:
+    check()
+    check(floors={90: make_offset(2, 5), 92: make_offset(9, 0)})
+
+
+def test_a_manifest_of_another_topic_is_refused() -> None:
+    with pytest.raises(errors.PreconditionError, match="made again"):
+        check(replace(MANIFEST, incarnation="cd" * 16))
+
+
+def test_a_partition_of_another_topic_is_refused() -> None:
+    with pytest.raises(errors.BadRequestError, match="partition id 3"):
+        check(partitions={4, 5})
+
+
+def test_a_digest_of_other_rows_is_refused() -> None:
+    parts = (replace(PARTS[0], value_bytes=11),)
+    with pytest.raises(errors.BadRequestError, match="digest"):
+        check(Manifest(INCARNATION, parts))
+
+
+def test_what_lies_below_a_floor_is_gone() -> None:
+    with pytest.raises(errors.StagedDataGoneError):
+        check(floors={90: make_offset(2, 6)})
+
+
+def test_a_manifest_that_lies_below_a_floor_itself_is_gone() -> None:
+    check_floor(WANTED, {91: make_offset(1, 7)})
+    with pytest.raises(errors.StagedDataGoneError):
+        check_floor(WANTED, {91: make_offset(1, 8)})
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        replace(WANTED, sequence=1 << 32),
+        replace(WANTED, owner="x" * 201),
+        replace(WANTED, digest=b"short"),
+        replace(WANTED, manifest=replace(PLACE, offsets=())),
+        replace(WANTED, manifest=replace(PLACE, offsets=(1,) * 69)),
+        replace(WANTED, manifest=replace(PLACE, length=0)),
+        replace(WANTED, manifest=replace(PLACE, length=(64 << 20) + 1)),
+        replace(WANTED, manifest=replace(PLACE, id=b"")),
+        replace(WANTED, manifest=replace(PLACE, partition=PartitionId(0))),
+    ],
+)
+def test_what_no_record_could_hold_is_refused(wrong: Publication) -> None:
+    WANTED.check()
+    with pytest.raises(errors.BadRequestError):
+        wrong.check()
+
+
+def test_a_record_of_the_largest_manifest_stays_small() -> None:
+    from seriatim_broker.runtime.records import writer_from_value, writer_to_record
+
+    place = replace(PLACE, offsets=tuple(make_offset(9, 1000 * number) for number in range(writers.PIECES_MAX)))
+    record = decided(NEW, replace(WANTED, manifest=place), "orders", 10**9, 1_700_000_000_000, OTHER)
+    value = writer_to_record(record).SerializeToString()
+    assert len(value) < 1024
+    assert writer_from_value(value) == record
