@@ -68,6 +68,7 @@ if TYPE_CHECKING:
         Topic,
         TopicDescription,
         TopicSettings,
+        WriterDescription,
     )
     from seriatim._settings import ConsumerSettings, ProducerSettings
     from seriatim._tls import Tls
@@ -130,6 +131,7 @@ __all__ = [
     "TopicDescription",
     "TopicSettings",
     "Writer",
+    "WriterDescription",
     "partition_of_key",
 ]
 
@@ -191,6 +193,7 @@ _HOMES: Final = {
     "Published": "seriatim._publishing.chunks",
     "PublishedPart": "seriatim._publishing.chunks",
     "Writer": "seriatim._writer",
+    "WriterDescription": "seriatim._records",
 }
 
 

@@ -29,6 +29,7 @@ from seriatim._records import (
     TopicDescription,
     TopicSettings,
 )
+from seriatim._writers import WriterAdmin
 
 if TYPE_CHECKING:
     from seriatim._settings import Target
@@ -58,7 +59,7 @@ _TOPIC_STATES: Final = {
 }
 
 
-class Admin(GroupOperations):
+class Admin(GroupOperations, WriterAdmin):
     """Looks at the cluster and changes it. Get one from `Client.admin`.
 
     Every method raises `UnavailableError` if no broker answered in time, and what the broker says of the request.

@@ -556,6 +556,35 @@ class Balance:
 
 
 @dataclass(frozen=True, slots=True)
+class WriterDescription:
+    """A writer of a topic, and its last publication.
+
+    Attributes:
+        epoch: Of who opened it last; 0: nobody did.
+        owner: Who published last, as they call themselves.
+        state: NEW (nothing was published), DECIDED (it is being stored), DONE.
+        sequence: Of the last publication; None while NEW. What follows is of it.
+        rows: In all partitions.
+        lost_rows: Of those, not stored, because the disks on which they were staged were declared lost.
+        decided_at_ms: When it was decided.
+        done_at_ms: When all its rows were committed; 0: they are not.
+        ephemeral: It is forgotten a day after.
+    """
+
+    topic: str
+    writer: str
+    epoch: int
+    owner: str
+    state: str
+    sequence: int | None
+    rows: int
+    lost_rows: int
+    decided_at_ms: int
+    done_at_ms: int
+    ephemeral: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Route:
     """Where a partition accepts messages."""
 

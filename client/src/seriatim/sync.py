@@ -22,12 +22,14 @@ from types import TracebackType
 from typing import Any, Generic, Literal, Self, TypeVar, Unpack
 
 import seriatim._client as asynchronous
-from seriatim import _admin, _consumer, _producer
+from seriatim import _admin, _consumer, _producer, _writer
 from seriatim._batch import BytesLike, Headers
 from seriatim._broker_groups import BrokerGroup, Intent, RestartCheck
 from seriatim._consuming.inbox import FetchedTable
+from seriatim._partitioner import Partitioner
 from seriatim._producing import deliveries as asynchronous_deliveries
 from seriatim._producing.backlog import FlushResult
+from seriatim._publishing.chunks import Chunk, Published
 from seriatim._ranges import reading
 from seriatim._ranges.questions import QUESTION_DEADLINE_S, At
 from seriatim._ranges.reading import RangeTable
@@ -55,11 +57,12 @@ from seriatim._records import (
     Topic,
     TopicDescription,
     TopicSettings,
+    WriterDescription,
 )
-from seriatim._settings import ConsumerOptions, ProducerOptions, Target
+from seriatim._settings import Compression, ConsumerOptions, ProducerOptions, Target
 from seriatim._tls import Tls
 
-__all__ = ["Admin", "Client", "Consumer", "Deliveries", "Delivery", "Producer", "RangeReader"]
+__all__ = ["Admin", "Client", "Consumer", "Deliveries", "Delivery", "Producer", "RangeReader", "Writer"]
 
 T = TypeVar("T")
 
@@ -342,6 +345,18 @@ class Admin(_Held[_admin.Admin]):
         """Create a topic and wait until all its partitions accept."""
         return self._thread.run(self._inner.create_topic(name, partition_count, settings))
 
+    def list_writers(self, topic: str = "") -> list[WriterDescription]:
+        """The writers of a topic, or of all."""
+        return self._thread.run(self._inner.list_writers(topic))
+
+    def describe_writer(self, topic: str, writer: str) -> WriterDescription:
+        """What a writer has published."""
+        return self._thread.run(self._inner.describe_writer(topic, writer))
+
+    def delete_writer(self, topic: str, writer: str) -> None:
+        """Forget a writer."""
+        self._thread.run(self._inner.delete_writer(topic, writer))
+
     def update_topic(
         self,
         name: str,
@@ -516,6 +531,58 @@ class Admin(_Held[_admin.Admin]):
         self._thread.run(self._inner.declare_gap(topic, partition, segment, issuer))
 
 
+class Writer(_Held[_writer.Writer]):
+    """See `seriatim.Writer`."""
+
+    @property
+    def epoch(self) -> int:
+        """From `open`; 0: not opened."""
+        return self._inner.epoch
+
+    def open(self, timeout_s: float = _writer.OPEN_TIMEOUT_S) -> int | None:
+        """Take the writer over; returns the sequence that was decided last."""
+        return self._thread.run(self._inner.open(timeout_s))
+
+    def stage(
+        self,
+        values: Sequence[BytesLike],
+        keys: Sequence[BytesLike] | None = None,
+        partition: int | None = None,
+        timestamps_ms: Sequence[int] | None = None,
+        headers: Sequence[Headers | None] | None = None,
+        tags: Sequence[str | None] | None = None,
+    ) -> Chunk:
+        """Send rows to the brokers, where they wait for `publish`."""
+        return self._thread.run(self._inner.stage(values, keys, partition, timestamps_ms, headers, tags))
+
+    def stage_table(self, table: Any, partition: int | None = None, key_column: str = "key") -> Chunk:
+        """The same for the rows of an Arrow table."""
+        return self._thread.run(self._inner.stage_table(table, partition, key_column))
+
+    def publish(
+        self,
+        sequence: int,
+        chunks: Sequence[Chunk],
+        *,
+        ephemeral: bool = False,
+        timeout_s: float = _writer.PUBLISH_TIMEOUT_S,
+    ) -> Published:
+        """Have all rows of these chunks appended, or none."""
+        return self._thread.run(self._inner.publish(sequence, chunks, ephemeral=ephemeral, timeout_s=timeout_s))
+
+    def close(self) -> None:
+        """Take no more calls."""
+        self._thread.run(self._inner.close())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
 class Client(_Held[asynchronous.Client]):
     """See `seriatim.Client`."""
 
@@ -558,6 +625,26 @@ class Client(_Held[asynchronous.Client]):
             return await opening
 
         return Producer(self._thread, self._thread.run(begin()))
+
+    def writer(
+        self,
+        topic: str,
+        name: str,
+        *,
+        epoch: int = 0,
+        owner: str = "",
+        compression: Compression | None = None,
+        partitioner: Partitioner | None = None,
+    ) -> Writer:
+        """A writer of a topic: sets of rows, all or nothing."""
+        opening = self._inner.writer(
+            topic, name, epoch=epoch, owner=owner, compression=compression, partitioner=partitioner
+        )
+
+        async def begin() -> _writer.Writer:
+            return await opening
+
+        return Writer(self._thread, self._thread.run(begin()))
 
     def consumer(
         self,

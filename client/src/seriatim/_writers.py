@@ -1,0 +1,80 @@
+"""Administration of writers: which there are, what each has published, and forgetting one."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from seriatim_api.v1 import publications_pb2, records_pb2
+
+from seriatim._broker_groups import BrokerGroupAdmin
+from seriatim._records import WriterDescription
+
+DEADLINE_S: Final = 10.0
+
+_STATES: Final = {
+    records_pb2.WRITER_STATE_NEW: "NEW",
+    records_pb2.WRITER_STATE_DECIDED: "DECIDED",
+    records_pb2.WRITER_STATE_DONE: "DONE",
+}
+
+
+class WriterAdmin(BrokerGroupAdmin):
+    """The part of `Admin` that is about writers."""
+
+    async def list_writers(self, topic: str = "") -> list[WriterDescription]:
+        """The writers of a topic, or of all topics if none is named.
+
+        Raises:
+            UnknownTopicError: There is no such topic. UnavailableError: No broker answered.
+        """
+        found: list[WriterDescription] = []
+        after = ""
+        while True:
+            request = publications_pb2.ListWritersRequest(topic=topic, after=after)
+            page: publications_pb2.ListWritersResponse = await self._caller.publications(
+                "ListWriters", request, DEADLINE_S
+            )
+            found += map(_described, page.writers)
+            after = page.next_after
+            if not after:
+                return found
+
+    async def describe_writer(self, topic: str, writer: str) -> WriterDescription:
+        """What a writer has published.
+
+        Raises:
+            UnknownWriterError, UnknownTopicError: There is none. UnavailableError: No broker answered.
+        """
+        request = publications_pb2.DescribeWriterRequest(topic=topic, writer=writer)
+        return _described(await self._caller.publications("DescribeWriter", request, DEADLINE_S))
+
+    async def delete_writer(self, topic: str, writer: str) -> None:
+        """Forget a writer. One of the same name that is opened later begins anew, with any sequence.
+
+        A program that still publishes under it is refused. A publication that was done stays.
+
+        Raises:
+            UnknownWriterError, UnknownTopicError: There is none.
+            PreconditionError: A publication of it is decided and not finished.
+            UnavailableError: No broker answered.
+        """
+        request = publications_pb2.DeleteWriterRequest(topic=topic, writer=writer)
+        await self._caller.publications("DeleteWriter", request, DEADLINE_S)
+
+
+def _described(told: publications_pb2.WriterDescription) -> WriterDescription:
+    record = told.record
+    state = _STATES.get(record.state, "UNKNOWN")
+    return WriterDescription(
+        topic=told.topic,
+        writer=told.writer,
+        epoch=record.epoch,
+        owner=record.owner,
+        state=state,
+        sequence=None if state == "NEW" else record.sequence,
+        rows=record.rows,
+        lost_rows=record.lost_rows,
+        decided_at_ms=record.decided_at_ms,
+        done_at_ms=record.done_at_ms,
+        ephemeral=record.ephemeral,
+    )

@@ -1,0 +1,251 @@
+"""Publications on real brokers: all rows or none, once and in order, whoever is killed at which moment."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import pytest
+from seriatim import Chunk, Client, WriterDescription, partition_of_key
+from seriatim_api import errors
+from seriatim_broker.local import LocalCluster
+
+from .publishing_program import rows_of
+from .traffic import PROGRESS_DEADLINE_S
+
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(120)]
+
+PARTITIONS = 8
+ROWS = 1000
+
+
+class Program:
+    """A run of the program."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+
+    async def says(self, word: str) -> str:
+        """Wait for a line that begins so; returns it."""
+        assert self._process.stdout is not None
+        async with asyncio.timeout(PROGRESS_DEADLINE_S):
+            while line := (await self._process.stdout.readline()).decode().strip():
+                if line.startswith(word):
+                    return line
+        raise AssertionError(f"the program ended before it said {word!r}")
+
+    def go_on(self) -> None:
+        """Let it publish."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(b"\n")
+
+    async def kill(self) -> None:
+        """End it at once."""
+        if self._process.returncode is None:
+            self._process.kill()
+        await self._process.wait()
+
+
+@asynccontextmanager
+async def program(cluster: LocalCluster, topic: str, *options: str) -> AsyncIterator[Program]:
+    """A run that has begun; killed at the end, if it has not ended."""
+    arguments = [part for address in cluster.bootstrap for part in ("--bootstrap", address)]
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "e2e.tests.process.publishing_program", "--topic", topic, *arguments, *options,
+        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    run = Program(process)
+    try:
+        yield run
+    finally:
+        await run.kill()
+
+
+async def run_program(cluster: LocalCluster, topic: str, *options: str) -> str:
+    """What a whole run says at its end."""
+    async with program(cluster, topic, *options) as run:
+        await run.says("staged")
+        run.go_on()
+        return await run.says("")
+
+
+async def stored(client: Client, topic: str) -> list[list[bytes]]:
+    """All values, partition by partition, in their order."""
+    found: list[list[bytes]] = []
+    for partition in range(PARTITIONS):
+        async with client.read_range(topic, partition) as reader:
+            found.append([message.value async for message in reader])
+    return found
+
+
+def expected(*labels: str, count: int = ROWS) -> list[list[bytes]]:
+    """The rows of these publications, one behind the other in each partition."""
+    found: list[list[bytes]] = [[] for _ in range(PARTITIONS)]
+    for label in labels:
+        for value, key in zip(*rows_of(label, count), strict=True):
+            found[partition_of_key(key, PARTITIONS)].append(value)
+    return found
+
+
+async def until_done(client: Client, topic: str, sequence: int = 1) -> WriterDescription:
+    """Wait until the writer's publication is done."""
+    async with asyncio.timeout(PROGRESS_DEADLINE_S):
+        while True:
+            try:
+                known = await client.admin().describe_writer(topic, "nightly")
+            except (errors.UnavailableError, errors.UnknownWriterError):
+                known = None
+            if known is not None and (known.state, known.sequence) == ("DONE", sequence):
+                return known
+            await asyncio.sleep(0.1)
+
+
+async def test_a_plain_program_publishes_all_rows_once_however_often_it_runs(cluster: LocalCluster) -> None:
+    async with Client.connect(cluster.bootstrap) as client:
+        admin = client.admin()
+        await admin.create_topic("pub-plain", PARTITIONS)
+        assert await run_program(cluster, "pub-plain") == f"published {ROWS} now"
+        assert await stored(client, "pub-plain") == expected("row")
+        assert await run_program(cluster, "pub-plain") == f"published {ROWS} again"
+        assert await run_program(cluster, "pub-plain", "--label", "other") == "refused PublicationDiffersError"
+        assert await run_program(cluster, "pub-plain", "--sequence", "0") == "refused SequencePassedError"
+        assert await run_program(cluster, "pub-plain", "--sequence", "2", "--label", "next") == f"published {ROWS} now"
+        assert await stored(client, "pub-plain") == expected("row", "next")
+
+        (writer,) = await admin.list_writers("pub-plain")
+        assert (writer.writer, writer.state, writer.sequence, writer.rows) == ("nightly", "DONE", 2, ROWS)
+        assert [topic.name for topic in await admin.list_topics() if topic.name.startswith("_")] == []
+        with pytest.raises(errors.IllegalNameError):
+            await client.producer("_stage")
+        await admin.delete_writer("pub-plain", "nightly")
+        assert await admin.list_writers("pub-plain") == []
+        await admin.delete_topic("pub-plain")
+
+
+async def test_a_program_killed_before_the_decision_leaves_nothing(cluster: LocalCluster) -> None:
+    async with Client.connect(cluster.bootstrap) as client:
+        await client.admin().create_topic("pub-before", PARTITIONS)
+        async with program(cluster, "pub-before") as run:
+            await run.says("staged")
+            await run.kill()
+        assert await stored(client, "pub-before") == expected()
+        assert (await client.admin().describe_writer("pub-before", "nightly")).state == "NEW"
+        assert await run_program(cluster, "pub-before") == f"published {ROWS} now"
+        assert await stored(client, "pub-before") == expected("row")
+        await client.admin().delete_topic("pub-before")
+
+
+async def test_what_is_decided_is_finished_without_its_program(cluster: LocalCluster) -> None:
+    """The masters of some partitions are frozen when it is decided, so it stays DECIDED while the program is killed."""
+    async with Client.connect(cluster.bootstrap) as client:
+        admin = client.admin()
+        await admin.create_topic("pub-after", PARTITIONS)
+        async with program(cluster, "pub-after") as run:
+            await run.says("staged")
+            chain = await admin.describe_chain("pub-after", 0)
+            members = chain.segments[-1].members
+            await cluster.freeze(*members)
+            run.go_on()
+            await asyncio.wait_for(_until_decided(client, "pub-after"), PROGRESS_DEADLINE_S)
+            await run.kill()
+        await cluster.thaw(*members)
+        done = await until_done(client, "pub-after")
+        assert (done.rows, done.lost_rows) == (ROWS, 0)
+        assert await stored(client, "pub-after") == expected("row")
+        assert await run_program(cluster, "pub-after") == f"published {ROWS} again"
+        await admin.delete_topic("pub-after")
+
+
+async def _until_decided(client: Client, topic: str) -> None:
+    while True:
+        try:
+            if (await client.admin().describe_writer(topic, "nightly")).state != "NEW":
+                return
+        except errors.UnavailableError:
+            pass
+        await asyncio.sleep(0.05)
+
+
+async def test_brokers_are_killed_while_they_carry_out(cluster: LocalCluster) -> None:
+    async with Client.connect(cluster.bootstrap) as client:
+        admin = client.admin()
+        await admin.create_topic("pub-killed", PARTITIONS)
+        rounds = 6
+        async with client.writer("pub-killed", "nightly") as writer:
+            assert await writer.open() is None
+            for sequence in range(rounds):
+                chunk = await staged_again(client, "pub-killed", f"r{sequence}")
+                publishing = asyncio.create_task(writer.publish(sequence, [chunk]), name="publish")
+                victim = cluster.broker_names[sequence % len(cluster.broker_names)]
+                await asyncio.sleep(0)
+                await cluster.kill(victim)
+                await cluster.start_again(victim)
+                try:
+                    await publishing
+                except errors.StagedDataGoneError:  # nobody who has it answered just then: staged anew
+                    chunk = await staged_again(client, "pub-killed", f"r{sequence}")
+                    await writer.publish(sequence, [chunk])
+        assert await stored(client, "pub-killed") == expected(*(f"r{number}" for number in range(rounds)))
+        await admin.delete_topic("pub-killed")
+
+
+async def staged_again(client: Client, topic: str, label: str) -> Chunk:
+    """Rows staged by a writer that is not opened, as a task in another process does; and pickled on the way."""
+    values, keys = rows_of(label, ROWS)
+    async with client.writer(topic, "nightly") as writer:
+        chunk = pickle.loads(pickle.dumps(await writer.stage(values, keys)))
+    assert isinstance(chunk, Chunk)
+    return chunk
+
+
+async def test_only_who_opened_the_writer_last_publishes(cluster: LocalCluster) -> None:
+    async with Client.connect(cluster.bootstrap) as client:
+        await client.admin().create_topic("pub-fence", PARTITIONS)
+        async with client.writer("pub-fence", "nightly") as zombie, client.writer("pub-fence", "nightly") as other:
+            await zombie.open()
+            await other.open()
+            chunk = await other.stage([b"x"], partition=3)
+            with pytest.raises(errors.WriterFencedError):
+                await zombie.publish(1, [chunk])
+            published = await other.publish(1, [chunk])
+            assert [part.rows for part in published.parts] == [1]
+            assert await stored(client, "pub-fence") == _only(3, b"x")
+        await client.admin().delete_topic("pub-fence")
+
+
+def _only(partition: int, *values: bytes) -> Sequence[Sequence[bytes]]:
+    return [list(values) if number == partition else [] for number in range(PARTITIONS)]
+
+
+async def test_bad_input_is_refused_with_a_word(cluster: LocalCluster) -> None:
+    async with Client.connect(cluster.bootstrap) as client:
+        admin = client.admin()
+        await admin.create_topic("pub-bad", PARTITIONS)
+        async with client.writer("pub-bad", "nightly") as writer:
+            with pytest.raises(errors.BadRequestError, match="without a key"):
+                await writer.stage([b"x"])
+            with pytest.raises(errors.PartitionOutOfRangeError):
+                await writer.stage([b"x"], partition=PARTITIONS)
+            with pytest.raises(errors.MessageTooLargeError):
+                await writer.stage([bytes(2 << 20)], partition=0)
+            chunk = await writer.stage([b"x"], partition=0)
+            with pytest.raises(errors.BadRequestError, match="twice"):
+                await writer.publish(1, [chunk, chunk])
+            with pytest.raises(errors.BadRequestError, match="sequence"):
+                await writer.publish(1 << 32, [chunk])
+            assert (await writer.publish(1, [])).rows == 0
+            assert await admin.list_writers("pub-bad") == []
+            await admin.update_topic("pub-bad", PARTITIONS + 1)
+            later = await writer.stage([b"y"], partition=0)
+            with pytest.raises(errors.BadRequestError, match="grew"):
+                await writer.publish(1, [chunk, later])
+            await admin.delete_topic("pub-bad")
+            await admin.create_topic("pub-bad", PARTITIONS)
+            with pytest.raises(errors.PreconditionError, match="made again"):
+                await writer.publish(1, [chunk])
+        with pytest.raises(errors.IllegalNameError):
+            await client.writer("pub-bad", "no/name")
+        await admin.delete_topic("pub-bad")
