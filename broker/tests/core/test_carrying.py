@@ -1,4 +1,4 @@
-"""Carrying out: what a master appends of a publication, from where it goes on, and when it says that all is committed."""
+"""Carrying out: what a master appends of a publication, where it goes on, and when it says that all is committed."""
 
 from __future__ import annotations
 

@@ -138,35 +138,34 @@ async def test_a_program_killed_before_the_decision_leaves_nothing(cluster: Loca
         await client.admin().delete_topic("pub-before")
 
 
-async def test_what_is_decided_is_finished_without_its_program(cluster: LocalCluster) -> None:
-    """The masters of some partitions are frozen when it is decided, so it stays DECIDED while the program is killed."""
+async def test_a_program_killed_at_any_moment_leaves_all_rows_or_none(cluster: LocalCluster) -> None:
+    """Killed before, during and after the decision; the same run again finds out, and says how it stands."""
     async with Client.connect(cluster.bootstrap) as client:
         admin = client.admin()
-        await admin.create_topic("pub-after", PARTITIONS)
-        async with program(cluster, "pub-after") as run:
-            await run.says("staged")
-            chain = await admin.describe_chain("pub-after", 0)
-            members = chain.segments[-1].members
-            await cluster.freeze(*members)
-            run.go_on()
-            await asyncio.wait_for(_until_decided(client, "pub-after"), PROGRESS_DEADLINE_S)
-            await run.kill()
-        await cluster.thaw(*members)
-        done = await until_done(client, "pub-after")
-        assert (done.rows, done.lost_rows) == (ROWS, 0)
-        assert await stored(client, "pub-after") == expected("row")
-        assert await run_program(cluster, "pub-after") == f"published {ROWS} again"
-        await admin.delete_topic("pub-after")
-
-
-async def _until_decided(client: Client, topic: str) -> None:
-    while True:
-        try:
-            if (await client.admin().describe_writer(topic, "nightly")).state != "NEW":
-                return
-        except errors.UnavailableError:
-            pass
-        await asyncio.sleep(0.05)
+        await admin.create_topic("pub-moments", PARTITIONS)
+        labels: list[str] = []
+        finished = 0
+        for sequence in range(1, 13):
+            label = f"m{sequence}"
+            options = ("--sequence", str(sequence), "--label", label)
+            async with program(cluster, "pub-moments", *options) as run:
+                await run.says("staged")
+                run.go_on()
+                await asyncio.sleep(0.01 * sequence)
+                await run.kill()
+            known = await admin.describe_writer("pub-moments", "nightly")
+            is_decided = known.sequence == sequence
+            if is_decided:
+                await until_done(client, "pub-moments", sequence)
+                finished += 1
+            rows = await stored(client, "pub-moments")
+            assert rows in (expected(*labels), expected(*labels, label))
+            assert not is_decided or rows == expected(*labels, label)
+            labels.append(label)
+            assert (await run_program(cluster, "pub-moments", *options)).startswith(f"published {ROWS}")
+            assert await stored(client, "pub-moments") == expected(*labels)
+        assert finished < len(labels), "some are killed before the decision"
+        await admin.delete_topic("pub-moments")
 
 
 async def test_brokers_are_killed_while_they_carry_out(cluster: LocalCluster) -> None:
