@@ -39,6 +39,7 @@ class Surroundings(Protocol):
     judge: Any
     clients: Any
     core_kind: type[BrokerCore]
+    publishing: Any
 
     def directory(self) -> DirectoryChanged:
         """The admitted members."""
@@ -150,6 +151,9 @@ class Process:
             fx.RangeRead: self._answer_client,
             fx.PartitionSurveyed: self._answer_client,
             fx.GroupOperated: self._answer_client,
+            fx.CarriedOut: self._answer_client,
+            fx.FetchStaged: lambda effect: self._world.publishing.fetch(self, effect),
+            fx.ReadWriter: lambda effect: self._world.publishing.read_writer(self, effect),
             fx.Deliver: self._deliver_to_consumer,
             fx.Note: _noted,
             fx.EndRun: self._end_run,

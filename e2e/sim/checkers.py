@@ -36,6 +36,7 @@ from .schedule import Schedule, Violation
 
 if TYPE_CHECKING:
     from .brokers import Broker
+    from .publishing import PublicationJudge
 
 _SETTLED = (SegmentState.SEALED, SegmentState.LOST)
 FULL_US_MAX = 3_000_000
@@ -127,6 +128,7 @@ class Judge:
         self.displaced: list[tuple[MemberId, DiskImage]] = []  # of processes that were copied, and may run on
         self.gone: set[PartitionId] = set()  # their topics were deleted
         self.seen_states: set[str] = set()
+        self.publications: PublicationJudge | None = None  # where there are writers
         self.accepted_count = 0
         self.folded_count = 0  # empty segments that left their record
         self._schedule = schedule

@@ -108,7 +108,8 @@ class Options:
     come so late. `deleted_kept_s`: how long deleted cursors and tombstones stay, where that is not days, with a
     controller that looks ten times a second (whole brokers only). `one_version`: all brokers read everything that this
     version reads; else some may be older. `retention_ms`: how long the topic keeps messages, where brokers drop them by
-    themselves (whole brokers only); 0: for ever.
+    themselves (whole brokers only); 0: for ever. `writers`: so many programs publish `publications` each (bare cores
+    only).
     """
 
     group_count: int = 2
@@ -167,6 +168,8 @@ class Options:
     one_version: bool = False
     retention_ms: int = 0
     deleted_kept_s: float | None = None
+    writers: int = 0
+    publications: int = 0
 
 
 WITH_PROMISE = (int(AckLevel.REPLICATED), int(AckLevel.REPLICATED_FLUSHED))
@@ -981,6 +984,47 @@ def _groups_change(rng: random.Random, options: Options) -> Options:
     )
 
 
+def _publications(rng: random.Random, options: Options) -> Options:
+    """Programs publish while segments move, brokers fall, and staged data comes and goes."""
+    kinds = {
+        "crash": 3,
+        "crash_group": rng.choice((0, 1, 2)),
+        "freeze": 2,
+        "cut": 1,
+        "cut_one_way": 1,
+        "break": 1,
+        "slow_disk": 1,
+        "isolate": 1,
+        "coordinator_down": 1,
+        "coordinator_refuses": rng.choice((0, 0, 1)),
+        "complaint": 3,
+        "plan": 3,
+        "switch_away": 1,
+        "race": 1,
+        "prepared_restart": rng.choice((0, 1)),
+        "hung_disk": rng.choice((0, 0, 1)),
+        "full_disk": rng.choice((0, 0, 1)),
+    }
+    return replace(
+        options,
+        kinds=kinds,
+        writers=rng.choice((1, 1, 2)),
+        publications=rng.choice((2, 4, 8)),
+        partition_count=rng.choice((1, 2, 3)),
+        producer_count=rng.choice((1, 2)),
+        fault_count=rng.choice((4, 10, 20)),
+        fault_span_us=rng.choice((1_200_000, 3_000_000)),
+        drain_us=20_000_000,
+        producers_idle=rng.random() < 0.3,
+        txn_lost_share=rng.choice((0.02, 0.1)),
+        txn_late_share=rng.choice((0.02, 0.15)),
+        flush=True,
+        levels=(int(AckLevel.REPLICATED_FLUSHED),),
+        mixed_levels=False,
+        wipe_share=0.0,
+    )
+
+
 def _group_operations(rng: random.Random, options: Options) -> Options:
     """People rewind, skip, pause and resume groups all the time, while servers change, fall and are cut off."""
     kinds = {
@@ -1151,6 +1195,7 @@ PROFILES: dict[str, Profile] = {
     "started-copies": Profile(_started_copies, 0),
     "topics-again": Profile(_topics_again, 0),
     "groups-again": Profile(_groups_again, 0),
+    "publications": Profile(_publications, 0),
     "group-operations": Profile(_group_operations, 0),
     "late-operations": Profile(_late_operations, 0),
     "fences": Profile(_fences, 0),

@@ -74,6 +74,8 @@ class WatchedCore:
                 self._check_silent(effect)
             if isinstance(effect, fx.Persist):
                 self._judge.writes(name, effect.writes, now.wall_ms)
+                if self._judge.publications is not None:
+                    self._judge.publications.wrote(name, effect.writes)
                 if isinstance(event, Append):
                     self._note_place(event, effect)
             elif isinstance(effect, fx.Note):

@@ -39,6 +39,7 @@ from .injector import Injector
 from .losses import own_tail
 from .network import Network
 from .people import People
+from .publishing import Publishing
 from .ranges import SimRangeReader
 from .schedule import Schedule, Violation
 
@@ -188,6 +189,9 @@ class World:
         self.range_readers: list[SimRangeReader] = []
         self.groups: list[str] = []
         self.people = People(self)
+        self.publishing = Publishing(self, self.options.writers, self.options.publications)
+        if self.options.writers:
+            self.judge.publications = self.publishing.judge
         self.past_runs: list[RunId] = []
         self.waits_for_rebuild = False  # the coordinator went back in time, and a person has not rebuilt it yet
         self._lost_disks = 0
@@ -461,6 +465,7 @@ class World:
         until = self.schedule.now_us + self.options.fault_span_us
         self._run_until(until)
         injector.heal()
+        self.publishing.end()
         if self.options.kinds.get("operate_group"):
             self.people.end()
         self._go_on_without(injector)
@@ -473,7 +478,9 @@ class World:
                 raise Violation("I13", f"not drained {bound_us} us after the last fault: {self._stuck()}")
             self._run_until(self.schedule.now_us + CHECK_US)
         for partition in self.partitions:
-            self.judge.final(self._chain(partition), self._open_length(self._chain(partition)), self.readers)
+            chain, length = self._chain(partition), self._open_length(self._chain(partition))
+            self.judge.final(chain, length, self.readers)
+            self.publishing.judge.final(partition, chain, length)
 
     def backlog_us(self) -> int:
         """What the batches that are not settled may take, when there is no fault any more."""
@@ -550,6 +557,8 @@ class World:
 
     def _start_clients(self) -> None:
         self._start_producers(self.options.batches_per_producer)
+        if self.options.writers:
+            self.publishing.start()
         self.groups = ["early", "late"] if self.options.late_group else ["early"]
         if self.options.range_readers:
             for partition in self.partitions:
@@ -647,6 +656,8 @@ class World:
     def _is_drained(self) -> bool:
         if not all(producer.is_done for producer in self.producers) or self.waits_for_rebuild or self.people.is_busy:
             return False
+        if not self.publishing.is_done:
+            return False
         for partition in self.partitions:
             chain = self._chain(partition)
             if any(segment.state is SegmentState.UNSETTLED for segment in chain.segments):
@@ -693,6 +704,7 @@ class World:
         """What keeps the run from being drained."""
         parts = [f"{producer.name} waits" for producer in self.producers if not producer.is_done]
         parts += ["an operation on a group is not done"] if self.people.is_busy else []
+        parts += [] if self.publishing.is_done else [self.publishing.stuck]
         for partition in self.partitions:
             chain = self._chain(partition)
             if any(segment.state is SegmentState.UNSETTLED for segment in chain.segments):
