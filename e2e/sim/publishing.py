@@ -383,8 +383,9 @@ class Publishing:
     @property
     def stuck(self) -> str:
         """What is not."""
-        names = [program.name for program in self.programs if not program.is_done] return f"writers {names} wait,
-        records are {[(r.state.name, r.sequence) for r, _ in self.records.writers.values()]}"
+        names = [program.name for program in self.programs if not program.is_done]
+        records = [(record.state.name, record.sequence) for record, _ in self.records.writers.values()]
+        return f"writers {names} wait, records are {records}"
 
     def end(self) -> None:
         """Faults are over."""
@@ -398,7 +399,7 @@ class Publishing:
     # ---- the coordinator ----
 
     def ask(self, name: str, work: Callable[[], Any], answer: Callable[[Any], None], *, writes: bool = False) -> None:
-        """A broker asks the coordinator; `answer(None)` if there was none. The work may be done all the same, or late."""
+        """A broker asks the coordinator; `answer(None)` if there was none: it may be done all the same, or late."""
         world, rng = self._world, self.rng
         coordinator, options = world.coordinator, world.options
         is_away = coordinator.is_down or coordinator.isolated.get(name)
