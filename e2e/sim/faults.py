@@ -1025,6 +1025,22 @@ def _publications(rng: random.Random, options: Options) -> Options:
     )
 
 
+def _late_publications(rng: random.Random, options: Options) -> Options:
+    """Publications that take long, among producers that are forgotten after a second or two."""
+    return replace(
+        _publications(rng, options),
+        producers_idle=True,
+        producer_count=rng.choice((2, 4)),
+        batches_per_producer=rng.choice((20, 40)),
+        send_gap_us=150_000,
+        delivery_timeout_ms=400,
+        fault_span_us=5_000_000,
+        fault_count=rng.choice((2, 5)),
+        partition_count=rng.choice((1, 2)),
+        kinds={"crash_group": 1, "plan": 3, "freeze": 2, "complaint": 2, "cut": 1},
+    )
+
+
 def _group_operations(rng: random.Random, options: Options) -> Options:
     """People rewind, skip, pause and resume groups all the time, while servers change, fall and are cut off."""
     kinds = {
@@ -1196,6 +1212,7 @@ PROFILES: dict[str, Profile] = {
     "topics-again": Profile(_topics_again, 0),
     "groups-again": Profile(_groups_again, 0),
     "publications": Profile(_publications, 0),
+    "late-publications": Profile(_late_publications, 0),
     "group-operations": Profile(_group_operations, 0),
     "late-operations": Profile(_late_operations, 0),
     "fences": Profile(_fences, 0),

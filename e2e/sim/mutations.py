@@ -17,6 +17,7 @@ from .mutants import (
     groups,
     idle,
     operations,
+    publishing,
     ranges,
     reading,
     retaining,
@@ -45,6 +46,7 @@ MUTATIONS: dict[str, Mutation] = {
     **ranges.MUTATIONS,
     **retaining.MUTATIONS,
     **copies.MUTATIONS,
+    **publishing.MUTATIONS,
 }
 """By name."""
 

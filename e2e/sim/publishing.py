@@ -67,6 +67,7 @@ class Stage:
         self._next = dict.fromkeys(STAGE_PARTITIONS, 0)
         self.batches: dict[tuple[int, int], Batch] = {}
         self.gone: set[tuple[int, int]] = set()
+        self.dropped: set[tuple[int, int]] = set()  # of these, by retention
         self.away_until_us = dict.fromkeys(STAGE_PARTITIONS, 0)
 
     def put(self, chunk: bytes, first_message: int, rows: int) -> StagedBatch:
@@ -107,7 +108,8 @@ class Stage:
 
     def drop_below(self, partition: PartitionId, offset: int) -> None:
         """Retention drops it."""
-        self.gone.update(place for place in self.batches if place[0] == partition and place[1] < offset)
+        self.dropped.update(place for place in self.batches if place[0] == partition and place[1] < offset)
+        self.gone |= self.dropped
 
     def fetch(self, staged: StagedBatch) -> tuple[Batch | None, bool]:
         """The batch, and whether it is gone for good."""
@@ -221,7 +223,7 @@ class PublicationJudge:
         for part in self.manifests[record.manifest.id].parts:
             for batch in part.batches:
                 place = (batch.partition, batch.offset)
-                if place in self._stage.gone:
+                if place in self._stage.dropped:
                     self.fail("KEPT-STAGE", f"{what}, and {place} was dropped before")
         self.decisions.append(_Decided(writer, record, self.manifests[record.manifest.id]))
 
@@ -247,7 +249,7 @@ class PublicationJudge:
         for each in self.decisions:
             for part in each.manifest.parts:
                 for batch in part.batches:
-                    if not each.is_done and (batch.partition, batch.offset) in self._stage.gone:
+                    if not each.is_done and (batch.partition, batch.offset) in self._stage.dropped:
                         what = f"publication {each.record.sequence} of {each.writer} is decided"
                         self.fail("KEPT-STAGE", f"{what}, and {batch} of {partition} is dropped")
 
@@ -441,7 +443,8 @@ class Publishing:
         def come() -> None:
             batch, is_gone = self.stage.fetch(effect.staged)
             if not is_gone and not self._is_over and self.rng.random() < 0.05:
-                batch = None
+                others = [place for place in self.stage.batches if place not in self.stage.gone]
+                batch = self.stage.batches[self.rng.choice(others)] if others and self.rng.random() < 0.3 else None
             if process.alive:
                 process.deliver(StagedFetched(effect.serial, effect.partition, batch, is_gone))
 
@@ -462,7 +465,28 @@ class Publishing:
             self.stage.lose(partition)
         else:
             self._trim(partition)
+        if self.rng.random() < 0.5:
+            self._ask_late()
         self._world.schedule.after(self.rng.randint(50_000, 400_000), self._disturb)
+
+    def _ask_late(self) -> None:
+        """A question of a publisher comes that was on its way for long: masters append nothing more for it."""
+        if not self.judge.decisions:
+            return
+        known = self.rng.choice(self.judge.decisions)
+        part = self.rng.choice(known.manifest.parts)
+        chain = self._world.coordinator.records.chain(PartitionId(part.partition))[0]
+        if chain is None:
+            return
+        record = known.record
+
+        def make(request: int, deadline_us: int) -> CarryOut:
+            return CarryOut(
+                request, PartitionId(part.partition), INCARNATION, known.writer, record.producer, record.sequence,
+                record.manifest.id, part.batches, deadline_us,
+            )  # fmt: skip
+
+        self._world.clients.ask_at(chain.open_segment.master.broker, make, lambda _: None)
 
     def _trim(self, partition: PartitionId) -> None:
         """Retention of a stage partition: as `runtime.stage_floors` does it."""
