@@ -844,12 +844,15 @@ class Program:
             return  # a zombie has had its say
         following = wanted.sequence + 1
         if error is None or isinstance(error, (errors.PublicationDiffersError, errors.PublishedWithLossError)):
-            self._done = following
-            self._stage(life, wanted.epoch, following)
+            self._done = max(self._done, following)
+            goes_back = error is None and wanted.sequence > 0 and self._publishing.rng.random() < 0.2
+            self._stage(life, wanted.epoch, wanted.sequence - 1 if goes_back else self._done)
         elif isinstance(error, errors.StagedDataGoneError):
             self._stage(life, wanted.epoch, wanted.sequence)
         elif isinstance(error, errors.SequencePassedError):
-            self._publishing.judge.fail("ONE", f"{self.name} is told that {wanted.sequence} was passed")
+            if wanted.sequence == self._done:
+                self._publishing.judge.fail("ONE", f"{self.name} is told that {wanted.sequence} was passed")
+            self._stage(life, wanted.epoch, self._done)  # it had gone back, as with a restored checkpoint
         elif isinstance(error, (errors.WriterFencedError, errors.UnknownWriterError)):
             self.start()
         elif self._publishing.rng.random() < 0.3:

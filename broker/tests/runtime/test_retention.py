@@ -17,6 +17,7 @@ from seriatim_broker.interfaces.coordinator import Put
 from seriatim_broker.runtime.keys import Keys
 from seriatim_broker.runtime.records import cursor_to_value
 from seriatim_broker.runtime.retention import Retention, RetentionSettings
+from seriatim_broker.runtime.stage_floors import StageFloors
 from seriatim_broker.testing.memory_coordinator import MemoryCoordinator, MemoryStore
 
 pytestmark = pytest.mark.asyncio
@@ -53,7 +54,10 @@ class Bench:
         self.led = {id_: Led(PartitionId(id_), chain_of(id_), 1000, 9000, ()) for id_ in kept_s}
         self.coordinator = MemoryCoordinator(MemoryStore())
         any_self = cast(Any, self)
-        self.duty = Retention(self.coordinator, KEYS, any_self, any_self, self.clock, RetentionSettings(60))
+        self.floors = StageFloors(self.coordinator, KEYS)
+        self.duty = Retention(
+            self.coordinator, KEYS, any_self, any_self, self.clock, RetentionSettings(60), self.floors
+        )
         topics = {
             f"{KEYS.topics}{id_}": records_pb2.TopicRecord(
                 partition_ids=[id_],

@@ -91,12 +91,16 @@ class TakingUp:
     async def _look_again(self) -> None:
         while True:
             await asyncio.sleep(LOOK_S)
-            now_us = self._clock.monotonic_us()
-            due = [key for key, known in self._decided.items() if known.due_us <= now_us][:AT_ONCE_MAX]
-            await asyncio.gather(*map(self._take_up, due))
-            over_ms = self._clock.wall_ms() - EPHEMERAL_KEPT_MS
-            for key in [key for key, done_ms in self._ephemeral.items() if done_ms < over_ms][:AT_ONCE_MAX]:
-                await self._remove(key)
+            await self.look()
+
+    async def look(self) -> None:
+        """Try what is due, some at once, and forget records that are not needed."""
+        now_us = self._clock.monotonic_us()
+        due = [key for key, known in self._decided.items() if known.due_us <= now_us][:AT_ONCE_MAX]
+        await asyncio.gather(*map(self._take_up, due))
+        over_ms = self._clock.wall_ms() - EPHEMERAL_KEPT_MS
+        for key in [key for key, done_ms in self._ephemeral.items() if done_ms < over_ms][:AT_ONCE_MAX]:
+            await self._remove(key)
 
     async def _take_up(self, key: str) -> None:
         known = self._decided.get(key)

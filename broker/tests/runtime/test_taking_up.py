@@ -1,0 +1,125 @@
+"""What is decided is finished by the controller; records of unnamed jobs go."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from seriatim_api.errors import DeadlineExceededError
+from seriatim_api.ids import PartitionId
+from seriatim_broker.core.publications.writers import ManifestPlace, WriterRecord, WriterState
+from seriatim_broker.interfaces.coordinator import Put
+from seriatim_broker.runtime.keys import Keys
+from seriatim_broker.runtime.records import writer_to_record
+from seriatim_broker.runtime.taking_up import AGAIN_S, AGAIN_S_MAX, AT_ONCE_MAX, DECIDED_S, EPHEMERAL_KEPT_MS, TakingUp
+from seriatim_broker.testing.memory_coordinator import MemoryCoordinator, MemoryStore
+
+pytestmark = pytest.mark.asyncio
+
+KEYS = Keys("c")
+INCARNATION = "ab" * 16
+PLACE = ManifestPlace(PartitionId(91), (1,), 1, 1, b"m" * 16)
+DECIDED = WriterRecord(b"w" * 16, "orders", 1, "", WriterState.DECIDED, 7, PLACE)
+DONE = replace(DECIDED, state=WriterState.DONE, ephemeral=True)
+
+
+class Bench:
+    """An elected broker, its clocks in the hands of the test, and who finishes publications."""
+
+    def __init__(self) -> None:
+        self.coordinator = MemoryCoordinator(MemoryStore())
+        self.duty = TakingUp(self.coordinator, KEYS, self)
+        self.duty.on_finish(self._finish)
+        self.now_s = 0.0
+        self.asked: list[tuple[str, str]] = []
+        self.fails = False
+
+    def wall_ms(self) -> int:
+        return round(self.now_s * 1000)
+
+    def monotonic_us(self) -> int:
+        return round(self.now_s * 1e6)
+
+    async def _finish(self, incarnation: str, writer: str) -> None:
+        self.asked.append((incarnation, writer))
+        if self.fails:
+            raise DeadlineExceededError("not yet")
+
+    async def tell(self, record: WriterRecord | None, writer: str = "nightly") -> None:
+        """A record was written, or deleted."""
+        key = KEYS.writer(INCARNATION, writer)
+        if record is None:
+            self.duty._changed({}, [key])
+            return
+        value = writer_to_record(record).SerializeToString()
+        await self.coordinator.txn((), [Put(key, value)])
+        self.duty._changed({key: value}, [key])
+
+    async def look(self, at_s: float) -> int:
+        """How many were asked for then."""
+        self.now_s = at_s
+        self.asked.clear()
+        await self.duty.look()
+        return len(self.asked)
+
+
+async def test_what_has_been_decided_for_a_while_is_finished() -> None:
+    bench = Bench()
+    await bench.tell(DECIDED)
+    assert await bench.look(DECIDED_S - 0.1) == 0, "its publisher has it for itself"
+    assert await bench.look(DECIDED_S) == 1
+    assert bench.asked == [(INCARNATION, "nightly")]
+
+
+async def test_what_is_done_meanwhile_is_left_alone() -> None:
+    for after in (replace(DONE, ephemeral=False), None):
+        bench = Bench()
+        await bench.tell(DECIDED)
+        await bench.tell(after)
+        assert await bench.look(100) == 0
+
+
+async def test_what_cannot_be_finished_is_tried_again_and_again_less_and_less_often() -> None:
+    bench = Bench()
+    bench.fails = True
+    await bench.tell(DECIDED)
+    tries = [second for second in range(300) if await bench.look(second)]
+    pauses = [after - before for before, after in zip(tries, tries[1:], strict=False)]
+    assert pauses[0] == AGAIN_S
+    assert pauses == sorted(pauses)
+    assert pauses[-1] == AGAIN_S_MAX
+
+
+async def test_a_record_that_is_written_again_while_decided_is_not_put_off() -> None:
+    bench = Bench()
+    await bench.tell(DECIDED)
+    bench.now_s = 1.9
+    await bench.tell(replace(DECIDED, epoch=2))
+    assert await bench.look(DECIDED_S) == 1
+
+
+async def test_few_are_finished_at_once() -> None:
+    bench = Bench()
+    for number in range(AT_ONCE_MAX + 3):
+        await bench.tell(DECIDED, f"w{number}")
+    assert await bench.look(DECIDED_S) == AT_ONCE_MAX
+    assert await bench.look(DECIDED_S) == 3
+
+
+async def test_a_record_that_cannot_be_read_harms_no_other() -> None:
+    bench = Bench()
+    bench.duty._changed({KEYS.writer(INCARNATION, "newer"): b"\xff"}, [KEYS.writer(INCARNATION, "newer")])
+    await bench.tell(DECIDED)
+    assert await bench.look(DECIDED_S) == 1
+
+
+async def test_records_of_unnamed_jobs_go_a_day_after_they_are_done() -> None:
+    bench = Bench()
+    await bench.tell(DONE, "job")
+    await bench.tell(replace(DONE, ephemeral=False), "named")
+    key = KEYS.writer(INCARNATION, "job")
+    await bench.look(EPHEMERAL_KEPT_MS / 1000)
+    assert await bench.coordinator.get(key) is not None
+    await bench.look(EPHEMERAL_KEPT_MS / 1000 + 1)
+    assert await bench.coordinator.get(key) is None
+    assert await bench.coordinator.get(KEYS.writer(INCARNATION, "named")) is not None
