@@ -23,6 +23,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from seriatim_api import errors
@@ -521,8 +522,11 @@ class Publishing:
                 world.judge.seen_states.add("publication taken up")
                 self._finishing.add(name)
                 process = self.rng.choice(running)
-                Finish(self, world, process, name, record, revision, lambda _, name=name: self._finishing.discard(name))
+                Finish(self, world, process, name, record, revision, partial(self._taken_up, name))
         world.schedule.after(LOOK_US, self._look)
+
+    def _taken_up(self, name: str, _is_done: bool) -> None:
+        self._finishing.discard(name)
 
 
 class Steps:

@@ -153,6 +153,7 @@ def test_the_own_table_says_where_to_go_on() -> None:
         staged_batch(0, chunk=b"x" * 16),
         staged_batch(0, rows=3),
         staged_batch(1),
+        staged_batch(0)._replace(header=staged_batch(0).header._replace(partition=STAGE + 1)),
         staged_batch(0, flags=0),
         staged_batch(0, flags=FLAG_STAGED | FLAG_PUBLISH),
         staged_batch(0)._replace(body=b"rows 1"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -84,7 +85,7 @@ async def test_what_cannot_be_finished_is_tried_again_and_again_less_and_less_of
     bench.fails = True
     await bench.tell(DECIDED)
     tries = [second for second in range(300) if await bench.look(second)]
-    pauses = [after - before for before, after in zip(tries, tries[1:], strict=False)]
+    pauses = [after - before for before, after in itertools.pairwise(tries)]
     assert pauses[0] == AGAIN_S
     assert pauses == sorted(pauses)
     assert pauses[-1] == AGAIN_S_MAX

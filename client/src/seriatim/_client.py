@@ -199,13 +199,16 @@ class Client:
         """
 
         async def begin() -> Writer:
+            from seriatim._partitioner import partition_of_key
             from seriatim._publishing.staging import Stager
             from seriatim._transport.append import AppendLinks
             from seriatim._writer import Writer
 
-            options = {} if partitioner is None else {"partitioner": partitioner}
             settings = ProducerSettings(
-                batch_size_bytes=STAGED_BATCH_BYTES, compression=compression, linger_ms=0, **options
+                batch_size_bytes=STAGED_BATCH_BYTES,
+                compression=compression,
+                linger_ms=0,
+                partitioner=partitioner or partition_of_key,
             )
             if self._links is None:
                 self._links = AppendLinks(self._channels, self.name)

@@ -51,6 +51,7 @@ from seriatim.cli._ports import (
     SegmentView,
     SendResult,
     TopicView,
+    WriterRow,
 )
 from seriatim.cli._settings import Settings
 from seriatim.cli._sources import Message
@@ -410,6 +411,15 @@ class _Admin:
     async def delete_group(self, topic: str, group: str) -> None:
         await self._admin.delete_group(topic, group)
 
+    async def list_writers(self, topic: str) -> list[WriterRow]:
+        return list(map(_writer_row, await self._admin.list_writers(topic)))
+
+    async def describe_writer(self, topic: str, writer: str) -> WriterRow:
+        return _writer_row(await self._admin.describe_writer(topic, writer))
+
+    async def delete_writer(self, topic: str, writer: str) -> None:
+        await self._admin.delete_writer(topic, writer)
+
     async def balance(self, *, run: bool) -> BalanceView:
         found = await self._admin.balance(run=run)
         after = {row.broker: row for row in found.after}
@@ -575,3 +585,10 @@ def _move_row(move: seriatim.PlannedMove) -> GroupMoveRow:
 
 def _operated_row(row: seriatim.OperatedPartition) -> OperatedRow:
     return OperatedRow(row.partition, row.was_done, row.group_epoch, row.offset, row.error or "")
+
+
+def _writer_row(writer: seriatim.WriterDescription) -> WriterRow:
+    return WriterRow(
+        writer.topic, writer.writer, writer.state, writer.sequence, writer.rows, writer.lost_rows, writer.epoch,
+        writer.owner, writer.decided_at_ms, writer.done_at_ms,
+    )  # fmt: skip

@@ -458,6 +458,22 @@ class RestartView:
     segments_checked: int
 
 
+@dataclass(frozen=True, slots=True)
+class WriterRow:
+    """A writer of a topic, and its last publication; `sequence` is None if it has none."""
+
+    topic: str
+    writer: str
+    state: str
+    sequence: int | None
+    rows: int
+    lost_rows: int
+    epoch: int
+    owner: str
+    decided_at_ms: int
+    done_at_ms: int
+
+
 class AdminPort(Protocol):
     """Topics, chains, groups, members."""
 
@@ -521,6 +537,18 @@ class AdminPort(Protocol):
 
     async def delete_group(self, topic: str, group: str) -> None:
         """Forget where a group is."""
+        ...
+
+    async def list_writers(self, topic: str) -> list[WriterRow]:
+        """The writers of a topic, or of all if none is named."""
+        ...
+
+    async def describe_writer(self, topic: str, writer: str) -> WriterRow:
+        """What a writer has published."""
+        ...
+
+    async def delete_writer(self, topic: str, writer: str) -> None:
+        """Forget a writer."""
         ...
 
     async def balance(self, *, run: bool) -> BalanceView:

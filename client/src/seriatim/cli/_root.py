@@ -35,6 +35,7 @@ _OWN_COMMANDS: Final = {
     "consume": ("consume", "Read a topic in order, as a consumer group."),
     "chain": ("chain", "Chains of segments: draw them, give up a lost one, read quarantined messages."),
     "group": ("group", "Consumer groups: look at them, make, rewind, pause and forget them."),
+    "writer": ("writer", "Writers: what each has published, and forgetting one."),
     "balance": ("balance", "Spread the heads of partitions over the brokers, by traffic."),
     "broker-group": ("broker_group", "Groups of brokers: list, cordon, drain, take back, forget them."),
     "member": ("member", "Brokers: list them, may one be stopped, declare one's run dead."),

@@ -52,9 +52,9 @@ def stand(last: Entry | None, sequence: int, rows: Sequence[int]) -> int | Stand
 def is_as_staged(batch: Batch, staged: StagedBatch, checksum: Checksum) -> bool:
     """Whether this is the batch that the manifest names."""
     header, body = batch
-    place = (header.segment, header.base_index)
+    place = (header.partition, header.segment, header.base_index)
     return (
-        place == split_offset(staged.offset)
+        place == (staged.partition, *split_offset(staged.offset))
         and header.stage == staged.chunk
         and header.message_count == staged.rows
         and header.flags & (FLAG_STAGED | FLAG_PUBLISH) == FLAG_STAGED

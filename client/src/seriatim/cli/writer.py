@@ -1,0 +1,113 @@
+"""`seriatim writer ...`: which writers there are, what one has published, and forgetting one."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import click
+
+from seriatim.cli import _connect
+from seriatim.cli._ports import WriterRow
+from seriatim.cli._running import run
+from seriatim.cli._settings import Settings
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+@click.group()
+def writer() -> None:
+    """Look at writers, and forget one. A writer publishes sets of rows, all or nothing."""
+
+
+@writer.command("list")
+@click.argument("topic", required=False, default="")
+@click.pass_obj
+def list_(settings: Settings, topic: str) -> None:
+    """List the writers of TOPIC, or of all topics, with their last publications."""
+
+    async def work() -> list[WriterRow]:
+        async with _connect.admin(settings) as admin:
+            return await admin.list_writers(topic)
+
+    rows = run(work())
+    if settings.as_json:
+        settings.emit([asdict(row) for row in rows])
+    elif rows:
+        settings.console.print(render(rows))
+    else:
+        click.echo(f"no writer was opened on {topic or 'any topic'}", err=True)
+
+
+@writer.command()
+@click.argument("topic")
+@click.argument("name", metavar="WRITER")
+@click.pass_obj
+def describe(settings: Settings, topic: str, name: str) -> None:
+    """Show what WRITER has published to TOPIC last.
+
+    DECIDED: its rows are being stored, and will be, whatever happens. DONE: all of them are committed. NEW: it was
+    opened, and has published nothing.
+    """
+
+    async def work() -> WriterRow:
+        async with _connect.admin(settings) as admin:
+            return await admin.describe_writer(topic, name)
+
+    row = run(work())
+    if settings.as_json:
+        settings.emit(asdict(row))
+        return
+    click.echo(f"{row.writer} on {row.topic}: {row.state}, epoch {row.epoch}" + (f", of {row.owner}" * bool(row.owner)))
+    if row.sequence is not None:
+        done = f", done {_when(row.done_at_ms)}" if row.done_at_ms else ""
+        click.echo(f"publication {row.sequence}: {row.rows} rows, decided {_when(row.decided_at_ms)}{done}")
+    if row.lost_rows:
+        click.echo(
+            f"up to {row.lost_rows} of these rows are lost: the disks that they were staged on were declared lost"
+        )
+
+
+@writer.command()
+@click.argument("topic")
+@click.argument("name", metavar="WRITER")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.pass_obj
+def delete(settings: Settings, topic: str, name: str, yes: bool) -> None:
+    """Forget WRITER of TOPIC. What it has published stays; whoever publishes under it still is refused."""
+    if not yes:
+        click.confirm(
+            f"Forget what {name} has published to {topic}? It can publish the same rows again then", abort=True
+        )
+
+    async def work() -> None:
+        async with _connect.admin(settings) as admin:
+            await admin.delete_writer(topic, name)
+
+    run(work())
+    if settings.as_json:
+        settings.emit({"topic": topic, "deleted": name})
+    else:
+        click.echo(f"deleted {name} on {topic}")
+
+
+def render(rows: list[WriterRow]) -> Table:
+    """One line for each writer."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for name in ("topic", "writer", "state"):
+        table.add_column(name)
+    for name in ("sequence", "rows", "epoch"):
+        table.add_column(name, justify="right")
+    table.add_column("owner")
+    for row in rows:
+        sequence = "-" if row.sequence is None else str(row.sequence)
+        table.add_row(row.topic, row.writer, row.state, sequence, str(row.rows), str(row.epoch), row.owner)
+    return table
+
+
+def _when(time_ms: int) -> str:
+    return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
