@@ -50,6 +50,9 @@ INCARNATION = "ab" * 16
 STAGE_PARTITIONS = (PartitionId(901), PartitionId(902))
 CARRY_US = 300_000
 PUBLISH_US = 1_500_000
+FINISH_US = 400_000
+"""For one try to finish. Then all partitions are asked again, those that are done too, and none forgets the writer."""
+
 TAKEN_UP_US = 300_000
 LOOK_US = 150_000
 PAUSE_US = (5_000, 40_000)
@@ -575,7 +578,7 @@ class Finish(Steps):
         self._manifest = publishing.judge.manifests[record.manifest.id]
         self._lost_rows = 0
         self._waiting = {PartitionId(part.partition) for part in self._manifest.parts}
-        self._until_us = world.schedule.now_us + 2 * PUBLISH_US
+        self._until_us = world.schedule.now_us + FINISH_US
         for partition in sorted(self._waiting):
             self._ask(partition)
 

@@ -38,6 +38,7 @@ from seriatim.cli._ports import (
     SegmentView,
     SendResult,
     TopicView,
+    WriterRow,
 )
 from seriatim.cli._retention import after
 from seriatim.cli._sources import Message
@@ -73,6 +74,7 @@ class MemoryCluster:
     topics: dict[str, TopicView] = field(default_factory=dict)
     logs: dict[tuple[str, int], list[Delivered]] = field(default_factory=dict)
     cursors: dict[tuple[str, str, int], int] = field(default_factory=dict)
+    writers: dict[tuple[str, str], WriterRow] = field(default_factory=dict)
     refuse: dict[bytes, SendResult] = field(default_factory=dict)
     dead: list[tuple[str | int, ...]] = field(default_factory=list)
     removed: list[str] = field(default_factory=list)
@@ -326,6 +328,15 @@ class MemoryAdmin:
 
     async def delete_group(self, topic: str, group: str) -> None:
         del self._cluster.cursors[topic, group, 0]
+
+    async def list_writers(self, topic: str) -> list[WriterRow]:
+        return [row for row in self._cluster.writers.values() if topic in ("", row.topic)]
+
+    async def describe_writer(self, topic: str, writer: str) -> WriterRow:
+        return self._cluster.writers[topic, writer]
+
+    async def delete_writer(self, topic: str, writer: str) -> None:
+        del self._cluster.writers[topic, writer]
 
     async def balance(self, *, run: bool) -> BalanceView:
         if run:

@@ -26,6 +26,7 @@ from seriatim.cli._ports import (
     QuarantinedRow,
     RestartView,
     SendResult,
+    WriterRow,
 )
 from seriatim.cli._printing import describe_note
 from seriatim.cli.group import render
@@ -250,6 +251,29 @@ def test_a_lag_that_is_only_a_bound_says_so() -> None:
     console.print(render(rows))
     cells = [line.split() for line in console.export_text().splitlines()]
     assert [cells[1][2], cells[2][2], cells[-1][1]] == ["7+", "5", "12+"]
+
+
+def test_writers_are_listed_described_and_forgotten(run: Run, cluster: MemoryCluster) -> None:
+    assert run("writer", "list", "orders")[2] == "no writer was opened on orders\n"
+    nightly = WriterRow("orders", "nightly", "DONE", 7, 1000, 3, 2, "query", 1_700_000_000_000, 1_700_000_001_000)
+    cluster.writers["orders", "nightly"] = nightly
+    cluster.writers["flights", "new"] = WriterRow("flights", "new", "NEW", None, 0, 0, 1, "", 0, 0)
+    listed = [line.split() for line in run("writer", "list")[1].splitlines()]
+    assert listed == [
+        ["topic", "writer", "state", "sequence", "rows", "epoch", "owner"],
+        ["orders", "nightly", "DONE", "7", "1000", "2", "query"],
+        ["flights", "new", "NEW", "-", "0", "1"],
+    ]
+    assert run("writer", "describe", "orders", "nightly")[1].splitlines() == [
+        "nightly on orders: DONE, epoch 2, of query",
+        "publication 7: 1000 rows, decided 2023-11-14 22:13:20 UTC, done 2023-11-14 22:13:21 UTC",
+        "up to 3 of these rows are lost: the disks that they were staged on were declared lost",
+    ]
+    assert run("writer", "describe", "flights", "new")[1] == "new on flights: NEW, epoch 1\n"
+    assert json.loads(run("--output", "json", "writer", "list", "flights")[1])[0]["sequence"] is None
+    assert run("writer", "delete", "orders", "nightly", stdin=b"n\n")[0] == 130
+    assert run("writer", "delete", "orders", "nightly", "--yes")[1] == "deleted nightly on orders\n"
+    assert list(cluster.writers) == [("flights", "new")]
 
 
 def test_a_run_is_declared_dead_only_when_confirmed(run: Run, cluster: MemoryCluster) -> None:

@@ -17,13 +17,13 @@ from seriatim_api import errors
 from ..fake_broker import FakeCluster, running
 
 PUBLIC = (
-    "AckLevel Admin Assignment Balance Broker BrokerGroup BrokerGroupMember BrokerLoad Chain Client Cluster "
+    "AckLevel Admin Assignment Balance Broker BrokerGroup BrokerGroupMember BrokerLoad Chain Chunk Client Cluster "
     "Consumer ConsumerSettings Damage Deliveries Delivery HeadMove FetchedTable FlushResult Gap GroupChange "
     "GroupDescription GroupPartition LostRange Message MovePlan Opening OperatedPartition Part PartitionOffset "
-    "Partitioner PlannedMove Producer ProducerSettings QuarantinedMessage RangePiece RangePlan RangeReader RangeTable "
+    "Partitioner PlannedMove Producer ProducerSettings Published PublishedPart QuarantinedMessage RangePiece RangePlan RangeReader RangeTable "
     "Receipt RetainedRange "
     "RestartCheck Route ScrubProgress Segment SendError SendFailedError SendUnknownError Tls Topic "
-    "TopicDescription TopicSettings partition_of_key"
+    "TopicDescription TopicSettings Writer WriterDescription partition_of_key"
 )
 
 
@@ -37,7 +37,7 @@ def test_public_names_are_these() -> None:
 
 
 def test_sync_has_the_same_methods() -> None:
-    for name in ("Client", "Producer", "Consumer", "RangeReader", "Admin"):
+    for name in ("Client", "Producer", "Consumer", "RangeReader", "Writer", "Admin"):
         mine, theirs = getattr(sync, name), getattr(seriatim, name)
         for method, function in inspect.getmembers(mine, inspect.isfunction):
             if not method.startswith("_"):

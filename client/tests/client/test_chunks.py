@@ -1,0 +1,86 @@
+"""Chunks: what was staged, joined to one manifest; and rows that cannot be spread are refused."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import replace
+
+import pytest
+from seriatim import Chunk, TopicSettings, partition_of_key
+from seriatim._publishing.chunks import manifest_of
+from seriatim._publishing.staging import _pieces, _place, table_of
+from seriatim._records import Topic
+from seriatim_api.errors import BadRequestError, IllegalMessageError, PartitionOutOfRangeError
+from seriatim_api.publications import ManifestPart, StagedBatch
+
+INCARNATION = "ab" * 16
+TOPIC = Topic("orders", INCARNATION, "READY", (3, 4, 5), TopicSettings(), 0)
+
+
+def chunk(number: int, *partitions: int) -> Chunk:
+    """A chunk with one batch of two rows for each of these partitions."""
+    id_ = bytes([number]) * 16
+    parts = tuple(
+        ManifestPart(partition, 10, (StagedBatch(90, 2, 100 * number + partition, id_),)) for partition in partitions
+    )
+    return Chunk("orders", INCARNATION, 3, id_, parts)
+
+
+def test_a_chunk_survives_pickling() -> None:
+    known = chunk(1, 3, 5)
+    assert pickle.loads(pickle.dumps(known)) == known
+    assert known.rows == 4
+
+
+def test_chunks_stand_in_their_order_in_each_partition() -> None:
+    manifest = manifest_of("orders", [chunk(2, 5, 3), chunk(1, 3)])
+    assert manifest.incarnation == INCARNATION
+    assert [(part.partition, part.value_bytes, part.rows) for part in manifest.parts] == [(3, 20, 4), (5, 10, 2)]
+    assert [batch.offset for batch in manifest.parts[0].batches] == [203, 103]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "text"),
+    [
+        (replace(chunk(2, 3), topic="flights"), "staged for topic"),
+        (replace(chunk(2, 3), partition_count=4), "grew"),
+        (replace(chunk(2, 3), incarnation="cd" * 16), "made again"),
+        (chunk(1, 3), "twice"),
+    ],
+)
+def test_chunks_that_do_not_belong_together_are_refused(wrong: Chunk, text: str) -> None:
+    with pytest.raises(BadRequestError, match=text):
+        manifest_of("orders", [chunk(1, 3), wrong])
+
+
+def test_rows_are_spread_by_their_keys_and_stay_in_order() -> None:
+    keys = [b"k%d" % (number % 7) for number in range(50)]
+    table = table_of([b"%d" % number for number in range(50)], keys, None, None, None)
+    pieces = _pieces(table, None, TOPIC, partition_of_key, 1 << 20)
+    found = {number: piece.column(1).to_pylist() for number, piece, _ in pieces}
+    for number, values in found.items():
+        assert values == [b"%d" % at for at, key in enumerate(keys) if partition_of_key(key, 3) == number]
+    assert sum(map(len, found.values())) == 50
+
+
+def test_pieces_are_no_larger_than_a_staged_batch() -> None:
+    table = table_of([bytes(1000)] * 100, None, None, None, None)
+    pieces = _pieces(table, 1, TOPIC, partition_of_key, 20_000)
+    assert max(size for _, _, size in pieces) <= 20_000
+    assert sum(piece.num_rows for _, piece, _ in pieces) == 100
+    assert {number for number, _, _ in pieces} == {1}
+
+
+def test_rows_that_can_go_nowhere_are_refused() -> None:
+    with pytest.raises(BadRequestError, match="without a key"):
+        _pieces(table_of([b"x", b"y"], [b"k", None], None, None, None), None, TOPIC, partition_of_key, 1 << 20)
+    with pytest.raises(PartitionOutOfRangeError):
+        _pieces(table_of([b"x"], None, None, None, None), 3, TOPIC, partition_of_key, 1 << 20)
+    with pytest.raises(IllegalMessageError):
+        table_of(["text"], None, None, None, None)
+    assert _pieces(table_of([], None, None, None, None), 0, TOPIC, partition_of_key, 1 << 20) == []
+
+
+def test_rows_are_staged_where_their_partition_is_if_that_can_be() -> None:
+    assert {_place("g1", ["g0", "g1", "g0"]) for _ in range(20)} == {1}
+    assert _place("g7", ["g0", "g1"]) in (0, 1)
