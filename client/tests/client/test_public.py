@@ -20,10 +20,10 @@ PUBLIC = (
     "AckLevel Admin Assignment Balance Broker BrokerGroup BrokerGroupMember BrokerLoad Chain Chunk Client Cluster "
     "Consumer ConsumerSettings Damage Deliveries Delivery HeadMove FetchedTable FlushResult Gap GroupChange "
     "GroupDescription GroupPartition LostRange Message MovePlan Opening OperatedPartition Part PartitionOffset "
-    "Partitioner PlannedMove Producer ProducerSettings Published PublishedPart QuarantinedMessage RangePiece RangePlan RangeReader RangeTable "
-    "Receipt RetainedRange "
-    "RestartCheck Route ScrubProgress Segment SendError SendFailedError SendUnknownError Tls Topic "
-    "TopicDescription TopicSettings Writer WriterDescription partition_of_key"
+    "Partitioner PlannedMove Producer ProducerSettings Published PublishedPart QuarantinedMessage RangePiece "
+    "RangePlan RangeReader RangeTable Receipt RetainedRange RestartCheck Route ScrubProgress Segment SendError "
+    "SendFailedError SendUnknownError Tls Topic TopicDescription TopicSettings Writer WriterDescription "
+    "partition_of_key"
 )
 
 

@@ -15,6 +15,7 @@ READ: Final = (
     "docs/operating/balance.md",
     "docs/operating/tls.md",
     "docs/using/reading.md",
+    "docs/using/publications.md",
 )
 """The pages with blocks that are run."""
 
