@@ -13,13 +13,21 @@ from seriatim_broker.core import effects as fx
 from seriatim_broker.core import events as ev
 from seriatim_broker.core import messages as msg
 from seriatim_broker.core.config import BrokerConfig
-from seriatim_broker.core.log import Batch, PutBatch
-from seriatim_broker.core.producers import WINDOW_BATCHES, Entry, ProducerTable, pack_table, pack_window
+from seriatim_broker.core.log import Batch, PutBatch, Truncate
+from seriatim_broker.core.producers import (
+    WINDOW_BATCHES,
+    Entry,
+    ProducerTable,
+    append_time_of,
+    pack_table,
+    pack_window,
+)
 from seriatim_broker.core.publications.carrying import FETCHED_AHEAD_MAX
 from seriatim_broker.core.publications.plan import Stand, first_rows, is_as_staged, stand
 from seriatim_broker.core.publications.writers import ManifestPlace, WriterRecord, WriterState
 
 from .support import (
+    M00,
     M01,
     M10,
     SECOND,
@@ -30,6 +38,8 @@ from .support import (
     filled,
     first_chain,
     opened_master,
+    opened_slave,
+    replicate,
     sealed_chain,
     unsettled_chain,
 )
@@ -494,6 +504,45 @@ def test_being_asked_keeps_the_writer_in_the_table() -> None:
         bench.append(sequence)
         carry.commit()
     assert bench.part.logs[1].live_table.last(WRITER) is None, "nobody asks any more"
+
+
+def test_followers_keep_the_writer_too_on_their_disks() -> None:
+    config = BrokerConfig(tidy_ms=1000, producer_idle_ms=2000)
+    carry, _ = asked(1, bench=opened_master(config=config))
+    carry.fetched()
+    carry.commit()
+    carry.bench.wait(3 * SECOND, (M01,))
+    carry.bench.clear()
+    carry.ask(1)
+    (kept,) = carry.bench.sent(msg.KeepProducer, M01)
+    assert (kept.segment_no, kept.producer) == (1, WRITER)
+    (write,) = carry.bench.writes(Truncate)
+    assert write.length == carry.bench.part.logs[1].tail, "nothing is cut"
+    carry.ask(1)
+    assert len(carry.bench.sent(msg.KeepProducer, M01)) == 1, "not each time"
+
+    follower = opened_slave(config=config)
+    replicate(follower, tuple(put.batch for put in carried_batches()))
+    follower.clear()
+    at_ms = kept.append_time_ms + 10_000
+    follower.hear(M00, replace(kept, append_time_ms=at_ms))
+    (write,) = follower.writes(Truncate)
+    assert write.windows is not None
+    ((producer, window),) = write.windows
+    assert producer == WRITER
+    assert window is not None
+    assert append_time_of(window) == at_ms
+    follower.clear()
+    follower.hear(M00, replace(kept, append_time_ms=at_ms, producer=b"?" * 16))
+    follower.hear(M00, replace(kept, append_time_ms=at_ms + 5000, attempt=b"another-attempt!"))
+    assert not follower.writes(Truncate), "a producer that is not known, and another attempt"
+
+
+def carried_batches() -> list[PutBatch]:
+    """What a master writes for a publication of one row."""
+    carry, _ = asked(1)
+    carry.fetched()
+    return [put for put in carry.bench.writes(PutBatch) if put.batch.header.producer == WRITER]
 
 
 # ---- what clients may not send --------------------------------------------------------------------------

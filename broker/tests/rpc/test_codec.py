@@ -102,6 +102,7 @@ BY_NAME: dict[str, st.SearchStrategy[Any]] = {
     "checksum": u32,
     "switch": ids16,
     "attempt": ids16,
+    "producer": ids16,
     "settle": ids16,
     "members": st.lists(members, max_size=3).map(tuple),
     "batches": batches,

@@ -43,6 +43,7 @@ from .messages import (
     FenceProgress,
     FenceRequest,
     HealRequest,
+    KeepProducer,
     MoveRequest,
     PassRequest,
     PrepareAnswer,
@@ -160,6 +161,7 @@ MESSAGES: dict[type, Callable[[Outbox, Partition, MemberId, Any], None]] = {
     MoveRequest: _move_request,
     ReleaseRequest: _release_request,
     PassRequest: _pass_request,
+    KeepProducer: carrying.on_keep_producer,
 }
 """By the kind of message: (outbox, partition, sender, message)."""
 

@@ -303,6 +303,17 @@ class ReplicaTail:
 
 
 @dataclass(frozen=True, slots=True)
+class KeepProducer:
+    """A master to its followers: a writer has something decided, so it counts as a producer that sent at that time."""
+
+    partition: PartitionId
+    segment_no: int
+    attempt: bytes
+    producer: bytes
+    append_time_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class PassRequest:
     """You serve this segment, in which there is no message any more, and the group stands there: move it on."""
 
@@ -533,6 +544,7 @@ Message = (
     | CopiesQuestion
     | CopiesAnswer
     | PassRequest
+    | KeepProducer
 )
 
 DATA = (

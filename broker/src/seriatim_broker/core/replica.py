@@ -28,7 +28,7 @@ from .log import (
     Truncate,
 )
 from .outbox import LogDurable, Outbox
-from .producers import NO_TABLE, IdleBlock, ProducerTable, Rows, Table, Window
+from .producers import NO_TABLE, IdleBlock, ProducerTable, Rows, Table, Window, append_time_of
 from .state import NOTHING, State, add, drop
 
 
@@ -313,6 +313,16 @@ class SegmentLog(State):
         committed = make_offset(self.no, self.commit)
         self.live_table.take_back(on_disk, committed)
         self.live_table.fold(config, self.last_append_ms, committed)
+
+    def keep_producer(self, outbox: Outbox, producer: bytes, now_ms: int) -> bool:
+        """Have a producer count as one that sent at that time, on this disk too; False if nothing had to be done."""
+        window = self.live_table.window(producer)
+        if window is None or now_ms - append_time_of(window) < outbox.config.producer_idle_ms // 2:
+            return False
+        self.live_table.touch(producer, now_ms)
+        windows = ((producer, self.live_table.window(producer)),)
+        outbox.write(Truncate(self.partition, self.no, self.tail, windows))  # nothing is cut: the window is written
+        return True
 
     def makes_room(self, outbox: Outbox) -> bool:
         """Whether the table may take up one more producer, after those that may be forgotten are.

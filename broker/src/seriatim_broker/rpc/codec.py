@@ -467,6 +467,13 @@ def _read_heal_request(field: Pb) -> m.HealRequest:
     return m.HealRequest(*_place(field), member_from_record(field.replaces) if field.HasField("replaces") else None)
 
 
+def _write_keep_producer(message: m.KeepProducer, field: Pb) -> None:
+    _segment(message, field)
+    field.attempt = message.attempt
+    field.producer = message.producer
+    field.append_time_ms = message.append_time_ms
+
+
 def _write_pass_request(message: m.PassRequest, field: Pb) -> None:
     _segment(message, field)
     field.group = message.group
@@ -583,6 +590,11 @@ _TABLE: dict[type, tuple[str, Callable[[Any, Pb], None], Callable[[Pb], Any]]] =
     m.TakeOver: ("take_over", _write_take_over, lambda f: m.TakeOver(*_place(f), f.server_epoch)),
     m.HealRequest: ("heal_request", _write_heal_request, _read_heal_request),
     m.MoveRequest: ("move_request", _segment, lambda f: m.MoveRequest(*_place(f))),
+    m.KeepProducer: (
+        "keep_producer",
+        _write_keep_producer,
+        lambda f: m.KeepProducer(*_place(f), f.attempt, f.producer, f.append_time_ms),
+    ),
     m.PassRequest: ("pass_request", _write_pass_request, lambda f: m.PassRequest(*_place(f), f.group)),
     m.ReleaseRequest: ("release_request", _write_release_request, _read_release_request),
     m.CopiesQuestion: ("copies_question", _write_copies_question, _read_copies_question),

@@ -25,13 +25,14 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from seriatim_api import errors
-from seriatim_api.ids import make_offset, split_offset
+from seriatim_api.ids import MemberId, make_offset, split_offset
 from seriatim_api.publications import StagedBatch
 
 from .. import appending, disks
 from ..effects import CarriedOut, FetchStaged, ReadWriter
 from ..events import CarryOut, StagedFetched, WriterRead
 from ..log import Batch
+from ..messages import FORM_PUBLICATIONS, KeepProducer
 from ..outbox import Outbox
 from ..partition import Partition
 from ..producers import WINDOW_BATCHES
@@ -129,9 +130,22 @@ def carry_out(outbox: Outbox, partition: Partition, event: CarryOut) -> None:
     # Rule `entry-stays`: whoever is asked for knows the writer still. Without it: (1) a publication waits for a group
     # that is down, longer than tables keep idle producers; (2) the partitions that are done forget the writer; (3) they
     # are asked again, read DECIDED, and begin at row 0.
-    log.live_table.touch(carrying.producer, max(log.last_append_ms, outbox.now.wall_ms))
+    now_ms = max(log.last_append_ms, outbox.now.wall_ms)
+    if log.keep_producer(outbox, carrying.producer, now_ms):
+        for follower in log.followers:
+            link = outbox.links.get(follower.member.broker)
+            if link is not None and link.forms & FORM_PUBLICATIONS:
+                keep = KeepProducer(partition.id, log.no, log.record.attempt, carrying.producer, now_ms)
+                outbox.send(follower.member, keep)
     _keep_looking(outbox, partition)
     _go_on(outbox, partition, carrying)
+
+
+def on_keep_producer(outbox: Outbox, partition: Partition, sender: MemberId, message: KeepProducer) -> None:
+    """The master keeps a writer in its table, and so does this follower: else it would be forgotten with the master."""
+    log = partition.logs.get(message.segment_no)
+    if log is not None and log.active and not log.unbroken and log.record.attempt == message.attempt:
+        log.keep_producer(outbox, message.producer, message.append_time_ms)
 
 
 def look_again(outbox: Outbox, partition: Partition) -> None:
