@@ -592,6 +592,10 @@ class Broker:
                 "Until that message is dropped for its age; infinite if none is",
                 lambda: self._runtime.retention.figures.unread_s,
             ),
+            "publications_waiting": (
+                "Publications that are decided and not finished, as the controller sees them",
+                lambda: self._runtime.taking_up.waiting_count,
+            ),
             "disk_full": ("Whether the disk has reached its reserve", lambda: float(self._core.is_disk_full)),
             "disk_free_bytes": ("Free on the disk", lambda: self._room.free_bytes),
             "disk_reserve_bytes": ("Kept free of new messages on the disk", lambda: self._room.reserve_bytes),

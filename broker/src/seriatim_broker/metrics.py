@@ -59,6 +59,8 @@ class Counters:
         "flush_s",
         "loop_lag_s",
         "notes",
+        "publications_decided",
+        "published_rows",
         "range_batches",
         "range_bytes",
         "refused",
@@ -77,6 +79,8 @@ class Counters:
         self.committed_batches = 0
         self.delivered_batches = 0
         self.delivered_bytes = 0
+        self.publications_decided = 0
+        self.published_rows = 0
         self.range_batches = 0
         self.range_bytes = 0
         self.retention_trims = 0
@@ -107,6 +111,8 @@ _COUNTERS: Final = (
     ("delivered_bytes", "Bytes of them"),
     ("range_batches", "Batches sent to readers of ranges"),
     ("range_bytes", "Bytes of them, headers included"),
+    ("publications_decided", "Publications that this broker decided on behalf of writers"),
+    ("published_rows", "Rows of them"),
     ("retention_trims", "Transactions with which this broker, as a master, dropped the oldest messages of a partition"),
     ("retention_dropped_messages", "Messages that they dropped"),
     ("retention_dropped_bytes", "Bytes of them on one disk, headers included"),

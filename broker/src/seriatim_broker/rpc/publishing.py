@@ -223,7 +223,11 @@ class Publisher:
             unchanged_under(self._services.keys.stage_floors, known.revision),
             mod_revision_is(self._services.keys.topic(known.topic.name), known.topic_revision),
         ]
-        return await self._write(writer, known.item, record, compares)
+        if not await self._write(writer, known.item, record, compares):
+            return False
+        self._services.counters.publications_decided += 1
+        self._services.counters.published_rows += manifest.rows
+        return True
 
     async def _check_staged(self, manifest: Manifest, until: float) -> None:
         """Whether some member has each of the segments that the manifest names, as far as it names them.

@@ -64,12 +64,19 @@ class TakingUp:
         """Who finishes publications."""
         self._finish = finish
 
+    @property
+    def waiting_count(self) -> int:
+        """Publications that are decided and not finished; 0 on a broker that is not elected."""
+        return len(self._decided)
+
     async def run(self) -> None:
         """Until cancelled."""
-        self._decided, self._ephemeral = {}, {}
-        async with asyncio.TaskGroup() as group:
-            group.create_task(mirror(self._coordinator, self._keys.writers, self._changed), name="writers")
-            group.create_task(self._look_again(), name="publications that are taken up")
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(mirror(self._coordinator, self._keys.writers, self._changed), name="writers")
+                group.create_task(self._look_again(), name="publications that are taken up")
+        finally:
+            self._decided, self._ephemeral = {}, {}
 
     def _changed(self, values: Mapping[str, bytes], changed: Sequence[str]) -> None:
         now_us = self._clock.monotonic_us()
