@@ -1,0 +1,364 @@
+"""The publisher: what it reads, compares and asks, and what it answers when any of it goes wrong."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from seriatim_api import errors
+from seriatim_api.ids import MemberId, PartitionId, make_offset
+from seriatim_api.publications import Manifest, ManifestPart, StagedBatch, digest_of
+from seriatim_api.v1 import records_pb2
+from seriatim_broker.core.chain import SegmentState
+from seriatim_broker.core.effects import CarriedOut
+from seriatim_broker.core.events import CarryOut, Event, ResolveProducer
+from seriatim_broker.core.messages import FORMS
+from seriatim_broker.core.publications import writers
+from seriatim_broker.core.publications.writers import ManifestPlace, Publication, WriterRecord, WriterState
+from seriatim_broker.interfaces.coordinator import Delete, Put
+from seriatim_broker.metrics import Counters
+from seriatim_broker.rpc import publishing
+from seriatim_broker.rpc.publishing import Publisher, Writer
+from seriatim_broker.runtime.keys import Keys
+from seriatim_broker.runtime.records import writer_from_value, writer_to_record
+from seriatim_broker.testing.memory_coordinator import MemoryCoordinator, MemoryStore
+
+KEYS = Keys("c")
+INCARNATION = "ab" * 16
+STAGE = 90
+WRITER = Writer(INCARNATION, "nightly")
+KEY = KEYS.writer(*WRITER)
+PARTITIONS = (3, 4)
+
+
+def manifest_of(rows: int = 2) -> Manifest:
+    """Some rows for both partitions."""
+    parts = tuple(
+        ManifestPart(partition, 10, (StagedBatch(STAGE, rows, make_offset(1, 100 * number), b"c" * 16),))
+        for number, partition in enumerate(PARTITIONS, 1)
+    )
+    return Manifest(INCARNATION, parts)
+
+
+class Cluster:
+    """A coordinator, masters that answer as the test says, and what is staged."""
+
+    def __init__(self) -> None:
+        self.coordinator = MemoryCoordinator(MemoryStore())
+        self.keys = KEYS
+        self.counters = Counters()
+        self.identity = SimpleNamespace(member=MemberId("g0-0", "a" * 32))
+        member = records_pb2.MemberRecord(forms=FORMS, forms_run=1, run=1)
+        self.directory = SimpleNamespace(members={"g0-0": member})
+        self.driver = self
+        self.fed: list[Event] = []
+        self.asked: list[tuple[int, int]] = []  # sequence and partition of each question to a master
+        self.refusals: list[errors.SeriatimError] = []  # the next answers of masters
+        self.manifests: dict[bytes, Manifest | errors.SeriatimError] = {}
+        self.on_find: Callable[[], Any] | None = None
+        self.stage_error: errors.SeriatimError | None = None
+        self.lost: tuple[int, ...] = ()
+        self.publisher = Publisher(cast(Any, self), cast(Any, None), cast(Any, self), cast(Any, self))
+
+    async def begin(self, state: int = records_pb2.TOPIC_STATE_READY) -> None:
+        """The topic is there."""
+        record = records_pb2.TopicRecord(
+            name="orders",
+            incarnation=INCARNATION,
+            state=state,
+            partition_ids=PARTITIONS,  # type: ignore[arg-type]
+        )
+        await self.coordinator.txn((), [Put(KEYS.topic("orders"), record.SerializeToString())])
+
+    def wanted(self, sequence: int = 1, rows: int = 2, epoch: int = 0) -> Publication:
+        """A publication whose manifest is staged."""
+        manifest = manifest_of(rows)
+        id_ = bytes([sequence, rows]) * 8
+        self.manifests.setdefault(id_, manifest)
+        place = ManifestPlace(PartitionId(STAGE), (make_offset(1, 900),), 80, 1, id_)
+        return Publication("nightly", epoch, "", sequence, place, digest_of(manifest.parts))
+
+    async def publish(self, wanted: Publication, within_s: float = 5.0) -> tuple[Sequence[Any], bool]:
+        """Publish it."""
+        return await self.publisher.publish("orders", INCARNATION, wanted, time.monotonic() + within_s)
+
+    async def record(self) -> WriterRecord | None:
+        """As the coordinator has it."""
+        item = await self.coordinator.get(KEY)
+        return writer_from_value(item.value) if item is not None else None
+
+    async def write(self, record: WriterRecord) -> None:
+        """Somebody else writes it."""
+        await self.coordinator.txn((), [Put(KEY, writer_to_record(record).SerializeToString())])
+
+    # ---- services ----
+
+    async def topic(self, name: str) -> records_pb2.TopicRecord:
+        item = await self.coordinator.get(KEYS.topic(name))
+        if item is None:
+            raise errors.UnknownTopicError(name)
+        return records_pb2.TopicRecord.FromString(item.value)
+
+    async def chain_heads(self, partitions: Sequence[int]) -> list[Any]:
+        member = SimpleNamespace(broker="g0-0")
+        segment = SimpleNamespace(no=5, members=[member])
+        return [SimpleNamespace(partition_id=partition, segments=[segment]) for partition in partitions]
+
+    async def chains(self, partitions: Sequence[int]) -> list[Any]:
+        state = SegmentState.LOST if self.lost else SegmentState.SEALED
+        segments = [SimpleNamespace(no=1, state=state)]
+        return [SimpleNamespace(partition=partition, segments=segments) for partition in partitions]
+
+    async def ask_core(self, event_of: Callable[[int], Any], _deadline_s: float) -> CarriedOut:
+        event = event_of(1)
+        assert isinstance(event, CarryOut)
+        record = await self.record()
+        assert record is not None
+        assert record.has_decided(event.producer, event.sequence, event.manifest), "asked for what is not decided"
+        self.asked.append((event.sequence, event.partition))
+        error = self.refusals.pop(0) if self.refusals else None
+        rows = sum(batch.rows for batch in event.batches)
+        return CarriedOut(1, make_offset(5, 0) if error is None else None, rows if error is None else 0, 0, error)
+
+    def new_request(self, _take: Callable[[Any], None]) -> int:
+        return 7
+
+    def feed(self, event: Event) -> None:
+        self.fed.append(event)
+
+    # ---- places and staging ----
+
+    async def survey(self, partition: int, _epoch: int, _deadline_s: float) -> Any:
+        segment = SimpleNamespace(state=SegmentState.OPEN, start=0)
+        return SimpleNamespace(chain=SimpleNamespace(segment=lambda no: segment if no == 1 else None))
+
+    async def find(self, *_arguments: Any) -> None:
+        if self.stage_error is not None:
+            raise self.stage_error
+        on_find, self.on_find = self.on_find, None
+        if on_find is not None:
+            await on_find()
+
+    async def manifest(self, place: ManifestPlace) -> Manifest:
+        found = self.manifests[place.id]
+        if isinstance(found, errors.SeriatimError):
+            raise found
+        return found
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pauses are short."""
+    monkeypatch.setattr(publishing, "PAUSE_S", 0.001)
+    monkeypatch.setattr(publishing, "PAUSE_S_MAX", 0.002)
+
+
+async def begun() -> Cluster:
+    """A cluster with the topic."""
+    cluster = Cluster()
+    await cluster.begin()
+    return cluster
+
+
+async def test_a_publication_is_decided_carried_out_and_done() -> None:
+    cluster = await begun()
+    carried, was_done = await cluster.publish(cluster.wanted())
+    assert [(each.partition, each.rows) for each in carried] == [(3, 2), (4, 2)]
+    assert not was_done
+    record = await cluster.record()
+    assert record is not None
+    assert (record.state, record.sequence, record.rows, record.lost_rows) == (WriterState.DONE, 1, 4, 0)
+    assert cluster.counters.publications_decided == 1
+    assert await cluster.publish(cluster.wanted()) == ((), True)
+    assert len(cluster.asked) == 2, "nobody is asked again"
+
+
+async def test_an_earlier_decision_is_finished_first() -> None:
+    cluster = await begun()
+    await cluster.write(writers.decided(None, cluster.wanted(1), "orders", 4, 0, b"w" * 16))
+    await cluster.publish(cluster.wanted(2))
+    assert cluster.asked == [(1, 3), (1, 4), (2, 3), (2, 4)]
+
+
+async def test_another_publisher_was_quicker() -> None:
+    """Both looked at a record that says nothing; one decision stands."""
+    cluster = await begun()
+    other = cluster.wanted(1, rows=5)
+
+    async def decide() -> None:
+        await cluster.write(writers.decided(None, other, "orders", 10, 0, b"w" * 16))
+
+    cluster.on_find = decide
+    with pytest.raises(errors.PublicationDiffersError):
+        await cluster.publish(cluster.wanted(1))
+    record = await cluster.record()
+    assert record is not None
+    assert (record.digest, record.producer) == (other.digest, b"w" * 16)
+
+
+async def test_a_writer_that_is_opened_meanwhile_fences_the_decision() -> None:
+    cluster = await begun()
+
+    async def opened() -> None:
+        await cluster.publisher.open("orders", "", "nightly")
+
+    cluster.on_find = opened
+    with pytest.raises(errors.WriterFencedError):
+        await cluster.publish(cluster.wanted(1))
+    record = await cluster.record()
+    assert record is not None
+    assert record.state is WriterState.NEW
+
+
+async def test_a_floor_that_is_raised_meanwhile_stops_the_decision() -> None:
+    cluster = await begun()
+
+    async def raised() -> None:
+        floor = records_pb2.StageFloorRecord(offset=make_offset(1, 101))
+        await cluster.coordinator.txn((), [Put(KEYS.stage_floor(PartitionId(STAGE)), floor.SerializeToString())])
+
+    cluster.on_find = raised
+    with pytest.raises(errors.StagedDataGoneError):
+        await cluster.publish(cluster.wanted(1))
+    assert await cluster.record() is None
+
+
+async def test_a_topic_that_is_deleted_meanwhile_stops_the_decision() -> None:
+    cluster = await begun()
+
+    async def deleted() -> None:
+        await cluster.begin(records_pb2.TOPIC_STATE_DELETING)
+
+    cluster.on_find = deleted
+    with pytest.raises(errors.UnknownTopicError):
+        await cluster.publish(cluster.wanted(1))
+    assert await cluster.record() is None
+
+
+@pytest.mark.parametrize("error", [errors.UnavailableError("away"), errors.NotServingError("moving")])
+async def test_what_nobody_has_now_is_not_decided(error: errors.SeriatimError) -> None:
+    cluster = await begun()
+    cluster.stage_error = error
+    with pytest.raises(errors.StagedDataGoneError):
+        await cluster.publish(cluster.wanted(1))
+    cluster.stage_error = None
+    wanted = cluster.wanted(1)
+    cluster.manifests[wanted.manifest.id] = error
+    if isinstance(error, errors.UnavailableError):
+        with pytest.raises(errors.StagedDataGoneError):
+            await cluster.publish(wanted)
+    assert await cluster.record() is None
+
+
+async def test_masters_that_do_not_answer_are_asked_again_and_looked_after() -> None:
+    cluster = await begun()
+    cluster.refusals = [
+        errors.NotServingError("moved"),
+        errors.OverloadedError("busy"),
+        errors.UnavailableError("away"),
+    ]
+    await cluster.publish(cluster.wanted())
+    assert len(cluster.asked) == 5
+    complaints = [event for event in cluster.fed if isinstance(event, ResolveProducer)]
+    assert [event.failed_segment for event in complaints] == [5, 5], "an overload is no complaint"
+
+
+async def test_what_is_not_finished_in_time_is_said_and_stays_decided() -> None:
+    cluster = await begun()
+    cluster.refusals = [errors.UnavailableError("away")] * 10_000
+    with pytest.raises(errors.DeadlineExceededError):
+        await cluster.publish(cluster.wanted(), 0.1)
+    record = await cluster.record()
+    assert record is not None
+    assert record.state is WriterState.DECIDED
+    cluster.refusals = []
+    await cluster.publisher.finish_again(*WRITER)
+    record = await cluster.record()
+    assert record is not None
+    assert record.state is WriterState.DONE
+    await cluster.publisher.finish_again(*WRITER)
+    await cluster.coordinator.txn((), [Delete(KEY)])
+    await cluster.publisher.finish_again(*WRITER)
+
+
+async def test_a_decision_without_an_answer_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = await begun()
+    txn, unanswered = cluster.coordinator.txn, [True, False, True]
+
+    async def lossy(compares: Any, then: Any, *arguments: Any, **named: Any) -> Any:
+        result = await txn(compares, then, *arguments, **named)
+        if any(isinstance(operation, Put) for operation in then) and unanswered and unanswered.pop(0):
+            raise errors.CoordinatorUnavailableError("no answer")
+        return result
+
+    monkeypatch.setattr(cluster.coordinator, "txn", lossy)
+    await cluster.publish(cluster.wanted())
+    record = await cluster.record()
+    assert record is not None
+    assert record.state is WriterState.DONE
+    assert sorted(set(cluster.asked)) == [(1, 3), (1, 4)]
+
+
+async def test_staged_rows_on_lost_disks_are_told_again_and_again() -> None:
+    cluster = await begun()
+    cluster.lost = (STAGE,)
+    for _ in range(2):
+        with pytest.raises(errors.PublishedWithLossError):
+            await cluster.publish(cluster.wanted())
+    record = await cluster.record()
+    assert record is not None
+    assert (record.state, record.lost_rows) == (WriterState.DONE, 4)
+
+
+async def test_a_manifest_that_is_lost_after_the_decision_ends_the_publication_with_loss() -> None:
+    cluster = await begun()
+    wanted = cluster.wanted()
+    await cluster.write(writers.decided(None, wanted, "orders", 4, 0, b"w" * 16))
+    cluster.manifests[wanted.manifest.id] = errors.StagedDataGoneError("gone")
+    with pytest.raises(errors.PublishedWithLossError):
+        await cluster.publish(wanted)
+    record = await cluster.record()
+    assert record is not None
+    assert record.lost_rows == 4
+
+
+async def test_another_incarnation_of_the_topic_is_refused() -> None:
+    cluster = await begun()
+    with pytest.raises(errors.PreconditionError, match="made again"):
+        await cluster.publisher.publish("orders", "cd" * 16, cluster.wanted(), time.monotonic() + 1)
+
+
+async def test_nothing_is_decided_or_opened_beside_an_older_broker() -> None:
+    cluster = await begun()
+    older = records_pb2.MemberRecord(forms=FORMS, forms_run=1, run=2)
+    cluster.directory.members["g0-1"] = older
+    with pytest.raises(errors.PreconditionError, match="upgrade"):
+        await cluster.publish(cluster.wanted())
+    with pytest.raises(errors.PreconditionError, match="upgrade"):
+        await cluster.publisher.open("orders", "", "nightly")
+
+
+async def test_a_writer_is_deleted_unless_it_has_something_decided() -> None:
+    cluster = await begun()
+    with pytest.raises(errors.UnknownWriterError):
+        await cluster.publisher.delete("orders", "nightly")
+    decided = writers.decided(None, cluster.wanted(), "orders", 4, 0, b"w" * 16)
+    await cluster.write(decided)
+    with pytest.raises(errors.PreconditionError, match="not finished"):
+        await cluster.publisher.delete("orders", "nightly")
+    await cluster.write(writers.done(decided, 0, 1))
+    await cluster.publisher.delete("orders", "nightly")
+    assert await cluster.record() is None
+    with pytest.raises(errors.UnknownWriterError):
+        await cluster.publish(replace(cluster.wanted(), epoch=1))
+
+
+async def test_each_opening_raises_the_epoch() -> None:
+    cluster = await begun()
+    for epoch in (1, 2, 3):
+        writer, record = await cluster.publisher.open("orders", INCARNATION, "nightly")
+        assert (writer, record.epoch) == (WRITER, epoch)
