@@ -347,6 +347,20 @@ def test_a_fence_ends_the_work() -> None:
     assert isinstance(answer.error, errors.SegmentMovedError)
 
 
+def test_the_next_segment_is_other_work_though_its_master_is_the_same() -> None:
+    """What the record said is known for one segment: in the next one it may be done already."""
+    carry, request = asked(2, 2)
+    _fence(carry.bench)
+    carry.bench.persist()
+    carry.bench.open(sealed_chain(first_chain(), 0, 0, (M00, M01)))
+    carry.bench.follow(M01, no=2)
+    carry.fetched()
+    assert not carry.appended()
+    answer = carry.answer(request)
+    assert answer is not None
+    assert isinstance(answer.error, errors.SegmentMovedError)
+
+
 def _fence(bench: Bench) -> None:
     bench.hear(M01, filled(msg.FenceRequest, partition=P, segment_no=1, switch=b"s" * 16, attempt=attempt(1)))
 

@@ -254,6 +254,24 @@ def test_nothing_behind_an_unsettled_segment_is_read() -> None:
         assert answer.error.details["end"] == str(make_offset(1, 0))
 
 
+def test_what_is_staged_is_read_by_its_place_though_a_segment_before_is_not_settled() -> None:
+    batches = batches_of(2, (2, 3))
+    bench = Reading((2, batches), sealed=False)
+    bench.read_chain(unsettled_chain(first_chain(), (M00, M01)))
+    bench.part.logs[2].commit = 5
+    for staged in (False, True):
+        bench.clear()
+        bench.do(ev.ReadRange(_REQUEST, P, Place(2, 2), Place(2, 5), 1, True, bench.now_us + 2 * SECOND, staged=staged))
+        bench.disk()
+        answer = bench.answer_of()
+        assert answer is not None
+        if staged:
+            assert answer.events == (fx.RangeBatches(2, batches[1:]),)
+            assert answer.is_done
+        else:
+            assert isinstance(answer.error, errors.OffsetOutOfRangeError)
+
+
 def test_an_offset_behind_the_end_of_a_sealed_segment_is_refused() -> None:
     bench, _ = _two_segments()
     for start, until in ((Place(1, 6), Place(2, 0)), (Place(1, 0), Place(1, 6))):
