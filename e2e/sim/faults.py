@@ -1032,6 +1032,7 @@ def _late_publications(rng: random.Random, options: Options) -> Options:
     """
     return replace(
         _publications(rng, options),
+        publications=rng.choice((1, 2, 4)),
         producers_idle=True,
         producer_count=rng.choice((2, 4)),
         batches_per_producer=rng.choice((20, 40)),

@@ -30,6 +30,7 @@ SLOW = {
     "out-of-date",
     "older-chain",
     "own-death",
+    "record-if-unknown",
     "reserved-back",
     "reserved-by-one",
     "rest-is-enough",
