@@ -430,6 +430,34 @@ def test_a_staged_batch_that_no_member_gives_is_asked_for_again() -> None:
     assert len(carry.appended()) == 1
 
 
+def test_what_waits_for_a_missing_batch_holds_no_others() -> None:
+    carry, _ = asked(1, 1, 1)
+    carry.fetched(missing=(0,))
+    (carrying,) = carry.bench.part.carryings.values()
+    assert not carrying.fetched
+    carry.bench.clear()
+    carry.answered.clear()
+    carry.bench.wait(100_000, (M01,))
+    assert carry.fetched(missing=(0,)) == [0], "and asks for that one only"
+    carry.bench.clear()
+    carry.answered.clear()
+    carry.bench.wait(100_000, (M01,))
+    assert carry.fetched() == [0, 1, 2]
+    assert len(carry.appended()) == 3
+
+
+def test_nothing_is_fetched_while_nothing_may_be_appended() -> None:
+    carry = Carry()
+    carry.bench.do(ev.DiskRoom(True))
+    carry.ask(1)
+    carry.read(record_of())
+    assert not carry.bench.all(fx.FetchStaged)
+    carry.bench.do(ev.DiskRoom(False))
+    carry.bench.wait(100_000, (M01,))
+    carry.fetched()
+    assert len(carry.appended()) == 1
+
+
 def test_a_staged_batch_that_is_another_one_is_not_appended() -> None:
     carry, _ = asked(1)
     (effect,) = carry.bench.all(fx.FetchStaged)

@@ -38,13 +38,14 @@ DONE = done(DECIDED, 0, 2000)
 
 
 def test_the_first_who_opens_a_writer_makes_it() -> None:
-    record = opened(None, "orders", PRODUCER)
-    assert record == WriterRecord(PRODUCER, "orders", epoch=1, state=WriterState.NEW)
+    record = opened(None, "orders", PRODUCER, 41)
+    assert record == WriterRecord(PRODUCER, "orders", epoch=42, state=WriterState.NEW)
 
 
 @pytest.mark.parametrize("record", [NEW, DECIDED, DONE])
 def test_opening_raises_the_epoch_and_nothing_else(record: WriterRecord) -> None:
-    assert opened(record, "orders", OTHER) == replace(record, epoch=3)
+    assert opened(record, "orders", OTHER, 41) == replace(record, epoch=42)
+    assert opened(record, "orders", OTHER, 1) == replace(record, epoch=3), "the coordinator was restored"
 
 
 def test_a_writer_that_was_opened_and_published_nothing_may_decide() -> None:
@@ -65,11 +66,11 @@ def test_a_writer_that_was_deleted_since_it_was_opened_is_refused() -> None:
 
 @pytest.mark.parametrize("record", [NEW, DECIDED, DONE])
 def test_who_opened_it_before_is_fenced_whatever_it_wants(record: WriterRecord) -> None:
-    newer = opened(record, "orders", OTHER)
+    newer = opened(record, "orders", OTHER, 41)
     for sequence in (6, 7, 8):
         with pytest.raises(errors.WriterFencedError) as caught:
             judge(newer, replace(WANTED, sequence=sequence))
-        assert caught.value.details["epoch"] == "3"
+        assert caught.value.details["epoch"] == "42"
 
 
 @pytest.mark.parametrize("record", [DECIDED, DONE])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from dataclasses import replace
 
@@ -24,6 +25,10 @@ DECIDED = WriterRecord(b"w" * 16, "orders", 1, "", WriterState.DECIDED, 7, PLACE
 DONE = replace(DECIDED, state=WriterState.DONE, ephemeral=True)
 
 
+_NOTHING = asyncio.Event()
+_NOTHING.set()
+
+
 class Bench:
     """An elected broker, its clocks in the hands of the test, and who finishes publications."""
 
@@ -34,6 +39,7 @@ class Bench:
         self.now_s = 0.0
         self.asked: list[tuple[str, str]] = []
         self.fails = False
+        self.holds: dict[str, asyncio.Event] = {}  # writers whose publications hang
 
     def wall_ms(self) -> int:
         return round(self.now_s * 1000)
@@ -43,6 +49,7 @@ class Bench:
 
     async def _finish(self, incarnation: str, writer: str) -> None:
         self.asked.append((incarnation, writer))
+        await self.holds.get(writer, _NOTHING).wait()
         if self.fails:
             raise DeadlineExceededError("not yet")
 
@@ -61,6 +68,8 @@ class Bench:
         self.now_s = at_s
         self.asked.clear()
         await self.duty.look()
+        for _ in range(3):
+            await asyncio.sleep(0)
         return len(self.asked)
 
 
@@ -105,6 +114,40 @@ async def test_few_are_finished_at_once() -> None:
         await bench.tell(DECIDED, f"w{number}")
     assert await bench.look(DECIDED_S) == AT_ONCE_MAX
     assert await bench.look(DECIDED_S) == 3
+
+
+async def test_those_that_hang_keep_no_other_one_from_its_turn() -> None:
+    bench = Bench()
+    for number in range(AT_ONCE_MAX + 3):
+        bench.holds[f"h{number}"] = asyncio.Event()
+        await bench.tell(DECIDED, f"h{number}")
+    assert await bench.look(DECIDED_S) == AT_ONCE_MAX
+    bench.holds["h0"].set()
+    await asyncio.sleep(0)
+    bench.now_s = DECIDED_S + 1
+    await bench.tell(DECIDED, "new")
+    await bench.look(DECIDED_S + 20)
+    assert len(bench.asked) == 1, "one has ended, so there is room for one"
+    for hold in bench.holds.values():
+        hold.set()
+    assert await bench.look(DECIDED_S + 20) == 0
+    assert (INCARNATION, "new") not in bench.asked
+    await bench.look(DECIDED_S + 20)
+    assert (INCARNATION, "new") in bench.asked
+    assert (INCARNATION, "h1") not in bench.asked, "it was tried just now"
+
+
+async def test_a_try_that_fails_in_a_way_that_nobody_thought_of_is_tried_again() -> None:
+    bench = Bench()
+
+    async def fails(_incarnation: str, writer: str) -> None:
+        bench.asked.append(("", writer))
+        raise ValueError("a bug")
+
+    bench.duty.on_finish(fails)
+    await bench.tell(DECIDED)
+    assert await bench.look(DECIDED_S) == 1
+    assert await bench.look(DECIDED_S + AGAIN_S) == 1
 
 
 async def test_a_record_that_cannot_be_read_harms_no_other() -> None:

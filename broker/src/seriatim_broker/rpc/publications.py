@@ -161,7 +161,10 @@ class PublicationsServicer(publications_pb2_grpc.PublicationsServicer):
         ids = list(request.partition_ids)
         if not 0 < len(ids) <= PARTITIONS_PER_CALL or len(set(ids)) < len(ids):
             raise BadRequestError(f"a call names 1 to {PARTITIONS_PER_CALL} partitions, and each once")
+        check_name(request.writer, "writer")
+        writer = Writer(request.incarnation, request.writer)
         place = manifest_place_from(request.manifest)
+        await self._publisher.check_decided(writer, request.producer, request.sequence, place)
         manifest = await self._staging.manifest(place)
         parts: list[ManifestPart] = []
         for partition in ids:
@@ -169,7 +172,6 @@ class PublicationsServicer(publications_pb2_grpc.PublicationsServicer):
             if part is None:
                 raise BadRequestError(f"the manifest says nothing of partition id {partition}")
             parts.append(part)
-        writer = Writer(request.incarnation, request.writer)
         answers = await self._publisher.carry_out_here(
             writer, request.producer, request.sequence, place, parts, remaining_s(context) * 0.95
         )

@@ -53,9 +53,6 @@ from .staging import Staging
 PARTITIONS_PER_CALL: Final = 200
 """That one master is asked for in one call."""
 
-PARTITIONS_AT_ONCE: Final = 64
-"""That this broker carries out for one call at once."""
-
 PAUSE_S: Final = 0.05
 PAUSE_S_MAX: Final = 0.5
 """Before partitions that have not answered are asked again."""
@@ -122,7 +119,7 @@ class Publisher:
         self.check_understood()
         for _ in range(TRANSACTIONS_MAX):
             known = await self._read(topic, incarnation, writer)
-            record = writers.opened(known.record, topic, secrets.token_bytes(writers.ID_BYTES))
+            record = writers.opened(known.record, topic, secrets.token_bytes(writers.ID_BYTES), known.revision)
             compares = [mod_revision_is(self._services.keys.topic(topic), known.topic_revision)]
             if await self._write(Writer(known.topic.incarnation, writer), known.item, record, compares):
                 return Writer(known.topic.incarnation, writer), record
@@ -398,6 +395,19 @@ class Publisher:
             for row in answer.parts
         ]
 
+    async def check_decided(self, writer: Writer, producer: bytes, sequence: int, place: ManifestPlace) -> None:
+        """Refuse what somebody else calls DECIDED, and the coordinator does not: any client can say so.
+
+        Raises:
+            PreconditionError: It is not, or is done already.
+        """
+        item = await self._services.coordinator.get(self._services.keys.writer(*writer))
+        record = writer_from_value(item.value) if item is not None else None
+        if record is None or record.manifest != place or not record.has_decided(producer, sequence, place.id):
+            raise PreconditionError(
+                f"publication {sequence} of writer {writer.name!r} is not decided, or is done already"
+            )
+
     async def carry_out_here(
         self,
         writer: Writer,
@@ -407,22 +417,20 @@ class Publisher:
         parts: Sequence[ManifestPart],
         deadline_s: float,
     ) -> Sequence[Carried | SeriatimError]:
-        """Have this broker's core carry out parts, in their order; each has its own outcome."""
-        room = asyncio.Semaphore(PARTITIONS_AT_ONCE)
+        """Have this broker's core carry out parts; each has its own outcome, and none waits for another one's."""
+        until_us = time.monotonic_ns() // 1000 + int(deadline_s * 0.9e6)
 
         async def one(part: ManifestPart) -> Carried | SeriatimError:
-            async with room:
-                until_us = time.monotonic_ns() // 1000 + int(deadline_s * 0.9e6)
-                try:
-                    reply = await self._services.ask_core(
-                        lambda number: CarryOut(
-                            number, PartitionId(part.partition), writer.incarnation, writer.name, producer, sequence,
-                            place.id, part.batches, until_us,
-                        ),
-                        deadline_s,
-                    )  # fmt: skip
-                except SeriatimError as exc:
-                    return exc
+            try:
+                reply = await self._services.ask_core(
+                    lambda number: CarryOut(
+                        number, PartitionId(part.partition), writer.incarnation, writer.name, producer, sequence,
+                        place.id, part.batches, until_us,
+                    ),
+                    deadline_s,
+                )  # fmt: skip
+            except SeriatimError as exc:
+                return exc
             assert isinstance(reply, CarriedOut)
             if reply.error is not None:
                 return reply.error

@@ -5,6 +5,7 @@ A staged batch is found by its place. So it is read raw, and also behind a segme
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import OrderedDict
 from typing import Final
@@ -29,6 +30,9 @@ from .services import Services
 BATCH_BYTES_MAX: Final = 2 << 20
 """More than a batch may have: it is read whole."""
 
+FETCHES_AT_ONCE: Final = 64
+"""Staged batches that this broker is getting for its core: 64 MiB of what the largest batches may have."""
+
 READ_DEADLINE_S: Final = 2.0
 """For one member's answer: a read of its disk."""
 
@@ -51,13 +55,15 @@ class Staging:
         self._places = places
         self._chains: dict[PartitionId, tuple[Chain, float]] = {}
         self._manifests: OrderedDict[ManifestPlace, Manifest] = OrderedDict()
+        self._room = asyncio.Semaphore(FETCHES_AT_ONCE)
 
     # ---- for the core ----
 
     async def fetch(self, effect: fx.FetchStaged) -> StagedFetched:
         """A staged batch, from whichever member has it. Raises nothing."""
         try:
-            batch = await self.read(effect.staged)
+            async with self._room:
+                batch = await self.read(effect.staged)
         except StagedDataGoneError:
             return StagedFetched(effect.serial, effect.partition, None, is_gone=True)
         except (SeriatimError, TimeoutError) as exc:
@@ -153,8 +159,9 @@ class Staging:
         """The manifest at a place.
 
         Raises:
-            StagedDataGoneError: It is gone, or what is there is not it.
-            UnavailableError: No member that has it answers now.
+            StagedDataGoneError: It is gone.
+            UnavailableError: No member that has it answers now, or what one gave is not it: whether it is gone, nobody
+                knows. Before the decision that comes to the same; after it, what is decided must not be given up.
             BadRequestError: What is there is no manifest.
         """
         known = self._manifests.get(place)
@@ -167,11 +174,11 @@ class Staging:
             header = batch.header
             is_piece = header.flags & (FLAG_STAGED | FLAG_PUBLISH) == FLAG_STAGED | FLAG_PUBLISH
             if not is_piece or header.stage != place.id or header.message_count != 1:
-                raise StagedDataGoneError("there is no manifest where the publication says: stage the rows anew")
+                raise UnavailableError("there is no manifest where the publication says")
             pieces.append(batch.body)
         data = b"".join(pieces)
         if len(data) != place.length or self._services.checksum(0, data) != place.crc:
-            raise StagedDataGoneError("the manifest is not the one that the publication says: stage the rows anew")
+            raise UnavailableError("the manifest is not the one that the publication says")
         manifest = self._manifests[place] = read_manifest(data)
         while len(self._manifests) > 1 and sum(kept.length for kept in self._manifests) > MANIFESTS_KEPT_BYTES_MAX:
             self._manifests.popitem(last=False)

@@ -32,7 +32,10 @@ AGAIN_S = 2.0
 AGAIN_S_MAX = 30.0
 """Between two tries for one publication; twice as long each time."""
 
-AT_ONCE_MAX = 8
+AT_ONCE_MAX = 16
+"""Publications that are tried at once: those that were tried least often come first, because the others wait for
+something that is away."""
+
 EPHEMERAL_KEPT_MS = 86_400_000
 
 Finish = Callable[[str, str], Awaitable[None]]
@@ -59,6 +62,7 @@ class TakingUp:
         self._finish: Finish | None = None
         self._decided: dict[str, _Decided] = {}
         self._ephemeral: dict[str, int] = {}  # key -> when it was done
+        self._tries: dict[str, asyncio.Task[None]] = {}
 
     def on_finish(self, finish: Finish) -> None:
         """Who finishes publications."""
@@ -76,6 +80,10 @@ class TakingUp:
                 group.create_task(mirror(self._coordinator, self._keys.writers, self._changed), name="writers")
                 group.create_task(self._look_again(), name="publications that are taken up")
         finally:
+            tries = list(self._tries.values())
+            for task in tries:
+                task.cancel()
+            await asyncio.gather(*tries, return_exceptions=True)
             self._decided, self._ephemeral = {}, {}
 
     def _changed(self, values: Mapping[str, bytes], changed: Sequence[str]) -> None:
@@ -101,23 +109,28 @@ class TakingUp:
             await self.look()
 
     async def look(self) -> None:
-        """Try what is due, some at once, and forget records that are not needed."""
+        """Begin to try what is due, some at once, and forget records that are not needed."""
         now_us = self._clock.monotonic_us()
-        due = [key for key, known in self._decided.items() if known.due_us <= now_us][:AT_ONCE_MAX]
-        await asyncio.gather(*map(self._take_up, due))
+        due = [key for key, known in self._decided.items() if known.due_us <= now_us and key not in self._tries]
+        due.sort(key=lambda key: (self._decided[key].pause_s, self._decided[key].due_us))
+        for key in due[: AT_ONCE_MAX - len(self._tries)]:
+            self._tries[key] = asyncio.create_task(self._take_up(key), name="a publication that is taken up")
         over_ms = self._clock.wall_ms() - EPHEMERAL_KEPT_MS
         for key in [key for key, done_ms in self._ephemeral.items() if done_ms < over_ms][:AT_ONCE_MAX]:
             await self._remove(key)
 
     async def _take_up(self, key: str) -> None:
-        known = self._decided.get(key)
-        if known is None or self._finish is None:
-            return
+        known = self._decided[key]
         incarnation, writer = key.removeprefix(self._keys.writers).split("/")
         try:
-            await self._finish(incarnation, writer)
+            if self._finish is not None:
+                await self._finish(incarnation, writer)
         except (SeriatimError, TimeoutError) as exc:
             _log.info("publication_waits", writer=writer, error=str(exc))
+        except Exception as exc:
+            _log.exception("publication_not_taken_up", writer=writer, error=str(exc))
+        finally:
+            del self._tries[key]
         known.due_us = self._clock.monotonic_us() + round(known.pause_s * 1e6)
         known.pause_s = min(2 * known.pause_s, AGAIN_S_MAX)
 

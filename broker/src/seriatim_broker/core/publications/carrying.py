@@ -41,7 +41,8 @@ from ..state import NOTHING, State, drop, put
 from .plan import Stand, first_rows, is_as_staged, published_batch, stand
 
 FETCHED_AHEAD_MAX = 4
-"""Staged batches of one publication that are fetched, or being fetched, and not appended yet: two megabytes."""
+"""Staged batches of one publication that are fetched, or being fetched, and not appended yet: two megabytes. One that
+waits for a batch that cannot be had holds none: there may be as many as there are partitions."""
 
 CARRYINGS_MAX = 64
 """Publications that are carried out on one partition at once: one for each of so many writers."""
@@ -71,6 +72,7 @@ class Carrying(State):
         "gone",
         "incarnation",
         "is_decided",
+        "is_missing",
         "lost_rows",
         "manifest",
         "passed",
@@ -94,6 +96,7 @@ class Carrying(State):
         self.waits: tuple[Wait, ...] = ()
         self.asked = 0  # the serial of the question to the coordinator that is under way
         self.is_decided = False  # as the record said when it was read
+        self.is_missing = False  # no member gave the batch that is next
         self.fetching: Mapping[int, int] = NOTHING  # serial -> batch
         self.fetched: Mapping[int, Batch] = NOTHING  # by number
         self.gone: Mapping[int, bool] = NOTHING  # numbers of batches that were declared lost
@@ -218,6 +221,7 @@ def _append_fetched(outbox: Outbox, partition: Partition, log: SegmentLog, carry
             return number
         else:
             carrying.fetched = drop(carrying.fetched, number)
+            carrying.is_missing = False
             row = carrying.rows[number]
             header, body = published_batch(
                 batch, partition.id, carrying.producer, carrying.sequence, row, carrying.manifest
@@ -246,17 +250,22 @@ def _pass_over(outbox: Outbox, partition: Partition, carrying: Carrying, number:
 
 def _may_append(outbox: Outbox, partition: Partition, log: SegmentLog, carrying: Carrying, batch: Batch) -> bool:
     """Whether a batch may be appended now; if not, time or the commit brings this back."""
-    if partition.quiescence is not None:  # a planned switch is near
-        return False
-    if disks.full_member(outbox, log.record.members) is not None:
-        outbox.poll(0, appending.ROOM, partition.id)
-        return False
-    if log.live_table.has_from(make_offset(log.no, log.commit), carrying.producer, WINDOW_BATCHES):
+    if not _takes_more(outbox, partition, log, carrying):
         return False
     limit = outbox.config.unflushed_bytes_max
     if log.uncertain and log.uncertain_bytes + batch.size_bytes > limit:
         return False
     return log.live_table.last(carrying.producer) is not None or log.makes_room(outbox)
+
+
+def _takes_more(outbox: Outbox, partition: Partition, log: SegmentLog, carrying: Carrying) -> bool:
+    """Whether a batch of any size may be appended now."""
+    if partition.quiescence is not None:  # a planned switch is near
+        return False
+    if disks.full_member(outbox, log.record.members) is not None:
+        outbox.poll(0, appending.ROOM, partition.id)
+        return False
+    return not log.live_table.has_from(make_offset(log.no, log.commit), carrying.producer, WINDOW_BATCHES)
 
 
 def _is_committed(log: SegmentLog, carrying: Carrying) -> bool:
@@ -276,11 +285,12 @@ def _is_committed(log: SegmentLog, carrying: Carrying) -> bool:
 
 
 def _fetch(outbox: Outbox, partition: Partition, log: SegmentLog, carrying: Carrying, number: int) -> None:
-    """Ask for the batches that come next, unless they are there, or too many wait for the commit."""
-    if log.live_table.has_from(make_offset(log.no, log.commit), carrying.producer, WINDOW_BATCHES):
+    """Ask for the batches that come next, unless they are there, or nothing may be appended now."""
+    if not _takes_more(outbox, partition, log, carrying):
         return
     under_way = set(carrying.fetching.values())
-    for wanted in range(number, min(number + FETCHED_AHEAD_MAX, len(carrying.batches))):
+    ahead = 1 if carrying.is_missing else FETCHED_AHEAD_MAX
+    for wanted in range(number, min(number + ahead, len(carrying.batches))):
         if wanted not in carrying.fetched and wanted not in carrying.gone and wanted not in under_way:
             serial = outbox.new_serial()
             carrying.fetching = put(carrying.fetching, serial, wanted)
@@ -301,10 +311,18 @@ def on_fetched(outbox: Outbox, partition: Partition, event: StagedFetched) -> No
     elif event.batch is not None:
         staged = carrying.batches[number]
         outbox.note("staged_batch_differs", partition.id, stage_partition=staged.partition, offset=staged.offset)
-        return  # time brings this back, and perhaps another member has what the manifest names
+        _missed(carrying)  # and perhaps another member has what the manifest names
+        return
     else:
+        _missed(carrying)
         return
     _go_on(outbox, partition, carrying)
+
+
+def _missed(carrying: Carrying) -> None:
+    """A batch cannot be had now: time brings this back, and until then nothing that was fetched ahead is kept."""
+    carrying.is_missing = True
+    carrying.fetched = NOTHING
 
 
 def _ask_record(outbox: Outbox, partition: Partition, carrying: Carrying) -> None:

@@ -136,11 +136,23 @@ class Verdict(enum.Enum):
     DECIDE = "read the manifest, and decide"
 
 
-def opened(record: WriterRecord | None, topic: str, new_producer: bytes) -> WriterRecord:
-    """The record once somebody opened the writer; one that is made has this producer id."""
+def opened(record: WriterRecord | None, topic: str, new_producer: bytes, revision: int) -> WriterRecord:
+    """The record once somebody opened the writer; one that is made has this producer id.
+
+    Rule `epochs-grow` (P7): an epoch is above the coordinator's revision at which it was made, so that none comes twice,
+    not even if the writer is deleted in between. Without it: (1) a program opens the writer, in epoch 1, and is frozen;
+    (2) the writer is deleted, and another program opens it, in epoch 1 again; (3) the first one wakes and publishes.
+
+    Args:
+        record: As it was read; None: there is none.
+        topic: Its name.
+        new_producer: 16 random bytes.
+        revision: Of the coordinator, when the record was read.
+    """
+    epoch = revision + 1
     if record is None:
-        return WriterRecord(new_producer, topic, epoch=1)
-    return replace(record, epoch=record.epoch + 1)
+        return WriterRecord(new_producer, topic, epoch=epoch)
+    return replace(record, epoch=max(record.epoch + 1, epoch))
 
 
 def judge(record: WriterRecord | None, wanted: Publication) -> Verdict:
