@@ -141,7 +141,8 @@ def opened(record: WriterRecord | None, topic: str, new_producer: bytes, revisio
 
     Rule `epochs-grow` (P7): an epoch is above the coordinator's revision at which it was made, so that none comes twice,
     not even if the writer is deleted in between. Without it: (1) a program opens the writer, in epoch 1, and is frozen;
-    (2) the writer is deleted, and another program opens it, in epoch 1 again; (3) the first one wakes and publishes.
+    (2) the writer is deleted, and another program opens it, in epoch 1 again; (3) the first one wakes and publishes,
+    too.
 
     Args:
         record: As it was read; None: there is none.
