@@ -139,10 +139,9 @@ class Verdict(enum.Enum):
 def opened(record: WriterRecord | None, topic: str, new_producer: bytes, revision: int) -> WriterRecord:
     """The record once somebody opened the writer; one that is made has this producer id.
 
-    Rule `epochs-grow` (P7): an epoch is above the coordinator's revision at which it was made, so that none comes twice,
-    not even if the writer is deleted in between. Without it: (1) a program opens the writer, in epoch 1, and is frozen;
-    (2) the writer is deleted, and another program opens it, in epoch 1 again; (3) the first one wakes and publishes,
-    too.
+    Rule `epochs-grow` (P7): an epoch is above the coordinator's revision at which it was made. So none comes twice, not
+    even if the writer is deleted in between. Without it: (1) a program opens the writer, in epoch 1, and is frozen; (2)
+    the writer is deleted, and another program opens it, in epoch 1 again; (3) the first one wakes, and publishes too.
 
     Args:
         record: As it was read; None: there is none.
