@@ -36,7 +36,7 @@ from .schedule import Schedule, Violation
 
 if TYPE_CHECKING:
     from .brokers import Broker
-    from .publishing import PublicationJudge
+    from .publishing.judge import PublicationJudge
 
 _SETTLED = (SegmentState.SEALED, SegmentState.LOST)
 FULL_US_MAX = 3_000_000

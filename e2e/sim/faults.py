@@ -1045,6 +1045,22 @@ def _late_publications(rng: random.Random, options: Options) -> Options:
     )
 
 
+def _lost_publications(rng: random.Random, options: Options) -> Options:
+    """Publications while all disks of a group are lost, and somebody declares a gap."""
+    options = _publications(rng, options)
+    return replace(
+        options,
+        kinds={"lose_group": 3, "crash": 4, "complaint": 1, "plan": 2, "cut": 1},
+        fault_count=rng.choice((4, 6, 9)),
+        disk_loss_max=rng.choice((2, 4)),
+        wipe_share=rng.choice((0.0, 0.3)),
+        may_lose_groups=True,
+        restart_us_max=rng.choice((50_000, 300_000)),
+        certificate_never_share=rng.choice((0.0, 0.3)),
+        late_group=True,
+    )
+
+
 def _group_operations(rng: random.Random, options: Options) -> Options:
     """People rewind, skip, pause and resume groups all the time, while servers change, fall and are cut off."""
     kinds = {
@@ -1217,6 +1233,7 @@ PROFILES: dict[str, Profile] = {
     "groups-again": Profile(_groups_again, 0),
     "publications": Profile(_publications, 0),
     "late-publications": Profile(_late_publications, 0),
+    "lost-publications": Profile(_lost_publications, 0),
     "group-operations": Profile(_group_operations, 0),
     "late-operations": Profile(_late_operations, 0),
     "fences": Profile(_fences, 0),

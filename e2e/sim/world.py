@@ -39,7 +39,7 @@ from .injector import Injector
 from .losses import own_tail
 from .network import Network
 from .people import People
-from .publishing import Publishing
+from .publishing.surroundings import Publishing
 from .ranges import SimRangeReader
 from .schedule import Schedule, Violation
 

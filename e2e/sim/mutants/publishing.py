@@ -6,6 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from seriatim._publishing import chunks
+from seriatim._publishing.chunks import Chunk
+from seriatim_api.publications import Manifest
+from seriatim_broker.core import appending
+from seriatim_broker.core.events import StagedFetched
+from seriatim_broker.core.log import Batch
 from seriatim_broker.core.outbox import Outbox
 from seriatim_broker.core.partition import Partition
 from seriatim_broker.core.producers import Entry, ProducerTable
@@ -13,7 +19,7 @@ from seriatim_broker.core.publications import carrying, writers
 from seriatim_broker.core.publications.plan import Stand
 from seriatim_broker.core.publications.writers import Publication, Verdict, WriterRecord, WriterState
 
-from .. import publishing
+from ..publishing import staged
 from .mutation import Mutation, Patch, nothing
 
 _JUDGE = writers.judge
@@ -75,6 +81,59 @@ def _digests_are_not_compared() -> list[Patch]:
     return [(writers, "judge", judge)]
 
 
+def _owners_are_not_compared() -> list[Patch]:
+    def judge(record: WriterRecord | None, wanted: Publication) -> Verdict:
+        return _JUDGE(record, replace(wanted, owner=record.owner) if record is not None else wanted)
+
+    return [(writers, "judge", judge)]
+
+
+def _epochs_count() -> list[Patch]:
+    """An epoch is the one before plus 1, as far as it is known."""
+
+    def opened(record: WriterRecord | None, topic: str, new_producer: bytes, _revision: int) -> WriterRecord:
+        return WriterRecord(new_producer, topic, 1) if record is None else replace(record, epoch=record.epoch + 1)
+
+    return [(writers, "opened", opened)]
+
+
+def _floors_are_not_looked_at() -> list[Patch]:
+    before = writers.check_manifest
+    return [(writers, "check_manifest", lambda *arguments: before(*arguments[:-1], {}))]
+
+
+def _chunks_in_another_order() -> list[Patch]:
+    before = chunks.manifest_of
+    return [(chunks, "manifest_of", lambda topic, given: before(topic, given[::-1]))]
+
+
+def _chunks_for_any_count() -> list[Patch]:
+    before = chunks.manifest_of
+
+    def manifest_of(topic: str, given: Sequence[Chunk]) -> Manifest:
+        return before(topic, [replace(chunk, partition_count=0) for chunk in given])
+
+    return [(chunks, "manifest_of", manifest_of)]
+
+
+def _what_is_gone_is_waited_for() -> list[Patch]:
+    before = carrying.on_fetched
+
+    def on_fetched(outbox: Outbox, partition: Partition, event: StagedFetched) -> None:
+        before(outbox, partition, replace(event, is_gone=False))
+
+    return [(carrying, "on_fetched", on_fetched)]
+
+
+def _rows_as_staged() -> list[Patch]:
+    before = carrying.published_batch
+
+    def published_batch(batch: Batch, partition: int, _producer: bytes, *arguments: Any) -> Any:
+        return before(batch, partition, batch.header.producer, *arguments)
+
+    return [(carrying, "published_batch", published_batch)]
+
+
 def _mutation(rule: str, patches: Any, *breaks: str, profile: str = "publications") -> Mutation:
     return Mutation(rule, patches, breaks, profile)
 
@@ -110,6 +169,67 @@ MUTATIONS: dict[str, Mutation] = {
         "WHOLE",
         profile="late-publications",
     ),
+    "followers-keep": _mutation(
+        "followers, too, keep a writer in their tables while it has something decided",
+        lambda: [(carrying, "FORM_PUBLICATIONS", 0)],
+        "I9",
+        "CUTS",
+        "WHOLE",
+        profile="late-publications",
+    ),
+    "as-the-writer": _mutation(
+        "what is carried out has the writer's producer id, the publication's sequence and the row's number",
+        _rows_as_staged,
+        "PUB",
+    ),
+    "ends-with-the-segment": _mutation(
+        "nothing is carried out in a segment that was fenced",
+        lambda: [(carrying, "_led", lambda partition: partition.open_log())],
+        "I6",
+        "CORE",
+    ),
+    "passes-over-what-is-lost": _mutation(
+        "a publication goes on without staged data that was declared lost", _what_is_gone_is_waited_for, "I13"
+    ),
+    "says-what-is-lost": _mutation(
+        "who published is told if rows were lost",
+        lambda: [(writers, "check_loss", nothing)],
+        "DONE",
+    ),
+    "only-masters-publish": _mutation(
+        "a client's batch that looks published is refused",
+        lambda: [(appending, "_stage_refusal", nothing)],
+        "PUB",
+        "CUTS",
+    ),
+    "decided-first": _mutation(
+        "masters are asked for what was read as DECIDED only",
+        lambda: [(staged, "is_read_again", lambda: False)],
+        "PUB",
+    ),
+    "each-answers": _mutation(
+        "a publication is done when every master has said so",
+        lambda: [(staged, "may_be_done", lambda _: True)],
+        "DONE",
+    ),
+    "asks-members": _mutation(
+        "nothing is decided of which a part cannot be had",
+        lambda: [(staged, "is_there", lambda *_: True)],
+        "KEPT-STAGE",
+    ),
+    "above-floors": _mutation(
+        "nothing is decided of which a part lies below its floor", _floors_are_not_looked_at, "KEPT-STAGE"
+    ),
+    "owners": _mutation("a writer publishes for its first owner only", _owners_are_not_compared, "OWNER"),
+    "epochs-grow": _mutation("no epoch of a writer comes twice, not even if it is deleted", _epochs_count, "FENCE"),
+    "one-count": _mutation(
+        "all rows of a publication were spread over the same number of partitions",
+        _chunks_for_any_count,
+        "SPREAD",
+    ),
+    "chunks-in-order": _mutation(
+        "rows stand in the order of the chunks that were named", _chunks_in_another_order, "CUTS"
+    ),
     "finish-first": _mutation(
         "nothing is decided before the publication before is done", _next_is_decided_at_once, "NEXT"
     ),
@@ -120,29 +240,29 @@ MUTATIONS: dict[str, Mutation] = {
     "digests": _mutation("the last publication is ok with its digest only", _digests_are_not_compared, "PUB"),
     "compares-record": _mutation(
         "a decision compares the record that it was made from",
-        lambda: [(publishing, "record_is", lambda *_: True)],
+        lambda: [(staged, "record_is", lambda *_: True)],
         "ONE",
         "NEXT",
         "FENCE",
     ),
     "compares-floors": _mutation(
         "a decision compares the floors of staged data",
-        lambda: [(publishing, "floors_are", lambda *_: True)],
+        lambda: [(staged, "floors_are", lambda *_: True)],
         "KEPT-STAGE",
     ),
     "floor-first": _mutation(
         "retention raises the floor of staged data before it looks at records",
-        lambda: [(publishing, "floor_first", nothing)],
+        lambda: [(staged, "floor_first", nothing)],
         "KEPT-STAGE",
     ),
     "waits-for-decided": _mutation(
         "retention waits for records that are decided",
-        lambda: [(publishing, "is_waited_for", lambda *_: False)],
+        lambda: [(staged, "is_waited_for", lambda *_: False)],
         "KEPT-STAGE",
     ),
     "taken-up": _mutation(
         "the controller finishes what nobody else does",
-        lambda: [(publishing, "is_taken_up", lambda *_: False)],
+        lambda: [(staged, "is_taken_up", lambda *_: False)],
         "I13",
     ),
 }

@@ -1,0 +1,22 @@
+"""Writers in the simulation: programs that publish, tasks that stage, publishers, what is staged, and their judge.
+
+A program opens its writer, has tasks stage rows for some partitions, and asks some broker to publish them. That broker
+is the publisher: it does what `rpc.publishing` does, by the same decisions of the core, with a coordinator that loses
+requests and answers. Masters carry out, as everywhere. Programs are killed, wake up as zombies, and run again with
+other rows; two use one writer; the topic grows; a person deletes a writer; somebody sends what only a master may write;
+staged data is away for a while, is dropped by its own retention, or is lost for good.
+
+What is staged is not in simulated segments: the stage topic is a topic like any other. Here it is a store from which a
+batch can be had, or not now, or not any more.
+
+    PUB         P1: a row is appended only for a manifest that is decided
+    ONE         P2: one manifest for (writer, sequence)
+    NEXT        P3: the next is decided when all of the one before is committed
+    DONE        P4: ok follows from commits
+    CUTS        P5: same numbers, cuts and bytes from whichever master
+    KEPT-STAGE  P6: what is decided is not dropped
+    FENCE       P7: once opened, nothing of an earlier opening is decided
+    OWNER       nothing is decided for an owner while the writer is another one's
+    SPREAD      all rows of a publication were spread over the same number of partitions
+    WHOLE       P8: what is decided becomes whole, once and in order
+"""

@@ -1,0 +1,240 @@
+"""Programs that publish in a world: killed, run again with other rows, woken as zombies, two of them under one name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from seriatim._publishing import chunks
+from seriatim._publishing.chunks import Chunk
+from seriatim_api import errors
+from seriatim_api.ids import PartitionId, make_offset
+from seriatim_api.publications import ManifestPart, StagedBatch, digest_of
+from seriatim_broker.core.publications import writers
+from seriatim_broker.core.publications.writers import ManifestPlace, Publication, WriterRecord, WriterState
+
+from .judge import Plan, messages_of
+from .publisher import INCARNATION, PUBLISH_US, TOPIC, Publish
+from .staged import STAGE_PARTITIONS
+
+if TYPE_CHECKING:
+    from ..brokers import Process
+    from ..world import World
+    from .surroundings import Publishing
+
+PATIENCE_US = (20_000, 200_000, PUBLISH_US)
+"""How long a program may wait for an answer to `Publish` before it asks another broker, or is killed."""
+
+TASK_US_MAX = (20_000, 20_000, 300_000)
+"""Between two tasks that stage."""
+
+KILLED_SHARE = 0.3
+GOES_BACK_SHARE = 0.2
+FORGETS_SHARE = 0.3
+"""Of the runs, so many begin with the last publication, because they were killed before they knew that it was done."""
+
+ZOMBIE_SHARE = 0.7
+"""Of the steps of a run that was killed, so many are taken all the same, because it was only frozen."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of a program: which it is, and the epoch in which it opened the writer."""
+
+    number: int
+    epoch: int
+
+
+class Program:
+    """Publishes a number of publications, one after another.
+
+    Args:
+        name: Of the writer.
+        owner: What the program calls itself; empty: nothing.
+        count: Of publications.
+        opens: Whether it opens its writer. One that does not shares it with another program, by mistake.
+    """
+
+    def __init__(self, publishing: Publishing, world: World, name: str, owner: str, count: int, *, opens: bool) -> None:
+        self.name = name
+        self._owner = owner
+        self._publishing = publishing
+        self._world = world
+        self._count = count
+        self._opens = opens
+        self._done = 0
+        self._newest = 0
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all is published, or the program has ended because the writer is another one's."""
+        return self._done >= self._count
+
+    def start(self) -> None:
+        """A new run opens the writer, and goes on behind what was published."""
+        self._newest += 1
+        self._open(self._newest)
+
+    def _may_act(self, run: Run) -> bool:
+        """Whether this run is the newest; an older one is a zombie, which acts a while longer."""
+        return run.number == self._newest or self._publishing.rng.random() < ZOMBIE_SHARE
+
+    def _called(self, number: int) -> str:
+        return f"{self.name}{self._owner and ' of ' + self._owner}, run {number}"
+
+    def _process(self) -> Process | None:
+        found = [broker.process for broker in self._world.brokers.values() if broker.process is not None]
+        return self._publishing.rng.choice(found) if found else None
+
+    def _open(self, number: int) -> None:
+        publishing = self._publishing
+        process = self._process()
+        if process is None or process.frozen:
+            publishing.later(self._open, number)
+            return
+        producer = publishing.rng.randbytes(16)
+
+        def write() -> WriterRecord | None:
+            records = publishing.records
+            record, _ = records.get(self.name)
+            if self._opens:
+                record = writers.opened(record, TOPIC, producer, records.revision)
+                records.put(self.name, record)
+                publishing.judge.opened(self.name, self._called(number))
+            return record
+
+        def opened(found: Any) -> None:
+            if found is None:
+                publishing.later(self._open, number)
+            elif number == self._newest:
+                record: WriterRecord | None = found[0]
+                is_new = record is None or record.state is WriterState.NEW
+                self._done = 0 if record is None or is_new else record.sequence + 1
+                forgets = bool(self._done) and publishing.rng.random() < FORGETS_SHARE
+                epoch = record.epoch if record is not None and self._opens else 0
+                self._stage(Run(number, epoch), self._done - forgets)
+
+        publishing.ask(process.name, write, opened, writes=self._opens)
+
+    # ---- staging ----
+
+    def _stage(self, run: Run, sequence: int) -> None:
+        """Tasks stage rows, one after another: other rows in each run."""
+        if sequence >= self._count and run.number == self._newest:
+            self._done = max(self._done, sequence)
+            return
+        if self._may_act(run):
+            tasks = self._publishing.rng.choice((1, 1, 2, 3))
+            self._stage_next(run, sequence, tasks, ())
+
+    def _stage_next(self, run: Run, sequence: int, tasks: int, staged: Sequence[Chunk]) -> None:
+        if not self._may_act(run):
+            return
+        staged = (*staged, self._chunk())
+        if len(staged) < tasks:
+            pause_us = self._publishing.rng.randint(0, self._publishing.rng.choice(TASK_US_MAX))
+            self._world.schedule.after(pause_us, self._stage_next, run, sequence, tasks, staged)
+            return
+        try:
+            manifest = chunks.manifest_of(TOPIC, staged)
+        except errors.BadRequestError as exc:
+            self._world.schedule.tell(self.name, f"run {run.number}, publication {sequence}: {exc}")
+            self._publishing.judge.saw("staged again for a topic that grew")
+            self._publishing.later(self._stage, run, sequence)
+            return
+        place = ManifestPlace(STAGE_PARTITIONS[0], (make_offset(9, 0),), 1, 1, self._publishing.rng.randbytes(16))
+        plan = Plan(self._called(run.number), staged, manifest)
+        self._publishing.judge.plans[place.id] = plan
+        wanted = Publication(self.name, run.epoch, self._owner, sequence, place, digest_of(manifest.parts))
+        self._world.schedule.tell(self.name, f"run {run.number} stages publication {sequence}: {manifest}")
+        self._publishing.later(self._publish, run, plan, wanted)
+
+    def _chunk(self) -> Chunk:
+        """What one task stages: rows for the partitions that it knows."""
+        rng, world = self._publishing.rng, self._world
+        known = world.partitions[: self._publishing.partition_count]
+        parts: dict[PartitionId, list[StagedBatch]] = {}
+        id_ = rng.randbytes(16)
+        for _ in range(rng.choice((1, 2, 5, 20))):
+            partition = rng.choice(known)
+            rows = rng.randint(1, 3)
+            messages = [world.clients.number() for _ in range(rows)]
+            for message in messages:
+                world.judge.sent(message, partition, rng.randbytes(16))
+            parts.setdefault(partition, []).append(self._publishing.stage.put(id_, messages[0], rows))
+        return Chunk(
+            TOPIC,
+            INCARNATION,
+            len(known),
+            id_,
+            tuple(
+                ManifestPart(partition, 8 * len(batches), tuple(batches))
+                for partition, batches in sorted(parts.items())
+            ),
+        )
+
+    # ---- publishing ----
+
+    def _publish(self, run: Run, plan: Plan, wanted: Publication) -> None:
+        """Ask some broker; if there is no answer in time, ask again, or be killed and run again with other rows."""
+        process = self._process()
+        if process is None or not self._may_act(run):
+            if run.number == self._newest:
+                self._publishing.later(self._publish, run, plan, wanted)
+            return
+        world, rng = self._world, self._publishing.rng
+        answered = [False]
+
+        def then(error: errors.SeriatimError | None) -> None:
+            if not answered[0]:
+                answered[0] = True
+                if error is None:
+                    self._settle(plan, wanted)
+                self._publishing.later(self._answered, run, plan, wanted, error)
+
+        Publish(self._publishing, world, process, wanted, then)
+        world.schedule.after(rng.choice(PATIENCE_US), then, errors.DeadlineExceededError("nobody answered"))
+
+    def _answered(self, run: Run, plan: Plan, wanted: Publication, error: errors.SeriatimError | None) -> None:
+        world, rng = self._world, self._publishing.rng
+        world.schedule.tell(self.name, f"run {run.number}, publication {wanted.sequence}: {error or 'ok'}")
+        self._publishing.judge.saw(f"publish: {type(error).__name__ if error else 'ok'}")
+        if run.number != self._newest:
+            return  # a zombie has had its say
+        following = wanted.sequence + 1
+        if error is None or isinstance(error, (errors.PublicationDiffersError, errors.PublishedWithLossError)):
+            self._done = max(self._done, following)
+            goes_back = error is None and wanted.sequence > 0 and rng.random() < GOES_BACK_SHARE
+            self._stage(run, wanted.sequence - 1 if goes_back else self._done)
+        elif isinstance(error, errors.StagedDataGoneError):
+            self._stage(run, wanted.sequence)
+        elif isinstance(error, errors.SequencePassedError):
+            if wanted.sequence == self._done and self._opens:
+                self._publishing.judge.fail("ONE", f"{self.name} is told that {wanted.sequence} was passed")
+            # Else it had gone back, as with a restored checkpoint.
+            self._done = max(self._done, following)
+            self._stage(run, self._done)
+        elif isinstance(error, errors.WriterOwnedError):
+            self._done = self._count  # this program ends
+        elif isinstance(error, (errors.WriterFencedError, errors.UnknownWriterError)):
+            self.start()
+        elif rng.random() < KILLED_SHARE:
+            world.schedule.tell("FAULT", f"{self._called(run.number)}, is killed")
+            self.start()
+        else:
+            self._publishing.later(self._publish, run, plan, wanted)
+
+    def _settle(self, plan: Plan, wanted: Publication) -> None:
+        """ok: its rows are acknowledged, so what is sent from now on stands behind them."""
+        judge = self._publishing.judge
+        known = judge.told_ok(self.name, plan, wanted)
+        now_us = self._world.schedule.now_us
+        for part in known.plan.manifest.parts:
+            for batch in judge.placed(PartitionId(part.partition), known).values():
+                for message in messages_of(batch):
+                    fate = self._world.judge.fates[message]
+                    if not fate.outcome:
+                        fate.outcome = "ok"
+                        fate.acked_us = now_us
+                        fate.offset = make_offset(batch.header.segment, batch.header.base_index)

@@ -1,0 +1,292 @@
+"""All that has to do with publications in one world: who publishes, and what goes wrong."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from seriatim_api.batch import FLAG_PUBLISH, make_header, parse_header
+from seriatim_api.ids import PartitionId
+from seriatim_broker.core import effects as fx
+from seriatim_broker.core.events import AckLevel, Append, CarryOut, StagedFetched, WriterRead
+from seriatim_broker.core.publications.writers import WriterRecord, WriterState
+
+from ..brokers import WALL_MS_START, checksum
+from ..coordinator import TIMEOUT_US
+from . import staged
+from .judge import PublicationJudge
+from .programs import Program
+from .publisher import INCARNATION, Finish
+from .staged import STAGE_PARTITIONS, Records, Stage
+
+if TYPE_CHECKING:
+    from ..brokers import Process
+    from ..world import World
+
+TAKEN_UP_US = 300_000
+LOOK_US = 150_000
+PAUSE_US = (5_000, 40_000)
+STAGE_AWAY_US = (100_000, 2_500_000)
+GROWS_US = (20_000, 500_000)
+SHARED_SHARE = 0.35
+"""Of the worlds with two programs, so many have them use one writer."""
+
+GROWING_SHARE = 0.5
+"""Of the worlds with several partitions, so many have a topic that grows to them."""
+
+
+class Publishing:
+    """Everything about publications in one world."""
+
+    def __init__(self, world: World, writer_count: int, publication_count: int) -> None:
+        self._world = world
+        self.rng = random.Random(f"publishing {world.seed}")
+        self.records = Records()
+        self.stage = Stage(world, self.rng)
+        self.judge = PublicationJudge(world, self.stage)
+        self.programs: list[Program] = []
+        self.partition_count = 0
+        self._is_over = False
+        self._finishing: set[str] = set()
+        self._counts = writer_count, publication_count
+
+    def start(self) -> None:
+        """Begin."""
+        writer_count, publication_count = self._counts
+        is_shared = writer_count > 1 and self.rng.random() < SHARED_SHARE
+        for number in range(writer_count):
+            name, owner = ("w", f"owner {number}") if is_shared else (f"w{number}", "")
+            self.programs.append(Program(self, self._world, name, owner, publication_count, opens=not is_shared))
+        partitions = len(self._world.partitions)
+        self.partition_count = partitions
+        if partitions > 1 and self.rng.random() < GROWING_SHARE:
+            self.partition_count = self.rng.randint(1, partitions - 1)
+            self._world.schedule.after(self.rng.randint(*GROWS_US), self._grow)
+        for _ in range(self.rng.choice((0, 0, 3)) * (not is_shared)):  # who opens nothing is not refused after it
+            self._world.schedule.after(self.rng.randint(20_000, 1_500_000), self._delete)
+        for program in self.programs:
+            self.later(program.start)
+        self._world.schedule.after(LOOK_US, self._look)
+        self._world.schedule.after(self.rng.randint(100_000, 600_000), self._disturb)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether every program has published all, and everything that is decided is done."""
+        states = [record.state for record, _ in self.records.writers.values()]
+        return all(program.is_done for program in self.programs) and WriterState.DECIDED not in states
+
+    @property
+    def stuck(self) -> str:
+        """What is not."""
+        names = [program.name for program in self.programs if not program.is_done]
+        records = [(record.state.name, record.sequence) for record, _ in self.records.writers.values()]
+        return f"writers {names} wait, records are {records}"
+
+    def end(self) -> None:
+        """Faults are over."""
+        self._is_over = True
+        self.stage.away_until_us = dict.fromkeys(STAGE_PARTITIONS, 0)
+
+    def later(self, call: Callable[..., None], *arguments: Any) -> None:
+        """Do it in a moment."""
+        self._world.schedule.after(self.rng.randint(*PAUSE_US), call, *arguments)
+
+    # ---- the coordinator ----
+
+    def ask(self, name: str, work: Callable[[], Any], answer: Callable[[Any], None], *, writes: bool = False) -> None:
+        """A broker asks the coordinator; `answer(None)` if there was none: it may be done all the same, or late."""
+        world, rng = self._world, self.rng
+        coordinator, options = world.coordinator, world.options
+        is_away = coordinator.is_down or coordinator.isolated.get(name)
+        draw = rng.random()
+        lost = bool(is_away) or (coordinator.is_faulty and draw < options.txn_lost_share)
+        answer_lost = coordinator.is_faulty and rng.random() < options.txn_answer_lost_share
+        if writes and coordinator.is_refusing:
+            lost = True
+        if lost:
+            if writes and rng.random() < options.txn_late_share * 3:
+                world.schedule.after(TIMEOUT_US + rng.randint(0, 400_000), work)
+            world.schedule.after(TIMEOUT_US, answer, None)
+            return
+
+        def carry_out() -> None:
+            found = work()
+            if answer_lost:
+                world.schedule.after(TIMEOUT_US, answer, None)
+            else:
+                world.schedule.after(rng.randint(200, options.coordinator_us_max), answer, (found,))
+
+        world.schedule.after(rng.randint(200, options.coordinator_us_max), carry_out)
+
+    # ---- what processes ask ----
+
+    def read_writer(self, process: Process, effect: fx.ReadWriter) -> None:
+        """A master reads a record."""
+
+        def answered(found: Any) -> None:
+            record = found[0] if found is not None else None
+            if process.alive:
+                process.deliver(WriterRead(effect.serial, effect.partition, record, found is None))
+
+        self.ask(process.name, lambda: self.records.get(effect.writer)[0], answered)
+
+    def fetch(self, process: Process, effect: fx.FetchStaged) -> None:
+        """A master fetches a staged batch; sometimes nobody answers."""
+
+        def come() -> None:
+            batch, is_gone = self.stage.fetch(effect.staged)
+            if not is_gone and not self._is_over and self.rng.random() < 0.05:
+                others = [place for place in self.stage.batches if place not in self.stage.gone]
+                batch = self.stage.batches[self.rng.choice(others)] if others and self.rng.random() < 0.3 else None
+            if process.alive:
+                process.deliver(StagedFetched(effect.serial, effect.partition, batch, is_gone))
+
+        self._world.schedule.after(self.rng.randint(200, 15_000), come)
+
+    def question(self, writer: str, record: WriterRecord, partition: PartitionId) -> Callable[[int, int], CarryOut]:
+        """What a publisher asks a master."""
+        part = self.judge.manifest_of(record.manifest.id).part_of(partition)
+        assert part is not None
+        return lambda request, deadline_us: CarryOut(
+            request, partition, INCARNATION, writer, record.producer, record.sequence, record.manifest.id,
+            part.batches, deadline_us,
+        )  # fmt: skip
+
+    # ---- what goes wrong ----
+
+    def _disturb(self) -> None:
+        if self._is_over:
+            return
+        partition = self.rng.choice(STAGE_PARTITIONS)
+        what = self.rng.random()
+        if what < 0.35:
+            self.stage.away_until_us[partition] = self._world.schedule.now_us + self.rng.randint(*STAGE_AWAY_US)
+        elif what < 0.45:
+            self.judge.saw("staged data lost")
+            self._world.schedule.tell("FAULT", f"what is staged on {partition} is lost")
+            self.stage.lose(partition)
+        else:
+            self._trim(partition)
+        for _ in range(4 if self._world.options.producers_idle else self.rng.choice((0, 1))):
+            self._ask_late()
+        if self.rng.random() < 0.1:
+            self._forge()
+        self._world.schedule.after(self.rng.randint(50_000, 400_000), self._disturb)
+
+    def _grow(self) -> None:
+        """The topic gets one more partition: it was there all the time, and nobody knew it."""
+        self.partition_count += 1
+        self._world.schedule.tell("topic", f"grows to {self.partition_count} partitions")
+        self.judge.saw("topic grew")
+        if self.partition_count < len(self._world.partitions):
+            self._world.schedule.after(self.rng.randint(*GROWS_US), self._grow)
+
+    def _master_of(self, partition: PartitionId) -> str | None:
+        chain = self._world.coordinator.records.chain(partition)[0]
+        return chain.open_segment.master.broker if chain is not None else None
+
+    def _ask_late(self) -> None:
+        """A question of a publisher comes that was on its way for long: masters append nothing more for it."""
+        if not self.judge.decisions:
+            return
+        known = self.rng.choice(self.judge.decisions)
+        part = self.rng.choice(known.plan.manifest.parts)
+        partition = PartitionId(part.partition)
+        master = self._master_of(partition)
+        if master is not None:
+            self._world.clients.ask_at(master, self.question(known.writer, known.record, partition), lambda _: None)
+
+    def _forge(self) -> None:
+        """A client sends what looks as if a master had appended it: the next rows of some writer."""
+        partition = self.rng.choice(self._world.partitions)
+        master = self._master_of(partition)
+        if master is None or not self.judge.decisions:
+            return
+        record = self.rng.choice(self.judge.decisions).record
+        message = self._world.clients.number()
+        self._world.judge.sent(message, partition, record.producer)
+        body = message.to_bytes(8, "big")
+        raw = make_header(
+            partition=partition,
+            message_count=1,
+            producer=record.producer,
+            producer_epoch=record.sequence + 1,
+            base_sequence=0,
+            first_timestamp_ms=0,
+            last_timestamp_ms=0,
+            body_length=len(body),
+            body_crc=checksum(0, body),
+            flags=FLAG_PUBLISH,
+            stage=record.manifest.id,
+        )
+        self.judge.saw("forged")
+        self._world.clients.ask_at(
+            master,
+            lambda request, _: Append(
+                request, partition, parse_header(raw), body, 1, True, AckLevel.REPLICATED_FLUSHED
+            ),
+            lambda _: None,
+        )  # fmt: skip
+
+    def _delete(self) -> None:
+        """A person deletes a writer of which nothing is decided and not done, and starts its program anew.
+
+        The program that opened it before was frozen, perhaps.
+        """
+        idle = [name for name, (record, _) in self.records.writers.items() if record.state is not WriterState.DECIDED]
+        if self._is_over:
+            return
+        if not idle:
+            self.later(self._delete)
+            return
+        name = self.rng.choice(idle)
+        self._world.schedule.tell("people", f"delete writer {name}")
+        self.records.delete(name)
+        self.judge.deleted(name)
+        for program in self.programs:
+            if program.name == name and not program.is_done:
+                self.later(program.start)
+
+    def _trim(self, partition: PartitionId) -> None:
+        """Retention of a stage partition: as `runtime.stage_floors` does it."""
+        offset = self.stage.end(partition)
+
+        def look() -> None:
+            for record, _ in self.records.writers.values():
+                if record.state is WriterState.NEW:
+                    continue
+                manifest = self.judge.manifest_of(record.manifest.id)
+                if staged.is_waited_for(record, manifest, partition, offset):
+                    self.judge.saw("staged data waits")
+                    return
+            self._world.schedule.after(self.rng.randint(0, 100_000), drop)
+
+        def drop() -> None:
+            self._world.schedule.tell("stage", f"what is staged on {partition} below {offset} is dropped")
+            self.judge.saw("staged data dropped")
+            self.stage.drop_below(partition, offset)
+            self.judge.dropped(partition)
+
+        staged.floor_first(self.records, partition, offset)
+        self._world.schedule.after(self.rng.randint(0, 20_000), look)
+
+    # ---- the controller ----
+
+    def _look(self) -> None:
+        """The controller takes up what has been DECIDED for a while."""
+        world = self._world
+        now_ms = WALL_MS_START + world.schedule.now_us // 1000
+        running = [broker.process for broker in world.brokers.values() if broker.process and not broker.process.frozen]
+        for name, (record, revision) in list(self.records.writers.items()):
+            is_due = record.state is WriterState.DECIDED and now_ms - record.decided_at_ms > TAKEN_UP_US // 1000
+            if is_due and running and staged.is_taken_up(record) and name not in self._finishing:
+                self.judge.saw("publication taken up")
+                self._finishing.add(name)
+                process = self.rng.choice(running)
+                Finish(self, world, process, name, record, revision, partial(self._taken_up, name))
+        world.schedule.after(LOOK_US, self._look)
+
+    def _taken_up(self, name: str, _is_done: bool) -> None:
+        self._finishing.discard(name)
