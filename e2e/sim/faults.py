@@ -1032,16 +1032,16 @@ def _late_publications(rng: random.Random, options: Options) -> Options:
     """
     return replace(
         _publications(rng, options),
-        publications=rng.choice((1, 2, 4)),
+        publications=rng.choice((1, 2)),
         producers_idle=True,
         producer_count=rng.choice((2, 4)),
-        batches_per_producer=rng.choice((20, 40)),
+        batches_per_producer=40,
         send_gap_us=150_000,
         delivery_timeout_ms=400,
-        fault_span_us=5_000_000,
-        fault_count=rng.choice((2, 5)),
-        partition_count=rng.choice((1, 2)),
-        kinds={"crash": 3, "plan": 3, "freeze": 2, "complaint": 2, "cut": 1},
+        fault_span_us=6_000_000,
+        fault_count=rng.choice((3, 7)),
+        partition_count=2,
+        kinds={"crash": 6, "plan": 1, "freeze": 2, "complaint": 2, "cut": 1},
     )
 
 

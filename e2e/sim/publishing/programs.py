@@ -155,6 +155,7 @@ class Program:
         rng, world = self._publishing.rng, self._world
         known = world.partitions[: self._publishing.partition_count]
         parts: dict[PartitionId, list[StagedBatch]] = {}
+        places = {partition: self._publishing.stage.place() for partition in known}
         id_ = rng.randbytes(16)
         for _ in range(rng.choice((1, 2, 5, 20))):
             partition = rng.choice(known)
@@ -162,7 +163,9 @@ class Program:
             messages = [world.clients.number() for _ in range(rows)]
             for message in messages:
                 world.judge.sent(message, partition, rng.randbytes(16))
-            parts.setdefault(partition, []).append(self._publishing.stage.put(id_, messages[0], rows))
+            parts.setdefault(partition, []).append(
+                self._publishing.stage.put(places[partition], id_, messages[0], rows)
+            )
         return Chunk(
             TOPIC,
             INCARNATION,

@@ -226,6 +226,7 @@ class Publish(Steps):
                 return False
             records.put(wanted.writer, after)
             self.publishing.judge.decided(wanted.writer, after, wanted, looked_us)
+            self.publishing.on_decided()
             return True
 
         self.ask(write, lambda _: self._written(after), writes=True)

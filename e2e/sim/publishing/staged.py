@@ -37,9 +37,12 @@ class Stage:
         self.dropped: set[tuple[int, int]] = set()
         self.away_until_us = dict.fromkeys(STAGE_PARTITIONS, 0)
 
-    def put(self, chunk: bytes, first_message: int, rows: int) -> StagedBatch:
+    def place(self) -> PartitionId:
+        """Where a task stages what is for one partition."""
+        return self._rng.choice(STAGE_PARTITIONS)
+
+    def put(self, partition: PartitionId, chunk: bytes, first_message: int, rows: int) -> StagedBatch:
         """A task stages a batch."""
-        partition = self._rng.choice(STAGE_PARTITIONS)
         index = self._next[partition]
         self._next[partition] += rows
         body = first_message.to_bytes(8, "big")

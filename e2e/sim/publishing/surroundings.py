@@ -16,7 +16,7 @@ from seriatim_broker.core.publications.writers import WriterRecord, WriterState
 from ..brokers import WALL_MS_START, checksum
 from ..coordinator import TIMEOUT_US
 from . import staged
-from .judge import PublicationJudge
+from .judge import Decided, PublicationJudge
 from .programs import Program
 from .publisher import INCARNATION, Finish
 from .staged import STAGE_PARTITIONS, Records, Stage
@@ -30,6 +30,9 @@ LOOK_US = 150_000
 PAUSE_US = (5_000, 40_000)
 STAGE_AWAY_US = (100_000, 2_500_000)
 GROWS_US = (20_000, 500_000)
+SLOW_SHARE = 0.5
+SLOW_US = (1_800_000, 3_000_000)
+LATE_US = (2_000_000, 4_000_000)
 SHARED_SHARE = 0.35
 """Of the worlds with two programs, so many have them use one writer."""
 
@@ -49,6 +52,7 @@ class Publishing:
         self.programs: list[Program] = []
         self.partition_count = 0
         self._is_over = False
+        self._is_slow = world.options.producers_idle
         self._finishing: set[str] = set()
         self._counts = writer_count, publication_count
 
@@ -162,18 +166,33 @@ class Publishing:
         partition = self.rng.choice(STAGE_PARTITIONS)
         what = self.rng.random()
         if what < 0.35:
-            self.stage.away_until_us[partition] = self._world.schedule.now_us + self.rng.randint(*STAGE_AWAY_US)
-        elif what < 0.45:
+            self._away(partition, STAGE_AWAY_US)
+        elif what < 0.45 and not self._is_slow:
             self.judge.saw("staged data lost")
             self._world.schedule.tell("FAULT", f"what is staged on {partition} is lost")
             self.stage.lose(partition)
-        else:
+        elif not self._is_slow or what > 0.9:  # else what is done would be gone before its writer is forgotten
             self._trim(partition)
-        for _ in range(4 if self._world.options.producers_idle else self.rng.choice((0, 1))):
-            self._ask_late()
+        if self.judge.decisions and not self._is_slow and self.rng.random() < 0.5:
+            self._ask_late(self.rng.choice(self.judge.decisions))
         if self.rng.random() < 0.1:
             self._forge()
         self._world.schedule.after(self.rng.randint(50_000, 400_000), self._disturb)
+
+    def _away(self, partition: PartitionId, for_us: tuple[int, int]) -> None:
+        self.stage.away_until_us[partition] = self._world.schedule.now_us + self.rng.randint(*for_us)
+
+    def on_decided(self) -> None:
+        """Where producers are forgotten, many publications wait for longer than that for a part of what is staged.
+
+        Of others a question comes when they may have been forgotten; earlier ones would keep them in the tables.
+        """
+        if not self._is_slow or self._is_over:
+            return
+        if self.rng.random() < SLOW_SHARE:
+            self._away(self.stage.place(), SLOW_US)
+        else:
+            self._world.schedule.after(self.rng.randint(*LATE_US), self._ask_late, self.judge.decisions[-1])
 
     def _grow(self) -> None:
         """The topic gets one more partition: it was there all the time, and nobody knew it."""
@@ -187,11 +206,8 @@ class Publishing:
         chain = self._world.coordinator.records.chain(partition)[0]
         return chain.open_segment.master.broker if chain is not None else None
 
-    def _ask_late(self) -> None:
+    def _ask_late(self, known: Decided) -> None:
         """A question of a publisher comes that was on its way for long: masters append nothing more for it."""
-        if not self.judge.decisions:
-            return
-        known = self.rng.choice(self.judge.decisions)
         part = self.rng.choice(known.plan.manifest.parts)
         partition = PartitionId(part.partition)
         master = self._master_of(partition)
