@@ -27,7 +27,7 @@ PUBLISH_US = 1_500_000
 FINISH_US = 400_000
 """For one try to finish. Then all partitions are asked again, those that are done too, and none forgets the writer."""
 
-LOOKS_US_MAX = 80_000
+LOOKS_US_MAX = (30_000, 30_000, 250_000)
 """How long a publisher may take between a look at what is staged and its transaction."""
 
 
@@ -196,7 +196,7 @@ class Publish(Steps):
                 self._finish(record, revision)
             else:
                 self._check(floors, partition_count)
-                after_us = self.publishing.rng.randint(0, LOOKS_US_MAX)
+                after_us = self.publishing.rng.randint(0, self.publishing.rng.choice(LOOKS_US_MAX))
                 looked_us = self.world.schedule.now_us
                 self.world.schedule.after(after_us, self.go, self._decide, record, revision, as_of, looked_us)
         except errors.SeriatimError as exc:

@@ -73,7 +73,7 @@ class Publishing:
         for program in self.programs:
             self.later(program.start)
         self._world.schedule.after(LOOK_US, self._look)
-        self._world.schedule.after(self.rng.randint(100_000, 600_000), self._disturb)
+        self._world.schedule.after(self.rng.randint(20_000, 300_000), self._disturb)
 
     @property
     def is_done(self) -> bool:
@@ -177,7 +177,7 @@ class Publishing:
             self._ask_late(self.rng.choice(self.judge.decisions))
         if self.rng.random() < 0.1:
             self._forge()
-        self._world.schedule.after(self.rng.randint(50_000, 400_000), self._disturb)
+        self._world.schedule.after(self.rng.randint(30_000, 200_000), self._disturb)
 
     def _away(self, partition: PartitionId, for_us: tuple[int, int]) -> None:
         self.stage.away_until_us[partition] = self._world.schedule.now_us + self.rng.randint(*for_us)
