@@ -985,7 +985,10 @@ def _groups_change(rng: random.Random, options: Options) -> Options:
 
 
 def _publications(rng: random.Random, options: Options) -> Options:
-    """Programs publish while segments move, brokers fall, and staged data comes and goes."""
+    """Programs publish while segments move, brokers fall, and staged data comes and goes.
+
+    All brokers know publications: nothing is decided before they do.
+    """
     kinds = {
         "crash": 3,
         "crash_group": rng.choice((0, 1, 2)),
@@ -1008,6 +1011,7 @@ def _publications(rng: random.Random, options: Options) -> Options:
     return replace(
         options,
         kinds=kinds,
+        one_version=True,
         writers=rng.choice((1, 1, 2)),
         publications=rng.choice((2, 4, 8)),
         partition_count=rng.choice((1, 2, 3)),

@@ -26,10 +26,13 @@ if TYPE_CHECKING:
 PATIENCE_US = (20_000, 200_000, PUBLISH_US)
 """How long a program may wait for an answer to `Publish` before it asks another broker, or is killed."""
 
-TASK_US_MAX = (20_000, 20_000, 300_000)
-"""Between two tasks that stage."""
+TASK_US_MAX = (20_000, 300_000)
+"""Between two tasks that stage; the second where the topic grows."""
 
 KILLED_SHARE = 0.3
+MORTAL_SHARE = 0.15
+"""Of the programs, so many do not run again once they are killed: what they decided is finished without them."""
+
 GOES_BACK_SHARE = 0.2
 FORGETS_SHARE = 0.3
 """Of the runs, so many begin with the last publication, because they were killed before they knew that it was done."""
@@ -65,6 +68,7 @@ class Program:
         self._opens = opens
         self._done = 0
         self._newest = 0
+        self._is_mortal = publishing.rng.random() < MORTAL_SHARE
 
     @property
     def is_done(self) -> bool:
@@ -133,7 +137,7 @@ class Program:
             return
         staged = (*staged, self._chunk())
         if len(staged) < tasks:
-            pause_us = self._publishing.rng.randint(0, self._publishing.rng.choice(TASK_US_MAX))
+            pause_us = self._publishing.rng.randint(0, TASK_US_MAX[self._publishing.is_growing])
             self._world.schedule.after(pause_us, self._stage_next, run, sequence, tasks, staged)
             return
         try:
@@ -224,7 +228,11 @@ class Program:
             self.start()
         elif rng.random() < KILLED_SHARE:
             world.schedule.tell("FAULT", f"{self._called(run.number)}, is killed")
-            self.start()
+            if self._is_mortal:
+                self._done = self._count
+                self._newest += 1
+            else:
+                self.start()
         else:
             self._publishing.later(self._publish, run, plan, wanted)
 

@@ -88,6 +88,11 @@ class Publishing:
         records = [(record.state.name, record.sequence) for record, _ in self.records.writers.values()]
         return f"writers {names} wait, records are {records}"
 
+    @property
+    def is_growing(self) -> bool:
+        """Whether the topic is to get more partitions."""
+        return self.partition_count < len(self._world.partitions)
+
     def end(self) -> None:
         """Faults are over."""
         self._is_over = True
@@ -199,7 +204,7 @@ class Publishing:
         self.partition_count += 1
         self._world.schedule.tell("topic", f"grows to {self.partition_count} partitions")
         self.judge.saw("topic grew")
-        if self.partition_count < len(self._world.partitions):
+        if self.is_growing:
             self._world.schedule.after(self.rng.randint(*GROWS_US), self._grow)
 
     def _master_of(self, partition: PartitionId) -> str | None:

@@ -14,8 +14,7 @@ SEEDS_A_MUTANT = 300
 
 
 SLOW = {
-    "above-floors",
-    "asks-members",
+    "compares-floors",
     "conflict-done",
     "dismissed-run",
     "epochs-grow",
@@ -34,7 +33,7 @@ SLOW = {
     "out-of-date",
     "older-chain",
     "own-death",
-    "passes-over-what-is-lost",
+    "record-if-unknown",
     "reserved-back",
     "reserved-by-one",
     "rest-is-enough",
