@@ -15,7 +15,7 @@ from seriatim_broker.core.log import Batch
 from seriatim_broker.core.outbox import Outbox
 from seriatim_broker.core.partition import Partition
 from seriatim_broker.core.producers import Entry, ProducerTable
-from seriatim_broker.core.publications import carrying, writers
+from seriatim_broker.core.publications import carrying, plan, writers
 from seriatim_broker.core.publications.plan import Stand
 from seriatim_broker.core.publications.writers import Publication, Verdict, WriterRecord, WriterState
 
@@ -99,7 +99,13 @@ def _epochs_count() -> list[Patch]:
 
 def _floors_are_not_looked_at() -> list[Patch]:
     before = writers.check_manifest
-    return [(writers, "check_manifest", lambda *arguments: before(*arguments[:-1], {}))]
+
+    def check_manifest(
+        wanted: Publication, manifest: Manifest, incarnation: str, partitions: set[int], _floors: object
+    ) -> None:
+        before(wanted, manifest, incarnation, partitions, {})
+
+    return [(writers, "check_manifest", check_manifest)]
 
 
 def _chunks_in_another_order() -> list[Patch]:
@@ -126,10 +132,10 @@ def _what_is_gone_is_waited_for() -> list[Patch]:
 
 
 def _rows_as_staged() -> list[Patch]:
-    before = carrying.published_batch
+    before = plan.published_batch
 
-    def published_batch(batch: Batch, partition: int, _producer: bytes, *arguments: Any) -> Any:
-        return before(batch, partition, batch.header.producer, *arguments)
+    def published_batch(batch: Batch, partition: int, _writer: bytes, sequence: int, row: int, manifest: bytes) -> Any:
+        return before(batch, partition, batch.header.producer, sequence, row, manifest)
 
     return [(carrying, "published_batch", published_batch)]
 

@@ -49,8 +49,9 @@ planted bugs, which [planted-bugs.md](planted-bugs.md) names beside the rule.
   `deleted-kept`.
 - Of publications: a row is appended only for a manifest that is decided (`PUB`), in the cuts of that manifest (`CUTS`);
   one manifest is decided for a writer and a sequence (`ONE`), and the next when all of the one before is committed
-  (`NEXT`), which ok means, too (`DONE`); nothing of an earlier epoch is (`FENCE`); what is decided is not dropped
-  (`KEPT-STAGE`), and becomes whole, once and in order (`WHOLE`).
+  (`NEXT`), which ok means, too (`DONE`); nothing of an earlier opening is (`FENCE`), nor of another owner (`OWNER`),
+  nor what was spread over different numbers of partitions (`SPREAD`); what is decided is not dropped (`KEPT-STAGE`),
+  and becomes whole, once and in order (`WHOLE`).
 - All others: `RT`, `TABLE`, `COPY`, `CERT`, `GAP`, `SERVER`, `DISK`, `TIME`, `LEAVE`, `TWO`, `KEPT`, `FULL`, `PLACE`,
   `GATE`, `LIMIT`, `TWICE`, `ALARM`, `EPOCH`, `OPERATOR`, `RANGE`, `RETAIN`, `VOID`, `PAUSE`, `ONCE` and `CORE`, each
   with its meaning on that page.
