@@ -596,6 +596,10 @@ class Broker:
                 "Publications that are decided and not finished, as the controller sees them",
                 lambda: self._runtime.taking_up.waiting_count,
             ),
+            "publications_waiting_seconds": (
+                "For how long the oldest of them has been decided",
+                lambda: self._runtime.taking_up.waiting_s,
+            ),
             "disk_full": ("Whether the disk has reached its reserve", lambda: float(self._core.is_disk_full)),
             "disk_free_bytes": ("Free on the disk", lambda: self._room.free_bytes),
             "disk_reserve_bytes": ("Kept free of new messages on the disk", lambda: self._room.reserve_bytes),

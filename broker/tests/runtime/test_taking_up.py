@@ -108,6 +108,27 @@ async def test_a_record_that_is_written_again_while_decided_is_not_put_off() -> 
     assert await bench.look(DECIDED_S) == 1
 
 
+async def test_the_next_publication_has_a_time_of_its_own() -> None:
+    """What was between two records may not be seen."""
+    bench = Bench()
+    await bench.tell(DECIDED)
+    bench.now_s = 1.9
+    await bench.tell(replace(DECIDED, sequence=8))
+    assert await bench.look(DECIDED_S) == 0
+    assert await bench.look(1.9 + DECIDED_S) == 1
+
+
+async def test_how_many_wait_and_for_how_long() -> None:
+    bench = Bench()
+    assert (bench.duty.waiting_count, bench.duty.waiting_s) == (0, 0.0)
+    await bench.tell(replace(DECIDED, decided_at_ms=5000))
+    await bench.tell(replace(DECIDED, decided_at_ms=2000), "older")
+    bench.now_s = 12
+    assert (bench.duty.waiting_count, bench.duty.waiting_s) == (2, 10.0)
+    await bench.tell(DONE, "older")
+    assert (bench.duty.waiting_count, bench.duty.waiting_s) == (1, 7.0)
+
+
 async def test_few_are_finished_at_once() -> None:
     bench = Bench()
     for number in range(AT_ONCE_MAX + 3):

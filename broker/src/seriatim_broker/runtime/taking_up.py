@@ -46,8 +46,10 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(slots=True)
 class _Decided:
-    """A writer that has a publication DECIDED: when it is looked at next (monotonic µs), and the pause after that."""
+    """A publication that is DECIDED: its number, since when (wall), when it is looked at next, and how soon again."""
 
+    sequence: int
+    decided_at_ms: int
     due_us: int
     pause_s: float = AGAIN_S
 
@@ -73,6 +75,12 @@ class TakingUp:
         """Publications that are decided and not finished; 0 on a broker that is not elected."""
         return len(self._decided)
 
+    @property
+    def waiting_s(self) -> float:
+        """For how long the oldest of them has been decided, in seconds; 0: there is none."""
+        oldest_ms = min((known.decided_at_ms for known in self._decided.values()), default=None)
+        return max(0.0, (self._clock.wall_ms() - oldest_ms) / 1000) if oldest_ms is not None else 0.0
+
     async def run(self) -> None:
         """Until cancelled."""
         try:
@@ -97,7 +105,10 @@ class TakingUp:
                 _log.error("writer_unreadable", key=key, error=str(exc))
                 continue
             if record is not None and record.state is WriterState.DECIDED:
-                self._decided.setdefault(key, _Decided(now_us + round(DECIDED_S * 1e6)))
+                known = self._decided.get(key)
+                if known is None or known.sequence != record.sequence:
+                    due_us = now_us + round(DECIDED_S * 1e6)
+                    self._decided[key] = _Decided(record.sequence, record.decided_at_ms, due_us)
                 continue
             self._decided.pop(key, None)
             if record is not None and record.ephemeral and record.state is WriterState.DONE:
