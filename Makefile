@@ -72,7 +72,7 @@ bench-smoke: $(SYNCED) ## throughput, latency and the gap at kill -9, in under a
 bench-drain: $(SYNCED) ## old messages read by one consumer, and a lost disk made good, in a minute (QUICK=1: a tenth of it)
 	$(BIN)/python -m e2e.bench.drain $(if $(QUICK),--quick)
 
-faults: $(SYNCED) ## every fault on real processes, judged (QUICK=1: a choice; MINUTES=60: a night; SEED=n: again; ONLY="kill": some; RETENTION=4: topics keep seconds)
+faults: $(SYNCED) ## every fault on real processes, judged (QUICK=1: a choice; MINUTES=60: a night; SEED=n: again; ONLY="kill": some; RETENTION=4: topics keep seconds; PUBLISH=1: a program publishes, too)
 	$(BIN)/python -m e2e.faults
 
 sim: $(SYNCED) ## one simulated world of whole brokers: make sim SEED=7 STEPS=2000 (batches sent; TRACE=1: its story)

@@ -1,5 +1,5 @@
 """`make faults`: the fault suite on real processes (`python -m e2e.faults`; QUICK, MINUTES, SEED, ONLY, OUT, KEEP,
-NETWORK).
+NETWORK, RETENTION, PUBLISH).
 
 Exit status 0: nothing was lost, repeated unflagged, reordered or stuck, and everything had two copies again. 1:
 something was. 2: there was nothing to run.

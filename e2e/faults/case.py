@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import random
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -27,6 +27,7 @@ from e2e.faults.admins import Admins
 from e2e.faults.clusters import Running
 from e2e.faults.fault import Fault, NotStruckError, Scene, injected
 from e2e.faults.load import LATE_GROUP, Clients, Load, break_connections
+from e2e.faults.publishing import Publishing
 from e2e.faults.report import CaseResult, judge
 from e2e.faults.schedule import Case
 from e2e.workers import WorkerError
@@ -69,7 +70,7 @@ def ended_by_themselves(deeds: Iterable[FaultRecord]) -> list[str]:
 
 
 async def run_case(case: Case, fault: Fault, running: Running, clients: Clients, directory: Path, *, seed: int,
-                   quick: bool) -> Outcome:  # fmt: skip
+                   quick: bool, publish: bool = False) -> Outcome:  # fmt: skip
     """Run a case.
 
     Args:
@@ -80,6 +81,7 @@ async def run_case(case: Case, fault: Fault, running: Running, clients: Clients,
         directory: Empty; for the histories.
         seed: The run's, for the report.
         quick: Whether to be short.
+        publish: Whether a program publishes beside the load.
     """
     began = time.monotonic()
     result = CaseResult(case.number, case.fault, case.workload.name, case.repetition, seed, network=running.place)
@@ -88,17 +90,22 @@ async def run_case(case: Case, fault: Fault, running: Running, clients: Clients,
     wrong = await unhealthy(running.cluster)
     if wrong:
         return Outcome(replace(result, problems=(f"not healthy before: {wrong}",)), healthy=False)
-    async with Admins(running.cluster.bootstrap) as admin:
+    async with contextlib.AsyncExitStack() as stack:
+        admin = await stack.enter_async_context(Admins(running.cluster.bootstrap))
         load = Load(clients, admin, running.cluster.bootstrap, case.number, case.workload, directory)
         scene = Scene(running, admin, load, case.dice(), case.hold_s, quick)
         measured: dict[str, float] = {}
         with HistoryWriter(directory / "suite.jsonl", "suite") as history:
             try:
+                if publish:
+                    dice = random.Random(f"publishing {seed} {case.number}")
+                    program = Publishing(running.cluster.bootstrap, case.number, dice, directory)
+                    stack.push_async_callback(program.end)
+                    problems += await _tried(program.begin())
                 for step in (_strike, _recover, _drain):
-                    try:
-                        await step(fault, scene, history, measured)
-                    except _EXPECTED as error:
-                        problems.append(_text(error))
+                    problems += await _tried(step(fault, scene, history, measured))
+                if publish:
+                    problems += await _tried(_published(program, scene))
             finally:
                 await load.end()
             for group in load.groups:
@@ -125,6 +132,23 @@ async def run_case(case: Case, fault: Fault, running: Running, clients: Clients,
         notes=tuple(scene.notes),
     )
     return Outcome(result, healthy=not problems)
+
+
+async def _tried(step: Awaitable[object]) -> list[str]:
+    """What a step failed with, or what it found wrong."""
+    try:
+        found = await step
+    except _EXPECTED as error:
+        return [_text(error)]
+    return found if isinstance(found, list) else []
+
+
+async def _published(program: Publishing, scene: Scene) -> list[str]:
+    """What was published is there, once and in order."""
+    problems = await program.finish()
+    lost = f", {program.lost_count} of them with loss" if program.lost_count else ""
+    scene.note(f"{program.last} publications{lost}; the program was killed {program.kill_count} times")
+    return problems
 
 
 async def _strike(fault: Fault, scene: Scene, history: HistoryWriter, measured: dict[str, float]) -> None:

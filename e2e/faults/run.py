@@ -144,7 +144,10 @@ class Suite:
             )  # fmt: skip
         self._say(f"case {case.number}: {case.fault}, load {case.workload.name}, {place} …")
         seed, quick = self._settings.seed, self._settings.quick
-        outcome = await run_case(case, fault, running, self._clients[place], directory, seed=seed, quick=quick)
+        outcome = await run_case(
+            case, fault, running, self._clients[place], directory, seed=seed, quick=quick,
+            publish=self._settings.publish,
+        )  # fmt: skip
         await self._clear_up(outcome, fault, directory, running)
         return outcome.result
 

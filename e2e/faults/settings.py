@@ -1,5 +1,5 @@
 """What the fault suite is told from outside, through its environment: QUICK, MINUTES, SEED, ONLY, OUT, KEEP,
-NETWORK, RETENTION."""
+NETWORK, RETENTION, PUBLISH."""
 
 from __future__ import annotations
 
@@ -34,6 +34,7 @@ class Settings:
         out: Where the report and what failed cases left goes.
         retention_s: How long topics keep messages, in seconds; 0: for ever. Then readers that fall behind are told what
             they missed, no group comes late, and brokers look every second.
+        publish: Whether a program publishes beside the load of each case, on a topic of its own.
     """
 
     quick: bool
@@ -44,6 +45,7 @@ class Settings:
     keep: bool = False
     network: NetworkChoice = "auto"
     retention_s: int = 0
+    publish: bool = False
 
 
 def read_settings(environment: Mapping[str, str]) -> Settings:
@@ -78,6 +80,7 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
         keep=_is_on(environment.get("KEEP", "")),
         network=network,
         retention_s=int(retention_text),
+        publish=_is_on(environment.get("PUBLISH", "")),
     )
 
 
