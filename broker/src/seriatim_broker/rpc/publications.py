@@ -6,7 +6,7 @@ import time
 from typing import Any, Final
 
 from seriatim_api.errors import BadRequestError, NotServingError, SeriatimError, StagedDataGoneError, UnknownWriterError
-from seriatim_api.publications import STAGE_TOPIC, ManifestPart, StagedBatch
+from seriatim_api.publications import STAGE_TOPIC, StagedBatch
 from seriatim_api.status import error_to_proto
 from seriatim_api.v1 import broker_pb2, publications_pb2, publications_pb2_grpc, records_pb2
 
@@ -166,12 +166,11 @@ class PublicationsServicer(publications_pb2_grpc.PublicationsServicer):
         place = manifest_place_from(request.manifest)
         await self._publisher.check_decided(writer, request.producer, request.sequence, place)
         manifest = await self._staging.manifest(place)
-        parts: list[ManifestPart] = []
-        for partition in ids:
-            part = manifest.part_of(partition)
-            if part is None:
-                raise BadRequestError(f"the manifest says nothing of partition id {partition}")
-            parts.append(part)
+        wanted = set(ids)
+        found = {part.partition: part for part in manifest.parts if part.partition in wanted}
+        if len(found) < len(wanted):
+            raise BadRequestError(f"the manifest says nothing of partition id {min(wanted - found.keys())}")
+        parts = [found[partition] for partition in ids]
         answers = await self._publisher.carry_out_here(
             writer, request.producer, request.sequence, place, parts, remaining_s(context) * 0.95
         )

@@ -42,6 +42,7 @@ does not have it any more says so."""
 
 CHAINS_KEPT: Final = 1000
 MANIFESTS_KEPT_BYTES_MAX: Final = 128 << 20
+LARGE_BYTES: Final = 1 << 20
 
 _log = structlog.get_logger(__name__)
 
@@ -179,7 +180,9 @@ class Staging:
         data = b"".join(pieces)
         if len(data) != place.length or self._services.checksum(0, data) != place.crc:
             raise UnavailableError("the manifest is not the one that the publication says")
-        manifest = self._manifests[place] = read_manifest(data)
+        # A large one takes seconds to read, in which this broker must answer others.
+        manifest = read_manifest(data) if len(data) < LARGE_BYTES else await asyncio.to_thread(read_manifest, data)
+        self._manifests[place] = manifest
         while len(self._manifests) > 1 and sum(kept.length for kept in self._manifests) > MANIFESTS_KEPT_BYTES_MAX:
             self._manifests.popitem(last=False)
         return manifest

@@ -1,0 +1,216 @@
+"""What is staged, found again: who is asked, what counts as gone, and which manifests are believed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from seriatim_api import errors
+from seriatim_api.batch import FLAG_PUBLISH, FLAG_STAGED, make_header, parse_header
+from seriatim_api.ids import MemberId, PartitionId, make_offset
+from seriatim_api.publications import Manifest, ManifestPart, StagedBatch, write_manifest
+from seriatim_api.v1 import publications_pb2
+from seriatim_broker.adapters.crc import crc32c
+from seriatim_broker.core import effects as fx
+from seriatim_broker.core.chain import SegmentState
+from seriatim_broker.core.events import ReadRange
+from seriatim_broker.core.log import Batch
+from seriatim_broker.core.publications.writers import ManifestPlace
+from seriatim_broker.rpc import staging
+from seriatim_broker.rpc.staging import FETCHES_AT_ONCE, Staging
+
+OWN = MemberId("g0-0", "a" * 32)
+OTHER = MemberId("g0-1", "b" * 32)
+THIRD = MemberId("g1-0", "c" * 32)
+STAGE = PartitionId(90)
+CHUNK = b"c" * 16
+STAGED = StagedBatch(STAGE, 1, make_offset(2, 7), CHUNK)
+
+
+def batch_of(body: bytes, flags: int = FLAG_STAGED, stage: bytes = CHUNK, index: int = 7) -> Batch:
+    """A batch as it stands in the stage topic."""
+    raw = make_header(
+        partition=STAGE, message_count=1, producer=b"t" * 16, producer_epoch=0, base_sequence=0, first_timestamp_ms=5,
+        last_timestamp_ms=5, body_length=len(body), body_crc=crc32c(0, body), flags=flags, stage=stage,
+    )  # fmt: skip
+    return Batch(parse_header(raw)._replace(segment=2, base_index=index), body)
+
+
+class Cluster:
+    """This broker's core, other brokers, and a chain of the stage partition."""
+
+    def __init__(self, members: tuple[MemberId, ...] = (OWN, OTHER, THIRD)) -> None:
+        self.identity = SimpleNamespace(member=OWN)
+        self.checksum = crc32c
+        self.members = members
+        self.state = SegmentState.SEALED
+        self.here: dict[int, Any] = {}  # offset -> batch, event or error
+        self.there: dict[str, Any] = {}  # broker -> batch, "gone" or error
+        self.asked: list[str] = []
+        self.surveys = 0
+        self.staging = Staging(cast(Any, self), cast(Any, self), cast(Any, self))
+
+    async def ask_core(self, event_of: Callable[[int], Any], _deadline_s: float) -> fx.RangeRead:
+        event = event_of(1)
+        assert isinstance(event, ReadRange)
+        assert event.raw
+        assert event.staged
+        self.asked.append("here")
+        found = self.here.get(make_offset(*event.start))
+        if isinstance(found, errors.SeriatimError):
+            return fx.RangeRead(1, (), event.start, False, (), found)
+        if isinstance(found, Batch):
+            found = fx.RangeBatches(2, (found,))
+        return fx.RangeRead(1, (found,) if found is not None else (), event.start, True, (), None)
+
+    async def publications(self, broker: str, method: str, _request: Any, _deadline_s: float) -> Any:
+        assert method == "ReadStaged"
+        self.asked.append(broker)
+        found = self.there.get(broker, errors.NotServingError("not here"))
+        if isinstance(found, errors.SeriatimError):
+            raise found
+        if found == "gone":
+            return publications_pb2.ReadStagedResponse(is_gone=True)
+        return publications_pb2.ReadStagedResponse(header=found.header.raw, body=found.body)
+
+    async def survey(self, partition: int, _epoch: int, _deadline_s: float) -> Any:
+        assert partition == STAGE
+        self.surveys += 1
+        first, *others = self.members
+        segment = SimpleNamespace(no=2, state=self.state, server=first, eligible=self.members, members=tuple(others))
+        return SimpleNamespace(chain=SimpleNamespace(from_no=lambda no: segment if no <= 2 else None))
+
+
+async def test_the_own_disk_is_asked_first() -> None:
+    cluster = Cluster(members=(OTHER, OWN))
+    cluster.here[STAGED.offset] = batch_of(b"rows")
+    assert (await cluster.staging.read(STAGED)).body == b"rows"
+    assert cluster.asked == ["here"]
+
+
+async def test_members_are_asked_one_after_another() -> None:
+    cluster = Cluster()
+    cluster.there = {"g0-1": errors.UnavailableError("down"), "g1-0": batch_of(b"rows")}
+    assert (await cluster.staging.read(STAGED)).body == b"rows"
+    assert cluster.asked == ["here", "g0-1", "g1-0"]
+    await cluster.staging.read(STAGED)
+    assert cluster.surveys == 1, "who has it is known for a second"
+
+
+async def test_what_no_member_gives_may_come_back() -> None:
+    cluster = Cluster()
+    with pytest.raises(errors.UnavailableError):
+        await cluster.staging.read(STAGED)
+    fetched = await cluster.staging.fetch(fx.FetchStaged(3, PartitionId(1), STAGED))
+    assert (fetched.serial, fetched.batch, fetched.is_gone) == (3, None, False)
+    assert cluster.surveys == 2, "the chain is read again"
+
+
+@pytest.mark.parametrize("event", [fx.RangeGap(2, 0, "lost"), fx.RangeDropped(cast(Any, None), cast(Any, None))])
+async def test_what_is_lost_or_dropped_is_gone(event: Any) -> None:
+    cluster = Cluster()
+    cluster.here[STAGED.offset] = event
+    assert (await cluster.staging.fetch(fx.FetchStaged(3, PartitionId(1), STAGED))).is_gone
+    cluster = Cluster(members=(OTHER,))
+    cluster.there["g0-1"] = "gone"
+    assert (await cluster.staging.fetch(fx.FetchStaged(3, PartitionId(1), STAGED))).is_gone
+
+
+async def test_a_lost_segment_without_members_is_gone() -> None:
+    cluster = Cluster(members=(OTHER,))
+    cluster.state = SegmentState.LOST
+    cluster.here[STAGED.offset] = fx.RangeGap(2, 0, "lost")
+    with pytest.raises(errors.StagedDataGoneError):
+        await cluster.staging.read(STAGED)
+
+
+async def test_only_so_many_are_fetched_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster()
+    under_way = most = 0
+    go_on = asyncio.Event()
+
+    async def read(_staged: StagedBatch) -> Batch:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        await go_on.wait()
+        under_way -= 1
+        return batch_of(b"rows")
+
+    monkeypatch.setattr(cluster.staging, "read", read)
+    fetches = [
+        asyncio.create_task(cluster.staging.fetch(fx.FetchStaged(number, PartitionId(1), STAGED)))
+        for number in range(2 * FETCHES_AT_ONCE)
+    ]
+    for _ in range(5):
+        await asyncio.sleep(0)
+    go_on.set()
+    await asyncio.gather(*fetches)
+    assert most == FETCHES_AT_ONCE
+
+
+# ---- manifests ------------------------------------------------------------------------------------------
+
+MANIFEST = Manifest("ab" * 16, (ManifestPart(3, 10, (STAGED,)), ManifestPart(4, 20, (STAGED, STAGED))))
+ID = b"m" * 16
+PIECE = FLAG_STAGED | FLAG_PUBLISH
+
+
+def staged_manifest(cluster: Cluster, pieces: int = 2) -> ManifestPlace:
+    """Stage it in so many pieces."""
+    data = write_manifest(MANIFEST)
+    size = -(-len(data) // pieces)
+    offsets = []
+    for number in range(pieces):
+        offset = make_offset(2, 10 + number)
+        cluster.here[offset] = batch_of(data[number * size : (number + 1) * size], PIECE, ID, 10 + number)
+        offsets.append(offset)
+    return ManifestPlace(STAGE, tuple(offsets), len(data), crc32c(0, data), ID)
+
+
+@pytest.mark.parametrize("large_bytes", [1, 1 << 20])
+async def test_a_manifest_is_read_once(monkeypatch: pytest.MonkeyPatch, large_bytes: int) -> None:
+    monkeypatch.setattr(staging, "LARGE_BYTES", large_bytes)
+    cluster = Cluster()
+    place = staged_manifest(cluster)
+    assert await cluster.staging.manifest(place) == MANIFEST
+    assert await cluster.staging.manifest(place) == MANIFEST
+    assert cluster.asked == ["here", "here"], "both pieces, once"
+
+
+async def test_few_bytes_of_manifests_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster()
+    place = staged_manifest(cluster)
+    monkeypatch.setattr(staging, "MANIFESTS_KEPT_BYTES_MAX", place.length)
+    other = replace(place, id=b"o" * 16)
+    for offset in place.offsets:
+        cluster.here[offset] = batch_of(cluster.here[offset].body, PIECE, ID)
+    await cluster.staging.manifest(place)
+    for offset in place.offsets:
+        cluster.here[offset] = batch_of(cluster.here[offset].body, PIECE, other.id)
+    await cluster.staging.manifest(other)
+    with pytest.raises(errors.UnavailableError):
+        await cluster.staging.manifest(place)
+
+
+@pytest.mark.parametrize("wrong", ["crc", "length", "id", "flags", "cut"])
+async def test_a_manifest_that_is_another_one_is_not_believed(wrong: str) -> None:
+    """Whether it is gone, nobody knows: what is decided is not given up for it."""
+    cluster = Cluster()
+    place = staged_manifest(cluster)
+    if wrong == "crc":
+        place = replace(place, crc=place.crc ^ 1)
+    elif wrong == "length":
+        place = replace(place, length=place.length + 1)
+    elif wrong == "id":
+        place = replace(place, id=b"o" * 16)
+    elif wrong == "flags":
+        cluster.here[place.offsets[0]] = batch_of(cluster.here[place.offsets[0]].body, FLAG_STAGED, ID)
+    else:
+        place = replace(place, offsets=place.offsets[:1])
+    with pytest.raises(errors.UnavailableError):
+        await cluster.staging.manifest(place)
