@@ -26,7 +26,7 @@ def writer() -> None:
 @click.argument("topic", required=False, default="")
 @click.pass_obj
 def list_(settings: Settings, topic: str) -> None:
-    """List the writers of TOPIC, or of all topics, with their last publications."""
+    """List the writers of TOPIC, or of all, each with its last publication."""
 
     async def work() -> list[WriterRow]:
         async with _connect.admin(settings) as admin:
