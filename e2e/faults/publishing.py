@@ -49,6 +49,7 @@ class Publishing:
         self._worker: Worker | None = None
         self._killing: asyncio.Task[None] | None = None
         self._failure = ""
+        self._is_over = asyncio.Event()
 
     async def end(self) -> None:
         """End the program, and whoever kills it."""
@@ -84,7 +85,10 @@ class Publishing:
         self.last = stopped["sequence"]
         async with asyncio.timeout(DRAIN_DEADLINE_S), Client.connect(self._bootstrap, name="suite") as client:
             # The last one may have been decided by a run that was killed then: the cluster finishes it.
-            while (known := await client.admin().describe_writer(self.topic, WRITER)).state == "DECIDED":
+            while True:
+                known = await client.admin().describe_writer(self.topic, WRITER)
+                if known.state != "DECIDED":
+                    break
                 await asyncio.sleep(LOOK_S)
             if (known.state, known.sequence) != ("DONE", self.last):
                 return [f"the writer says {known.state} {known.sequence}, and {self.last} was published"]
@@ -130,7 +134,12 @@ class Publishing:
     async def _kill(self) -> None:
         """Kill it now and then, and start it again."""
         while True:
-            await asyncio.sleep(self._dice.uniform(*KILLED_AFTER_S))
+            try:
+                async with asyncio.timeout(self._dice.uniform(*KILLED_AFTER_S)):
+                    await self._is_over.wait()
+                return
+            except TimeoutError:
+                pass
             assert self._worker is not None
             if self._failure:
                 return
@@ -139,10 +148,10 @@ class Publishing:
             await self._start()
 
     async def _live(self) -> None:
-        """Kill it no more."""
+        """Kill it no more; the last kill is over, and a run lives."""
+        self._is_over.set()
         killing, self._killing = self._killing, None
         if killing is not None:
-            killing.cancel()
             await asyncio.gather(killing, return_exceptions=True)
 
 
