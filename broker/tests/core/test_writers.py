@@ -38,14 +38,15 @@ DONE = done(DECIDED, 0, 2000)
 
 
 def test_the_first_who_opens_a_writer_makes_it() -> None:
-    record = opened(None, "orders", PRODUCER, 41)
-    assert record == WriterRecord(PRODUCER, "orders", epoch=42, state=WriterState.NEW)
+    record = opened(None, "orders", PRODUCER, 41, 9000)
+    assert record == WriterRecord(PRODUCER, "orders", epoch=42, state=WriterState.NEW, opened_at_ms=9000)
 
 
 @pytest.mark.parametrize("record", [NEW, DECIDED, DONE])
 def test_opening_raises_the_epoch_and_nothing_else(record: WriterRecord) -> None:
-    assert opened(record, "orders", OTHER, 41) == replace(record, epoch=42)
-    assert opened(record, "orders", OTHER, 1) == replace(record, epoch=3), "the coordinator was restored"
+    assert opened(record, "orders", OTHER, 41, 9000) == replace(record, epoch=42, opened_at_ms=9000)
+    restored = opened(record, "orders", OTHER, 1, 9000)
+    assert restored.epoch == 3, "the coordinator was restored"
 
 
 def test_a_writer_that_was_opened_and_published_nothing_may_decide() -> None:
@@ -66,7 +67,7 @@ def test_a_writer_that_was_deleted_since_it_was_opened_is_refused() -> None:
 
 @pytest.mark.parametrize("record", [NEW, DECIDED, DONE])
 def test_who_opened_it_before_is_fenced_whatever_it_wants(record: WriterRecord) -> None:
-    newer = opened(record, "orders", OTHER, 41)
+    newer = opened(record, "orders", OTHER, 41, 9000)
     for sequence in (6, 7, 8):
         with pytest.raises(errors.WriterFencedError) as caught:
             judge(newer, replace(WANTED, sequence=sequence))
@@ -211,3 +212,11 @@ def test_a_record_of_the_largest_manifest_stays_small() -> None:
     value = writer_to_record(record).SerializeToString()
     assert len(value) < 1024
     assert writer_from_value(value) == record
+
+
+def test_which_records_may_go_and_when() -> None:
+    assert NEW.goes_at_ms is None, "nobody opened it"
+    assert opened(NEW, "orders", OTHER, 41, 9000).goes_at_ms == 9000 + writers.NEW_KEPT_MS
+    assert opened(DECIDED, "orders", OTHER, 41, 9000).goes_at_ms is None
+    assert DONE.goes_at_ms is None
+    assert replace(DONE, ephemeral=True).goes_at_ms == DONE.done_at_ms + writers.EPHEMERAL_KEPT_MS

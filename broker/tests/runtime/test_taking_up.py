@@ -9,11 +9,17 @@ from dataclasses import replace
 import pytest
 from seriatim_api.errors import DeadlineExceededError
 from seriatim_api.ids import PartitionId
-from seriatim_broker.core.publications.writers import ManifestPlace, WriterRecord, WriterState
+from seriatim_broker.core.publications.writers import (
+    EPHEMERAL_KEPT_MS,
+    NEW_KEPT_MS,
+    ManifestPlace,
+    WriterRecord,
+    WriterState,
+)
 from seriatim_broker.interfaces.coordinator import Put
 from seriatim_broker.runtime.keys import Keys
 from seriatim_broker.runtime.records import writer_to_record
-from seriatim_broker.runtime.taking_up import AGAIN_S, AGAIN_S_MAX, AT_ONCE_MAX, DECIDED_S, EPHEMERAL_KEPT_MS, TakingUp
+from seriatim_broker.runtime.taking_up import AGAIN_S, AGAIN_S_MAX, AT_ONCE_MAX, DECIDED_S, FORGET_LOOK_S, TakingUp
 from seriatim_broker.testing.memory_coordinator import MemoryCoordinator, MemoryStore
 
 pytestmark = pytest.mark.asyncio
@@ -185,6 +191,20 @@ async def test_records_of_unnamed_jobs_go_a_day_after_they_are_done() -> None:
     key = KEYS.writer(INCARNATION, "job")
     await bench.look(EPHEMERAL_KEPT_MS / 1000)
     assert await bench.coordinator.get(key) is not None
-    await bench.look(EPHEMERAL_KEPT_MS / 1000 + 1)
+    await bench.look(EPHEMERAL_KEPT_MS / 1000 + FORGET_LOOK_S)
     assert await bench.coordinator.get(key) is None
     assert await bench.coordinator.get(KEYS.writer(INCARNATION, "named")) is not None
+
+
+async def test_records_of_writers_that_were_only_opened_go_after_a_month() -> None:
+    bench = Bench()
+    opened = WriterRecord(b"w" * 16, "orders", 7, opened_at_ms=1000)
+    await bench.tell(opened, "idle")
+    await bench.tell(opened, "busy")
+    await bench.look(NEW_KEPT_MS / 1000)
+    assert await bench.coordinator.get(KEYS.writer(INCARNATION, "idle")) is not None
+    newer = writer_to_record(replace(opened, epoch=8, opened_at_ms=2_000_000)).SerializeToString()
+    await bench.coordinator.txn((), [Put(KEYS.writer(INCARNATION, "busy"), newer)])  # which the duty has not seen yet
+    await bench.look(NEW_KEPT_MS / 1000 + FORGET_LOOK_S + 1)
+    assert await bench.coordinator.get(KEYS.writer(INCARNATION, "idle")) is None
+    assert await bench.coordinator.get(KEYS.writer(INCARNATION, "busy")) is not None

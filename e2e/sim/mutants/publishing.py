@@ -91,7 +91,9 @@ def _owners_are_not_compared() -> list[Patch]:
 def _epochs_count() -> list[Patch]:
     """An epoch is the one before plus 1, as far as it is known."""
 
-    def opened(record: WriterRecord | None, topic: str, new_producer: bytes, _revision: int) -> WriterRecord:
+    def opened(
+        record: WriterRecord | None, topic: str, new_producer: bytes, _revision: int, _now_ms: int
+    ) -> WriterRecord:
         return WriterRecord(new_producer, topic, 1) if record is None else replace(record, epoch=record.epoch + 1)
 
     return [(writers, "opened", opened)]

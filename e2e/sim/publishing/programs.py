@@ -103,7 +103,7 @@ class Program:
             records = publishing.records
             record, _ = records.get(self.name)
             if self._opens:
-                record = writers.opened(record, TOPIC, producer, records.revision)
+                record = writers.opened(record, TOPIC, producer, records.revision, 0)
                 records.put(self.name, record)
                 publishing.judge.opened(self.name, self._called(number))
             return record

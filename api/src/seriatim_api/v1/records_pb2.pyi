@@ -1004,6 +1004,7 @@ class WriterRecord(_message.Message):
     LOST_ROWS_FIELD_NUMBER: _builtins.int
     TOPIC_FIELD_NUMBER: _builtins.int
     DONE_AT_MS_FIELD_NUMBER: _builtins.int
+    OPENED_AT_MS_FIELD_NUMBER: _builtins.int
     producer: _builtins.bytes
     """16 random bytes, made with the record"""
     epoch: _builtins.int
@@ -1020,6 +1021,8 @@ class WriterRecord(_message.Message):
     """of a publication that is DONE"""
     topic: _builtins.str
     done_at_ms: _builtins.int
+    opened_at_ms: _builtins.int
+    """the last time; 0: nobody opened it"""
     @_builtins.property
     def manifest(self) -> Global___ManifestReference: ...
     def __init__(
@@ -1038,10 +1041,11 @@ class WriterRecord(_message.Message):
         lost_rows: _builtins.int = ...,
         topic: _builtins.str = ...,
         done_at_ms: _builtins.int = ...,
+        opened_at_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["manifest", b"manifest"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["decided_at_ms", b"decided_at_ms", "digest", b"digest", "done_at_ms", b"done_at_ms", "ephemeral", b"ephemeral", "epoch", b"epoch", "lost_rows", b"lost_rows", "manifest", b"manifest", "owner", b"owner", "producer", b"producer", "rows", b"rows", "sequence", b"sequence", "state", b"state", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["decided_at_ms", b"decided_at_ms", "digest", b"digest", "done_at_ms", b"done_at_ms", "ephemeral", b"ephemeral", "epoch", b"epoch", "lost_rows", b"lost_rows", "manifest", b"manifest", "opened_at_ms", b"opened_at_ms", "owner", b"owner", "producer", b"producer", "rows", b"rows", "sequence", b"sequence", "state", b"state", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

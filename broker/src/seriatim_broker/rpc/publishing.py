@@ -119,7 +119,8 @@ class Publisher:
         self.check_understood()
         for _ in range(TRANSACTIONS_MAX):
             known = await self._read(topic, incarnation, writer)
-            record = writers.opened(known.record, topic, secrets.token_bytes(writers.ID_BYTES), known.revision)
+            producer = secrets.token_bytes(writers.ID_BYTES)
+            record = writers.opened(known.record, topic, producer, known.revision, int(time.time() * 1000))
             compares = [mod_revision_is(self._services.keys.topic(topic), known.topic_revision)]
             if await self._write(Writer(known.topic.incarnation, writer), known.item, record, compares):
                 return Writer(known.topic.incarnation, writer), record

@@ -297,6 +297,7 @@ def writer_to_record(record: WriterRecord, over: bytes | None = None) -> records
     written.done_at_ms = record.done_at_ms
     written.lost_rows = record.lost_rows
     written.ephemeral = record.ephemeral
+    written.opened_at_ms = record.opened_at_ms
     return written
 
 
@@ -325,6 +326,7 @@ def writer_from_value(value: bytes) -> WriterRecord:
         record.done_at_ms,
         record.lost_rows,
         record.ephemeral,
+        record.opened_at_ms,
     )
 
 

@@ -4,7 +4,8 @@ Rule `taken-up`. Without it: (1) a program publishes, and is killed right after 
 have their rows, the others never get them, and nobody else may publish under this writer.
 
 It also asks partitions again that are done, because nobody remembers which are: so their masters know the writer still
-(rule `entry-stays` in `core.publications.carrying`). Records of unnamed jobs go a day after they are done.
+(rule `entry-stays` in `core.publications.carrying`). Records go that nobody needs any more: of unnamed jobs, a day
+after they are done, and of writers that were opened and published nothing, after a month.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ AT_ONCE_MAX = 16
 """Publications that are tried at once: those that were tried least often come first, because the others wait for
 something that is away."""
 
-EPHEMERAL_KEPT_MS = 86_400_000
+FORGET_LOOK_S = 60.0
+"""Between two looks for records that nobody needs any more."""
 
 Finish = Callable[[str, str], Awaitable[None]]
 """Have the publication finished that this writer (incarnation of its topic, name) has decided, if it has."""
@@ -63,7 +65,8 @@ class TakingUp:
         self._clock = clock
         self._finish: Finish | None = None
         self._decided: dict[str, _Decided] = {}
-        self._ephemeral: dict[str, int] = {}  # key -> when it was done
+        self._passing: dict[str, int] = {}  # key -> when the record may go
+        self._forget_due_us = 0
         self._tries: dict[str, asyncio.Task[None]] = {}
 
     def on_finish(self, finish: Finish) -> None:
@@ -92,12 +95,12 @@ class TakingUp:
             for task in tries:
                 task.cancel()
             await asyncio.gather(*tries, return_exceptions=True)
-            self._decided, self._ephemeral = {}, {}
+            self._decided, self._passing = {}, {}
 
     def _changed(self, values: Mapping[str, bytes], changed: Sequence[str]) -> None:
         now_us = self._clock.monotonic_us()
         for key in changed:
-            self._ephemeral.pop(key, None)
+            self._passing.pop(key, None)
             value = values.get(key)
             try:
                 record = writer_from_value(value) if value is not None else None
@@ -111,8 +114,8 @@ class TakingUp:
                     self._decided[key] = _Decided(record.sequence, record.decided_at_ms, due_us)
                 continue
             self._decided.pop(key, None)
-            if record is not None and record.ephemeral and record.state is WriterState.DONE:
-                self._ephemeral[key] = record.done_at_ms
+            if record is not None and record.goes_at_ms is not None:
+                self._passing[key] = record.goes_at_ms
 
     async def _look_again(self) -> None:
         while True:
@@ -126,9 +129,11 @@ class TakingUp:
         due.sort(key=lambda key: (self._decided[key].pause_s, self._decided[key].due_us))
         for key in due[: AT_ONCE_MAX - len(self._tries)]:
             self._tries[key] = asyncio.create_task(self._take_up(key), name="a publication that is taken up")
-        over_ms = self._clock.wall_ms() - EPHEMERAL_KEPT_MS
-        for key in [key for key, done_ms in self._ephemeral.items() if done_ms < over_ms][:AT_ONCE_MAX]:
-            await self._remove(key)
+        if now_us >= self._forget_due_us:
+            self._forget_due_us = now_us + round(FORGET_LOOK_S * 1e6)
+            now_ms = self._clock.wall_ms()
+            for key in [key for key, goes_ms in self._passing.items() if goes_ms < now_ms]:
+                await self._remove(key, now_ms)
 
     async def _take_up(self, key: str) -> None:
         known = self._decided[key]
@@ -145,13 +150,14 @@ class TakingUp:
         known.due_us = self._clock.monotonic_us() + round(known.pause_s * 1e6)
         known.pause_s = min(2 * known.pause_s, AGAIN_S_MAX)
 
-    async def _remove(self, key: str) -> None:
-        """Forget a record of an unnamed job."""
+    async def _remove(self, key: str, now_ms: int) -> None:
+        """Forget a record, if it may go as it is now."""
         try:
             item = await self._coordinator.get(key)
-            if item is not None and writer_from_value(item.value).state is WriterState.DONE:
+            goes_ms = writer_from_value(item.value).goes_at_ms if item is not None else None
+            if item is not None and goes_ms is not None and goes_ms < now_ms:
                 await self._coordinator.txn([mod_revision_is(key, item.mod_revision)], [Delete(key)])
         except SeriatimError as exc:
             _log.info("writer_not_removed", key=key, error=str(exc))
         else:
-            self._ephemeral.pop(key, None)
+            self._passing.pop(key, None)

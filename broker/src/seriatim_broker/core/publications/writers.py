@@ -39,6 +39,12 @@ from seriatim_api.publications import MANIFEST_BYTES_MAX, PIECES_MAX, SEQUENCE_M
 
 ID_BYTES = 16
 
+EPHEMERAL_KEPT_MS = 86_400_000
+"""The record of an unnamed job stays so long after its publication is done."""
+
+NEW_KEPT_MS = 30 * 86_400_000
+"""The record of a writer that has published nothing stays so long after it was opened."""
+
 
 class WriterState(enum.IntEnum):
     """Numbers as in the record."""
@@ -74,6 +80,7 @@ class WriterRecord:
         rows: Of that publication, as `digest` is.
         lost_rows: Of that publication, once DONE: of staged segments that were declared lost.
         ephemeral: The record goes a day after it is DONE.
+        opened_at_ms: When it was opened last; 0: nobody opened it.
     """
 
     producer: bytes
@@ -89,6 +96,19 @@ class WriterRecord:
     done_at_ms: int = 0
     lost_rows: int = 0
     ephemeral: bool = False
+    opened_at_ms: int = 0
+
+    @property
+    def goes_at_ms(self) -> int | None:
+        """When the record may go: of an unnamed job, or of a writer that was opened and never published anything.
+
+        Whoever opened it is refused then; nobody else is given its epoch (rule `epochs-grow`).
+        """
+        if self.state is WriterState.DONE and self.ephemeral:
+            return self.done_at_ms + EPHEMERAL_KEPT_MS
+        if self.state is WriterState.NEW and self.opened_at_ms:
+            return self.opened_at_ms + NEW_KEPT_MS
+        return None
 
     def has_decided(self, producer: bytes, sequence: int, manifest: bytes) -> bool:
         """Whether that publication is decided, and not known to be done."""
@@ -136,7 +156,7 @@ class Verdict(enum.Enum):
     DECIDE = "read the manifest, and decide"
 
 
-def opened(record: WriterRecord | None, topic: str, new_producer: bytes, revision: int) -> WriterRecord:
+def opened(record: WriterRecord | None, topic: str, new_producer: bytes, revision: int, now_ms: int) -> WriterRecord:
     """The record once somebody opened the writer; one that is made has this producer id.
 
     Rule `epochs-grow` (P7): an epoch is above the coordinator's revision at which it was made. So none comes twice, not
@@ -148,11 +168,10 @@ def opened(record: WriterRecord | None, topic: str, new_producer: bytes, revisio
         topic: Its name.
         new_producer: 16 random bytes.
         revision: Of the coordinator, when the record was read.
+        now_ms: Wall time.
     """
-    epoch = revision + 1
-    if record is None:
-        return WriterRecord(new_producer, topic, epoch=epoch)
-    return replace(record, epoch=max(record.epoch + 1, epoch))
+    before = record if record is not None else WriterRecord(new_producer, topic)
+    return replace(before, epoch=max(before.epoch, revision) + 1, opened_at_ms=now_ms)
 
 
 def judge(record: WriterRecord | None, wanted: Publication) -> Verdict:
