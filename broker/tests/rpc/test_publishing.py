@@ -132,9 +132,10 @@ class Cluster:
 
     # ---- places and staging ----
 
-    async def survey(self, partition: int, _epoch: int, _deadline_s: float) -> Any:
+    async def survey_all(self, partitions: Sequence[int], _deadline_s: float) -> dict[int, Any]:
         segment = SimpleNamespace(state=SegmentState.OPEN, start=0)
-        return SimpleNamespace(chain=SimpleNamespace(segment=lambda no: segment if no == 1 else None))
+        chain = SimpleNamespace(segment=lambda no: segment if no == 1 else None)
+        return {partition: SimpleNamespace(chain=chain) for partition in partitions}
 
     async def find(self, *_arguments: Any) -> None:
         if self.stage_error is not None:

@@ -6,7 +6,9 @@ for a question. What a segment holds is asked of a member that has the segment w
 
 from __future__ import annotations
 
+import asyncio
 import time
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from seriatim_api.errors import (
@@ -66,6 +68,19 @@ class Places:
         told = await self._survey(partition, epoch, 0, deadline_s)
         assert told.chain is not None
         return Surveyed(told.chain, told.readable_below if told.is_master else None)
+
+    async def survey_all(self, partitions: Sequence[int], deadline_s: float) -> dict[int, Surveyed]:
+        """Chains as the coordinator has them, or newer ones; those that it does not have are left out.
+
+        Raises:
+            UnknownTopicError: A partition has just been deleted.
+            DeadlineExceededError, CoordinatorUnavailableError: The chains could not be read in time.
+        """
+        until = time.monotonic() + deadline_s
+        heads = await self._services.chain_heads(partitions)
+        left_s = max(until - time.monotonic(), 0.05)
+        surveyed = await asyncio.gather(*(self.survey(head.partition_id, head.epoch, left_s) for head in heads))
+        return {told.chain.partition: told for told in surveyed}
 
     async def _survey(self, partition: int, epoch: int, segment_no: int, deadline_s: float) -> PartitionSurveyed:
         until_us = time.monotonic_ns() // 1000 + int(deadline_s * 0.9e6)

@@ -244,17 +244,20 @@ class Publisher:
         async def check(partition: int, no: int, first: int, end: int) -> None:
             async with room:
                 left_s = max(until - time.monotonic(), 0.05)
-                surveyed = await self._places.survey(partition, 0, left_s)
-                segment = surveyed.chain.segment(no)
+                chain = chains[partition].chain if partition in chains else None
+                segment = chain.segment(no) if chain is not None else None
                 is_there = segment is not None and segment.state in (SegmentState.OPEN, SegmentState.SEALED)
-                if segment is None or not is_there or first < segment.start:
+                if chain is None or segment is None or not is_there or first < segment.start:
                     raise StagedDataGoneError(f"segment {no} of stage partition {partition} is gone: stage anew")
                 request = ranges_pb2.FindPlacesRequest(
                     partition_id=partition, segment=no, from_index=first, to_index=end
                 )
-                await self._places.find(surveyed.chain, segment, request, left_s)
+                await self._places.find(chain, segment, request, left_s)
 
         try:
+            partitions = sorted({partition for partition, _ in ends})
+            # Rule `reads-the-chain`, as in `staging`: the chain that is known here may lack what was staged since.
+            chains = await self._places.survey_all(partitions, max(until - time.monotonic(), 0.05))
             await asyncio.gather(*(check(*key, *ends[key]) for key in sorted(ends)))
         except (UnavailableError, RoutingError, UnknownTopicError) as exc:
             raise StagedDataGoneError(f"a part of what was staged cannot be read: {exc.message}: stage anew") from exc

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
+from collections.abc import Sequence
 from typing import Final
 
 import structlog
@@ -18,7 +19,7 @@ from seriatim_api.publications import Manifest, StagedBatch, read_manifest
 from seriatim_api.v1 import publications_pb2
 
 from ..core import effects as fx
-from ..core.chain import Chain, SegmentState
+from ..core.chain import Chain, Segment, SegmentState
 from ..core.events import ReadRange, StagedFetched
 from ..core.log import Batch
 from ..core.positions import Place
@@ -37,8 +38,7 @@ READ_DEADLINE_S: Final = 2.0
 """For one member's answer: a read of its disk."""
 
 CHAIN_AGE_S: Final = 1.0
-"""How old a stage partition's chain may be for the question who has a segment: those who have it stay the same, and who
-does not have it any more says so."""
+"""How old a stage partition's chain, read in the coordinator, may be for the question who has a segment."""
 
 CHAINS_KEPT: Final = 1000
 MANIFESTS_KEPT_BYTES_MAX: Final = 128 << 20
@@ -82,27 +82,42 @@ class Staging:
             UnavailableError: No member that has it answers now.
         """
         partition = PartitionId(staged.partition)
-        chain = await self._chain(partition)
-        segment = chain.from_no(split_offset(staged.offset)[0])
-        own = self._services.identity.member
+        no, index = split_offset(staged.offset)
         said: SeriatimError | None = None
-        members = dict.fromkeys((segment.server, *segment.eligible, *segment.members)) if segment is not None else {}
-        for member in sorted(members, key=lambda member: member != own):
-            try:
-                if member == own:
-                    return await self.read_here(staged)
-                return await self._read_there(member.broker, staged)
-            except StagedDataGoneError:
-                raise
-            except SeriatimError as exc:
-                said = exc
-        self._chains.pop(partition, None)
+        # Rule `reads-the-chain`: a broker learns of the last segments of a chain that it is a member of, and of no
+        # others. So what the chain that is known here does not have, or nobody gives, is looked for in the chain that
+        # the coordinator has. Without it: (1) this broker holds an old segment of a stage partition; (2) the partition
+        # moves on twice, and nobody tells this broker; (3) what is staged there then is never found from here.
+        lately = self._read_lately(partition)
+        chain = lately or (await self._places.survey(partition, 0, READ_DEADLINE_S)).chain
+        while True:
+            segment = chain.from_no(no)
+            for broker in self._brokers(segment):
+                try:
+                    if broker == self._services.identity.member.broker:
+                        return await self.read_here(staged)
+                    return await self._read_there(broker, staged)
+                except StagedDataGoneError:
+                    raise
+                except SeriatimError as exc:
+                    said = exc
+            if lately is not None:
+                break
+            chain = lately = await self._read_chain(partition)
         if segment is not None and segment.state is SegmentState.LOST:
             return await self.read_here(staged)  # which says that it is gone, from the record as it is now
         raise UnavailableError(
-            f"no broker gives what was staged at {split_offset(staged.offset)} of stage partition {partition}"
+            f"no broker gives what was staged at {no}:{index} of stage partition {partition}"
             + (f" ({said.message})" if said is not None else "")
         )
+
+    def _brokers(self, segment: Segment | None) -> Sequence[str]:
+        """Those that may have a segment, this one first."""
+        if segment is None:
+            return ()
+        own = self._services.identity.member.broker
+        members = (segment.server, *segment.eligible, *segment.members)
+        return sorted(dict.fromkeys(member.broker for member in members), key=lambda broker: broker != own)
 
     async def read_here(self, staged: StagedBatch) -> Batch:
         """The same, from this disk only.
@@ -143,15 +158,18 @@ class Staging:
         except HeaderError as exc:
             raise NotServingError(f"{broker} gave no batch: {exc}") from exc
 
-    async def _chain(self, partition: PartitionId) -> Chain:
-        now_s = time.monotonic()
+    def _read_lately(self, partition: PartitionId) -> Chain | None:
         known = self._chains.get(partition)
-        if known is not None and now_s - known[1] < CHAIN_AGE_S:
-            return known[0]
-        surveyed = await self._places.survey(partition, 0, READ_DEADLINE_S)
+        return known[0] if known is not None and time.monotonic() - known[1] < CHAIN_AGE_S else None
+
+    async def _read_chain(self, partition: PartitionId) -> Chain:
+        """The chain as the coordinator has it."""
+        surveyed = (await self._places.survey_all([partition], READ_DEADLINE_S)).get(partition)
+        if surveyed is None:
+            raise UnavailableError(f"there is no chain of stage partition {partition}")
         if len(self._chains) >= CHAINS_KEPT:
             self._chains.clear()
-        self._chains[partition] = surveyed.chain, now_s
+        self._chains[partition] = surveyed.chain, time.monotonic()
         return surveyed.chain
 
     # ---- manifests ----
