@@ -12,7 +12,7 @@ import pytest
 from seriatim_api import errors
 from seriatim_api.ids import MemberId, PartitionId, make_offset
 from seriatim_api.publications import Manifest, ManifestPart, StagedBatch, digest_of
-from seriatim_api.v1 import records_pb2
+from seriatim_api.v1 import publications_pb2, records_pb2
 from seriatim_broker.core.chain import SegmentState
 from seriatim_broker.core.effects import CarriedOut
 from seriatim_broker.core.events import CarryOut, Event, ResolveProducer
@@ -62,7 +62,9 @@ class Cluster:
         self.on_find: Callable[[], Any] | None = None
         self.stage_error: errors.SeriatimError | None = None
         self.lost: tuple[int, ...] = ()
-        self.publisher = Publisher(cast(Any, self), cast(Any, None), cast(Any, self), cast(Any, self))
+        self.master = "g0-0"
+        self.silences: list[errors.SeriatimError] = []  # of calls to another broker
+        self.publisher = Publisher(cast(Any, self), cast(Any, self), cast(Any, self), cast(Any, self))
 
     async def begin(self, state: int = records_pb2.TOPIC_STATE_READY) -> None:
         """The topic is there."""
@@ -104,7 +106,7 @@ class Cluster:
         return records_pb2.TopicRecord.FromString(item.value)
 
     async def chain_heads(self, partitions: Sequence[int]) -> list[Any]:
-        member = SimpleNamespace(broker="g0-0")
+        member = SimpleNamespace(broker=self.master)
         segment = SimpleNamespace(no=5, members=[member])
         return [SimpleNamespace(partition_id=partition, segments=[segment]) for partition in partitions]
 
@@ -123,6 +125,12 @@ class Cluster:
         error = self.refusals.pop(0) if self.refusals else None
         rows = sum(batch.rows for batch in event.batches)
         return CarriedOut(1, make_offset(5, 0) if error is None else None, rows if error is None else 0, 0, error)
+
+    async def publications(self, _broker: str, _method: str, request: Any, _deadline_s: float) -> Any:
+        if self.silences:
+            raise self.silences.pop(0)
+        parts = [publications_pb2.CarriedOutPart(partition_id=id_, rows=2) for id_ in request.partition_ids]
+        return publications_pb2.CarryOutResponse(parts=parts)
 
     def new_request(self, _take: Callable[[Any], None]) -> int:
         return 7
@@ -265,7 +273,35 @@ async def test_masters_that_do_not_answer_are_asked_again_and_looked_after() -> 
     await cluster.publish(cluster.wanted())
     assert len(cluster.asked) == 5
     complaints = [event for event in cluster.fed if isinstance(event, ResolveProducer)]
-    assert [event.failed_segment for event in complaints] == [5, 5], "an overload is no complaint"
+    assert [event.failed_segment for event in complaints] == [5], "what a master answers is no complaint, but that it is none"
+
+
+async def test_a_master_that_answers_that_it_waits_is_not_looked_after() -> None:
+    cluster = await begun()
+    cluster.refusals = [errors.DeadlineExceededError("not all rows are committed yet")] * 5
+    await cluster.publish(cluster.wanted())
+    assert not cluster.fed
+
+
+@pytest.mark.parametrize("error", [errors.UnavailableError("no connection"), errors.DeadlineExceededError("silent")])
+async def test_a_master_that_is_silent_is_looked_after(
+    monkeypatch: pytest.MonkeyPatch, error: errors.SeriatimError
+) -> None:
+    monkeypatch.setattr(publishing, "CALL_DEADLINE_S", 2.0)
+    cluster = await begun()
+    cluster.master = "g1-0"
+    cluster.silences = [error]
+    await cluster.publish(cluster.wanted())
+    complaints = [event.partition for event in cluster.fed if isinstance(event, ResolveProducer)]
+    assert complaints == [3, 4]
+
+
+async def test_a_master_that_had_little_time_is_not_looked_after() -> None:
+    cluster = await begun()
+    cluster.master = "g1-0"
+    cluster.silences = [errors.DeadlineExceededError("late")]
+    await cluster.publish(cluster.wanted(), publishing.CALL_DEADLINE_S / 2)
+    assert not cluster.fed
 
 
 async def test_what_is_not_finished_in_time_is_said_and_stays_decided() -> None:

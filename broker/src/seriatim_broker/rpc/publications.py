@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
+from collections.abc import Sequence
 from typing import Any, Final
 
-from seriatim_api.errors import BadRequestError, NotServingError, SeriatimError, StagedDataGoneError, UnknownWriterError
+from seriatim_api.errors import (
+    BadRequestError,
+    DeadlineExceededError,
+    NotServingError,
+    SeriatimError,
+    StagedDataGoneError,
+    UnknownWriterError,
+)
 from seriatim_api.publications import STAGE_TOPIC, StagedBatch
 from seriatim_api.status import error_to_proto
 from seriatim_api.v1 import broker_pb2, publications_pb2, publications_pb2_grpc, records_pb2
@@ -162,20 +171,34 @@ class PublicationsServicer(publications_pb2_grpc.PublicationsServicer):
         if not 0 < len(ids) <= PARTITIONS_PER_CALL or len(set(ids)) < len(ids):
             raise BadRequestError(f"a call names 1 to {PARTITIONS_PER_CALL} partitions, and each once")
         check_name(request.writer, "writer")
+        answers = await self._carry_out(request, remaining_s(context) * 0.95)
+        return publications_pb2.CarryOutResponse(
+            parts=[_carried(partition, answer) for partition, answer in zip(ids, answers, strict=True)]
+        )
+
+    async def _carry_out(
+        self, request: publications_pb2.CarryOutRequest, deadline_s: float
+    ) -> Sequence[Carried | SeriatimError]:
+        """The outcome of each partition: also of a whole call that failed, so that only silence fails the call."""
         writer = Writer(request.incarnation, request.writer)
         place = manifest_place_from(request.manifest)
-        await self._publisher.check_decided(writer, request.producer, request.sequence, place)
-        manifest = await self._staging.manifest(place)
-        wanted = set(ids)
+        until = time.monotonic() + deadline_s
+        try:
+            async with asyncio.timeout(deadline_s):
+                await self._publisher.check_decided(writer, request.producer, request.sequence, place)
+                manifest = await self._staging.manifest(place)
+        except TimeoutError:
+            late = DeadlineExceededError("the record or the manifest of the publication could not be read in time")
+            return [late] * len(request.partition_ids)
+        except SeriatimError as exc:
+            return [exc] * len(request.partition_ids)
+        wanted = set(request.partition_ids)
         found = {part.partition: part for part in manifest.parts if part.partition in wanted}
         if len(found) < len(wanted):
             raise BadRequestError(f"the manifest says nothing of partition id {min(wanted - found.keys())}")
-        parts = [found[partition] for partition in ids]
-        answers = await self._publisher.carry_out_here(
-            writer, request.producer, request.sequence, place, parts, remaining_s(context) * 0.95
-        )
-        return publications_pb2.CarryOutResponse(
-            parts=[_carried(partition, answer) for partition, answer in zip(ids, answers, strict=True)]
+        parts = [found[partition] for partition in request.partition_ids]
+        return await self._publisher.carry_out_here(
+            writer, request.producer, request.sequence, place, parts, max(until - time.monotonic(), 0.05)
         )
 
     @typed_errors

@@ -317,7 +317,7 @@ class Publisher:
             failed = await self._ask_masters(writer, record, [parts[partition] for partition in waiting], found, until)
             for partition, (segment_no, error) in failed.items():
                 said = error
-                if isinstance(error, (UnavailableError, RoutingError)) and segment_no:
+                if segment_no:
                     self._complain(partition, segment_no)
                 elif not error.retriable and not isinstance(error, PreconditionError):
                     _log.warning("publication_refused", partition=partition, writer=writer.name, error=str(error))
@@ -336,7 +336,12 @@ class Publisher:
         found: dict[int, Carried],
         until: float,
     ) -> dict[int, tuple[int, SeriatimError]]:
-        """One round; what was answered goes to `found`. Returns the segments and errors of the others."""
+        """One round; what was answered goes to `found`. Returns the errors of the others, and segments to complain of.
+
+        Rule `complains-of-silence`: a master is complained of if it did not answer the question, or says that it is
+        none; never for what it answered. Without it: (1) a publication waits for a group that is down; (2) its masters
+        say so in time, each time; (3) each of their healthy segments is ended for that, and the next one, and so on.
+        """
         by_master: dict[str, dict[int, tuple[int, ManifestPart]]] = {}
         wanted = {part.partition: part for part in parts}
         failed: dict[int, tuple[int, SeriatimError]] = {
@@ -353,11 +358,13 @@ class Publisher:
             try:
                 answers = await self._ask(master, writer, record, [rows[id_][1] for id_ in ids], deadline_s)
             except SeriatimError as exc:
-                failed.update({id_: (rows[id_][0], exc) for id_ in ids})
+                was_short = isinstance(exc, DeadlineExceededError) and deadline_s < CALL_DEADLINE_S
+                is_silent = isinstance(exc, (UnavailableError, RoutingError)) and not was_short
+                failed.update({id_: (rows[id_][0] if is_silent else 0, exc) for id_ in ids})
                 return
             for id_, answer in zip(ids, answers, strict=True):
                 if isinstance(answer, SeriatimError):
-                    failed[id_] = rows[id_][0], answer
+                    failed[id_] = rows[id_][0] if isinstance(answer, RoutingError) else 0, answer
                 else:
                     found[id_] = answer
                     del failed[id_]
