@@ -7,6 +7,7 @@ import struct
 import pytest
 from seriatim_api import publications
 from seriatim_api.errors import BadRequestError
+from seriatim_api.ids import INDEX_MAX, make_offset
 from seriatim_api.publications import (
     Manifest,
     ManifestPart,
@@ -77,9 +78,10 @@ def test_a_batch_without_rows_is_refused() -> None:
 
 
 def test_an_offset_that_is_none_is_refused() -> None:
-    batch = StagedBatch(1, 1, 1 << 63, CHUNK)
-    with pytest.raises(BadRequestError, match="at no offset"):
-        read_manifest(write_manifest(Manifest(INCARNATION, (ManifestPart(3, 1, (batch,)),))))
+    for offset, rows in ((1 << 63, 1), (make_offset(1, INDEX_MAX - 1), 2)):
+        batch = StagedBatch(1, rows, offset, CHUNK)
+        with pytest.raises(BadRequestError, match="at no offset"):
+            read_manifest(write_manifest(Manifest(INCARNATION, (ManifestPart(3, 1, (batch,)),))))
 
 
 def test_rows_that_do_not_add_up_are_refused() -> None:

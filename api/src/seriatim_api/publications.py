@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from seriatim_api.errors import BadRequestError
-from seriatim_api.ids import INDEX_BITS, SEGMENT_BITS
+from seriatim_api.ids import INDEX_MAX, OFFSET_MAX, split_offset
 
 STAGE_TOPIC: Final = "_stage"
 """The hidden topic of what is staged. No user can name it: names begin with a letter or digit."""
@@ -55,7 +55,11 @@ _MAGIC: Final = b"SQM1"
 _HEAD: Final = struct.Struct("<4s16sI")
 _PART: Final = struct.Struct("<IIQQ")
 _BATCH: Final = struct.Struct("<IIQ16s")
-_OFFSET_MAX: Final = (1 << SEGMENT_BITS + INDEX_BITS) - 1
+
+
+def is_place(offset: int, rows: int) -> bool:
+    """Whether a batch of so many rows can be at that offset."""
+    return 0 <= offset <= OFFSET_MAX and 0 < rows <= INDEX_MAX - split_offset(offset)[1]
 
 
 class StagedBatch(NamedTuple):
@@ -157,7 +161,7 @@ def _read_part(data: bytes, at: int) -> tuple[ManifestPart, int]:
     if not count or end > len(data):
         raise BadRequestError(f"partition {partition} of a manifest has no batches, or fewer than it says")
     batches = tuple(map(StagedBatch._make, _BATCH.iter_unpack(memoryview(data)[begin:end])))
-    if not all(batch.rows and batch.offset <= _OFFSET_MAX for batch in batches):
+    if not all(is_place(batch.offset, batch.rows) for batch in batches):
         raise BadRequestError(f"partition {partition} of a manifest has a batch without rows, or at no offset")
     part = ManifestPart(partition, value_bytes, batches)
     if part.rows != rows:

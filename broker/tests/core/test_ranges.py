@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from seriatim_api import errors
-from seriatim_api.ids import make_offset
+from seriatim_api.ids import INDEX_MAX, make_offset
 from seriatim_broker.core import effects as fx
 from seriatim_broker.core import events as ev
 from seriatim_broker.core import messages as msg
@@ -270,6 +270,13 @@ def test_what_is_staged_is_read_by_its_place_though_a_segment_before_is_not_sett
             assert answer.is_done
         else:
             assert isinstance(answer.error, errors.OffsetOutOfRangeError)
+
+
+def test_an_end_that_no_offset_has_is_refused() -> None:
+    bench = opened_master()
+    start, until = Place(2, INDEX_MAX), Place(2, INDEX_MAX + 1)
+    bench.do(ev.ReadRange(_REQUEST, P, start, until, 1, True, bench.now_us + SECOND, staged=True))
+    assert isinstance(bench.all(fx.RangeRead)[-1].error, errors.OffsetOutOfRangeError)
 
 
 def test_an_offset_behind_the_end_of_a_sealed_segment_is_refused() -> None:

@@ -10,9 +10,10 @@ from typing import Any, get_args
 import pytest
 from seriatim_api.errors import CorruptionError, DeadlineExceededError
 from seriatim_api.ids import PartitionId
+from seriatim_api.publications import StagedBatch
 from seriatim_broker.adapters.system_clock import SystemClock
 from seriatim_broker.core import effects as fx
-from seriatim_broker.core.events import Event, LogRead, Moment, Persisted, PlanSwitch, Tick
+from seriatim_broker.core.events import Event, LogRead, Moment, Persisted, PlanSwitch, StagedFetched, Tick
 from seriatim_broker.core.log import Batch, DropPartition, Write
 from seriatim_broker.metrics import Counters
 from seriatim_broker.runtime import driver as driver_module
@@ -235,6 +236,22 @@ async def test_a_failed_step_ends_everything() -> None:
     assert [str(error) for error in deaths] == ["a rule is broken"]
     assert driver.is_dead
     assert len(core.events) == 1
+
+
+async def test_a_staged_batch_whose_fetch_fails_is_not_had_now_and_ends_nothing() -> None:
+    staged = StagedBatch(90, 1, 5, b"c" * 16)
+    driver, core, _, _, deaths = make(
+        lambda event: [fx.FetchStaged(8, P, staged)] if isinstance(event, PlanSwitch) else []
+    )
+
+    async def fails(_effect: fx.FetchStaged) -> StagedFetched:
+        raise ValueError("a bug")
+
+    driver.on_fetch(fails)
+    driver.feed(PlanSwitch(1, P))
+    await core.until(lambda core: len(core.events) > 1)
+    assert core.events[1:] == [StagedFetched(8, P, None)]
+    assert not deaths
 
 
 @pytest.mark.parametrize("where", ["wake", "submit", "report", "slice", "story"])

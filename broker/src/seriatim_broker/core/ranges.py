@@ -305,7 +305,7 @@ def _behind_segment(no: int, length: int) -> errors.SeriatimError:
 
 
 def _text(place: Place) -> str:
-    return format_offset(make_offset(*place))
+    return f"{place.segment_no}:{place.index}"
 
 
 # ---- waiting -----------------------------------------------------------------------------------------------

@@ -15,18 +15,17 @@ from seriatim_api.errors import (
     StagedDataGoneError,
     UnknownWriterError,
 )
-from seriatim_api.publications import STAGE_TOPIC, StagedBatch
+from seriatim_api.publications import SEQUENCE_MAX, STAGE_TOPIC, StagedBatch, is_place
 from seriatim_api.status import error_to_proto
 from seriatim_api.v1 import broker_pb2, publications_pb2, publications_pb2_grpc, records_pb2
 
 from ..core.placement import CHAIN_WIDTH_DEFAULT
-from ..core.publications.writers import Publication
+from ..core.publications.writers import ID_BYTES, Publication
 from ..runtime.controller import Controller
 from ..runtime.records import manifest_place_from
 from .limits import BATCH_BYTES_MAX
 from .outbound import BrokerCalls, is_forwarded
 from .publishing import PARTITIONS_PER_CALL, Carried, Publisher, Writer
-from .range_reading import place_of
 from .services import Services, check_name, remaining_s, typed_errors
 from .staging import Staging
 
@@ -119,7 +118,8 @@ class PublicationsServicer(publications_pb2_grpc.PublicationsServicer):
         self, request: publications_pb2.ReadStagedRequest, context: Any
     ) -> publications_pb2.ReadStagedResponse:
         """A staged batch from this disk."""
-        place_of(request.offset)
+        if not is_place(request.offset, request.rows):
+            raise BadRequestError("a staged batch has rows, and a place that there is")
         staged = StagedBatch(request.partition_id, request.rows, request.offset, b"")
         try:
             batch = await self._staging.read_here(staged)
@@ -171,6 +171,9 @@ class PublicationsServicer(publications_pb2_grpc.PublicationsServicer):
         if not 0 < len(ids) <= PARTITIONS_PER_CALL or len(set(ids)) < len(ids):
             raise BadRequestError(f"a call names 1 to {PARTITIONS_PER_CALL} partitions, and each once")
         check_name(request.writer, "writer")
+        if request.sequence > SEQUENCE_MAX or len(request.producer) != ID_BYTES:
+            raise BadRequestError(f"a sequence is at most {SEQUENCE_MAX}, and a producer id has {ID_BYTES} bytes")
+        manifest_place_from(request.manifest).check()
         answers = await self._carry_out(request, remaining_s(context) * 0.95)
         return publications_pb2.CarryOutResponse(
             parts=[_carried(partition, answer) for partition, answer in zip(ids, answers, strict=True)]

@@ -287,7 +287,7 @@ class Driver:
         self._notes.append(take)
 
     def on_fetch(self, fetch: Callable[[fx.FetchStaged], Awaitable[StagedFetched]]) -> None:
-        """Who gets staged batches from this disk or other brokers. It raises nothing."""
+        """Who gets staged batches from this disk or other brokers; what it raises is logged, and the batch asked again."""
         self._fetch = fetch
 
     # ---- effects ----
@@ -302,8 +302,8 @@ class Driver:
         try:
             if self._fetch is not None:
                 found = await self._fetch(effect)
-        except Exception as exc:
-            self.fail(exc)
+        except Exception as exc:  # what other brokers and clients gave led there: not had now
+            _log.exception("staged_batch_not_fetched", partition=effect.partition, error=str(exc))
         if not self._dead:
             self.feed(found)
 

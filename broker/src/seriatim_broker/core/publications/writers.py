@@ -35,7 +35,7 @@ from seriatim_api.errors import (
     WriterOwnedError,
 )
 from seriatim_api.ids import PartitionId, format_offset
-from seriatim_api.publications import MANIFEST_BYTES_MAX, PIECES_MAX, SEQUENCE_MAX, Manifest, digest_of
+from seriatim_api.publications import MANIFEST_BYTES_MAX, PIECES_MAX, SEQUENCE_MAX, Manifest, digest_of, is_place
 
 ID_BYTES = 16
 
@@ -63,6 +63,22 @@ class ManifestPlace:
     length: int
     crc: int
     id: bytes
+
+    def check(self) -> None:
+        """Refuse what is no place of a manifest.
+
+        Raises:
+            BadRequestError: It is that.
+        """
+        if not 1 <= len(self.offsets) <= PIECES_MAX or not 0 < self.length <= MANIFEST_BYTES_MAX:
+            raise BadRequestError(
+                f"a manifest has 1 to {PIECES_MAX} pieces and at most {MANIFEST_BYTES_MAX} bytes, not "
+                f"{len(self.offsets)} and {self.length}"
+            )
+        if len(self.id) != ID_BYTES or not self.partition:
+            raise BadRequestError(f"a manifest's id has {ID_BYTES} bytes, and a manifest has a place")
+        if not all(is_place(offset, 1) for offset in self.offsets):
+            raise BadRequestError("a piece of the manifest is at no offset that there is")
 
 
 NO_MANIFEST = ManifestPlace(PartitionId(0), (), 0, 0, b"")
@@ -134,18 +150,13 @@ class Publication:
         Raises:
             BadRequestError: It is that.
         """
-        place = self.manifest
         if self.sequence > SEQUENCE_MAX:
             raise BadRequestError(f"sequence {self.sequence} is above {SEQUENCE_MAX}")
         if len(self.owner) > 200:
             raise BadRequestError("an owner has at most 200 characters")
-        if not 1 <= len(place.offsets) <= PIECES_MAX or not 0 < place.length <= MANIFEST_BYTES_MAX:
-            raise BadRequestError(
-                f"a manifest has 1 to {PIECES_MAX} pieces and at most {MANIFEST_BYTES_MAX} bytes, not "
-                f"{len(place.offsets)} and {place.length}"
-            )
-        if len(place.id) != ID_BYTES or len(self.digest) != ID_BYTES or not place.partition:
-            raise BadRequestError(f"a manifest's id and a digest have {ID_BYTES} bytes, and a manifest has a place")
+        if len(self.digest) != ID_BYTES:
+            raise BadRequestError(f"a digest has {ID_BYTES} bytes")
+        self.manifest.check()
 
 
 class Verdict(enum.Enum):
