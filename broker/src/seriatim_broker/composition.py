@@ -324,8 +324,9 @@ class Broker:
         self._links = runtime.links
         self._directory_of_members = runtime.directory
         self._controller = runtime.controller
-        self._peer_servicer = PeerServicer(peer, self._links.carry_accepted, self._peer_names())
-        self._calls = BrokerCalls(self._directory_of_members, self._transport)
+        self._names = self._peer_names()
+        self._peer_servicer = PeerServicer(peer, self._links.carry_accepted, self._names)
+        self._calls = BrokerCalls(self._directory_of_members, self._transport, settings.broker)
         self._services = Services(
             identity=identity,
             driver=self._driver,
@@ -392,7 +393,7 @@ class Broker:
         broker_pb2_grpc.add_AdminServicer_to_server(admin, server)  # type: ignore[no-untyped-call]
         operations_pb2_grpc.add_OperationsServicer_to_server(operations, server)  # type: ignore[no-untyped-call]
         publications = PublicationsServicer(
-            self._services, self._controller, self._calls, self._publisher, self._staging
+            self._services, self._controller, self._calls, self._publisher, self._staging, self._names
         )
         publications_pb2_grpc.add_PublicationsServicer_to_server(publications, server)  # type: ignore[no-untyped-call]
         balancing = BalancingServicer(self._services, self._controller, self._calls)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -11,6 +12,8 @@ from seriatim_api import errors
 from seriatim_api.ids import INDEX_MAX, PartitionId, make_offset
 from seriatim_api.publications import SEQUENCE_MAX, Manifest, ManifestPart, StagedBatch
 from seriatim_api.v1 import publications_pb2, records_pb2
+from seriatim_broker.rpc.outbound import FORWARDED_KEY
+from seriatim_broker.rpc.peer_names import PeerNames
 from seriatim_broker.rpc.publications import PublicationsServicer
 from seriatim_broker.rpc.publishing import Carried
 
@@ -28,8 +31,14 @@ class Call:
     def time_remaining(self) -> float:
         return 5.0
 
-    def invocation_metadata(self) -> tuple[()]:
-        return ()
+    def __init__(self, broker: str = "", host: str = "") -> None:
+        self.broker, self.host = broker, host
+
+    def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
+        return ((FORWARDED_KEY, self.broker),) if self.broker else ()
+
+    def auth_context(self) -> dict[str, list[bytes]]:
+        return {"peer_dns": [self.host.encode()]} if self.host else {}
 
     async def abort(self, code: grpc.StatusCode, text: str, _metadata: Any) -> None:
         raise Refused(code.name, text)
@@ -38,10 +47,10 @@ class Call:
 class Inside:
     """The publisher and staging: they answer, or raise, what the test says."""
 
-    def __init__(self) -> None:
+    def __init__(self, names: PeerNames | None = None) -> None:
         self.error: errors.SeriatimError | None = None
         self.read: list[StagedBatch] = []
-        self.servicer = PublicationsServicer(*cast(Any, (SimpleNamespace(), None, None, self, self)))
+        self.servicer = PublicationsServicer(*cast(Any, (SimpleNamespace(), None, None, self, self, names)))
 
     async def check_decided(self, *_arguments: Any) -> None:
         if self.error is not None:
@@ -118,3 +127,15 @@ async def test_a_staged_batch_that_cannot_be_is_not_asked_for(offset: int, rows:
     with pytest.raises(Refused, match="INVALID_ARGUMENT"):
         await inside.servicer.ReadStaged(request, Call())
     assert not inside.read
+
+
+@pytest.mark.parametrize("call", [Call(), Call("b", "elsewhere"), Call("", "b.example"), Call("c", "b.example")])
+async def test_who_is_no_broker_asks_no_master(call: Call) -> None:
+    loaded = asyncio.Event()
+    loaded.set()
+    inside = Inside(PeerNames(lambda broker: ["b.example:7000"] if broker == "b" else [], loaded))
+    with pytest.raises(Refused, match="FAILED_PRECONDITION"):
+        await inside.servicer.CarryOut(question(), call)
+    with pytest.raises(Refused, match="FAILED_PRECONDITION"):
+        await inside.servicer.ReadStaged(publications_pb2.ReadStagedRequest(partition_id=90, offset=5, rows=1), call)
+    assert (await inside.servicer.CarryOut(question(), Call("b", "b.example"))).parts

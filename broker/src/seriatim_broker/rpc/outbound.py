@@ -18,16 +18,23 @@ RETIRED_GRACE_S = 60.0
 """How long calls may last on a channel whose certificates are out of date: longer than any of them is allowed to."""
 
 FORWARDED_KEY = "seriatim-forwarded"
-"""Metadata of a call that another broker passed on: it is answered here, never passed on again."""
+"""Metadata of a call that another broker passed on, with its name: it is answered here, never passed on again."""
 
 OPERATOR_EPOCH_KEY = "seriatim-operator-epoch"
 """Metadata of a call of an operator: the epoch of its Lease. It travels with the call when that is passed on."""
 
 
 class BrokerCalls:
-    """Channels to other brokers, made when first needed and kept until the certificates change."""
+    """Channels to other brokers, made when first needed and kept until the certificates change.
 
-    def __init__(self, directory: Directory, transport: Transport = PLAIN) -> None:
+    Args:
+        directory: Where other brokers are reached.
+        transport: How.
+        broker: The name of the broker that calls.
+    """
+
+    def __init__(self, directory: Directory, transport: Transport = PLAIN, broker: str = "") -> None:
+        self._broker = broker
         self._directory = directory
         self._transport = transport
         self._generation = transport.generation
@@ -72,9 +79,13 @@ class BrokerCalls:
             raise NotServingError(f"the address of {broker} is not known", broker=broker)
         call = getattr(stub(self._channel(address)), method)
         try:
-            return await call(request, timeout=deadline_s, metadata=_forwarded(operator))
+            return await call(request, timeout=deadline_s, metadata=self._forwarded(operator))
         except grpc.aio.AioRpcError as exc:
             raise _error_of(exc) from exc
+
+    def _forwarded(self, operator: str | None) -> tuple[tuple[str, str], ...]:
+        forwarded = ((FORWARDED_KEY, self._broker),)
+        return forwarded if operator is None else (*forwarded, (OPERATOR_EPOCH_KEY, operator))
 
     def _channel(self, address: str) -> grpc.aio.Channel:
         if self._transport.generation != self._generation:
@@ -113,14 +124,18 @@ def is_forwarded(context: Any) -> bool:
     return any(key == FORWARDED_KEY for key, _ in context.invocation_metadata() or ())
 
 
-def _forwarded(operator: str | None) -> tuple[tuple[str, str], ...]:
-    forwarded = ((FORWARDED_KEY, "1"),)
-    return forwarded if operator is None else (*forwarded, (OPERATOR_EPOCH_KEY, operator))
+def calling_broker(context: Any) -> str:
+    """Which broker makes the call, as it says; empty if it does not say."""
+    return _said(context, FORWARDED_KEY) or ""
 
 
 def operator_epoch(context: Any) -> str | None:
     """The epoch that an operator names with this call, as it wrote it; None for everybody else."""
+    return _said(context, OPERATOR_EPOCH_KEY)
+
+
+def _said(context: Any, wanted: str) -> str | None:
     for key, value in context.invocation_metadata() or ():
-        if key == OPERATOR_EPOCH_KEY:
+        if key == wanted:
             return value if isinstance(value, str) else value.decode("utf-8", "replace")
     return None

@@ -24,7 +24,8 @@ from ..core.publications.writers import ID_BYTES, Publication
 from ..runtime.controller import Controller
 from ..runtime.records import manifest_place_from
 from .limits import BATCH_BYTES_MAX
-from .outbound import BrokerCalls, is_forwarded
+from .outbound import BrokerCalls, calling_broker, is_forwarded
+from .peer_names import PeerNames
 from .publishing import PARTITIONS_PER_CALL, Carried, Publisher, Writer
 from .services import Services, check_name, remaining_s, typed_errors
 from .staging import Staging
@@ -42,7 +43,16 @@ WRITERS_PER_PAGE_MAX: Final = 1000
 
 
 class PublicationsServicer(publications_pb2_grpc.PublicationsServicer):
-    """Serves `seriatim.v1.Publications`."""
+    """Serves `seriatim.v1.Publications`.
+
+    Args:
+        services: This broker.
+        controller: For the stage topic.
+        calls: Of other brokers.
+        publisher: Decides.
+        staging: Reads what is staged.
+        names: Checks the certificates of brokers; None where none is shown.
+    """
 
     def __init__(
         self,
@@ -51,12 +61,14 @@ class PublicationsServicer(publications_pb2_grpc.PublicationsServicer):
         calls: BrokerCalls,
         publisher: Publisher,
         staging: Staging,
+        names: PeerNames | None,
     ) -> None:
         self._services = services
         self._controller = controller
         self._calls = calls
         self._publisher = publisher
         self._staging = staging
+        self._names = names
 
     # ---- staging ----
 
@@ -117,7 +129,8 @@ class PublicationsServicer(publications_pb2_grpc.PublicationsServicer):
     async def ReadStaged(  # noqa: N802
         self, request: publications_pb2.ReadStagedRequest, context: Any
     ) -> publications_pb2.ReadStagedResponse:
-        """A staged batch from this disk."""
+        """A staged batch from this disk, for another broker."""
+        await self._check_broker(context)
         if not is_place(request.offset, request.rows):
             raise BadRequestError("a staged batch has rows, and a place that there is")
         staged = StagedBatch(request.partition_id, request.rows, request.offset, b"")
@@ -166,7 +179,8 @@ class PublicationsServicer(publications_pb2_grpc.PublicationsServicer):
     async def CarryOut(  # noqa: N802
         self, request: publications_pb2.CarryOutRequest, context: Any
     ) -> publications_pb2.CarryOutResponse:
-        """Append what is decided, as the master of these partitions."""
+        """Append what is decided, as the master of these partitions, for another broker."""
+        await self._check_broker(context)
         ids = list(request.partition_ids)
         if not 0 < len(ids) <= PARTITIONS_PER_CALL or len(set(ids)) < len(ids):
             raise BadRequestError(f"a call names 1 to {PARTITIONS_PER_CALL} partitions, and each once")
@@ -178,6 +192,15 @@ class PublicationsServicer(publications_pb2_grpc.PublicationsServicer):
         return publications_pb2.CarryOutResponse(
             parts=[_carried(partition, answer) for partition, answer in zip(ids, answers, strict=True)]
         )
+
+    async def _check_broker(self, context: Any) -> None:
+        """Refuse a call that no broker makes.
+
+        Raises:
+            PreconditionError: The certificate is not that of the broker that the call names.
+        """
+        if self._names is not None:
+            await self._names.check(calling_broker(context), context)
 
     async def _carry_out(
         self, request: publications_pb2.CarryOutRequest, deadline_s: float
