@@ -48,6 +48,10 @@ STAGED_BODY_BYTES: Final = 512 << 10
 SEQUENCE_MAX: Final = (1 << 32) - 1
 """Of a publication: it is the epoch of the writer's entry in producer tables."""
 
+PRODUCER_MARK: Final = b"/writer/"
+"""The end of each writer's producer id. A client's batch with such an id is refused: no program takes one for itself,
+and that a random id ends so is as good as impossible. The beginning is random: tables tell ids apart by it."""
+
 CHUNK_BYTES: Final = 16
 DIGEST_BYTES: Final = 16
 

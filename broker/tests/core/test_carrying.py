@@ -8,7 +8,7 @@ import pytest
 from seriatim_api import errors
 from seriatim_api.batch import FLAG_KEYED, FLAG_PUBLISH, FLAG_STAGED, BatchHeader, make_header, parse_header
 from seriatim_api.ids import PartitionId, make_offset
-from seriatim_api.publications import STAGE_TOPIC, StagedBatch
+from seriatim_api.publications import PRODUCER_MARK, STAGE_TOPIC, StagedBatch
 from seriatim_broker.core import effects as fx
 from seriatim_broker.core import events as ev
 from seriatim_broker.core import messages as msg
@@ -44,7 +44,7 @@ from .support import (
     unsettled_chain,
 )
 
-WRITER = b"w" * 16
+WRITER = b"w" * 8 + PRODUCER_MARK
 MANIFEST = b"m" * 16
 CHUNK = b"c" * 16
 STAGE = 90
@@ -594,7 +594,7 @@ def carried_batches() -> list[PutBatch]:
 def test_a_client_publishes_and_stages_nothing_in_a_topic(flags: int) -> None:
     bench = opened_master()
     raw = make_header(
-        partition=P, message_count=1, producer=WRITER, producer_epoch=0, base_sequence=0, first_timestamp_ms=0,
+        partition=P, message_count=1, producer=b"c" * 16, producer_epoch=0, base_sequence=0, first_timestamp_ms=0,
         last_timestamp_ms=0, body_length=4, body_crc=0, flags=flags,
     )  # fmt: skip
     bench.do(ev.Append(1, P, parse_header(raw), b"body", 1, True, ev.AckLevel.REPLICATED_FLUSHED))
@@ -610,8 +610,23 @@ def test_the_stage_topic_takes_what_is_staged(flags: int, is_taken: bool) -> Non
     bench.open(replace(first_chain(), topic=STAGE_TOPIC))
     bench.follow(M01)
     raw = make_header(
-        partition=P, message_count=1, producer=WRITER, producer_epoch=0, base_sequence=0, first_timestamp_ms=0,
+        partition=P, message_count=1, producer=b"c" * 16, producer_epoch=0, base_sequence=0, first_timestamp_ms=0,
         last_timestamp_ms=0, body_length=4, body_crc=0, flags=flags,
     )  # fmt: skip
     bench.do(ev.Append(1, P, parse_header(raw), b"body", 1, True, ev.AckLevel.REPLICATED_FLUSHED))
     assert (1 not in bench.refused()) is is_taken
+
+
+@pytest.mark.parametrize("epoch", [0, 7, (1 << 32) - 1])
+def test_no_client_sends_under_a_writers_id(epoch: int) -> None:
+    """Else its batch would stand for rows that nobody has appended."""
+    carry = Carry()
+    assert isinstance(carry.bench.refusal(0, starts=True, producer=WRITER, epoch=epoch), errors.BadRequestError)
+    asked_for = carry.ask(2, 3)
+    carry.read(record_of())
+    carry.fetched()
+    carry.commit()
+    answer = carry.answer(asked_for)
+    assert answer is not None
+    assert (answer.rows, answer.error) == (5, None)
+    assert sum(header.message_count for header in carry.appended()) == 5

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from seriatim_api import errors
 from seriatim_api.ids import PartitionId, make_offset
-from seriatim_api.publications import Manifest, ManifestPart, StagedBatch, digest_of
+from seriatim_api.publications import PRODUCER_MARK, Manifest, ManifestPart, StagedBatch, digest_of
 from seriatim_broker.core.publications import writers
 from seriatim_broker.core.publications.writers import (
     ManifestPlace,
@@ -23,8 +23,9 @@ from seriatim_broker.core.publications.writers import (
     opened,
 )
 
-PRODUCER = b"w" * 16
-OTHER = b"o" * 16
+NEW_ID = b"w" * 8
+PRODUCER = NEW_ID + PRODUCER_MARK
+OTHER = b"o" * 8
 INCARNATION = "ab" * 16
 CHUNK = b"c" * 16
 PARTS = (ManifestPart(3, 10, (StagedBatch(90, 4, make_offset(2, 5), CHUNK),)),)
@@ -38,7 +39,7 @@ DONE = done(DECIDED, 0, 2000)
 
 
 def test_the_first_who_opens_a_writer_makes_it() -> None:
-    record = opened(None, "orders", PRODUCER, 41, 9000)
+    record = opened(None, "orders", NEW_ID, 41, 9000)
     assert record == WriterRecord(PRODUCER, "orders", epoch=42, state=WriterState.NEW, opened_at_ms=9000)
 
 
@@ -122,7 +123,7 @@ def test_a_decision_says_what_it_is_of() -> None:
 
 def test_a_decision_without_a_record_makes_one() -> None:
     record = decided(None, replace(WANTED, epoch=0), "orders", 4, 1000, OTHER)
-    assert (record.producer, record.epoch, record.state) == (OTHER, 0, WriterState.DECIDED)
+    assert (record.producer, record.epoch, record.state) == (OTHER + PRODUCER_MARK, 0, WriterState.DECIDED)
 
 
 def test_a_decision_forgets_what_the_one_before_lost() -> None:
@@ -137,7 +138,7 @@ def test_nothing_is_decided_on_top_of_a_decision() -> None:
 def test_only_that_publication_is_decided() -> None:
     assert DECIDED.has_decided(PRODUCER, 7, PLACE.id)
     assert not DONE.has_decided(PRODUCER, 7, PLACE.id)
-    assert not DECIDED.has_decided(OTHER, 7, PLACE.id)
+    assert not DECIDED.has_decided(OTHER + PRODUCER_MARK, 7, PLACE.id)
     assert not DECIDED.has_decided(PRODUCER, 8, PLACE.id)
     assert not DECIDED.has_decided(PRODUCER, 7, b"x" * 16)
 

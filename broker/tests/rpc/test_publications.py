@@ -10,14 +10,17 @@ import grpc
 import pytest
 from seriatim_api import errors
 from seriatim_api.ids import INDEX_MAX, PartitionId, make_offset
-from seriatim_api.publications import SEQUENCE_MAX, Manifest, ManifestPart, StagedBatch
+from seriatim_api.publications import PRODUCER_MARK, SEQUENCE_MAX, Manifest, ManifestPart, StagedBatch
 from seriatim_api.v1 import publications_pb2, records_pb2
 from seriatim_broker.rpc.outbound import FORWARDED_KEY
 from seriatim_broker.rpc.peer_names import PeerNames
 from seriatim_broker.rpc.publications import PublicationsServicer
 from seriatim_broker.rpc.publishing import Carried
 
-PLACE = records_pb2.ManifestReference(stage_partition_id=90, offsets=[make_offset(1, 0)], length=80, crc=1, id=b"m" * 16)
+PLACE = records_pb2.ManifestReference(
+    stage_partition_id=90, offsets=[make_offset(1, 0)], length=80, crc=1, id=b"m" * 16
+)
+PRODUCER = b"w" * 8 + PRODUCER_MARK
 PARTS = (ManifestPart(3, 10, (StagedBatch(90, 2, make_offset(1, 5), b"c" * 16),)),)
 
 
@@ -70,7 +73,7 @@ class Inside:
 def question(**changed: Any) -> publications_pb2.CarryOutRequest:
     """A question to a master, right but for what is changed."""
     right: dict[str, Any] = {
-        "incarnation": "ab" * 16, "writer": "nightly", "producer": b"w" * 16, "sequence": 1, "manifest": PLACE,
+        "incarnation": "ab" * 16, "writer": "nightly", "producer": PRODUCER, "sequence": 1, "manifest": PLACE,
         "partition_ids": [3],
     }  # fmt: skip
     return publications_pb2.CarryOutRequest(**{**right, **changed})
@@ -96,6 +99,7 @@ async def test_a_master_answers_for_each_partition() -> None:
     [
         question(sequence=SEQUENCE_MAX + 1),
         question(producer=b"short"),
+        question(producer=b"w" * 16),
         question(partition_ids=[]),
         question(partition_ids=[3, 3]),
         question(partition_ids=[4]),

@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 from seriatim_api import errors
 from seriatim_api.ids import MemberId, PartitionId, make_offset
-from seriatim_api.publications import Manifest, ManifestPart, StagedBatch, digest_of
+from seriatim_api.publications import PRODUCER_MARK, Manifest, ManifestPart, StagedBatch, digest_of
 from seriatim_api.v1 import publications_pb2, records_pb2
 from seriatim_broker.core.chain import SegmentState
 from seriatim_broker.core.effects import CarriedOut
@@ -188,7 +188,7 @@ async def test_a_publication_is_decided_carried_out_and_done() -> None:
 
 async def test_an_earlier_decision_is_finished_first() -> None:
     cluster = await begun()
-    await cluster.write(writers.decided(None, cluster.wanted(1), "orders", 4, 0, b"w" * 16))
+    await cluster.write(writers.decided(None, cluster.wanted(1), "orders", 4, 0, b"w" * 8))
     await cluster.publish(cluster.wanted(2))
     assert cluster.asked == [(1, 3), (1, 4), (2, 3), (2, 4)]
 
@@ -199,14 +199,14 @@ async def test_another_publisher_was_quicker() -> None:
     other = cluster.wanted(1, rows=5)
 
     async def decide() -> None:
-        await cluster.write(writers.decided(None, other, "orders", 10, 0, b"w" * 16))
+        await cluster.write(writers.decided(None, other, "orders", 10, 0, b"w" * 8))
 
     cluster.on_find = decide
     with pytest.raises(errors.PublicationDiffersError):
         await cluster.publish(cluster.wanted(1))
     record = await cluster.record()
     assert record is not None
-    assert (record.digest, record.producer) == (other.digest, b"w" * 16)
+    assert (record.digest, record.producer) == (other.digest, b"w" * 8 + PRODUCER_MARK)
 
 
 async def test_a_writer_that_is_opened_meanwhile_fences_the_decision() -> None:
@@ -273,7 +273,9 @@ async def test_masters_that_do_not_answer_are_asked_again_and_looked_after() -> 
     await cluster.publish(cluster.wanted())
     assert len(cluster.asked) == 5
     complaints = [event for event in cluster.fed if isinstance(event, ResolveProducer)]
-    assert [event.failed_segment for event in complaints] == [5], "what a master answers is no complaint, but that it is none"
+    assert [event.failed_segment for event in complaints] == [5], (
+        "what a master answers is no complaint, but that it is none"
+    )
 
 
 async def test_a_master_that_answers_that_it_waits_is_not_looked_after() -> None:
@@ -354,7 +356,7 @@ async def test_staged_rows_on_lost_disks_are_told_again_and_again() -> None:
 async def test_a_manifest_that_is_lost_after_the_decision_ends_the_publication_with_loss() -> None:
     cluster = await begun()
     wanted = cluster.wanted()
-    await cluster.write(writers.decided(None, wanted, "orders", 4, 0, b"w" * 16))
+    await cluster.write(writers.decided(None, wanted, "orders", 4, 0, b"w" * 8))
     cluster.manifests[wanted.manifest.id] = errors.StagedDataGoneError("gone")
     with pytest.raises(errors.PublishedWithLossError):
         await cluster.publish(wanted)
@@ -383,7 +385,7 @@ async def test_a_writer_is_deleted_unless_it_has_something_decided() -> None:
     cluster = await begun()
     with pytest.raises(errors.UnknownWriterError):
         await cluster.publisher.delete("orders", "nightly")
-    decided = writers.decided(None, cluster.wanted(), "orders", 4, 0, b"w" * 16)
+    decided = writers.decided(None, cluster.wanted(), "orders", 4, 0, b"w" * 8)
     await cluster.write(decided)
     with pytest.raises(errors.PreconditionError, match="not finished"):
         await cluster.publisher.delete("orders", "nightly")
@@ -419,26 +421,26 @@ async def test_what_another_broker_calls_decided_is_looked_up() -> None:
     wanted = cluster.wanted()
     check = cluster.publisher.check_decided
     with pytest.raises(errors.PreconditionError):
-        await check(WRITER, b"w" * 16, 1, wanted.manifest)
-    decided = writers.decided(None, wanted, "orders", 4, 0, b"w" * 16)
+        await check(WRITER, b"w" * 8 + PRODUCER_MARK, 1, wanted.manifest)
+    decided = writers.decided(None, wanted, "orders", 4, 0, b"w" * 8)
     await cluster.write(decided)
-    await check(WRITER, b"w" * 16, 1, wanted.manifest)
+    await check(WRITER, b"w" * 8 + PRODUCER_MARK, 1, wanted.manifest)
     for producer, sequence, place in (
         (b"v" * 16, 1, wanted.manifest),
-        (b"w" * 16, 2, wanted.manifest),
-        (b"w" * 16, 1, replace(wanted.manifest, length=81)),
+        (b"w" * 8 + PRODUCER_MARK, 2, wanted.manifest),
+        (b"w" * 8 + PRODUCER_MARK, 1, replace(wanted.manifest, length=81)),
     ):
         with pytest.raises(errors.PreconditionError):
             await check(WRITER, producer, sequence, place)
     await cluster.write(writers.done(decided, 0, 1))
     with pytest.raises(errors.PreconditionError):
-        await check(WRITER, b"w" * 16, 1, wanted.manifest)
+        await check(WRITER, b"w" * 8 + PRODUCER_MARK, 1, wanted.manifest)
 
 
 async def test_a_manifest_that_cannot_be_read_now_is_not_given_up() -> None:
     cluster = await begun()
     wanted = cluster.wanted()
-    await cluster.write(writers.decided(None, wanted, "orders", 4, 0, b"w" * 16))
+    await cluster.write(writers.decided(None, wanted, "orders", 4, 0, b"w" * 8))
     cluster.manifests[wanted.manifest.id] = errors.UnavailableError("what one gave is not it")
     with pytest.raises(errors.UnavailableError):
         await cluster.publish(wanted)

@@ -97,7 +97,7 @@ class Program:
         if process is None or process.frozen:
             publishing.later(self._open, number)
             return
-        producer = publishing.rng.randbytes(16)
+        producer = publishing.rng.randbytes(8)
 
         def write() -> WriterRecord | None:
             records = publishing.records

@@ -219,7 +219,7 @@ class Publish(Steps):
         wanted, records = self._wanted, self.publishing.records
         manifest = self.publishing.judge.manifest_of(wanted.manifest.id)
         now_ms = WALL_MS_START + self.world.schedule.now_us // 1000
-        after = writers.decided(record, wanted, TOPIC, manifest.rows, now_ms, self.publishing.rng.randbytes(16))
+        after = writers.decided(record, wanted, TOPIC, manifest.rows, now_ms, self.publishing.rng.randbytes(8))
 
         def write() -> bool:
             if not staged.record_is(records, wanted.writer, revision) or not staged.floors_are(records, as_of):

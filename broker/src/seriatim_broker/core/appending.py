@@ -12,7 +12,7 @@ from dataclasses import replace
 from seriatim_api import errors
 from seriatim_api.batch import FLAG_PUBLISH, FLAG_STAGED, BatchHeader
 from seriatim_api.ids import make_offset, split_offset
-from seriatim_api.publications import STAGE_TOPIC
+from seriatim_api.publications import PRODUCER_MARK, STAGE_TOPIC
 
 from . import candidates, disks
 from .effects import AppendAccepted, AppendRefused, RouteInfo
@@ -181,7 +181,15 @@ def _stage_refusal(partition: Partition, event: Append) -> errors.SeriatimError 
 
     Rule `only-masters-publish` (P1). Without it a client appends rows that look like a publication's, and readers that
     check whole publications find one that nobody decided.
+
+    Rule `own-ids`: so is a batch that names a writer's producer id. Without it: (1) a client sends one row under a
+    writer's id, which each reader sees, in the last epoch that there is; (2) the writer publishes; (3) its masters find
+    a later publication in their tables, append nothing, and answer that all is carried out.
     """
+    if event.header.producer.endswith(PRODUCER_MARK):
+        return errors.BadRequestError(
+            f"a producer id that ends with {PRODUCER_MARK!r} is a writer's: take a random one"
+        )
     flags = event.header.flags & (FLAG_STAGED | FLAG_PUBLISH)
     is_stage = partition.chain is not None and partition.chain.topic == STAGE_TOPIC
     if is_stage and not flags & FLAG_STAGED:

@@ -15,7 +15,7 @@ from seriatim_api.errors import (
     StagedDataGoneError,
     UnknownWriterError,
 )
-from seriatim_api.publications import SEQUENCE_MAX, STAGE_TOPIC, StagedBatch, is_place
+from seriatim_api.publications import PRODUCER_MARK, SEQUENCE_MAX, STAGE_TOPIC, StagedBatch, is_place
 from seriatim_api.status import error_to_proto
 from seriatim_api.v1 import broker_pb2, publications_pb2, publications_pb2_grpc, records_pb2
 
@@ -185,8 +185,9 @@ class PublicationsServicer(publications_pb2_grpc.PublicationsServicer):
         if not 0 < len(ids) <= PARTITIONS_PER_CALL or len(set(ids)) < len(ids):
             raise BadRequestError(f"a call names 1 to {PARTITIONS_PER_CALL} partitions, and each once")
         check_name(request.writer, "writer")
-        if request.sequence > SEQUENCE_MAX or len(request.producer) != ID_BYTES:
-            raise BadRequestError(f"a sequence is at most {SEQUENCE_MAX}, and a producer id has {ID_BYTES} bytes")
+        is_writer = len(request.producer) == ID_BYTES and request.producer.endswith(PRODUCER_MARK)
+        if request.sequence > SEQUENCE_MAX or not is_writer:
+            raise BadRequestError(f"a sequence is at most {SEQUENCE_MAX}, and a writer has a writer's producer id")
         manifest_place_from(request.manifest).check()
         answers = await self._carry_out(request, remaining_s(context) * 0.95)
         return publications_pb2.CarryOutResponse(

@@ -119,8 +119,8 @@ class Publisher:
         self.check_understood()
         for _ in range(TRANSACTIONS_MAX):
             known = await self._read(topic, incarnation, writer)
-            producer = secrets.token_bytes(writers.ID_BYTES)
-            record = writers.opened(known.record, topic, producer, known.revision, int(time.time() * 1000))
+            new_id = secrets.token_bytes(writers.NEW_ID_BYTES)
+            record = writers.opened(known.record, topic, new_id, known.revision, int(time.time() * 1000))
             compares = [mod_revision_is(self._services.keys.topic(topic), known.topic_revision)]
             if await self._write(Writer(known.topic.incarnation, writer), known.item, record, compares):
                 return Writer(known.topic.incarnation, writer), record
@@ -211,7 +211,7 @@ class Publisher:
             known.topic.name,
             manifest.rows,
             int(time.time() * 1000),
-            secrets.token_bytes(writers.ID_BYTES),
+            secrets.token_bytes(writers.NEW_ID_BYTES),
         )
         # Rule `compares-floors` (P6): what the manifest names was not let go since it was looked at. Without it:
         #   1. The publisher finds all that is staged above the floors, and is frozen.

@@ -287,7 +287,7 @@ class Driver:
         self._notes.append(take)
 
     def on_fetch(self, fetch: Callable[[fx.FetchStaged], Awaitable[StagedFetched]]) -> None:
-        """Who gets staged batches from this disk or other brokers; what it raises is logged, and the batch asked again."""
+        """Who gets staged batches, from this disk or other brokers. If it raises, the batch is not to be had now."""
         self._fetch = fetch
 
     # ---- effects ----

@@ -35,7 +35,15 @@ from seriatim_api.errors import (
     WriterOwnedError,
 )
 from seriatim_api.ids import PartitionId, format_offset
-from seriatim_api.publications import MANIFEST_BYTES_MAX, PIECES_MAX, SEQUENCE_MAX, Manifest, digest_of, is_place
+from seriatim_api.publications import (
+    MANIFEST_BYTES_MAX,
+    PIECES_MAX,
+    PRODUCER_MARK,
+    SEQUENCE_MAX,
+    Manifest,
+    digest_of,
+    is_place,
+)
 
 ID_BYTES = 16
 
@@ -44,6 +52,9 @@ EPHEMERAL_KEPT_MS = 86_400_000
 
 NEW_KEPT_MS = 30 * 86_400_000
 """The record of a writer that has published nothing stays so long after it was opened."""
+
+NEW_ID_BYTES = ID_BYTES - len(PRODUCER_MARK)
+"""Random ones of a writer's producer id."""
 
 
 class WriterState(enum.IntEnum):
@@ -89,7 +100,7 @@ class WriterRecord:
     """A writer of a topic.
 
     Attributes:
-        producer: 16 random bytes, made with the record: the producer id of what is carried out.
+        producer: The producer id of what is carried out, made with the record: 8 random bytes, and `PRODUCER_MARK`.
         epoch: Of who opened it last; 0: nobody did.
         owner: Who published last, as they call themselves; empty: nobody said.
         sequence: Of the last publication; meaningless while NEW.
@@ -167,8 +178,13 @@ class Verdict(enum.Enum):
     DECIDE = "read the manifest, and decide"
 
 
-def opened(record: WriterRecord | None, topic: str, new_producer: bytes, revision: int, now_ms: int) -> WriterRecord:
-    """The record once somebody opened the writer; one that is made has this producer id.
+def _producer(new_id: bytes) -> bytes:
+    assert len(new_id) == NEW_ID_BYTES, new_id
+    return new_id + PRODUCER_MARK
+
+
+def opened(record: WriterRecord | None, topic: str, new_id: bytes, revision: int, now_ms: int) -> WriterRecord:
+    """The record once somebody opened the writer; one that is made has this id in its producer id.
 
     Rule `epochs-grow` (P7): an epoch is above the coordinator's revision at which it was made. So none comes twice, not
     even if the writer is deleted in between. Without it: (1) a program opens the writer, in epoch 1, and is frozen; (2)
@@ -177,11 +193,11 @@ def opened(record: WriterRecord | None, topic: str, new_producer: bytes, revisio
     Args:
         record: As it was read; None: there is none.
         topic: Its name.
-        new_producer: 16 random bytes.
+        new_id: 8 random bytes.
         revision: Of the coordinator, when the record was read.
         now_ms: Wall time.
     """
-    before = record if record is not None else WriterRecord(new_producer, topic)
+    before = record if record is not None else WriterRecord(_producer(new_id), topic)
     return replace(before, epoch=max(before.epoch, revision) + 1, opened_at_ms=now_ms)
 
 
@@ -295,10 +311,10 @@ def check_floor(wanted: Publication, floors: Mapping[int, int]) -> None:
 
 
 def decided(
-    record: WriterRecord | None, wanted: Publication, topic: str, rows: int, now_ms: int, new_producer: bytes
+    record: WriterRecord | None, wanted: Publication, topic: str, rows: int, now_ms: int, new_id: bytes
 ) -> WriterRecord:
-    """The record with which the publication is decided; one that is made has this producer id."""
-    before = record if record is not None else WriterRecord(new_producer, topic)
+    """The record with which the publication is decided; one that is made has this id in its producer id."""
+    before = record if record is not None else WriterRecord(_producer(new_id), topic)
     assert before.state is not WriterState.DECIDED, "what is decided is finished first"
     assert before.state is WriterState.NEW or wanted.sequence > before.sequence, "sequences grow"
     return replace(
