@@ -215,6 +215,19 @@ def test_the_answer_waits_for_the_commit() -> None:
     assert carry.answer(request) is not None
 
 
+def test_the_answer_waits_for_the_disks_where_the_topic_commits_without_them() -> None:
+    """Both members have all rows, and may lose their power yet."""
+    carry, request = asked(2, 3, bench=opened_master(flush=False))
+    carry.fetched()
+    bench = carry.bench
+    bench.hear(M01, msg.ReplicateAck(P, 1, attempt(1), 5, 0))
+    assert bench.part.logs[1].commit == 5
+    bench.persist()
+    assert carry.answer(request) is None
+    bench.hear(M01, msg.ReplicateAck(P, 1, attempt(1), 5, 5))
+    assert carry.answer(request) == fx.CarriedOut(request, make_offset(1, 0), 5, 0, None)
+
+
 def test_nothing_is_appended_before_the_record_says_decided() -> None:
     carry = Carry()
     request = carry.ask(2)

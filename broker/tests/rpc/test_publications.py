@@ -24,7 +24,7 @@ PRODUCER = b"w" * 8 + PRODUCER_MARK
 PARTS = (ManifestPart(3, 10, (StagedBatch(90, 2, make_offset(1, 5), b"c" * 16),)),)
 
 
-class Refused(Exception):
+class RefusedError(Exception):
     """The call was ended with a status."""
 
 
@@ -44,7 +44,7 @@ class Call:
         return {"peer_dns": [self.host.encode()]} if self.host else {}
 
     async def abort(self, code: grpc.StatusCode, text: str, _metadata: Any) -> None:
-        raise Refused(code.name, text)
+        raise RefusedError(code.name, text)
 
 
 class Inside:
@@ -111,7 +111,7 @@ async def test_a_master_answers_for_each_partition() -> None:
     ],
 )
 async def test_a_question_that_cannot_be_is_refused(wrong: publications_pb2.CarryOutRequest) -> None:
-    with pytest.raises(Refused, match="INVALID_ARGUMENT"):
+    with pytest.raises(RefusedError, match="INVALID_ARGUMENT"):
         await Inside().servicer.CarryOut(wrong, Call())
 
 
@@ -128,7 +128,7 @@ async def test_what_a_master_cannot_do_now_is_told_and_is_no_silence() -> None:
 async def test_a_staged_batch_that_cannot_be_is_not_asked_for(offset: int, rows: int) -> None:
     inside = Inside()
     request = publications_pb2.ReadStagedRequest(partition_id=PartitionId(90), offset=offset, rows=rows)
-    with pytest.raises(Refused, match="INVALID_ARGUMENT"):
+    with pytest.raises(RefusedError, match="INVALID_ARGUMENT"):
         await inside.servicer.ReadStaged(request, Call())
     assert not inside.read
 
@@ -138,8 +138,8 @@ async def test_who_is_no_broker_asks_no_master(call: Call) -> None:
     loaded = asyncio.Event()
     loaded.set()
     inside = Inside(PeerNames(lambda broker: ["b.example:7000"] if broker == "b" else [], loaded))
-    with pytest.raises(Refused, match="FAILED_PRECONDITION"):
+    with pytest.raises(RefusedError, match="FAILED_PRECONDITION"):
         await inside.servicer.CarryOut(question(), call)
-    with pytest.raises(Refused, match="FAILED_PRECONDITION"):
+    with pytest.raises(RefusedError, match="FAILED_PRECONDITION"):
         await inside.servicer.ReadStaged(publications_pb2.ReadStagedRequest(partition_id=90, offset=5, rows=1), call)
     assert (await inside.servicer.CarryOut(question(), Call("b", "b.example"))).parts

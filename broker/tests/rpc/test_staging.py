@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
@@ -83,6 +83,9 @@ class Cluster:
         first, *others = self.members
         segment = SimpleNamespace(no=2, state=self.state, server=first, eligible=self.members, members=tuple(others))
         return SimpleNamespace(chain=SimpleNamespace(from_no=lambda no: segment if no <= 2 else None))
+
+    async def survey_all(self, partitions: Sequence[int], deadline_s: float) -> dict[int, Any]:
+        return {partition: await self.survey(partition, 1, deadline_s) for partition in partitions}
 
 
 async def test_the_own_disk_is_asked_first() -> None:

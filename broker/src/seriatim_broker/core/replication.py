@@ -37,12 +37,13 @@ def _move_commit(outbox: Outbox, partition: Partition, log: SegmentLog) -> None:
     flushed = min([log.durable, *(follower.durable for follower in log.followers)])
     safe = flushed if log.record.flush else min([log.tail, *(follower.received for follower in log.followers)])
     moved = log.advance_commit(safe)
+    was_flushed = log.flushed
     log.advance_flushed(min(flushed, log.commit))
     appending.release(outbox, log)
+    if partition.carryings and (moved or log.flushed > was_flushed):
+        carrying.on_commit(outbox, partition)
     if moved:
         delivery.pump(outbox, partition, log.no)
-        if partition.carryings:
-            carrying.on_commit(outbox, partition)
         if partition.quiescence is not None:
             quiescence.report_quiet(outbox, partition, log)
     if log.told_flushed < log.flushed:

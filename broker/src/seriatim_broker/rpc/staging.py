@@ -38,7 +38,7 @@ READ_DEADLINE_S: Final = 2.0
 """For one member's answer: a read of its disk."""
 
 CHAIN_AGE_S: Final = 1.0
-"""How old a stage partition's chain, read in the coordinator, may be for the question who has a segment."""
+"""How old a stage partition's chain may be for the question who has a segment."""
 
 CHAINS_KEPT: Final = 1000
 MANIFESTS_KEPT_BYTES_MAX: Final = 128 << 20
@@ -54,7 +54,7 @@ class Staging:
         self._services = services
         self._calls = calls
         self._places = places
-        self._chains: dict[PartitionId, tuple[Chain, float]] = {}
+        self._chains: dict[PartitionId, tuple[Chain, bool, float]] = {}  # with whether and when it was read
         self._manifests: OrderedDict[ManifestPlace, Manifest] = OrderedDict()
         self._room = asyncio.Semaphore(FETCHES_AT_ONCE)
 
@@ -88,8 +88,7 @@ class Staging:
         # others. So what the chain that is known here does not have, or nobody gives, is looked for in the chain that
         # the coordinator has. Without it: (1) this broker holds an old segment of a stage partition; (2) the partition
         # moves on twice, and nobody tells this broker; (3) what is staged there then is never found from here.
-        lately = self._read_lately(partition)
-        chain = lately or (await self._places.survey(partition, 0, READ_DEADLINE_S)).chain
+        chain, is_read = await self._known_chain(partition)
         while True:
             segment = chain.from_no(no)
             for broker in self._brokers(segment):
@@ -101,9 +100,9 @@ class Staging:
                     raise
                 except SeriatimError as exc:
                     said = exc
-            if lately is not None:
+            if is_read:
                 break
-            chain = lately = await self._read_chain(partition)
+            chain, is_read = await self._read_chain(partition), True
         if segment is not None and segment.state is SegmentState.LOST:
             return await self.read_here(staged)  # which says that it is gone, from the record as it is now
         raise UnavailableError(
@@ -158,19 +157,26 @@ class Staging:
         except HeaderError as exc:
             raise NotServingError(f"{broker} gave no batch: {exc}") from exc
 
-    def _read_lately(self, partition: PartitionId) -> Chain | None:
+    async def _known_chain(self, partition: PartitionId) -> tuple[Chain, bool]:
+        """The chain as it is known here, and whether it was read in the coordinator, a second ago at most."""
         known = self._chains.get(partition)
-        return known[0] if known is not None and time.monotonic() - known[1] < CHAIN_AGE_S else None
+        if known is not None and time.monotonic() - known[2] < CHAIN_AGE_S:
+            return known[0], known[1]
+        surveyed = await self._places.survey(partition, 0, READ_DEADLINE_S)
+        return self._keep_chain(partition, surveyed.chain, is_read=False), False
 
     async def _read_chain(self, partition: PartitionId) -> Chain:
         """The chain as the coordinator has it."""
         surveyed = (await self._places.survey_all([partition], READ_DEADLINE_S)).get(partition)
         if surveyed is None:
             raise UnavailableError(f"there is no chain of stage partition {partition}")
+        return self._keep_chain(partition, surveyed.chain, is_read=True)
+
+    def _keep_chain(self, partition: PartitionId, chain: Chain, *, is_read: bool) -> Chain:
         if len(self._chains) >= CHAINS_KEPT:
             self._chains.clear()
-        self._chains[partition] = surveyed.chain, time.monotonic()
-        return surveyed.chain
+        self._chains[partition] = chain, is_read, time.monotonic()
+        return chain
 
     # ---- manifests ----
 

@@ -169,7 +169,7 @@ def look_again(outbox: Outbox, partition: Partition) -> None:
 
 
 def on_commit(outbox: Outbox, partition: Partition) -> None:
-    """The commit has moved."""
+    """The commit, or what all members have flushed, has moved."""
     for carrying in list(partition.carryings.values()):
         _go_on(outbox, partition, carrying)
 
@@ -201,7 +201,7 @@ def _go_on(outbox: Outbox, partition: Partition, carrying: Carrying) -> None:
     if here is not Stand.SUPERSEDED:
         number = _append_fetched(outbox, partition, log, carrying, number)
     if here is Stand.SUPERSEDED or number == len(carrying.batches):
-        if _is_committed(log, carrying):
+        if _is_safe(log, carrying):
             _answer(outbox, partition, log, carrying)
         return
     _fetch(outbox, partition, log, carrying, number)
@@ -268,17 +268,21 @@ def _takes_more(outbox: Outbox, partition: Partition, log: SegmentLog, carrying:
     return not log.live_table.has_from(make_offset(log.no, log.commit), carrying.producer, WINDOW_BATCHES)
 
 
-def _is_committed(log: SegmentLog, carrying: Carrying) -> bool:
-    """Whether all rows are.
+def _is_safe(log: SegmentLog, carrying: Carrying) -> bool:
+    """Whether all rows are committed, and on every member's disk.
 
     Rule `answers-committed` (P4). Without it: (1) the last rows are on the master's disk only, and the publisher writes
     DONE; (2) the master is lost, and the segment is sealed below them; (3) nobody carries them out any more.
+
+    Rule `answers-flushed`: where the topic does not flush before it commits, the commit is not enough. Without it: (1)
+    all rows are in the memory of both members, and the publisher writes DONE; (2) both lose their power; (3) the rows
+    are gone, though a program sent them at `replicated_flushed` and heard ok.
     """
     last = log.live_table.last(carrying.producer)
     if last is None or last.epoch != carrying.sequence:
         return True
     segment_no, index = split_offset(last.offset)
-    return segment_no != log.no or index + last.message_count <= log.commit
+    return segment_no != log.no or index + last.message_count <= log.flushed
 
 
 # ---- what a step needs -----------------------------------------------------------------------------------
