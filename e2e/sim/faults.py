@@ -1065,6 +1065,11 @@ def _lost_publications(rng: random.Random, options: Options) -> Options:
     )
 
 
+def _unflushed_publications(rng: random.Random, options: Options) -> Options:
+    """Publications on topics that commit before they flush."""
+    return replace(_publications(rng, options), flush=False)
+
+
 def _group_operations(rng: random.Random, options: Options) -> Options:
     """People rewind, skip, pause and resume groups all the time, while servers change, fall and are cut off."""
     kinds = {
@@ -1238,6 +1243,7 @@ PROFILES: dict[str, Profile] = {
     "publications": Profile(_publications, 0),
     "late-publications": Profile(_late_publications, 0),
     "lost-publications": Profile(_lost_publications, 0),
+    "unflushed-publications": Profile(_unflushed_publications, 0),
     "group-operations": Profile(_group_operations, 0),
     "late-operations": Profile(_late_operations, 0),
     "fences": Profile(_fences, 0),

@@ -8,6 +8,7 @@ from typing import Any
 
 from seriatim._publishing import chunks
 from seriatim._publishing.chunks import Chunk
+from seriatim_api.ids import split_offset
 from seriatim_api.publications import Manifest
 from seriatim_broker.core import appending
 from seriatim_broker.core.events import StagedFetched
@@ -18,6 +19,7 @@ from seriatim_broker.core.producers import Entry, ProducerTable
 from seriatim_broker.core.publications import carrying, plan, writers
 from seriatim_broker.core.publications.plan import Stand
 from seriatim_broker.core.publications.writers import Publication, Verdict, WriterRecord, WriterState
+from seriatim_broker.core.replica import SegmentLog
 
 from ..publishing import staged
 from .mutation import Mutation, Patch, nothing
@@ -142,6 +144,15 @@ def _rows_as_staged() -> list[Patch]:
     return [(carrying, "published_batch", published_batch)]
 
 
+def _is_committed(log: SegmentLog, carrying_: carrying.Carrying) -> bool:
+    """Whether all rows are, though they may be on no disk."""
+    last = log.live_table.last(carrying_.producer)
+    if last is None or last.epoch != carrying_.sequence:
+        return True
+    segment_no, index = split_offset(last.offset)
+    return segment_no != log.no or index + last.message_count <= log.commit
+
+
 def _mutation(rule: str, patches: Any, *breaks: str, profile: str = "publications") -> Mutation:
     return Mutation(rule, patches, breaks, profile)
 
@@ -160,9 +171,15 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "answers-committed": _mutation(
         "a master answers when all rows are committed",
-        lambda: [(carrying, "_is_committed", lambda *_: True)],
+        lambda: [(carrying, "_is_safe", lambda *_: True)],
         "DONE",
         "I12",
+    ),
+    "answers-flushed": _mutation(
+        "a master answers when the disks have all rows, also where the topic commits before",
+        lambda: [(carrying, "_is_safe", _is_committed)],
+        "I12",
+        profile="unflushed-publications",
     ),
     "checks-staged": _mutation(
         "a staged batch is appended only if it is the one that the manifest names",

@@ -189,7 +189,7 @@ class PublicationJudge:
                 self.fail("DONE", f"{why}, and row {row} of {known.what} is not committed in partition {partition}")
             # What was lost may stand in a segment that is not settled; the master has passed over it all the same.
             if row in placed and not is_lost and not self._was_lost(partition, placed[row]):
-                judge._two_hold(placed[row], why)  # noqa: SLF001 - the judge's other half
+                judge._two_copies("I12", placed[row], why)  # noqa: SLF001 - the judge's other half
             row += batch.rows
 
     def _was_lost(self, partition: PartitionId, batch: Batch) -> bool:
