@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 from seriatim_api import errors
 from seriatim_api.ids import MemberId, PartitionId, make_offset
-from seriatim_api.publications import PRODUCER_MARK, Manifest, ManifestPart, StagedBatch, digest_of
+from seriatim_api.publications import PRODUCER_MARK, STAGE_TOPIC, Manifest, ManifestPart, StagedBatch, digest_of
 from seriatim_api.v1 import publications_pb2, records_pb2
 from seriatim_broker.core.chain import SegmentState
 from seriatim_broker.core.effects import CarriedOut
@@ -62,6 +62,7 @@ class Cluster:
         self.on_find: Callable[[], Any] | None = None
         self.stage_error: errors.SeriatimError | None = None
         self.lost: tuple[int, ...] = ()
+        self.stage_topic = STAGE_TOPIC
         self.master = "g0-0"
         self.silences: list[errors.SeriatimError] = []  # of calls to another broker
         self.publisher = Publisher(cast(Any, self), cast(Any, self), cast(Any, self), cast(Any, self))
@@ -142,8 +143,14 @@ class Cluster:
 
     async def survey_all(self, partitions: Sequence[int], _deadline_s: float) -> dict[int, Any]:
         segment = SimpleNamespace(state=SegmentState.OPEN, start=0)
-        chain = SimpleNamespace(segment=lambda no: segment if no == 1 else None)
-        return {partition: SimpleNamespace(chain=chain) for partition in partitions}
+        return {
+            partition: SimpleNamespace(
+                chain=SimpleNamespace(
+                    partition=partition, topic=self.stage_topic, segment=lambda no: segment if no == 1 else None
+                )
+            )
+            for partition in partitions
+        }
 
     async def find(self, *_arguments: Any) -> None:
         if self.stage_error is not None:
@@ -260,6 +267,14 @@ async def test_what_nobody_has_now_is_not_decided(error: errors.SeriatimError) -
     if isinstance(error, errors.UnavailableError):
         with pytest.raises(errors.StagedDataGoneError):
             await cluster.publish(wanted)
+    assert await cluster.record() is None
+
+
+async def test_what_lies_in_another_topic_is_not_decided() -> None:
+    cluster = await begun()
+    cluster.stage_topic = "payments"
+    with pytest.raises(errors.BadRequestError, match="stage topic"):
+        await cluster.publish(cluster.wanted(1))
     assert await cluster.record() is None
 
 

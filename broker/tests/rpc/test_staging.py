@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 from seriatim_api import errors
-from seriatim_api.batch import FLAG_PUBLISH, FLAG_STAGED, make_header, parse_header
+from seriatim_api.batch import FLAG_PUBLISH, FLAG_STAGED, BatchHeader, make_header, parse_header, place
 from seriatim_api.ids import MemberId, PartitionId, make_offset
 from seriatim_api.publications import Manifest, ManifestPart, StagedBatch, write_manifest
 from seriatim_api.v1 import publications_pb2
@@ -37,7 +37,11 @@ def batch_of(body: bytes, flags: int = FLAG_STAGED, stage: bytes = CHUNK, index:
         partition=STAGE, message_count=1, producer=b"t" * 16, producer_epoch=0, base_sequence=0, first_timestamp_ms=5,
         last_timestamp_ms=5, body_length=len(body), body_crc=crc32c(0, body), flags=flags, stage=stage,
     )  # fmt: skip
-    return Batch(parse_header(raw)._replace(segment=2, base_index=index), body)
+    return Batch(_placed(parse_header(raw), index), body)
+
+
+def _placed(header: BatchHeader, index: int) -> BatchHeader:
+    return place(header, segment=2, base_index=index, append_time_ms=1, previous_checksum=0, checksum=crc32c)
 
 
 class Cluster:
@@ -123,6 +127,20 @@ async def test_what_is_lost_or_dropped_is_gone(event: Any) -> None:
     assert (await cluster.staging.fetch(fx.FetchStaged(3, PartitionId(1), STAGED))).is_gone
 
 
+async def test_a_batch_that_differs_on_all_members_is_gone() -> None:
+    cluster = Cluster(members=(OWN, OTHER))
+    other = batch_of(b"rows", stage=b"x" * 16)
+    cluster.here[STAGED.offset], cluster.there["g0-1"] = other, errors.UnavailableError("down")
+    effect = fx.FetchStaged(3, PartitionId(1), STAGED)
+    fetched = await cluster.staging.fetch(effect)
+    assert (fetched.batch, fetched.is_gone) == (None, False), "another member may have it"
+    cluster.there["g0-1"] = batch_of(b"rows")
+    fetched = await cluster.staging.fetch(effect)
+    assert fetched.batch is not None
+    cluster.there["g0-1"] = other
+    assert (await cluster.staging.fetch(effect)).is_gone
+
+
 async def test_a_lost_segment_without_members_is_gone() -> None:
     cluster = Cluster(members=(OTHER,))
     cluster.state = SegmentState.LOST
@@ -136,7 +154,7 @@ async def test_only_so_many_are_fetched_at_once(monkeypatch: pytest.MonkeyPatch)
     under_way = most = 0
     go_on = asyncio.Event()
 
-    async def read(_staged: StagedBatch) -> Batch:
+    async def read(_staged: StagedBatch, **_named: bool) -> Batch:
         nonlocal under_way, most
         under_way += 1
         most = max(most, under_way)

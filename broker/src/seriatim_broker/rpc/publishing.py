@@ -19,6 +19,7 @@ from typing import Final, NamedTuple
 
 import structlog
 from seriatim_api.errors import (
+    BadRequestError,
     CoordinatorRefusedError,
     CoordinatorUnavailableError,
     DeadlineExceededError,
@@ -32,7 +33,7 @@ from seriatim_api.errors import (
     UnknownWriterError,
 )
 from seriatim_api.ids import PartitionId, split_offset
-from seriatim_api.publications import Manifest, ManifestPart
+from seriatim_api.publications import STAGE_TOPIC, Manifest, ManifestPart
 from seriatim_api.status import error_from_proto
 from seriatim_api.v1 import publications_pb2, ranges_pb2, records_pb2
 
@@ -204,7 +205,7 @@ class Publisher:
         except UnavailableError as exc:
             raise StagedDataGoneError(f"the manifest cannot be read: {exc.message}: stage the rows anew") from exc
         writers.check_manifest(wanted, manifest, known.topic.incarnation, set(known.topic.partition_ids), known.floors)
-        await self._check_staged(manifest, until)
+        await self._check_staged(wanted.manifest, manifest, until)
         record = writers.decided(
             known.record,
             wanted,
@@ -227,10 +228,11 @@ class Publisher:
         self._services.counters.published_rows += manifest.rows
         return True
 
-    async def _check_staged(self, manifest: Manifest, until: float) -> None:
+    async def _check_staged(self, place: ManifestPlace, manifest: Manifest, until: float) -> None:
         """Whether some member has each of the segments that the manifest names, as far as it names them.
 
         Raises:
+            BadRequestError: It names a partition that is none of the stage topic's.
             StagedDataGoneError: None answers that has one of them.
         """
         ends: dict[tuple[int, int], tuple[int, int]] = {}
@@ -255,9 +257,12 @@ class Publisher:
                 await self._places.find(chain, segment, request, left_s)
 
         try:
-            partitions = sorted({partition for partition, _ in ends})
+            partitions = sorted({place.partition, *(partition for partition, _ in ends)})
             # Rule `reads-the-chain`, as in `staging`: the chain that is known here may lack what was staged since.
             chains = await self._places.survey_all(partitions, max(until - time.monotonic(), 0.05))
+            for told in chains.values():
+                if told.chain.topic != STAGE_TOPIC:
+                    raise BadRequestError(f"partition id {told.chain.partition} is none of the stage topic's")
             await asyncio.gather(*(check(*key, *ends[key]) for key in sorted(ends)))
         except (UnavailableError, RoutingError, UnknownTopicError) as exc:
             raise StagedDataGoneError(f"a part of what was staged cannot be read: {exc.message}: stage anew") from exc

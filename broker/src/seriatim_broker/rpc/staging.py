@@ -14,7 +14,7 @@ from typing import Final
 import structlog
 from seriatim_api.batch import FLAG_PUBLISH, FLAG_STAGED, HeaderError, parse_header
 from seriatim_api.errors import NotServingError, SeriatimError, StagedDataGoneError, UnavailableError
-from seriatim_api.ids import PartitionId, split_offset
+from seriatim_api.ids import PartitionId, format_offset, split_offset
 from seriatim_api.publications import Manifest, StagedBatch, read_manifest
 from seriatim_api.v1 import publications_pb2
 
@@ -23,6 +23,7 @@ from ..core.chain import Chain, Segment, SegmentState
 from ..core.events import ReadRange, StagedFetched
 from ..core.log import Batch
 from ..core.positions import Place
+from ..core.publications.plan import is_as_staged
 from ..core.publications.writers import ManifestPlace
 from .outbound import BrokerCalls
 from .places import Places
@@ -64,7 +65,7 @@ class Staging:
         """A staged batch, from whichever member has it. Raises nothing."""
         try:
             async with self._room:
-                batch = await self.read(effect.staged)
+                batch = await self.read(effect.staged, must_match=True)
         except StagedDataGoneError:
             return StagedFetched(effect.serial, effect.partition, None, is_gone=True)
         except (SeriatimError, TimeoutError) as exc:
@@ -74,11 +75,15 @@ class Staging:
 
     # ---- batches ----
 
-    async def read(self, staged: StagedBatch) -> Batch:
-        """A staged batch.
+    async def read(self, staged: StagedBatch, *, must_match: bool = False) -> Batch:
+        """A staged batch; if it must match, only the one that the manifest names.
+
+        Rule `differs-everywhere`: if all members give another batch than the one that must match, it is gone. Without
+        it: (1) a program publishes a manifest that names a chunk which is not there; (2) it is decided, because the
+        place is; (3) no master ever finds that chunk, and nothing ends the publication, or lets the writer go on.
 
         Raises:
-            StagedDataGoneError: Its segment was declared lost, or retention has dropped it.
+            StagedDataGoneError: Its segment was declared lost, retention has dropped it, or it is on no member.
             UnavailableError: No member that has it answers now.
         """
         partition = PartitionId(staged.partition)
@@ -90,17 +95,24 @@ class Staging:
         # moves on twice, and nobody tells this broker; (3) what is staged there then is never found from here.
         chain, is_read = await self._known_chain(partition)
         while True:
-            segment = chain.from_no(no)
-            for broker in self._brokers(segment):
+            segment, differs = chain.from_no(no), 0
+            brokers = self._brokers(segment)
+            for broker in brokers:
                 try:
-                    if broker == self._services.identity.member.broker:
-                        return await self.read_here(staged)
-                    return await self._read_there(broker, staged)
+                    is_here = broker == self._services.identity.member.broker
+                    batch = await (self.read_here(staged) if is_here else self._read_there(broker, staged))
+                    if not must_match or is_as_staged(batch, staged, self._services.checksum):
+                        return batch
+                    differs += 1
+                    said = NotServingError(f"what {broker} gives is not what the manifest names")
                 except StagedDataGoneError:
                     raise
                 except SeriatimError as exc:
                     said = exc
             if is_read:
+                if brokers and differs == len(brokers):
+                    _log.error("staged_batch_differs", stage_partition=partition, offset=format_offset(staged.offset))
+                    raise StagedDataGoneError(f"what is staged at {no}:{index} is not what the manifest names")
                 break
             chain, is_read = await self._read_chain(partition), True
         if segment is not None and segment.state is SegmentState.LOST:
