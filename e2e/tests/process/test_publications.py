@@ -120,6 +120,11 @@ async def test_a_plain_program_publishes_all_rows_once_however_often_it_runs(clu
         assert [topic.name for topic in await admin.list_topics() if topic.name.startswith("_")] == []
         with pytest.raises(errors.IllegalNameError):
             await client.producer("_stage")
+        # Operators see the stage topic, and give up a segment of it: only then does what waits for it go on.
+        assert (await admin.describe_topic("_stage")).topic.name == "_stage"
+        chain = await admin.describe_chain("_stage", 0)
+        with pytest.raises(errors.PreconditionError, match="nobody has said"):
+            await admin.declare_gap("_stage", 0, chain.segments[-1].no, "me")
         await admin.delete_writer("pub-plain", "nightly")
         assert await admin.list_writers("pub-plain") == []
         await admin.delete_topic("pub-plain")

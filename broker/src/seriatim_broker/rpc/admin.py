@@ -106,7 +106,7 @@ class AdminServicer(GroupOperations):
                     yield join_pages(whole.item.value, whole.pages)
 
     async def _chain_key(self, request: broker_pb2.DescribeChainRequest) -> str:
-        topic = await self._services.topic(request.topic)
+        topic = await self._services.topic(request.topic, or_stage=True)
         if request.partition >= len(topic.partition_ids):
             raise PartitionOutOfRangeError(
                 f"topic {request.topic!r} has {len(topic.partition_ids)} partitions",
@@ -304,7 +304,7 @@ class AdminServicer(GroupOperations):
         services = self._services
         if not request.issuer:
             raise BadRequestError("a declared gap names who declared it")
-        topic = await services.topic(request.topic)
+        topic = await services.topic(request.topic, or_stage=True)
         if request.partition >= len(topic.partition_ids):
             raise PartitionOutOfRangeError(
                 f"topic {request.topic!r} has {len(topic.partition_ids)} partitions", topic=request.topic

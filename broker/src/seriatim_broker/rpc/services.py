@@ -21,6 +21,7 @@ from seriatim_api.errors import (
     UnsupportedVersionError,
 )
 from seriatim_api.ids import MemberId, PartitionId, RunId, is_legal_name
+from seriatim_api.publications import STAGE_TOPIC
 from seriatim_api.status import to_status
 from seriatim_api.v1 import common_pb2, records_pb2
 
@@ -122,13 +123,14 @@ class Services:
         finally:
             self.driver.forget_request(request)
 
-    async def topic(self, name: str) -> records_pb2.TopicRecord:
-        """The record of a topic that is ready.
+    async def topic(self, name: str, *, or_stage: bool = False) -> records_pb2.TopicRecord:
+        """The record of a topic that is ready; for operators also of the stage topic, which no program can name.
 
         Raises:
             IllegalNameError, UnknownTopicError: There can be, or is, none. NotServingError: It is being created.
         """
-        check_name(name, "topic")
+        if not (or_stage and name == STAGE_TOPIC):
+            check_name(name, "topic")
         item = await self.coordinator.get(self.keys.topic(name))
         record = records_pb2.TopicRecord.FromString(item.value) if item else None
         if record is None or record.state == records_pb2.TOPIC_STATE_DELETING:

@@ -155,7 +155,7 @@ class TopicAdmin(broker_pb2_grpc.AdminServicer):
         self, request: broker_pb2.DescribeTopicRequest, _context: Any
     ) -> broker_pb2.DescribeTopicResponse:
         """A topic with the chains of its partitions."""
-        topic = await self._services.topic(request.name)
+        topic = await self._services.topic(request.name, or_stage=True)
         gets = [Get(self._services.keys.chain(PartitionId(partition))) for partition in topic.partition_ids]
         response = broker_pb2.DescribeTopicResponse(topic=topic)
         for start in range(0, len(gets), READS_PER_TXN):
