@@ -6,12 +6,12 @@ BIN := $(VENV)/bin
 SYNCED := $(VENV)/.synced
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test test-slow test-faults check lint types contracts proto proto-check crds crds-check docs-check tools bench-smoke bench-drain faults sim clean
+.PHONY: help env demo test test-slow test-faults test-spark check lint types contracts proto proto-check crds crds-check docs-check tools bench-smoke bench-drain faults sim clean
 
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-$(SYNCED): pyproject.toml uv.lock api/pyproject.toml broker/pyproject.toml client/pyproject.toml e2e/pyproject.toml operator/pyproject.toml
+$(SYNCED): pyproject.toml uv.lock api/pyproject.toml broker/pyproject.toml client/pyproject.toml e2e/pyproject.toml operator/pyproject.toml spark-on-k8s/pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Seriatim needs Python 3.11 or newer: make PYTHON=python3.12 ...")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet uv
@@ -32,6 +32,19 @@ test-slow: $(SYNCED) ## the tests that take minutes (disks, whole clusters)
 test-faults: $(SYNCED) ## kill, freeze and cut a whole cluster of processes under checked traffic, and a quick demo
 	$(BIN)/python -m tools.run_tests --kind faults --package e2e
 
+SPARK_VENV := .venv-spark
+SPARK_SYNCED := $(SPARK_VENV)/.synced
+
+$(SPARK_SYNCED): pyproject.toml uv.lock spark-on-k8s/pyproject.toml | $(SYNCED)
+	@$(BIN)/python -m tools.check_java
+	@echo "making $(SPARK_VENV); the first time pip's package of Spark is downloaded (456 MB) and built, for some minutes"
+	UV_PROJECT_ENVIRONMENT=$(SPARK_VENV) $(BIN)/uv sync --frozen --quiet --group spark --python $(BIN)/python
+	@touch $@
+
+test-spark: $(SPARK_SYNCED) ## the tests that need Spark; they make an environment of their own (needs Java 17)
+	@$(BIN)/python -m tools.check_java
+	$(SPARK_VENV)/bin/python -m tools.run_tests --kind spark --package spark-on-k8s
+
 check: lint types contracts proto-check crds-check chart-check docs-check ## everything that reads the code without running it
 
 lint: $(SYNCED) ## ruff
@@ -39,7 +52,7 @@ lint: $(SYNCED) ## ruff
 	$(BIN)/ruff format --check .
 
 types: $(SYNCED) ## mypy --strict
-	$(BIN)/mypy api/src broker/src client/src operator/src e2e
+	$(BIN)/mypy api/src broker/src client/src operator/src spark-on-k8s/src e2e
 
 contracts: $(SYNCED) ## who may import whom
 	$(BIN)/lint-imports

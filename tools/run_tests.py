@@ -15,7 +15,7 @@ import time
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
-PACKAGES = ("api", "broker", "client", "operator", "e2e")
+PACKAGES = ("api", "broker", "client", "operator", "spark-on-k8s", "e2e")
 PARALLEL = {package: ["-n", "2", "--dist", "loadfile"] for package in ("broker", "client", "operator", "e2e")}
 """Packages whose test files may run beside each other; e2e's make processes of their own."""
 
@@ -35,9 +35,10 @@ def counts(report: Path) -> dict[str, int]:
 
 
 MARKERS = {
-    "quick": "not slow and not faults and not kubernetes",
-    "slow": "slow and not faults and not kubernetes",
+    "quick": "not slow and not faults and not kubernetes and not spark",
+    "slow": "slow and not faults and not kubernetes and not spark",
     "faults": "faults",
+    "spark": "spark",
 }
 
 
@@ -60,7 +61,7 @@ def run(package: str, kind: str, extra: list[str]) -> dict[str, int]:
 def main() -> int:
     """Run what is asked for; exit status 1 if anything failed."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kind", choices=MARKERS, default="quick", help="quick, slow or faults, by the tests' marks")
+    parser.add_argument("--kind", choices=MARKERS, default="quick", help="which tests, by their marks")
     parser.add_argument("--package", action="append", choices=PACKAGES, help="only this package (may be repeated)")
     arguments, extra = parser.parse_known_args()
     total = {"passed": 0, "failed": 0, "skipped": 0}

@@ -308,6 +308,11 @@ class RangeReader(_Held[reading.RangeReader]):
         """Where it goes on. A message that was given to a loop over the reader with others of its batch is below it."""
         return self._inner.offset
 
+    @property
+    def skipped(self) -> int:
+        """Messages of the range that were passed over so far, because they repeat earlier ones."""
+        return self._inner.skipped
+
     def __iter__(self) -> Iterator[Message]:
         while messages := self.fetch():
             yield from messages

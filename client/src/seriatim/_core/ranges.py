@@ -72,8 +72,10 @@ class RangeCursor:
         self.offset, self._value = make_offset(segment, header.end_index), header.checksum
         return index - header.base_index, last - header.base_index
 
-    def skip(self, segment: int, from_index: int, to_index: int, value: int) -> None:
+    def skip(self, segment: int, from_index: int, to_index: int, value: int) -> int:
         """A repeat of what stands earlier is passed over; `value` is that of the chain behind it.
+
+        Returns how many messages of the range it holds.
 
         Raises:
             OrderViolationError: It does not follow what was read.
@@ -83,6 +85,8 @@ class RangeCursor:
         if not (from_index == index if self._value is not None else is_inside) or to_index <= index:
             raise self._violation(f"a skip from {segment}:{from_index} to {segment}:{to_index}")
         self.offset, self._value = make_offset(segment, to_index), value
+        end_segment, end_index = split_offset(self.end)
+        return (min(to_index, end_index) if segment == end_segment else to_index) - index
 
     def end_segment(self, segment: int, sealed_len: int, value: int) -> None:
         """The segment ends where its record says.

@@ -55,6 +55,9 @@ class RangeTable(NamedTuple):
         offset: Of the first row; the others follow one by one.
         table: Columns key, value, timestamp, headers, tag; no value was copied.
         append_time_ms: When the broker took the batch that they came in.
+        producer: Id of the producer that sent them, 16 bytes.
+        producer_epoch: Of that producer.
+        sequence: The number that the producer gave to the first row; the others follow one by one.
     """
 
     topic: str
@@ -62,6 +65,9 @@ class RangeTable(NamedTuple):
     offset: int
     table: pa.Table
     append_time_ms: int
+    producer: bytes
+    producer_epoch: int
+    sequence: int
 
 
 class _Rows(NamedTuple):
@@ -70,6 +76,9 @@ class _Rows(NamedTuple):
     offset: int
     batch: pa.RecordBatch
     append_time_ms: int
+    producer: bytes
+    producer_epoch: int
+    sequence: int
 
 
 class RangeReader:
@@ -85,6 +94,7 @@ class RangeReader:
         partition: Number in the topic.
         start: The first offset.
         end: The first one behind the range.
+        skipped: Messages of the range that were passed over so far, because they repeat earlier ones.
     """
 
     def __init__(
@@ -109,6 +119,7 @@ class RangeReader:
         self.partition = partition
         self.start = start
         self.end = end
+        self.skipped = 0
         self._partition_id = partition_id
         self._raw = raw
         self._credit_bytes = credit_bytes
@@ -194,7 +205,10 @@ class RangeReader:
         if rows is None:
             return None
         table = pa.Table.from_batches([rows.batch])
-        return RangeTable(self.topic, self.partition, rows.offset, table, rows.append_time_ms)
+        return RangeTable(
+            self.topic, self.partition, rows.offset, table, rows.append_time_ms, rows.producer, rows.producer_epoch,
+            rows.sequence,
+        )  # fmt: skip
 
     async def _next_rows(self) -> _Rows | None:
         if self._closed:
@@ -337,14 +351,17 @@ class RangeReader:
         offset = make_offset(header.segment, header.base_index + first)
         if first or last < header.message_count:
             batch = batch.slice(first, max(last - first, 0))
-        return _Rows(offset, batch, header.append_time_ms) if batch.num_rows else None
+        if not batch.num_rows:
+            return None
+        sequence = header.base_sequence + first
+        return _Rows(offset, batch, header.append_time_ms, header.producer, header.producer_epoch, sequence)
 
     def _pass_over(self, event: ranges_pb2.RangeEvent) -> None:
         cursor = self._cursor
         match event.WhichOneof("event"):
             case "skip":
                 skip = event.skip
-                cursor.skip(skip.segment, skip.from_index, skip.to_index, skip.checksum)
+                self.skipped += cursor.skip(skip.segment, skip.from_index, skip.to_index, skip.checksum)
             case "segment_end":
                 end = event.segment_end
                 cursor.end_segment(end.segment, end.sealed_len, end.sealed_checksum)

@@ -1,0 +1,58 @@
+"""Apache Spark reads topics of Seriatim in their order: the format "seriatim", for batch and streaming.
+
+    spark.read.format("seriatim").option("bootstrap", "host:port").option("topic", "orders").load()
+
+Spark finds the format by itself where this package is installed (on the driver and on each executor).
+`report_progress` makes the lag of streaming queries visible to the cluster. Each name is loaded when it is first asked
+for: what decides (options, offsets, plans) is used and tested without Spark.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from seriatim_spark.errors import (
+        ClusterError,
+        DataLossError,
+        OffsetsError,
+        OptionError,
+        ReadOrderError,
+        SchemaMismatchError,
+        SourceError,
+        TopicReplacedError,
+    )
+    from seriatim_spark.progress import ProgressListener, report_progress
+    from seriatim_spark.source import SeriatimSource
+
+__all__ = [
+    "ClusterError",
+    "DataLossError",
+    "OffsetsError",
+    "OptionError",
+    "ProgressListener",
+    "ReadOrderError",
+    "SchemaMismatchError",
+    "SeriatimSource",
+    "SourceError",
+    "TopicReplacedError",
+    "report_progress",
+]
+
+_HOMES: Final = {
+    "ProgressListener": "seriatim_spark.progress",
+    "report_progress": "seriatim_spark.progress",
+    "SeriatimSource": "seriatim_spark.source",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(importlib.import_module(_HOMES.get(name, "seriatim_spark.errors")), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

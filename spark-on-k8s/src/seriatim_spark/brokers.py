@@ -1,0 +1,161 @@
+"""Questions to brokers on behalf of the planners: where partitions begin and end, and what lies between."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeVar
+
+from seriatim_api.ids import INDEX_BITS
+
+from seriatim_spark.connection import connected
+from seriatim_spark.errors import translated
+from seriatim_spark.options import ReadOptions
+from seriatim_spark.places import Lengths, Span
+
+if TYPE_CHECKING:
+    from seriatim import PartitionOffset, RangePlan
+
+PLANS_AT_ONCE: Final = 32
+"""Questions about ranges under way at once."""
+
+SLACK_S: Final = 10.0
+"""Longer than the client's own deadline: a last resort."""
+
+At = Literal["earliest", "end"] | datetime
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A place in a partition: as `seriatim.PartitionOffset`."""
+
+    offset: int
+    position: int
+    bytes_before: int | None
+    found: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class TopicAt:
+    """One place in each partition of a topic that is read."""
+
+    incarnation: str
+    places: Mapping[int, Place]
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Messages [start, end) of a partition."""
+
+    topic: str
+    incarnation: str
+    partition: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of a range that can be read apart. `size_bytes` is None if no broker could say it."""
+
+    start: int
+    end: int
+    rows: int
+    size_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What lies in a range: pieces, and messages that are gone (as texts for people)."""
+
+    pieces: tuple[Piece, ...]
+    losses: tuple[str, ...] = ()
+
+
+class Brokers(Protocol):
+    """What planners ask. Errors are those of `errors.translated`."""
+
+    def at(self, at: At, incarnations: Mapping[str, str]) -> dict[str, TopicAt]:
+        """A place in each partition of each topic of the options; by topic.
+
+        Args:
+            at: Which place.
+            incarnations: Of the topics that are meant, where that is known.
+        """
+
+    def plans(self, ranges: Sequence[Range], cut_bytes: int) -> list[Plan]:
+        """What lies in each range; with `cut_bytes` 0 the pieces are whole segments."""
+
+
+def lengths_of(range_: Range, pieces: Sequence[Piece]) -> Lengths:
+    """What whole segments of a range say about the lengths of those before its end."""
+    spans = [
+        Span(piece.start >> INDEX_BITS, piece.start & ((1 << INDEX_BITS) - 1), (piece.end & ((1 << INDEX_BITS) - 1)))
+        for piece in pieces
+    ]
+    return Lengths(range_.start, range_.end, spans)
+
+
+class RealBrokers:
+    """`Brokers` over the client of this process."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+
+    def at(self, at: At, incarnations: Mapping[str, str]) -> dict[str, TopicAt]:
+        """See `Brokers.at`."""
+
+        async def ask(topic: str) -> tuple[PartitionOffset, ...]:
+            with translated(topic, self._options.target.bootstrap):
+                return await client.offsets(
+                    topic,
+                    at,
+                    partitions=sorted(wanted) if wanted is not None else None,
+                    incarnation=incarnations.get(topic, ""),
+                    timeout_s=self._options.read_timeout_s,
+                )
+
+        client = connected(self._options.target).client
+        wanted = self._options.partitions
+        topics = self._options.topics
+        found = self._run([ask(topic) for topic in topics])
+        return {
+            topic: TopicAt(
+                rows[0].incarnation,
+                {row.partition: Place(row.offset, row.position, row.bytes_before, row.found) for row in rows},
+            )
+            for topic, rows in zip(topics, found, strict=True)
+        }
+
+    def plans(self, ranges: Sequence[Range], cut_bytes: int) -> list[Plan]:
+        """See `Brokers.plans`."""
+
+        async def ask(asked: Range) -> RangePlan:
+            async with room:
+                with translated(asked.topic, self._options.target.bootstrap):
+                    return await client.plan_range(
+                        asked.topic, asked.partition, asked.start, asked.end, cut_bytes=cut_bytes,
+                        incarnation=asked.incarnation, timeout_s=self._options.read_timeout_s,
+                    )  # fmt: skip
+
+        client = connected(self._options.target).client
+        room = asyncio.Semaphore(PLANS_AT_ONCE)
+        return [
+            Plan(
+                tuple(Piece(piece.start, piece.end, piece.rows, piece.size_bytes) for piece in plan.pieces),
+                tuple(map(str, plan.losses)),
+            )
+            for plan in self._run([ask(asked) for asked in ranges])
+        ]
+
+    def _run(self, questions: Sequence[Awaitable[T]]) -> list[T]:
+        async def all_of_them() -> list[T]:
+            return list(await asyncio.gather(*questions))
+
+        if not questions:
+            return []
+        rounds = 1 + len(questions) // PLANS_AT_ONCE
+        return connected(self._options.target).run(all_of_them(), rounds * self._options.read_timeout_s + SLACK_S)

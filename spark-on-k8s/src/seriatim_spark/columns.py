@@ -1,0 +1,195 @@
+"""The columns of a row: their names, their types for Spark and Arrow, and how rows of the client become them.
+
+All columns are nullable. Their Arrow types are those that Spark expects of a data source (times in UTC, microseconds):
+it refuses a first batch of other types. Values, keys and headers are not copied unless small batches are put together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from seriatim_api.ids import INDEX_BITS
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from seriatim import RangeTable
+
+
+class Column(NamedTuple):
+    """A column: its type in Spark's DDL, and whether it is there unless asked for."""
+
+    sql_type: str
+    default: bool
+
+
+COLUMNS: Final = {
+    "topic": Column("string", True),
+    "partition": Column("int", True),
+    "offset": Column("bigint", True),
+    "timestamp": Column("timestamp", True),
+    "append_time": Column("timestamp", True),
+    "key": Column("binary", True),
+    "value": Column("binary", True),
+    "tag": Column("string", True),
+    "headers": Column("map<string,binary>", False),
+    "segment": Column("int", False),
+    "producer": Column("binary", False),
+    "epoch": Column("bigint", False),
+    "sequence": Column("bigint", False),
+    "incarnation": Column("string", False),
+    "range_start": Column("bigint", False),
+    "range_end": Column("bigint", False),
+}
+DEFAULT_COLUMNS: Final = tuple(name for name, column in COLUMNS.items() if column.default)
+
+ROWS_WANTED: Final = 2048
+"""Smaller batches are put together up to this: Spark's cost of a batch is that of some hundred rows."""
+
+BYTES_WANTED: Final = 1 << 20
+"""Or up to this size."""
+
+_MS_MAX: Final = (1 << 63) // 1000 - 1
+"""Times beyond are cut to it: a sender may give any number."""
+
+
+def chosen(text: str) -> tuple[str, ...]:
+    """Read the option `columns`: names with commas between them; `*` stands for those that are there by default.
+
+    Raises:
+        ValueError: One is unknown or stands twice.
+    """
+    names: list[str] = []
+    for name in (part.strip().lower() for part in text.split(",")):
+        names += DEFAULT_COLUMNS if name == "*" else (name,)
+    unknown = sorted(set(names) - set(COLUMNS))
+    if unknown or len(set(names)) < len(names):
+        what = f"unknown: {', '.join(unknown)}" if unknown else "each once"
+        raise ValueError(f"names out of {', '.join(COLUMNS)}, or * for the first {len(DEFAULT_COLUMNS)} ({what})")
+    return tuple(names)
+
+
+def ddl(columns: Sequence[str]) -> str:
+    """The schema for Spark."""
+    return ", ".join(f"`{name}` {COLUMNS[name].sql_type}" for name in columns)
+
+
+def arrow_schema(columns: Sequence[str]) -> pa.Schema:
+    """The schema of the record batches."""
+    import pyarrow as pa
+
+    types = {
+        "string": pa.string(),
+        "int": pa.int32(),
+        "bigint": pa.int64(),
+        "timestamp": pa.timestamp("us", tz="UTC"),
+        "binary": pa.binary(),
+        "map<string,binary>": pa.map_(pa.string(), pa.binary()),
+    }
+    return pa.schema([pa.field(name, types[COLUMNS[name].sql_type]) for name in columns])
+
+
+def size_bytes(table: RangeTable) -> int:
+    """Bytes of its rows in memory."""
+    return int(table.table.nbytes)
+
+
+class Origin(NamedTuple):
+    """What the rows of one range have in common: the topic they are of, and from where to where the range goes."""
+
+    incarnation: str
+    start: int
+    end: int
+
+
+class BatchBuilder:
+    """Record batches of the chosen columns, for one topic and partition after another."""
+
+    def __init__(self, columns: Sequence[str]) -> None:
+        self._schema = arrow_schema(columns)
+        self._columns = tuple(columns)
+        self._constants: dict[str, tuple[Any, Any]] = {}  # by column: the last value, and an array of it
+
+    def build(self, tables: Sequence[RangeTable], origin: Origin) -> pa.RecordBatch:
+        """One batch of tables of one range, in their order."""
+        import pyarrow as pa
+
+        assert tables
+        assert len({(table.topic, table.partition) for table in tables}) == 1
+        rows = tables[0].table if len(tables) == 1 else pa.concat_tables([one.table for one in tables])
+        counts = [table.table.num_rows for table in tables]
+        arrays = [self._array(name, tables, counts, rows, origin) for name in self._columns]
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+    def _array(
+        self, name: str, tables: Sequence[RangeTable], counts: list[int], rows: pa.Table, origin: Origin
+    ) -> Any:
+        import numpy as np
+        import pyarrow as pa
+
+        match name:
+            case "topic":
+                return self._constant(name, tables[0].topic, rows.num_rows)
+            case "partition":
+                return self._constant(name, tables[0].partition, rows.num_rows)
+            case "incarnation":
+                return self._constant(name, origin.incarnation, rows.num_rows)
+            case "range_start":
+                return self._constant(name, origin.start, rows.num_rows)
+            case "range_end":
+                return self._constant(name, origin.end, rows.num_rows)
+            case "offset":
+                return _counted([table.offset for table in tables], counts)
+            case "sequence":
+                return _counted([table.sequence for table in tables], counts)
+            case "segment":
+                segments = np.repeat(np.array([table.offset >> INDEX_BITS for table in tables], np.int32), counts)
+                return pa.array(segments)
+            case "epoch":
+                return pa.array(np.repeat(np.array([table.producer_epoch for table in tables], np.int64), counts))
+            case "append_time":
+                times = np.array([min(table.append_time_ms, _MS_MAX) for table in tables], np.int64)
+                return pa.array(np.repeat(times * 1000, counts)).view(self._schema.field(name).type)
+            case "producer":
+                if len({table.producer for table in tables}) == 1:
+                    return self._constant(name, tables[0].producer, rows.num_rows)
+                return pa.array(
+                    [table.producer for table, count in zip(tables, counts, strict=True) for _ in range(count)],
+                    pa.binary(),
+                )
+            case "timestamp":
+                return _microseconds(_one_chunk(rows.column(name))).view(self._schema.field(name).type)
+            case _:
+                return _one_chunk(rows.column(name))
+
+    def _constant(self, name: str, value: Any, count: int) -> Any:
+        import pyarrow as pa
+
+        kept, found = self._constants.get(name, (None, None))
+        if kept != value or len(found) < count:
+            found = pa.repeat(pa.scalar(value, self._schema.field(name).type), max(count, ROWS_WANTED))
+            self._constants[name] = (value, found)
+        return found.slice(0, count)
+
+
+def _counted(starts: list[int], counts: list[int]) -> Any:
+    """The numbers from each start on, as many as its count says."""
+    import numpy as np
+    import pyarrow as pa
+
+    runs = [np.arange(start, start + count, dtype=np.int64) for start, count in zip(starts, counts, strict=True)]
+    return pa.array(runs[0] if len(runs) == 1 else np.concatenate(runs))
+
+
+def _one_chunk(column: Any) -> Any:
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def _microseconds(column: Any) -> Any:
+    """Milliseconds to microseconds."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    limit = pa.scalar(_MS_MAX, pa.int64())
+    inside = pc.max_element_wise(pc.min_element_wise(column, limit, skip_nulls=False), pc.negate(limit), skip_nulls=False)
+    return pc.multiply(inside, pa.scalar(1000, pa.int64()))

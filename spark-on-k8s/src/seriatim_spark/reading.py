@@ -1,0 +1,114 @@
+"""What a task does: read its units one after the other, check that nothing is missing, and hand rows to Spark."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import TYPE_CHECKING, Final
+
+from seriatim_api.errors import OffsetOutOfRangeError, SeriatimError
+from seriatim_api.ids import format_offset
+
+from seriatim_spark.columns import BYTES_WANTED, ROWS_WANTED, BatchBuilder, Origin, size_bytes
+from seriatim_spark.connection import connected
+from seriatim_spark.contiguity import Contiguity
+from seriatim_spark.errors import translated
+from seriatim_spark.options import ReadOptions
+from seriatim_spark.planning import Unit
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from seriatim import Client, LostRange, RangeTable
+
+GROUPS_AHEAD: Final = 4
+"""Groups of batches that wait for Spark, each up to `BYTES_WANTED` and a batch more. The client reads ahead as well."""
+
+RETRY_PAUSE_S: Final = 0.2
+SLACK_S: Final = 30.0
+"""Longer than the client's own deadlines: a last resort."""
+
+_log = logging.getLogger("seriatim.spark")
+
+
+def read_units(units: Sequence[Unit], options: ReadOptions) -> Iterator[pa.RecordBatch]:
+    """All rows of the units, in their order.
+
+    Raises:
+        SourceError: A unit could not be read whole; nothing that was given before may be used then.
+    """
+    connection = connected(options.target)
+    builder = BatchBuilder(options.columns)
+    for unit in units:
+        origin = Origin(unit.incarnation, unit.start, unit.end)
+        groups = connection.iterate(
+            _groups(connection.client, unit, options), GROUPS_AHEAD, 2 * options.read_timeout_s + SLACK_S
+        )
+        for group in groups:
+            yield builder.build(group, origin)
+
+
+async def _groups(client: Client, unit: Unit, options: ReadOptions) -> AsyncIterator[list[RangeTable]]:
+    """The tables of a unit; small ones are gathered, because each group costs Spark as much as some hundred rows."""
+    group: list[RangeTable] = []
+    rows = size = 0
+    async for table in _tables(client, unit, options):
+        group.append(table)
+        rows += table.table.num_rows
+        size += size_bytes(table)
+        if rows >= ROWS_WANTED or size >= BYTES_WANTED:
+            yield group
+            group, rows, size = [], 0, 0
+    if group:
+        yield group
+
+
+async def _tables(client: Client, unit: Unit, options: ReadOptions) -> AsyncIterator[RangeTable]:
+    """The tables of a unit, checked."""
+    where = f"{unit.topic}/{unit.partition}"
+    check = Contiguity(where, unit.start, unit.end)
+    losses: list[LostRange] = []
+
+    def told() -> None:
+        for loss in losses:
+            check.lose(loss.start, loss.end)
+            _log.warning("%s: %s; failOnDataLoss=false: the query goes on behind them", where, loss)
+        losses.clear()
+
+    with translated(unit.topic, options.target.bootstrap):
+        reader = await _opened(client, unit, options, losses)
+        async with reader:
+            while (table := await reader.fetch_table()) is not None:
+                told()
+                check.take(table.offset, table.table.num_rows, reader.skipped)
+                yield table
+            told()
+            check.finish(reader.offset, reader.skipped)
+
+
+async def _opened(client: Client, unit: Unit, options: ReadOptions, losses: list[LostRange]):  # type: ignore[no-untyped-def]  # noqa: ANN202
+    """A reader of the unit.
+
+    The end of the unit was committed when it was planned. If a segment before it is unsettled since (all its members
+    are gone), brokers say that the partition ends there until one is back: that is waited for.
+    """
+    until = asyncio.get_running_loop().time() + options.read_timeout_s
+    while True:
+        try:
+            return await client.read_range(
+                unit.topic, unit.partition, unit.start, unit.end, incarnation=unit.incarnation, raw=options.raw,
+                on_loss=None if options.fail_on_data_loss else losses.append, read_timeout_s=options.read_timeout_s,
+            )  # fmt: skip
+        except OffsetOutOfRangeError as exc:
+            if asyncio.get_running_loop().time() > until:
+                raise _ended_before(unit, exc) from exc
+        await asyncio.sleep(RETRY_PAUSE_S)
+
+
+def _ended_before(unit: Unit, error: SeriatimError) -> SeriatimError:
+    end = error.details.get("end")
+    return OffsetOutOfRangeError(
+        f"{unit.topic}/{unit.partition} was to be read to {format_offset(unit.end)}, and brokers say that it ends at "
+        f"{format_offset(int(end)) if end and str(end).isdecimal() else 'an earlier offset'}: wrong offsets, or all "
+        "members of an older segment are gone"
+    )

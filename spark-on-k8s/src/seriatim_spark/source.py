@@ -1,0 +1,171 @@
+"""The data source as Spark sees it: format "seriatim". Checks options and hands on; decides nothing.
+
+    spark.read.format("seriatim").option("bootstrap", "host:port").option("topic", "orders").load()
+
+Spark pickles what it makes of these classes, runs planners in processes of their own and tasks in forked workers: so
+nothing here connects before a planner or a task is asked for something. Options are checked in `schema`, because Spark
+hides an error of `streamReader` behind its own.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from seriatim_spark import columns, options
+from seriatim_spark.errors import SchemaMismatchError
+from seriatim_spark.options import ReadOptions
+from seriatim_spark.planning import Unit
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+    from seriatim_spark.stream import StreamPlanner
+
+
+@dataclass
+class Task(InputPartition):
+    """What one task reads, in this order."""
+
+    units: tuple[Unit, ...]
+
+
+class SeriatimSource(DataSource):
+    """Topics of Seriatim."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The format's name."""
+        return "seriatim"
+
+    def schema(self) -> str:
+        """The columns that were chosen.
+
+        Raises:
+            OptionError: Of any option.
+        """
+        return columns.ddl(options.parse(self.options).columns)
+
+    def reader(self, schema: StructType) -> BatchReader:
+        """A reader of what is there now."""
+        return BatchReader(self._checked(schema))
+
+    def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - Spark's name
+        """A reader of micro-batches."""
+        return StreamReader(self._checked(schema))
+
+    def _checked(self, schema: StructType) -> ReadOptions:
+        from pyspark.sql.types import StructType
+
+        parsed = options.parse(self.options)
+        ours = StructType.fromDDL(columns.ddl(parsed.columns))
+        if [(field.name, field.dataType) for field in schema] != [(field.name, field.dataType) for field in ours]:
+            raise SchemaMismatchError(
+                f"the source gives {ours.simpleString()}, not {schema.simpleString()}: leave schema() out, and choose "
+                "columns with the option columns"
+            )
+        return parsed
+
+
+class _TaskReader:
+    """What executors do, alike for batch and streaming."""
+
+    def __init__(self, parsed: ReadOptions) -> None:
+        self._options = parsed
+
+    def read(self, partition: Task) -> Iterator[pa.RecordBatch]:
+        """The rows of a task, in order.
+
+        Raises:
+            SourceError: They could not be read whole.
+        """
+        from seriatim_spark.reading import read_units
+
+        return read_units(partition.units, self._options)
+
+
+class BatchReader(_TaskReader, DataSourceReader):
+    """Reads ranges that are fixed when the query is planned."""
+
+    def partitions(self) -> list[InputPartition]:
+        """The tasks."""
+        from seriatim_spark.batch import plan_batch
+        from seriatim_spark.brokers import RealBrokers
+
+        return [Task(units) for units in plan_batch(self._options, RealBrokers(self._options))] or [Task(())]
+
+
+class StreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads one micro-batch after another."""
+
+    def __init__(self, parsed: ReadOptions) -> None:
+        super().__init__(parsed)
+        self._made: StreamPlanner | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_options": self._options, "_made": None}  # executors read, and plan nothing
+
+    @property
+    def _planner(self) -> StreamPlanner:
+        if self._made is None:
+            from seriatim_spark.brokers import RealBrokers
+            from seriatim_spark.stream import StreamPlanner
+
+            self._made = StreamPlanner(self._options, RealBrokers(self._options), time.monotonic)
+        return self._made
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Where a query without a checkpoint begins."""
+        return self._planner.initial()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """What the options allow: Spark takes one limit, `latestOffset` keeps to both."""
+        if self._options.max_rows is not None:
+            return ReadMaxRows(self._options.max_rows)
+        if self._options.max_bytes is not None:
+            return ReadMaxBytes(self._options.max_bytes)
+        # Any limit but ReadAllAvailable, which tells `latestOffset` to pass over minRowsPerTrigger too.
+        return ReadMaxRows((1 << 63) - 1) if self._options.min_rows else ReadAllAvailable()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """Where the next micro-batch ends."""
+        from seriatim_spark.stream import Limit
+
+        return self._planner.latest(
+            start,
+            Limit(
+                everything=isinstance(limit, ReadAllAvailable),
+                max_rows=limit.max_rows if isinstance(limit, ReadMaxRows) else None,
+                max_bytes=limit.max_bytes if isinstance(limit, ReadMaxBytes) else None,
+            ),
+        )
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Fix the end of the query."""
+        self._planner.freeze()
+
+    def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Where the topics end, for the query's progress."""
+        return self._planner.latest_reported()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """The tasks of a micro-batch."""
+        return [Task(units) for units in self._planner.tasks(start, end)] or [Task(())]
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing to do: Spark keeps the offsets, and a listener reports them (`seriatim_spark.report_progress`)."""
+
+    def stop(self) -> None:
+        """Nothing to do: the process ends with the query."""

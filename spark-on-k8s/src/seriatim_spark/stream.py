@@ -1,0 +1,339 @@
+"""Planning of a streaming read: where a query begins, how far the next micro-batch goes, and which task reads what.
+
+Spark keeps the offsets and asks; what is kept here can be made anew after a restart at any moment. Time comes from a
+clock that is given, and brokers are asked through a port, so all of it is tested without Spark.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from seriatim_api.ids import format_offset
+
+from seriatim_spark.admission import Lag, admit
+from seriatim_spark.batch import Key, incarnations_of, places_of, resolve
+from seriatim_spark.brokers import Brokers, Place, Range, TopicAt, lengths_of
+from seriatim_spark.errors import DataLossError, OffsetsError, replaced
+from seriatim_spark.offsets import Offsets, TopicPlaces, from_json, to_json
+from seriatim_spark.options import ReadOptions
+from seriatim_spark.places import Lengths
+from seriatim_spark.planning import Unit
+from seriatim_spark.units import accept, losses_below, tasks_of
+
+ENDS_KEPT_S: Final = 0.1
+"""Spark asks every 10 ms whether there is something new, as long as there is nothing."""
+
+ENDS_KEPT_S_MAX: Final = 2.0
+ENDS_SHARE: Final = 20
+"""Ends are kept for so many times as long as it took to ask for them, between these two: with 10,000 partitions a
+query that idles must not keep brokers busy."""
+
+EARLIEST_KEPT_S: Final = 60.0
+"""Brokers look once a minute what retention drops."""
+
+ROW_BYTES_UNKNOWN: Final = 1024.0
+
+_log = logging.getLogger("seriatim.spark")
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """What Spark allows for a micro-batch.
+
+    Attributes:
+        everything: The options' own limits do not count either.
+        max_rows, max_bytes: None: no limit.
+    """
+
+    everything: bool = False
+    max_rows: int | None = None
+    max_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What waits behind a start, as long as neither the start nor the ends change: Spark asks often."""
+
+    start: Mapping[str, Any]
+    ends: Mapping[str, TopicAt]
+    begun: Offsets
+    ranges: dict[Key, Range]
+    lags: dict[Key, Lag]
+    rows: int
+
+
+class StreamPlanner:
+    """Answers Spark's questions of one query.
+
+    Args:
+        options: Of the query.
+        brokers: Who is asked.
+        clock: Seconds from any beginning, never going back.
+    """
+
+    def __init__(self, options: ReadOptions, brokers: Brokers, clock: Callable[[], float]) -> None:
+        self._options = options
+        self._brokers = brokers
+        self._clock = clock
+        self._incarnations: dict[str, str] = {}
+        self._ends: tuple[float, dict[str, TopicAt]] | None = None  # until when they are kept
+        self._seen: _Seen | None = None
+        self._earliest: tuple[float, dict[Key, Place]] | None = None
+        self._target: dict[str, TopicAt] | None = None
+        self._stop: dict[Key, int] | None = None  # places of endingTimestamp or endingOffsets, once they are fixed
+        self._lengths: dict[Key, Lengths] = {}
+        self._told: set[str] = set()
+        self._batch_at = clock()
+
+    # ---- Spark's questions ----
+
+    def initial(self) -> dict[str, Any]:
+        """Where the query begins, if it has no checkpoint.
+
+        Raises:
+            SourceError: Of the kinds in `errors`.
+        """
+        self._know(incarnations_of(self._options.start, self._options.end))
+        ends = self._current_ends()
+        earliest = self._first_places()
+        by_key = places_of(ends)
+        default = {key: place for key, place in earliest.items() if key in by_key}
+        found = resolve(self._options.start, default, earliest, by_key, self._brokers, self._incarnations)
+        offsets = {topic: TopicPlaces(at.incarnation, {}) for topic, at in ends.items()}
+        for (topic, number), offset in found.items():
+            end = by_key[topic, number].offset
+            if offset > end:
+                raise OffsetsError(
+                    f"{format_offset(offset)} lies behind the end of {topic}/{number}, which is {format_offset(end)}"
+                )
+            offsets[topic].places[number] = offset
+        return to_json(offsets)
+
+    def freeze(self) -> None:
+        """Go to where the partitions end now, and no further."""
+        self._ends = None
+        self._target = self._current_ends()
+
+    def latest(self, start: Mapping[str, Any], limit: Limit) -> dict[str, Any]:
+        """Where the next micro-batch ends. Equal to `start`, to the letter, if there is nothing to do.
+
+        Args:
+            start: Where it begins.
+            limit: What Spark allows.
+
+        Raises:
+            SourceError: Of the kinds in `errors`.
+        """
+        ends = self._target or self._current_ends()
+        seen = self._seen
+        if seen is None or seen.ends is not ends or seen.start != start:
+            seen = self._seen = self._look(start, ends)
+        if self._waits_for_more(seen.rows, limit):
+            return dict(start)
+        shares = self._shares(seen.lags, limit)
+        result = {topic: TopicPlaces(at.incarnation, dict(seen.begun[topic].places)) for topic, at in ends.items()}
+        for key, one in seen.ranges.items():
+            topic, number = key
+            rows = shares.get(key, 0)
+            if rows:
+                whole = rows >= seen.lags[key].rows
+                end = one.end if whole else self._lengths[key].advance(one.start, one.end, rows)
+                result[topic].places[number] = end
+            else:  # of two forms of the same place the old one stays
+                result[topic].places.setdefault(number, one.start)
+        if shares:
+            self._batch_at = self._clock()
+        return to_json(result)
+
+    def _look(self, start: Mapping[str, Any], ends: dict[str, TopicAt]) -> _Seen:
+        begun = self._checked(start)
+        self._check_same(begun, ends)
+        ranges = self._ranges(begun, self._bounded(ends))
+        self._learn_lengths(ranges)
+        lags = {key: Lag(self._count(one), self._row_bytes(key, ends)) for key, one in ranges.items()}
+        return _Seen(start, ends, begun, ranges, lags, sum(lag.rows for lag in lags.values()))
+
+    def tasks(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[tuple[Unit, ...]]:
+        """Who reads what of a micro-batch; the same each time it is asked.
+
+        Raises:
+            SourceError: Of the kinds in `errors`.
+        """
+        begun, ended = self._checked(start), self._checked(end)
+        for topic in begun:
+            if topic in ended and begun[topic].incarnation != ended[topic].incarnation:
+                raise replaced(topic, "the checkpoint names two of them")
+        stops = {
+            (topic, number): at
+            for topic, found in ended.items()
+            for number, at in found.places.items()
+            if topic not in begun or begun[topic].places.get(number) != at
+        }
+        ranges = self._ranges(begun, stops, ended)
+        self._learn_lengths(ranges)
+        return tasks_of({one: self._count(one) for one in ranges.values()}, self._options, self._brokers)
+
+    def latest_reported(self) -> dict[str, Any]:
+        """Where the partitions end, for Spark's report of progress."""
+        ends = self._target or self._current_ends()
+        return to_json(
+            {
+                topic: TopicPlaces(at.incarnation, {number: place.offset for number, place in at.places.items()})
+                for topic, at in ends.items()
+            }
+        )
+
+    # ---- what brokers know ----
+
+    def _know(self, incarnations: Mapping[str, str]) -> None:
+        for topic, incarnation in incarnations.items():
+            known = self._incarnations.setdefault(topic, incarnation)
+            if known != incarnation:
+                raise replaced(topic, "another one of that name was made")
+
+    def _checked(self, offsets: Mapping[str, Any]) -> Offsets:
+        found = from_json(offsets)
+        others = sorted(set(found) - set(self._options.topics))
+        if others:
+            raise OffsetsError(
+                f"the checkpoint has read {', '.join(others)}, which the option topic does not name. Name all of its "
+                "topics, or use a new checkpoint."
+            )
+        self._know({topic: at.incarnation for topic, at in found.items()})
+        for topic in self._options.topics:
+            if topic not in found and topic in self._incarnations:
+                found[topic] = TopicPlaces(self._incarnations[topic], {})
+        return found
+
+    def _check_same(self, begun: Offsets, ends: Mapping[str, TopicAt]) -> None:
+        for topic, at in ends.items():
+            known = begun.setdefault(topic, TopicPlaces(at.incarnation, {}))
+            if known.incarnation != at.incarnation:
+                raise replaced(topic, "it was deleted and made again")
+
+    def _current_ends(self) -> dict[str, TopicAt]:
+        asked_at = self._clock()
+        if self._ends is None or asked_at >= self._ends[0]:
+            found = self._brokers.at("end", self._incarnations)
+            self._know({topic: at.incarnation for topic, at in found.items()})
+            if self._ends is not None and self._ends[1] == found:
+                found = self._ends[1]
+            now = self._clock()
+            kept_s = min(max(ENDS_KEPT_S, (now - asked_at) * ENDS_SHARE), ENDS_KEPT_S_MAX)
+            self._ends = (now + kept_s, found)
+        return self._ends[1]
+
+    def _first_places(self) -> dict[Key, Place]:
+        now = self._clock()
+        if self._earliest is None or now - self._earliest[0] >= EARLIEST_KEPT_S:
+            self._earliest = (now, places_of(self._brokers.at("earliest", self._incarnations)))
+        return self._earliest[1]
+
+    def _first_of(self, keys: Sequence[Key]) -> dict[Key, Place]:
+        """The first places; asked for again if a partition is new."""
+        found = self._first_places()
+        if any(key not in found for key in keys):
+            self._earliest = None
+            found = self._first_places()
+        return found
+
+    def _bounded(self, ends: Mapping[str, TopicAt]) -> dict[Key, int]:
+        """The ends, or where the options say that the query ends if that is before."""
+        found = {key: place.offset for key, place in places_of(ends).items()}
+        if self._options.end is None:
+            return found
+        if self._stop is None:
+            stop = self._stops(ends)
+            if stop is None:  # a time in the future: what is there now was appended before
+                return found
+            self._stop = stop
+        return {key: min(offset, self._stop.get(key, offset)) for key, offset in found.items()}
+
+    def _stops(self, ends: Mapping[str, TopicAt]) -> dict[Key, int] | None:
+        if not isinstance(self._options.end, datetime):
+            by_key = places_of(ends)
+            return resolve(
+                self._options.end, by_key, self._first_of(list(by_key)), by_key, self._brokers, self._incarnations
+            )
+        asked = places_of(self._brokers.at(self._options.end, self._incarnations))
+        return {key: place.offset for key, place in asked.items()} if all(p.found for p in asked.values()) else None
+
+    # ---- ranges ----
+
+    def _ranges(self, begun: Offsets, stops: Mapping[Key, int], ended: Offsets | None = None) -> dict[Key, Range]:
+        """From where to where each partition is read, behind what is gone if that is accepted."""
+        earliest = self._first_of(list(stops))
+        for topic, number in stops:
+            if (topic, number) not in earliest:
+                raise OffsetsError(f"the checkpoint has read partition {number} of {topic}, which is not read any more")
+        ranges: dict[Key, Range] = {}
+        new_and_dropped: list[str] = []
+        for key, stop in stops.items():
+            topic, number = key
+            incarnation = (ended or begun)[topic].incarnation
+            first = earliest[key]
+            start = begun[topic].places.get(number) if topic in begun else None
+            if start is None:  # new since the query began: all of it is read
+                start = first.offset
+                if first.position and begun.get(topic, TopicPlaces("")).places:
+                    new_and_dropped.append(f"{topic}/{number} up to {format_offset(first.offset)}, since it was made")
+            ranges[key] = Range(topic, incarnation, number, start, max(start, stop))
+        gone = losses_below({key: one for key, one in ranges.items() if one.start < one.end}, earliest, self._brokers)
+        self._accept([*gone.values(), *new_and_dropped])
+        return {
+            key: Range(
+                one.topic, one.incarnation, one.partition,
+                min(max(one.start, earliest[key].offset), one.end) if key in gone else one.start, one.end,
+            )
+            for key, one in ranges.items()
+        }  # fmt: skip
+
+    def _accept(self, losses: Sequence[str]) -> None:
+        newly = [loss for loss in losses if loss not in self._told]
+        try:
+            accept(newly, self._options)
+        except DataLossError as exc:
+            raise DataLossError(f"behind the checkpoint, {exc}") from exc
+        self._told.update(newly)
+        if len(self._told) > 10_000:  # it only keeps a gap from being logged twice
+            self._told.clear()
+
+    def _learn_lengths(self, ranges: Mapping[Key, Range]) -> None:
+        asked = {
+            key: one
+            for key, one in ranges.items()
+            if not self._lengths.setdefault(key, Lengths()).suffice(one.start, one.end)
+        }
+        if asked:
+            for (key, one), plan in zip(asked.items(), self._brokers.plans(list(asked.values()), 0), strict=True):
+                self._lengths[key] = lengths_of(one, plan.pieces)
+
+    def _count(self, one: Range) -> int:
+        return self._lengths[one.topic, one.partition].count(one.start, one.end)
+
+    # ---- how much ----
+
+    def _row_bytes(self, key: Key, ends: Mapping[str, TopicAt]) -> float:
+        """The average of what is kept of a partition."""
+        end = ends[key[0]].places[key[1]]
+        first = self._first_of([key]).get(key)
+        if first is None or end.bytes_before is None or first.bytes_before is None or end.position <= first.position:
+            return ROW_BYTES_UNKNOWN
+        return (end.bytes_before - first.bytes_before) / (end.position - first.position)
+
+    def _waits_for_more(self, rows: int, limit: Limit) -> bool:
+        """Whether the batch would be smaller than `minRowsPerTrigger`, and may still wait."""
+        if limit.everything or self._target is not None or rows >= self._options.min_rows:
+            return False
+        return self._clock() - self._batch_at < self._options.trigger_delay_s
+
+    def _shares(self, lags: Mapping[Key, Lag], limit: Limit) -> dict[Key, int]:
+        if limit.everything:
+            return {key: lag.rows for key, lag in lags.items() if lag.rows}
+        rows = [most for most in (self._options.max_rows, limit.max_rows) if most is not None]
+        size = [most for most in (self._options.max_bytes, limit.max_bytes) if most is not None]
+        return admit(lags, min(rows, default=None), min(size, default=None))

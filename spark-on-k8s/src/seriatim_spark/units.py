@@ -1,0 +1,91 @@
+"""From ranges of partitions to tasks: what batch and streaming share. Asks brokers only where ranges are cut."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from seriatim_api.ids import format_offset
+
+from seriatim_spark.brokers import Brokers, Place, Plan, Range
+from seriatim_spark.errors import DataLossError
+from seriatim_spark.options import CUT_BYTES_MIN, ReadOptions
+from seriatim_spark.planning import Unit, pack
+
+NAMED_MAX: Final = 5
+"""Gaps that an error names."""
+
+_log = logging.getLogger("seriatim.spark")
+
+
+def tasks_of(ranges: Mapping[Range, int], options: ReadOptions, brokers: Brokers) -> list[tuple[Unit, ...]]:
+    """Tasks for ranges, given with their number of messages.
+
+    Raises:
+        DataLossError: With `ordering=none`, if messages between are gone.
+    """
+    asked = [found for found, rows in sorted(ranges.items(), key=_by_place) if rows > 0]
+    if options.ordering == "partition":
+        units = [Unit(one.topic, one.partition, one.start, one.end, one.incarnation, ranges[one]) for one in asked]
+        return pack(units, options.min_partitions)
+    plans = brokers.plans(asked, options.cut_bytes)
+    size = sum(piece.size_bytes or 0 for plan in plans for piece in plan.pieces)
+    wanted = options.min_partitions or 0
+    if sum(len(plan.pieces) for plan in plans) < wanted:
+        plans = brokers.plans(asked, max(size // wanted, CUT_BYTES_MIN))
+    accept([loss for plan in plans for loss in plan.losses], options)
+    units = [
+        Unit(one.topic, one.partition, piece.start, piece.end, one.incarnation, piece.rows)
+        for one, plan in zip(asked, plans, strict=True)
+        for piece in plan.pieces
+    ]
+    return pack(units, options.min_partitions)
+
+
+def _by_place(item: tuple[Range, int]) -> tuple[str, int, int]:
+    return item[0].topic, item[0].partition, item[0].start
+
+
+def accept(losses: Sequence[str], options: ReadOptions) -> None:
+    """Go on behind messages that are gone, or do not.
+
+    Args:
+        losses: Each as a text.
+        options: `fail_on_data_loss` decides.
+
+    Raises:
+        DataLossError: There are losses, and they are not accepted.
+    """
+    if not losses:
+        return
+    shown = "; ".join(losses[:NAMED_MAX]) + (f"; and {len(losses) - NAMED_MAX} more" if losses[NAMED_MAX:] else "")
+    if options.fail_on_data_loss:
+        raise DataLossError(
+            f"{len(losses)} ranges that this query needs are gone: {shown}. Set failOnDataLoss=false to go on behind "
+            "them (each is logged), or keep messages for longer (seriatim topic alter --retention)."
+        )
+    _log.warning("%d ranges that this query needs are gone, and failOnDataLoss=false: %s", len(losses), shown)
+
+
+def losses_below(
+    starts: Mapping[tuple[str, int], Range], earliest: Mapping[tuple[str, int], Place], brokers: Brokers
+) -> dict[tuple[str, int], str]:
+    """Which ranges begin before the first message that is kept, with messages between; as texts.
+
+    Args:
+        starts: Ranges by topic and partition.
+        earliest: The first message that is kept, by topic and partition.
+        brokers: Asked what lies between.
+    """
+    below = {
+        key: Range(one.topic, one.incarnation, one.partition, one.start, earliest[key].offset)
+        for key, one in starts.items()
+        if one.start < earliest[key].offset and earliest[key].position > 0
+    }
+    plans: list[Plan] = brokers.plans(list(below.values()), 0) if below else []
+    return {
+        key: f"{one.topic}/{one.partition} from {format_offset(one.start)} to {format_offset(one.end)}"
+        for (key, one), plan in zip(below.items(), plans, strict=True)
+        if plan.losses
+    }

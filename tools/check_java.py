@@ -1,0 +1,46 @@
+"""Say at once, and before anything is downloaded, that Spark needs Java 17 or newer."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+OLDEST = 17
+
+
+def java() -> str | None:
+    """The program that Spark would start."""
+    home = os.environ.get("JAVA_HOME")
+    if home:
+        found = Path(home) / "bin" / "java"
+        return str(found) if found.exists() else None
+    return shutil.which("java")
+
+
+def version_of(text: str) -> int | None:
+    """The major version in what `java -version` prints, as 17 in `openjdk version "17.0.15"`."""
+    found = re.search(r'version "(\d+)', text)
+    return int(found[1]) if found else None
+
+
+def main() -> int:
+    """Exit status 1 if there is no Java that is new enough."""
+    program = java()
+    wanted = f"Spark needs Java {OLDEST} or newer (Debian: apt install openjdk-{OLDEST}-jre-headless)"
+    if program is None:
+        print(f"{wanted}, and there is none here: neither JAVA_HOME nor PATH leads to it.", file=sys.stderr)
+        return 1
+    told = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=60, check=False)
+    version = version_of(told.stderr + told.stdout)
+    if version is None or version < OLDEST:
+        print(f"{wanted}, and {program} is version {version or 'unknown'}.", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
