@@ -7,13 +7,13 @@ import pytest
 from seriatim import RangeTable
 from seriatim._batch import HEADERS_TYPE, SCHEMA
 from seriatim_api.ids import make_offset
-from seriatim_spark.columns import COLUMNS, DEFAULT_COLUMNS, BatchBuilder, Origin, arrow_schema, chosen, ddl
+from seriatim_spark.columns import COLUMNS, DEFAULT_COLUMNS, BatchBuilder, Origin, Rows, arrow_schema, chosen, ddl
 
 ORIGIN = Origin("id-1", make_offset(2, 0), make_offset(2, 50))
 PRODUCER, OTHER = bytes(15) + b"\x01", bytes(15) + b"\x02"
 
 
-def table(index: int, count: int, producer: bytes = PRODUCER, timestamp: int | None = 1_700_000_000_123) -> RangeTable:
+def rows_of(index: int, count: int, producer: bytes = PRODUCER, timestamp: int | None = 1_700_000_000_123, partition: int = 3, passed: int = 0) -> Rows:
     rows = pa.table(
         {
             "key": pa.array([b"k%d" % (index + n) if n % 2 else None for n in range(count)], pa.binary()),
@@ -24,22 +24,24 @@ def table(index: int, count: int, producer: bytes = PRODUCER, timestamp: int | N
         },
         schema=SCHEMA,
     )
-    return RangeTable("orders", 3, make_offset(2, index), rows, 1_700_000_000_500, producer, 4, 100 + index)
+    table = RangeTable("orders", partition, make_offset(2, index), rows, 1_700_000_000_500, producer, 4, 100 + index)
+    return Rows(table, passed)
 
 
 def test_all_columns_of_two_small_batches_in_one() -> None:
     builder = BatchBuilder(tuple(COLUMNS))
-    batch = builder.build([table(5, 2), table(7, 3, OTHER)], ORIGIN)
+    batch = builder.build([rows_of(5, 2), rows_of(9, 3, OTHER, passed=2)], ORIGIN)
     assert batch.schema.equals(arrow_schema(tuple(COLUMNS)))
     batch.validate(full=True)
     found = batch.to_pydict()
     assert found["topic"] == ["orders"] * 5
     assert found["partition"] == [3] * 5
-    assert found["offset"] == [make_offset(2, index) for index in range(5, 10)]
-    assert found["value"] == [b"v5", b"v6", b"v7", b"v8", b"v9"]
-    assert found["key"] == [None, b"k6", None, b"k8", None]
-    assert found["sequence"] == [105, 106, 107, 108, 109]
+    assert found["offset"] == [make_offset(2, index) for index in (5, 6, 9, 10, 11)]
+    assert found["value"] == [b"v5", b"v6", b"v9", b"v10", b"v11"]
+    assert found["key"] == [None, b"k6", None, b"k10", None]
+    assert found["sequence"] == [105, 106, 109, 110, 111]
     assert found["producer"] == [PRODUCER] * 2 + [OTHER] * 3
+    assert found["passed"] == [0, 0, 2, 0, 0]
     assert found["epoch"] == [4] * 5
     assert found["segment"] == [2] * 5
     assert (found["incarnation"][0], found["range_start"][0], found["range_end"][4]) == ORIGIN
@@ -49,17 +51,17 @@ def test_all_columns_of_two_small_batches_in_one() -> None:
 
 
 def test_values_of_a_large_batch_are_not_copied() -> None:
-    rows = table(0, 1000)
+    rows = rows_of(0, 1000)
     batch = BatchBuilder(DEFAULT_COLUMNS).build([rows], ORIGIN)
     ours = batch.column(DEFAULT_COLUMNS.index("value")).buffers()[2]
-    assert ours.address == rows.table.column("value").chunk(0).buffers()[2].address
+    assert ours.address == rows.table.table.column("value").chunk(0).buffers()[2].address
 
 
 def test_constants_are_those_of_the_batch() -> None:
     builder = BatchBuilder(("topic", "partition", "value"))
-    first = builder.build([table(0, 10)], ORIGIN)
-    second = builder.build([table(0, 5000)._replace(partition=4)], ORIGIN)
-    third = builder.build([table(0, 10)], ORIGIN)
+    first = builder.build([rows_of(0, 10)], ORIGIN)
+    second = builder.build([rows_of(0, 5000, partition=4)], ORIGIN)
+    third = builder.build([rows_of(0, 10)], ORIGIN)
     assert set(first.column(1).to_pylist()) == {3}
     assert set(second.column(1).to_pylist()) == {4}
     assert second.num_rows == 5000
@@ -68,7 +70,7 @@ def test_constants_are_those_of_the_batch() -> None:
 
 @pytest.mark.parametrize("wild", [2**63 - 1, -(2**63), 0, None])
 def test_any_time_that_a_sender_gives_can_be_read(wild: int | None) -> None:
-    batch = BatchBuilder(("timestamp",)).build([table(0, 1, timestamp=wild)], ORIGIN)
+    batch = BatchBuilder(("timestamp",)).build([rows_of(0, 1, timestamp=wild)], ORIGIN)
     (time,) = batch.column(0).cast(pa.int64()).to_pylist()
     assert (time is None) == (wild is None)
     assert wild is None or (time > 0) == (wild > 0)

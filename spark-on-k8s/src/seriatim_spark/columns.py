@@ -37,6 +37,7 @@ COLUMNS: Final = {
     "producer": Column("binary", False),
     "epoch": Column("bigint", False),
     "sequence": Column("bigint", False),
+    "passed": Column("bigint", False),
     "incarnation": Column("string", False),
     "range_start": Column("bigint", False),
     "range_end": Column("bigint", False),
@@ -94,6 +95,13 @@ def size_bytes(table: RangeTable) -> int:
     return int(table.table.nbytes)
 
 
+class Rows(NamedTuple):
+    """A table of the client, and how many messages before it were passed over as repeats of earlier ones."""
+
+    table: RangeTable
+    passed: int
+
+
 class Origin(NamedTuple):
     """What the rows of one range have in common: the topic they are of, and from where to where the range goes."""
 
@@ -110,15 +118,21 @@ class BatchBuilder:
         self._columns = tuple(columns)
         self._constants: dict[str, tuple[Any, Any]] = {}  # by column: the last value, and an array of it
 
-    def build(self, tables: Sequence[RangeTable], origin: Origin) -> pa.RecordBatch:
+    def build(self, group: Sequence[Rows], origin: Origin) -> pa.RecordBatch:
         """One batch of tables of one range, in their order."""
         import pyarrow as pa
 
-        assert tables
+        assert group
+        tables = [rows.table for rows in group]
         assert len({(table.topic, table.partition) for table in tables}) == 1
-        rows = tables[0].table if len(tables) == 1 else pa.concat_tables([one.table for one in tables])
+        whole = tables[0].table if len(tables) == 1 else pa.concat_tables([one.table for one in tables])
         counts = [table.table.num_rows for table in tables]
-        arrays = [self._array(name, tables, counts, rows, origin) for name in self._columns]
+        arrays = [
+            _passed([rows.passed for rows in group], counts)
+            if name == "passed"
+            else self._array(name, tables, counts, whole, origin)
+            for name in self._columns
+        ]
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def _array(
@@ -179,6 +193,16 @@ def _counted(starts: list[int], counts: list[int]) -> Any:
 
     runs = [np.arange(start, start + count, dtype=np.int64) for start, count in zip(starts, counts, strict=True)]
     return pa.array(runs[0] if len(runs) == 1 else np.concatenate(runs))
+
+
+def _passed(passed: list[int], counts: list[int]) -> Any:
+    """At the first row of each table what was passed over before it, else 0."""
+    import numpy as np
+    import pyarrow as pa
+
+    found = np.zeros(sum(counts), np.int64)
+    found[np.cumsum([0, *counts[:-1]])] = passed
+    return pa.array(found)
 
 
 def _one_chunk(column: Any) -> Any:

@@ -64,7 +64,6 @@ class ReadOptions:
         min_partitions: Spark partitions wanted; None: chosen by the number of rows.
         cut_bytes: With `ordering=none`: about so many bytes in a Spark partition.
         fail_on_data_loss: Whether messages that are gone end the query.
-        raw: Whether to give also messages that readers skip because they repeat earlier ones.
         read_timeout_s: For so long without an answer a task or a question keeps trying.
         max_rows, max_bytes: Of a micro-batch; None: no limit.
         min_rows: A micro-batch waits for so many; 0: for none.
@@ -81,7 +80,6 @@ class ReadOptions:
     min_partitions: int | None = None
     cut_bytes: int = 128 << 20
     fail_on_data_loss: bool = True
-    raw: bool = False
     read_timeout_s: float = 30.0
     max_rows: int | None = None
     max_bytes: int | None = None
@@ -195,7 +193,6 @@ _FORMS: Final[dict[str, Callable[[str], Any]]] = {
     "minPartitions": _count,
     "maxBytesPerPartition": _cut,
     "failOnDataLoss": _boolean,
-    "raw": _boolean,
     "readTimeout": _duration,
     "maxRowsPerTrigger": _count,
     "maxBytesPerTrigger": _size,
@@ -211,7 +208,7 @@ _FORMS: Final[dict[str, Callable[[str], Any]]] = {
 _FIELDS: Final = {
     "topic": "topics", "partitions": "partitions", "columns": "columns", "ordering": "ordering",
     "minPartitions": "min_partitions", "maxBytesPerPartition": "cut_bytes", "failOnDataLoss": "fail_on_data_loss",
-    "raw": "raw", "readTimeout": "read_timeout_s", "maxRowsPerTrigger": "max_rows", "maxBytesPerTrigger": "max_bytes",
+    "readTimeout": "read_timeout_s", "maxRowsPerTrigger": "max_rows", "maxBytesPerTrigger": "max_bytes",
     "minRowsPerTrigger": "min_rows", "maxTriggerDelay": "trigger_delay_s",
 }  # fmt: skip
 _TLS: Final = {"tlsCa": "tls_ca", "tlsCert": "tls_cert", "tlsKey": "tls_key", "tlsServerName": "tls_server_name"}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from seriatim_api.errors import OffsetOutOfRangeError, SeriatimError
 from seriatim_api.ids import format_offset
 
-from seriatim_spark.columns import BYTES_WANTED, ROWS_WANTED, BatchBuilder, Origin, size_bytes
+from seriatim_spark.columns import BYTES_WANTED, ROWS_WANTED, BatchBuilder, Origin, Rows, size_bytes
 from seriatim_spark.connection import connected
 from seriatim_spark.contiguity import Contiguity
 from seriatim_spark.errors import translated
@@ -19,7 +19,7 @@ from seriatim_spark.planning import Unit
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from seriatim import Client, LostRange, RangeTable
+    from seriatim import Client, LostRange, RangeReader
 
 GROUPS_AHEAD: Final = 4
 """Groups of batches that wait for Spark, each up to `BYTES_WANTED` and a batch more. The client reads ahead as well."""
@@ -48,14 +48,14 @@ def read_units(units: Sequence[Unit], options: ReadOptions) -> Iterator[pa.Recor
             yield builder.build(group, origin)
 
 
-async def _groups(client: Client, unit: Unit, options: ReadOptions) -> AsyncIterator[list[RangeTable]]:
+async def _groups(client: Client, unit: Unit, options: ReadOptions) -> AsyncIterator[list[Rows]]:
     """The tables of a unit; small ones are gathered, because each group costs Spark as much as some hundred rows."""
-    group: list[RangeTable] = []
+    group: list[Rows] = []
     rows = size = 0
-    async for table in _tables(client, unit, options):
-        group.append(table)
-        rows += table.table.num_rows
-        size += size_bytes(table)
+    async for found in _tables(client, unit, options):
+        group.append(found)
+        rows += found.table.table.num_rows
+        size += size_bytes(found.table)
         if rows >= ROWS_WANTED or size >= BYTES_WANTED:
             yield group
             group, rows, size = [], 0, 0
@@ -63,7 +63,7 @@ async def _groups(client: Client, unit: Unit, options: ReadOptions) -> AsyncIter
         yield group
 
 
-async def _tables(client: Client, unit: Unit, options: ReadOptions) -> AsyncIterator[RangeTable]:
+async def _tables(client: Client, unit: Unit, options: ReadOptions) -> AsyncIterator[Rows]:
     """The tables of a unit, checked."""
     where = f"{unit.topic}/{unit.partition}"
     check = Contiguity(where, unit.start, unit.end)
@@ -77,16 +77,18 @@ async def _tables(client: Client, unit: Unit, options: ReadOptions) -> AsyncIter
 
     with translated(unit.topic, options.target.bootstrap):
         reader = await _opened(client, unit, options, losses)
+        passed = 0
         async with reader:
             while (table := await reader.fetch_table()) is not None:
                 told()
                 check.take(table.offset, table.table.num_rows, reader.skipped)
-                yield table
+                yield Rows(table, reader.skipped - passed)
+                passed = reader.skipped
             told()
             check.finish(reader.offset, reader.skipped)
 
 
-async def _opened(client: Client, unit: Unit, options: ReadOptions, losses: list[LostRange]):  # type: ignore[no-untyped-def]  # noqa: ANN202
+async def _opened(client: Client, unit: Unit, options: ReadOptions, losses: list[LostRange]) -> RangeReader:
     """A reader of the unit.
 
     The end of the unit was committed when it was planned. If a segment before it is unsettled since (all its members
@@ -96,7 +98,7 @@ async def _opened(client: Client, unit: Unit, options: ReadOptions, losses: list
     while True:
         try:
             return await client.read_range(
-                unit.topic, unit.partition, unit.start, unit.end, incarnation=unit.incarnation, raw=options.raw,
+                unit.topic, unit.partition, unit.start, unit.end, incarnation=unit.incarnation,
                 on_loss=None if options.fail_on_data_loss else losses.append, read_timeout_s=options.read_timeout_s,
             )  # fmt: skip
         except OffsetOutOfRangeError as exc:

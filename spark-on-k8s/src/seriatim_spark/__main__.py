@@ -1,0 +1,15 @@
+"""The pipelines as one application: `python -m seriatim_spark NAME ...`, or this file given to `spark-submit`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+# spark-submit runs this file as a script, with its folder in front of everything: modules are not meant to be found
+# there by their last names.
+sys.path[:] = [entry for entry in sys.path if not entry or Path(entry).resolve() != Path(__file__).resolve().parent]
+
+if __name__ == "__main__":
+    from seriatim_spark.pipelines.commands import main
+
+    main()

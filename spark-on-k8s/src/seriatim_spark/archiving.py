@@ -1,0 +1,357 @@
+"""Files of an archive: where they are, what is in them, how they are written and checked. Nothing here needs Spark.
+
+    <directory>/topic=orders/incarnation=<id>/partition=3/date=2026-11-23/000001-000000000800--000002-000000000050.parquet
+
+The name is the range of offsets that the file covers: so the same range, read again after a failure, is the same file,
+and takes its own place. A file is written aside, flushed and renamed: it is there whole or not at all. Its footer says
+what it covers, how many rows it has and their checksums; `audit` compares that with the rows.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+import zlib
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+from seriatim_api.ids import split_offset
+
+COLUMNS: Final = (
+    "offset", "timestamp", "append_time", "key", "value", "tag", "headers", "producer", "epoch", "sequence", "passed",
+)  # fmt: skip
+"""What a file holds; the rest is in its path."""
+
+SOURCE_COLUMNS: Final = ("topic", "incarnation", "partition", "range_start", "range_end", *COLUMNS)
+"""What is asked of the source."""
+
+FOOTER_KEY: Final = b"seriatim.archive"
+VERSION: Final = 1
+OWNER_NAME: Final = "_owner.json"
+ASIDE: Final = "_aside"
+ROW_GROUP_ROWS: Final = 64_000
+MICROSECONDS_A_DAY: Final = 86_400_000_000
+
+
+class ArchiveError(Exception):
+    """A file of an archive, or its directory, is not what it should be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Footer:
+    """What a file says of itself.
+
+    Attributes:
+        start, end: The offsets that it covers; the next file of the partition begins at `end`.
+        rows: Its rows.
+        passed: Messages between that readers pass over as repeats.
+        checksums: CRC-32 of each of the columns in `Checksums`.
+    """
+
+    topic: str
+    incarnation: str
+    partition: int
+    start: int
+    end: int
+    rows: int
+    passed: int
+    checksums: dict[str, int]
+    version: int = VERSION
+
+
+class Checksums:
+    """Of the rows of a file, whichever batches they come in: of offsets, and of keys and values with their lengths."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, int] = {"offset": 0, "key": 0, "value": 0}
+        self.size_bytes = 0
+
+    def take(self, batch: pa.RecordBatch) -> None:
+        """The next rows."""
+        offsets = batch.column("offset").to_numpy(zero_copy_only=False)
+        self._add("offset", offsets.astype("<i8", copy=False))
+        for name in ("key", "value"):
+            self._take_binary(name, batch.column(name))
+
+    def _take_binary(self, name: str, column: Any) -> None:
+        validity, begins, data = column.buffers()
+        count = len(column)
+        bounds = np.frombuffer(begins, np.int32)[column.offset : column.offset + count + 1].astype(np.int64)
+        lengths = np.diff(bounds).astype("<i8")
+        if column.null_count:
+            lengths[column.is_null().to_numpy(zero_copy_only=False)] = -1
+        self._add(name, lengths)
+        if data is not None and not column.null_count:
+            self._add(name, memoryview(data)[bounds[0] : bounds[-1]])
+            self.size_bytes += int(bounds[-1] - bounds[0])
+        elif data is not None:  # bytes below a null are nobody's
+            taken = pa.concat_arrays([column.drop_null()])
+            if len(taken):
+                begin = np.frombuffer(taken.buffers()[1], np.int32)[taken.offset : taken.offset + len(taken) + 1]
+                self._add(name, memoryview(taken.buffers()[2])[int(begin[0]) : int(begin[-1])])
+                self.size_bytes += int(begin[-1]) - int(begin[0])
+
+    def _add(self, name: str, data: Any) -> None:
+        # Lengths and bytes have sums of their own: how rows were cut into batches must not matter.
+        part = name if not isinstance(data, np.ndarray) or name == "offset" else f"{name}_length"
+        self.values[part] = zlib.crc32(data, self.values.get(part, 0))
+
+
+def path_of(footer_like: Any, day: int) -> str:
+    """Of a file below the archive's directory.
+
+    Args:
+        footer_like: Anything with topic, incarnation, partition, start and end.
+        day: Days since 1970, UTC.
+    """
+    date = datetime.fromtimestamp(day * 86_400, UTC).date().isoformat()
+    (first, first_index), (last, last_index) = split_offset(footer_like.start), split_offset(footer_like.end)
+    return (
+        f"topic={footer_like.topic}/incarnation={footer_like.incarnation}/partition={footer_like.partition}/date={date}/"
+        f"{first:06}-{first_index:012}--{last:06}-{last_index:012}.parquet"
+    )
+
+
+def file_system(url: str) -> tuple[pafs.FileSystem, str]:
+    """The file system of a directory, and the directory in it.
+
+    Raises:
+        ArchiveError: Nothing that pyarrow knows.
+    """
+    try:
+        if "://" in url:
+            found: tuple[pafs.FileSystem, str] = pafs.FileSystem.from_uri(url)
+            return found
+        return pafs.LocalFileSystem(), os.path.abspath(url)
+    except (pa.ArrowException, OSError, ValueError) as exc:
+        raise ArchiveError(f"{url} cannot be opened as a directory: {exc}") from exc
+
+
+class FileWriter:
+    """Writes one file of an archive aside; `finish` puts it in its place."""
+
+    def __init__(self, files: pafs.FileSystem, root: str, schema: pa.Schema) -> None:
+        self._files = files
+        self._root = root
+        self._aside = f"{root}/{ASIDE}/{uuid.uuid4().hex}.parquet"
+        files.create_dir(f"{root}/{ASIDE}", recursive=True)
+        self._sink = files.open_output_stream(self._aside)
+        self._writer = pq.ParquetWriter(self._sink, schema, compression="zstd", write_statistics=["offset"])
+        self.checksums = Checksums()
+        self.rows = 0
+        self.passed = 0
+
+    def take(self, batch: pa.RecordBatch) -> None:
+        """The next rows, with the columns `COLUMNS`."""
+        self.checksums.take(batch)
+        self.rows += batch.num_rows
+        self.passed += int(batch.column("passed").to_numpy(zero_copy_only=False).sum())
+        self._writer.write_batch(batch, row_group_size=ROW_GROUP_ROWS)
+
+    def finish(self, topic: str, incarnation: str, partition: int, start: int, end: int, day: int) -> tuple[str, Footer]:
+        """Close it and put it in its place, in the place of the same file of an earlier attempt.
+
+        Returns its path below the directory, and its footer.
+        """
+        footer = Footer(
+            topic, incarnation, partition, start, end, self.rows, self.passed, dict(self.checksums.values)
+        )
+        self._writer.add_key_value_metadata({FOOTER_KEY.decode(): json.dumps(asdict(footer), sort_keys=True)})
+        self._writer.close()
+        self._sink.close()
+        path = path_of(footer, day)
+        parent = f"{self._root}/{path}".rpartition("/")[0]
+        self._files.create_dir(parent, recursive=True)
+        local = isinstance(self._files, pafs.LocalFileSystem)
+        if local:
+            _flush(self._aside)
+        self._files.move(self._aside, f"{self._root}/{path}")
+        if local:  # the rename and the directories that are new
+            while len(parent) >= len(self._root):
+                _flush(parent)
+                parent = parent.rpartition("/")[0]
+        return path, footer
+
+    def give_up(self) -> None:
+        """Leave nothing."""
+        self._writer.close()
+        self._sink.close()
+        if self._files.get_file_info(self._aside).type != pafs.FileType.NotFound:
+            self._files.delete_file(self._aside)
+
+
+def _flush(path: str) -> None:
+    """To the disk: Spark's checkpoint says soon that these rows need not be read again."""
+    found = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(found)
+    finally:
+        os.close(found)
+
+
+class ArchiveWriter:
+    """Writes rows of the source, in its order, into files: one for each range and day.
+
+    Args:
+        directory: Path, or a URL that pyarrow knows.
+        file_rows: Rows of a file at most.
+    """
+
+    def __init__(self, directory: str, file_rows: int) -> None:
+        self._files, self._root = file_system(directory)
+        self._file_rows = file_rows
+        self._open: FileWriter | None = None
+        self._place: tuple[Any, ...] = ()  # topic, incarnation, partition, end of the range, day
+        self._start = 0
+        self._done: list[tuple[str, Footer]] = []
+
+    def take(self, batch: pa.RecordBatch) -> None:
+        """The next rows, with the columns `SOURCE_COLUMNS`."""
+        at = 0
+        for upto in [*_borders(batch), batch.num_rows]:
+            if upto > at:
+                self._take_part(batch.slice(at, upto - at))
+                at = upto
+
+    def _take_part(self, part: pa.RecordBatch) -> None:
+        """Rows of one range and one day."""
+
+        def first(name: str) -> Any:
+            return part.column(name)[0].as_py()
+
+        topic, incarnation, partition = first("topic"), first("incarnation"), first("partition")
+        day = _days(part)[0]
+        place = (topic, incarnation, partition, first("range_end"), int(day))
+        rows = part.select(list(COLUMNS))
+        while rows.num_rows:
+            if self._place != place:
+                same_range = self._place[:4] == place[:4]
+                start = first("offset") if same_range else first("range_start")
+                self._close(start if same_range else None)
+                self._place, self._start = place, start
+            if self._open is None:
+                self._open = FileWriter(self._files, self._root, rows.schema)
+            room = self._file_rows - self._open.rows
+            self._open.take(rows.slice(0, room))
+            rows = rows.slice(room)
+            if rows.num_rows:  # the file is full
+                following = rows.column("offset")[0].as_py()
+                self._close(following)
+                self._start = following
+
+    def _close(self, end: int | None) -> None:
+        """Finish the open file: it covers all up to `end`, or to the end of its range."""
+        if self._open is None:
+            return
+        writer, self._open = self._open, None
+        topic, incarnation, partition, range_end, day = self._place
+        upto = range_end if end is None else end
+        self._done.append(writer.finish(topic, incarnation, partition, self._start, upto, day))
+
+    def finish(self) -> list[tuple[str, Footer]]:
+        """All files: paths below the directory, and footers."""
+        self._close(None)
+        return self._done
+
+    def give_up(self) -> None:
+        """Leave no file that is not whole."""
+        if self._open is not None:
+            self._open.give_up()
+            self._open = None
+
+
+def _days(batch: pa.RecordBatch) -> Any:
+    times = batch.column("append_time").cast(pa.timestamp("us", "UTC")).view(pa.int64()).to_numpy(zero_copy_only=False)
+    return times // MICROSECONDS_A_DAY
+
+
+def _borders(batch: pa.RecordBatch) -> list[int]:
+    """Rows at which another range or another day begins."""
+    if batch.num_rows < 2:
+        return []
+    changes = np.diff(_days(batch)) != 0
+    for name in ("partition", "range_start"):
+        changes |= np.diff(batch.column(name).to_numpy(zero_copy_only=False)) != 0
+    for name in ("topic", "incarnation"):
+        codes = batch.column(name).dictionary_encode().indices.to_numpy(zero_copy_only=False)
+        changes |= np.diff(codes) != 0
+    found: list[int] = (np.flatnonzero(changes) + 1).tolist()
+    return found
+
+
+# ---- reading ----
+
+
+def files_of(directory: str) -> list[str]:
+    """All files of an archive, as paths in its file system, sorted.
+
+    Raises:
+        ArchiveError: There is no such directory.
+    """
+    files, root = file_system(directory)
+    if files.get_file_info(root).type != pafs.FileType.Directory:
+        raise ArchiveError(f"there is no directory {directory}")
+    infos = files.get_file_info(pafs.FileSelector(root, recursive=True))
+    aside = f"{root}/{ASIDE}/"
+    return sorted(
+        info.path for info in infos if info.path.endswith(".parquet") and not info.path.startswith(aside)
+    )  # fmt: skip
+
+
+def footer_of(file: pq.ParquetFile, path: str) -> Footer:
+    """What a file says of itself.
+
+    Raises:
+        ArchiveError: It has no footer of an archive, or one of a newer version.
+    """
+    text = (file.metadata.metadata or {}).get(FOOTER_KEY)
+    try:
+        footer = Footer(**json.loads(text or "null"))
+    except (TypeError, ValueError) as exc:
+        raise ArchiveError(f"{path} has no footer of an archive") from exc
+    if footer.version != VERSION:
+        raise ArchiveError(f"{path} is of version {footer.version} of archives, which is newer than this one")
+    return footer
+
+
+def batches_of(file: pq.ParquetFile, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
+    """The rows of a file, in their order."""
+    yield from file.iter_batches(ROW_GROUP_ROWS, columns=list(columns))
+
+
+def take_over(directory: str, owner: str) -> None:
+    """Make sure that this query is the only one that writes to a directory, and remove what it left aside.
+
+    Args:
+        directory: The archive's.
+        owner: The query's id, which survives restarts.
+
+    Raises:
+        ArchiveError: It belongs to another query.
+    """
+    files, root = file_system(directory)
+    files.create_dir(root, recursive=True)
+    name = f"{root}/{OWNER_NAME}"
+    if files.get_file_info(name).type == pafs.FileType.NotFound:
+        with files.open_output_stream(name) as sink:
+            sink.write(json.dumps({"query": owner}).encode())
+    with files.open_input_stream(name) as source:
+        try:
+            found = json.loads(source.read(1 << 16))["query"]
+        except (ValueError, KeyError, TypeError) as exc:
+            raise ArchiveError(f"{name} cannot be read: {exc}") from exc
+    if found != owner:
+        raise ArchiveError(
+            f"{directory} belongs to the query {found}, and this one is {owner}: its checkpoint is another one. Two "
+            "queries would write the same messages into files of other ranges. Use another directory, or the old "
+            "checkpoint."
+        )
+    if files.get_file_info(f"{root}/{ASIDE}").type == pafs.FileType.Directory:
+        files.delete_dir_contents(f"{root}/{ASIDE}")

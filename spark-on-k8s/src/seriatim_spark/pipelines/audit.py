@@ -1,0 +1,322 @@
+"""`audit`: are the messages of a topic, or of an archive, whole, in order and without repeats?
+
+Tasks follow the rows of each range and leave a summary; the driver puts the ranges of a partition one behind the other
+(`auditing`). Of a topic, the brokers' own count of messages is compared too; of an archive, the checksums of each file.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final
+
+from seriatim_api.ids import format_offset
+
+from seriatim_spark import archiving, auditing
+from seriatim_spark.auditing import Cover, CoverCheck, Finding, PartitionReport, cover_from, put_together
+from seriatim_spark.brokers import RealBrokers, Range
+from seriatim_spark.options import parse
+from seriatim_spark.pipelines.session import session
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+PLACE_COLUMNS: Final = ("topic", "incarnation", "partition", "range_start", "range_end")
+FILES_A_TASK: Final = 8
+KEYS_SHOWN: Final = 20
+
+Report = list[PartitionReport]
+
+
+# ---- in tasks ----
+
+
+def check_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Rows of the source: a summary of each range."""
+    check: CoverCheck | None = None
+    place: tuple[Any, ...] | None = None
+    for batch in batches:
+        for part in _parts(batch):
+            here = tuple(part.column(name)[0].as_py() for name in PLACE_COLUMNS)
+            if here != place:
+                if check is not None:
+                    yield _summary(check.finish(), check.findings)
+                place, check = here, CoverCheck(Cover(*here))
+            assert check is not None
+            check.take(part)
+    if check is not None:
+        yield _summary(check.finish(), check.findings)
+
+
+def _parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Cut where another range begins."""
+    import numpy as np
+
+    if not batch.num_rows:
+        return
+    changes = np.zeros(batch.num_rows - 1, bool)
+    for name in ("partition", "range_start", "range_end"):
+        changes |= np.diff(batch.column(name).to_numpy(zero_copy_only=False)) != 0
+    for name in ("topic", "incarnation"):
+        changes |= np.diff(batch.column(name).dictionary_encode().indices.to_numpy(zero_copy_only=False)) != 0
+    at = 0
+    for upto in [*(np.flatnonzero(changes) + 1).tolist(), batch.num_rows]:
+        yield batch.slice(at, upto - at)
+        at = upto
+
+
+def check_files(batches: Iterator[pa.RecordBatch], directory: str) -> Iterator[pa.RecordBatch]:
+    """Files of an archive, named in the column `file`: a summary of each."""
+    files, root = archiving.file_system(directory)
+    for batch in batches:
+        for path in batch.column("file").to_pylist():
+            yield _summary(*check_file(files, root, path))
+
+
+def check_file(files: Any, root: str, path: str) -> tuple[Cover | None, list[Finding]]:
+    """One file: its cover, and what is wrong with it."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    name = path.removeprefix(f"{root}/")
+    try:
+        with files.open_input_file(path) as source, pq.ParquetFile(source) as file:
+            footer = archiving.footer_of(file, name)
+            cover = Cover(footer.topic, footer.incarnation, footer.partition, footer.start, footer.end, source=name)
+            check = CoverCheck(cover)
+            checksums = archiving.Checksums()
+            columns = tuple(dict.fromkeys((*auditing.COLUMNS, "key", "value")))
+            for batch in archiving.batches_of(file, columns):
+                check.take(batch)
+                checksums.take(batch)
+            check.finish()
+    except (archiving.ArchiveError, pa.ArrowException, OSError) as exc:
+        return None, [Finding("footer", "", "", 0, 0, 1, f"{name} cannot be read: {exc}")]
+    cover.size_bytes = checksums.size_bytes
+    findings = check.findings
+    if (cover.rows, cover.passed) != (footer.rows, footer.passed):
+        text = f"{name} holds {cover.rows} rows ({cover.passed} passed over), and its footer says {footer.rows} ({footer.passed})"
+        findings.append(Finding("footer", *cover.where, cover.start, abs(cover.rows - footer.rows), text))
+    wrong = sorted(part for part in footer.checksums if checksums.values.get(part) != footer.checksums[part])
+    if wrong or set(checksums.values) != set(footer.checksums):
+        text = f"{name} does not hold what was written: the checksums of {', '.join(wrong) or 'its columns'} differ"
+        findings.append(Finding("checksum", *cover.where, cover.start, cover.rows, text))
+    if not name.endswith(archiving.path_of(footer, 0).rpartition("/")[2]):
+        findings.append(Finding("footer", *cover.where, cover.start, 1, f"{name} is not called as its footer says"))
+    return cover, findings
+
+
+def _summary(cover: Cover | None, findings: Sequence[Finding]) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    text = json.dumps(
+        {"cover": None if cover is None else cover.as_dict(), "findings": [asdict(finding) for finding in findings]}
+    )
+    return pa.RecordBatch.from_pydict({"summary": [text]}, schema=pa.schema([("summary", pa.string())]))
+
+
+# ---- in the driver ----
+
+
+def run(
+    source: Mapping[str, str], archive: str | None, *, per_key: bool, key_sequence: str | None, output: str | None,
+    run_name: str,
+) -> Report:  # fmt: skip
+    """Audit a topic (`source`) or an archive."""
+    spark = session("audit")
+    if archive is not None:
+        paths = archiving.files_of(archive)
+        summaries = _summaries_of_files(spark, archive, paths)
+    else:
+        columns = ",".join(dict.fromkeys((*PLACE_COLUMNS, *auditing.COLUMNS)))
+        rows = spark.read.format("seriatim").options(**source).option("columns", columns).load()
+        summaries = [json.loads(row["summary"]) for row in rows.mapInArrow(check_rows, "summary string").collect()]
+    covers = [cover_from(one["cover"]) for one in summaries if one["cover"] is not None]
+    findings = [Finding(**found) for one in summaries for found in one["findings"]]
+    if per_key or key_sequence:
+        findings += _findings_of_keys(_keyed(spark, source, archive, key_sequence), per_key, key_sequence)
+    report = put_together(covers, findings)
+    if archive is None:
+        _compare_with_brokers(report, source)
+    if output is not None:
+        _write(spark, report, covers, f"{output.rstrip('/')}/run={run_name}")
+    return report
+
+
+def _summaries_of_files(spark: SparkSession, archive: str, paths: Sequence[str]) -> list[Any]:
+    from functools import partial
+
+    if not paths:
+        return []
+    tasks = max(1, min(-(-len(paths) // FILES_A_TASK), 10 * spark.sparkContext.defaultParallelism))
+    files = spark.createDataFrame([(path,) for path in paths], "file string").repartition(tasks)
+    found = files.mapInArrow(partial(check_files, directory=archive), "summary string").collect()
+    return [json.loads(row["summary"]) for row in found]
+
+
+def _compare_with_brokers(report: Report, source: Mapping[str, str]) -> None:
+    """What brokers say how many messages lie in what was read."""
+    brokers = RealBrokers(parse(source))
+    ranges = [Range(one.where.topic, one.where.incarnation, one.where.partition, one.start, one.end) for one in report]
+    for partition, plan in zip(report, brokers.plans(ranges, 0) if ranges else (), strict=True):
+        told = sum(piece.rows for piece in plan.pieces)
+        read = partition.rows + partition.passed
+        if told == read:  # what nothing covers has no messages
+            partition.findings = [found for found in partition.findings if found.kind != "uncovered"]
+        else:
+            text = f"brokers have {told} messages from {format_offset(partition.start)} to {format_offset(partition.end)}, and {read} were read"
+            partition.findings.append(Finding("count", *partition.where, partition.start, abs(told - read), text))
+
+
+def _keyed(spark: SparkSession, source: Mapping[str, str], archive: str | None, key_sequence: str | None) -> DataFrame:
+    if archive is not None:
+        rows = spark.read.parquet(archive)
+    else:
+        columns = "topic,incarnation,partition,offset,key" + (",headers" if key_sequence else "")
+        rows = spark.read.format("seriatim").options(**source).option("columns", columns).load()
+    return rows.where("key is not null")
+
+
+def _findings_of_keys(rows: DataFrame, per_key: bool, key_sequence: str | None) -> list[Finding]:
+    from pyspark.sql import Window
+    from pyspark.sql import functions as f
+
+    findings: list[Finding] = []
+    if per_key:
+        spread = (
+            rows.groupBy("topic", "incarnation", "key")
+            .agg(f.sort_array(f.collect_set("partition")).alias("partitions"), f.min("offset").alias("first"))
+            .where("size(partitions) > 1")
+        )
+        findings += [
+            Finding(
+                "key", row["topic"], row["incarnation"], int(row["partitions"][0]), row["first"], 1,
+                f"key {_shown(row['key'])} stands in partitions {', '.join(map(str, row['partitions']))}",
+            )
+            for row in spread.orderBy("first").limit(KEYS_SHOWN).collect()
+        ]  # fmt: skip
+        more = spread.count() - KEYS_SHOWN
+        if more > 0:
+            findings.append(Finding("key", findings[0].topic, findings[0].incarnation, 0, 0, more, f"and {more} more keys"))
+    if key_sequence:
+        number = f.expr("try_cast(decode(headers[:name], 'UTF-8') as bigint)".replace(":name", _quoted(key_sequence)))
+        order = Window.partitionBy("topic", "incarnation", "partition", "key").orderBy("offset")
+        numbered = rows.withColumn("number", number).where("number is not null")
+        back = numbered.withColumn("before", f.lag("number").over(order)).where("number <= before")
+        per_partition = back.groupBy("topic", "incarnation", "partition").agg(
+            f.count("*").alias("count"), f.min_by(f.struct("offset", "key", "number", "before"), "offset").alias("first")
+        )
+        findings += [
+            Finding(
+                "key", row["topic"], row["incarnation"], int(row["partition"]), row["first"]["offset"], row["count"],
+                f"{key_sequence} of key {_shown(row['first']['key'])} goes from {row['first']['before']} to "
+                f"{row['first']['number']}",
+            )
+            for row in per_partition.collect()
+        ]  # fmt: skip
+    return findings
+
+
+def _shown(key: bytes | None) -> str:
+    return repr(bytes(key or b"")[:60])[1:]
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
+
+
+def _write(spark: SparkSession, report: Report, covers: Sequence[Cover], path: str) -> None:
+    counts: dict[auditing.Where, int] = {one.where: len(one.findings) for one in report}
+    rows = [
+        (
+            cover.topic, cover.incarnation, cover.partition, cover.start, cover.end, cover.rows, cover.passed,
+            cover.source, counts.get(cover.where, 0),
+        )
+        for cover in sorted(covers, key=lambda cover: (cover.where, cover.start))
+    ]  # fmt: skip
+    schema = (
+        "topic string, incarnation string, partition int, range_start bigint, range_end bigint, rows bigint, "
+        "passed bigint, file string, findings_of_partition int"
+    )
+    spark.createDataFrame(rows, schema).coalesce(1).write.mode("overwrite").parquet(path)
+
+
+# ---- for people and programs ----
+
+
+def findings_of(report: Report) -> list[Finding]:
+    """All findings."""
+    return [finding for partition in report for finding in partition.findings]
+
+
+def as_json(report: Report) -> dict[str, Any]:
+    """For programs."""
+    return {
+        "rows": sum(one.rows for one in report),
+        "passed": sum(one.passed for one in report),
+        "partitions": [
+            {
+                "topic": one.where.topic, "incarnation": one.where.incarnation, "partition": one.where.partition,
+                "from": format_offset(one.start), "to": format_offset(one.end), "rows": one.rows, "passed": one.passed,
+                "ranges": one.covers, "findings": [asdict(finding) for finding in one.findings],
+            }
+            for one in report
+        ],
+        "findings": len(findings_of(report)),
+    }  # fmt: skip
+
+
+def as_text(report: Report) -> str:
+    """A table, what was found, and one line that sums it up."""
+    head = ("topic", "partition", "from", "to", "rows", "repeats passed", "findings")
+    lines = [
+        (
+            one.where.topic, str(one.where.partition), format_offset(one.start), format_offset(one.end),
+            f"{one.rows:,}", f"{one.passed:,}", f"{len(one.findings):,}",
+        )
+        for one in report
+    ]  # fmt: skip
+    widths = [max(len(line[column]) for line in [head, *lines]) for column in range(len(head))]
+    table = ["  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in [head, *lines]]
+    found = findings_of(report)
+    table += [f"{one.kind}: {one.topic}/{one.partition}: {one.text} ({one.count:,})" for one in found]
+    rows = sum(one.rows for one in report)
+    verdict = f"{len(found):,} findings" if found else "whole, in order, without repeats"
+    return "\n".join([*table, f"{rows:,} messages in {len(report)} partitions: {verdict}"])
+
+
+WIDTH: Final = 900
+ROW_HEIGHT: Final = 22
+LEFT: Final = 200
+
+
+def picture(report: Report) -> str:
+    """An SVG: a bar for each partition, as long as it has messages; a red mark where something differs."""
+    from xml.sax.saxutils import escape
+
+    most = max([one.rows for one in report], default=0) or 1
+    height = ROW_HEIGHT * (len(report) + 2)
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH + LEFT + 120}" height="{height}" '
+        'font-family="sans-serif" font-size="13">',
+        f'<text x="10" y="16">messages of each partition; red: {len(findings_of(report)):,} findings</text>',
+    ]
+    for number, one in enumerate(report, 1):
+        top = number * ROW_HEIGHT + 6
+        width = max(2, WIDTH * one.rows // most)
+        name = escape(f"{one.where.topic}/{one.where.partition}")
+        parts.append(f'<text x="10" y="{top + 13}">{name}</text>')
+        parts.append(f'<rect x="{LEFT}" y="{top}" width="{width}" height="{ROW_HEIGHT - 6}" fill="#5b8db8"/>')
+        parts.append(f'<text x="{LEFT + width + 6}" y="{top + 13}">{one.rows:,}</text>')
+        span = max(one.end - one.start, 1)
+        for finding in one.findings:
+            at = LEFT + min(max(width * (finding.offset - one.start) / span, 0), width)
+            title = escape(finding.text)
+            parts.append(
+                f'<rect x="{at:.1f}" y="{top - 2}" width="3" height="{ROW_HEIGHT - 2}" fill="#c0392b">'
+                f"<title>{title}</title></rect>"
+            )
+    return "\n".join([*parts, "</svg>", ""])

@@ -1,0 +1,168 @@
+"""The command line of the pipelines: typed options, one command for each."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import click
+
+from seriatim_spark.errors import OptionError, SourceError
+from seriatim_spark.options import NAMES, parse, parse_target
+
+FINDINGS_STATUS: Final = 3
+"""Exit status of `audit` if something is not as it must be. 1 is a failure, 2 a wrong command line."""
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _source_options(*, topic_required: bool) -> Callable[[F], F]:
+    """The options that say what is read."""
+
+    def add(command: F) -> F:
+        for option in reversed(
+            [
+                click.option("--bootstrap", required=topic_required, metavar="HOST:PORT", help="Brokers, one that answers is enough."),
+                click.option("--topic", required=topic_required, metavar="NAMES", help="A topic, or several with commas between them."),
+                click.option("--tls-ca", metavar="FILE", help="The CA's certificates; turns TLS on."),
+                click.option("--tls-cert", metavar="FILE", help="The client's certificate."),
+                click.option("--tls-key", metavar="FILE", help="Its key."),
+                click.option("--tls-server-name", metavar="NAME", help="The name to look for in brokers' certificates."),
+                click.option(
+                    "-o", "--option", "more", multiple=True, metavar="NAME=VALUE",
+                    help="Any other option of the source, such as startingOffsets=latest; may be repeated.",
+                ),
+            ]
+        ):  # fmt: skip
+            command = option(command)
+        return command
+
+    return add
+
+
+def source_of(given: Mapping[str, Any]) -> dict[str, str]:
+    """The source's options from those of the command line, checked.
+
+    Raises:
+        click.UsageError: One is not of its form.
+    """
+    found: dict[str, str] = {}
+    for pair in given["more"]:
+        name, separator, value = pair.partition("=")
+        if not separator:
+            raise click.UsageError(f"--option is NAME=VALUE, not {pair!r}; the names are {', '.join(NAMES)}")
+        if name.lower() == "columns":
+            raise click.UsageError("the pipeline chooses the columns itself")
+        found[name] = value
+    named = {
+        "bootstrap": "bootstrap", "topic": "topic", "tls_ca": "tlsCa", "tls_cert": "tlsCert", "tls_key": "tlsKey",
+        "tls_server_name": "tlsServerName",
+    }  # fmt: skip
+    found |= {name: given[key] for key, name in named.items() if given[key] is not None}
+    try:
+        if found:
+            parse(found)
+    except OptionError as exc:
+        raise click.UsageError(str(exc)) from exc
+    return found
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+def main() -> None:
+    """Pipelines on topics of Seriatim.
+
+    Run them here with `python -m seriatim_spark NAME ...`, or on a cluster with
+    `spark-submit "$(python -m seriatim_spark path)" NAME ...`.
+    """
+
+
+@main.command()
+def path() -> None:
+    """Print the file to give to spark-submit."""
+    click.echo(Path(__file__).resolve().parent.parent / "__main__.py")
+
+
+@main.command()
+@_source_options(topic_required=False)
+@click.option("--archive", metavar="DIR", help="Audit the files of an archive in place of a topic.")
+@click.option("--per-key", is_flag=True, help="Find keys that stand in more than one partition (shuffles all keys).")
+@click.option("--key-sequence", metavar="HEADER", help="A header with a number that must rise from message to message of a key.")
+@click.option("--output", metavar="DIR", help="Write a row for each range, as Parquet, to DIR/run=NAME; it is overwritten.")
+@click.option("--run", "run_name", default="latest", show_default=True, metavar="NAME", help="The run's name in --output.")
+@click.option("--picture", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Draw an SVG of the partitions and where they differ.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON for programs, not a table.")
+def audit(**given: Any) -> None:
+    """Check that what is read is whole, in order and without repeats.
+
+    Looks at all messages of a topic (or those between startingOffsets and endingOffsets), or at all files of an
+    archive: that no offset is missing or stands twice, that append times do not go back, that the sequences and epochs
+    of each producer rise, that files hold what their footers say. Exit status: 0 if all is as it must be, 3 if not,
+    1 if it could not be found out.
+    """
+    source = source_of(given)
+    if bool(given["archive"]) == bool(source):
+        raise click.UsageError("give --bootstrap and --topic, or --archive")
+    from seriatim_spark.pipelines import audit as pipeline
+
+    with _failures():
+        report = pipeline.run(
+            source, given["archive"], per_key=given["per_key"], key_sequence=given["key_sequence"],
+            output=given["output"], run_name=given["run_name"],
+        )  # fmt: skip
+    if given["picture"] is not None:
+        given["picture"].write_text(pipeline.picture(report))
+    click.echo(json.dumps(pipeline.as_json(report)) if given["as_json"] else pipeline.as_text(report))
+    sys.exit(FINDINGS_STATUS if pipeline.findings_of(report) else 0)
+
+
+@main.command()
+@_source_options(topic_required=True)
+@click.option("--to", "directory", required=True, metavar="DIR", help="The archive's directory: a path, or a URL that pyarrow knows.")
+@click.option("--checkpoint", required=True, metavar="DIR", help="Spark's checkpoint; it belongs to this archive for ever.")
+@click.option("--every", default="30 seconds", show_default=True, metavar="TIME", help="How often new messages are written.")
+@click.option("--once", is_flag=True, help="Write what is there now, and end.")
+@click.option("--file-rows", type=click.IntRange(min=1), default=2_000_000, show_default=True, help="Rows of a file at most.")
+@click.option("--group", metavar="NAME", help="Report progress under this group's name: `seriatim group describe` shows the lag.")
+def archive(**given: Any) -> None:
+    """Write all messages of topics to Parquet files, each once.
+
+    One file for each partition, micro-batch and day, named by the range of offsets that it covers. After a failure the
+    same range is written again, into the same file. `audit --archive DIR` checks the files.
+    """
+    source = source_of(given)
+    from seriatim_spark.pipelines import archive as pipeline
+
+    if given["group"]:
+        try:
+            parse_target({name: value for name, value in source.items() if name == "bootstrap" or name.startswith("tls")})
+        except OptionError as exc:
+            raise click.UsageError(str(exc)) from exc
+    with _failures():
+        rows = pipeline.run(
+            source, given["directory"], given["checkpoint"], every=None if given["once"] else given["every"],
+            file_rows=given["file_rows"], group=given["group"],
+        )  # fmt: skip
+    click.echo(f"{rows:,} rows written to {given['directory']}")
+
+
+class _failures:  # noqa: N801 - used as a function
+    """Show the last line of what went wrong; the whole of it is in Spark's log."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, Exception) and not isinstance(error, click.ClickException):
+            raise click.ClickException(last_line(error)) from error
+
+
+def last_line(error: Exception) -> str:
+    """What a Spark error of the source says in the end: its own text, without the traceback around it."""
+    text = str(error)
+    if isinstance(error, SourceError):
+        return text
+    lines = [line.strip() for line in text.splitlines() if "seriatim_spark" in line and "Error: " in line]
+    return lines[-1].partition(": ")[2] if lines else text.strip().partition("\n\nJVM stacktrace")[0]

@@ -1,0 +1,92 @@
+"""Pipelines on real topics: an archive is whole, an audit says so, and says when it is not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+from seriatim import sync
+from seriatim_spark.pipelines.commands import FINDINGS_STATUS, main
+
+from .conftest import Brokers
+from .filling import Filled
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.usefixtures("spark")
+
+
+def run(*arguments: str, status: int = 0) -> str:
+    found = CliRunner().invoke(main, arguments)
+    assert found.exit_code == status, found.output
+    return found.output
+
+
+def test_an_archive_holds_every_message_once_and_an_audit_finds_what_is_changed(
+    spark: SparkSession, client: sync.Client, brokers: Brokers, tmp_path: Path
+) -> None:
+    topic = Filled(client, brokers.bootstrap, "archived", 2)
+    topic.send([3_000, 1_000], headers=True)
+    topic.switch()
+    topic.send([700, 0])
+    reading = ("--bootstrap", brokers.bootstrap, "--topic", "archived")
+    archive, checkpoint = str(tmp_path / "archive"), str(tmp_path / "checkpoint")
+    writing = ("archive", *reading, "--to", archive, "--checkpoint", checkpoint, "--once")
+    assert f"{topic.rows:,} rows written" in run(*writing, "--file-rows", "1000")
+    topic.send([0, 55])
+    assert "55 rows written" in run(*writing)
+    assert "0 rows written" in run(*writing)
+    rows = spark.read.parquet(archive).orderBy("partition", "offset").collect()
+    for partition, sent in topic.values.items():
+        assert [bytes(row["value"]) for row in rows if row["partition"] == partition] == sent
+    assert "whole, in order, without repeats" in run("audit", "--archive", archive, "--per-key")
+    picture = tmp_path / "audit.svg"
+    output = run("audit", *reading, "--output", str(tmp_path / "audits"), "--picture", str(picture))
+    assert f"{topic.rows:,} messages in 2 partitions: whole" in output
+    assert spark.read.parquet(str(tmp_path / "audits" / "run=latest")).count() == 2
+    assert "<svg" in picture.read_text()
+
+    one, other = sorted((tmp_path / "archive").rglob("partition=0/**/*.parquet"))[:2]
+    whole = one.read_bytes()
+    one.write_bytes(whole[:-100])
+    assert "cannot be read" in run("audit", "--archive", archive, status=FINDINGS_STATUS)
+    file = pq.ParquetFile(other)
+    table, metadata = pq.read_table(other, partitioning=None), file.schema_arrow.metadata
+    footer = {b"seriatim.archive": file.metadata.metadata[b"seriatim.archive"], **(metadata or {})}
+    pq.write_table(table.slice(0, table.num_rows - 1).replace_schema_metadata(footer), other)
+    one.write_bytes(whole)
+    told = run("audit", "--archive", archive, status=FINDINGS_STATUS)
+    assert "hole" in told
+    assert "checksum" in told
+    one.unlink()
+    assert "nothing covers" in run("audit", "--archive", archive, status=FINDINGS_STATUS) or one.name.startswith("000001-000000000000")
+
+
+def test_a_directory_belongs_to_one_query(client: sync.Client, brokers: Brokers, tmp_path: Path) -> None:
+    topic = Filled(client, brokers.bootstrap, "owned")
+    topic.send([100])
+    writing = ("archive", "--bootstrap", brokers.bootstrap, "--topic", "owned", "--to", str(tmp_path / "archive"), "--once")
+    run(*writing, "--checkpoint", str(tmp_path / "one"))
+    assert "belongs to the query" in run(*writing, "--checkpoint", str(tmp_path / "two"), status=1)
+
+
+def test_a_key_in_two_partitions_and_a_sequence_that_falls_are_found(
+    client: sync.Client, brokers: Brokers
+) -> None:
+    topic = Filled(client, brokers.bootstrap, "keys", 2)
+    topic.send([50, 50], headers=True)
+    reading = ("audit", "--bootstrap", brokers.bootstrap, "--topic", "keys")
+    told = run(*reading, "--per-key", status=FINDINGS_STATUS)
+    assert "key 'key-0' stands in partitions 0, 1" in told
+    run(*reading, "--key-sequence", "n")
+    topic.send([50, 0], headers=True)
+    assert "n of key" in run(*reading, "--key-sequence", "n", status=FINDINGS_STATUS)
+
+
+def test_a_wrong_command_line_is_told_before_spark_starts() -> None:
+    assert "--archive" in run("audit", status=2)
+    assert "did you mean" in run("audit", "--bootstrap", "h:1", "--topic", "t", "-o", "partition=3", status=2)
