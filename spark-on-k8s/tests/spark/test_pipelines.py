@@ -62,8 +62,8 @@ def test_an_archive_holds_every_message_once_and_an_audit_finds_what_is_changed(
     told = run("audit", "--archive", archive, status=FINDINGS_STATUS)
     assert "hole" in told
     assert "checksum" in told
-    one.unlink()
-    assert "nothing covers" in run("audit", "--archive", archive, status=FINDINGS_STATUS) or one.name.startswith("000001-000000000000")
+    other.unlink()
+    assert "nothing covers" in run("audit", "--archive", archive, status=FINDINGS_STATUS)
 
 
 def test_a_directory_belongs_to_one_query(client: sync.Client, brokers: Brokers, tmp_path: Path) -> None:

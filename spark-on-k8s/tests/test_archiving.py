@@ -1,0 +1,163 @@
+"""Files of an archive: the same rows are the same files, whichever batches they come in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from seriatim import RangeTable
+from seriatim._batch import SCHEMA
+from seriatim_api.ids import make_offset
+from seriatim_spark import archiving
+from seriatim_spark.archiving import ArchiveError, ArchiveWriter, Checksums, files_of, footer_of, take_over
+from seriatim_spark.columns import BatchBuilder, Origin, Rows
+from seriatim_spark.pipelines.audit import check_file
+
+DAY_MS = 86_400_000
+MORNING_MS = 20_000 * DAY_MS + 1000
+
+
+def range_of(partition: int, start: int, count: int, time_ms: int = MORNING_MS) -> list[pa.RecordBatch]:
+    """A range of a partition as the source gives it, in batches of ten rows."""
+    builder = BatchBuilder(archiving.SOURCE_COLUMNS)
+    origin = Origin("id-1", make_offset(1, start), make_offset(1, start + count))
+    batches = []
+    for first in range(start, start + count, 10):
+        rows = pa.table(
+            {
+                "key": pa.array([None if n % 3 else b"k%d" % (first + n) for n in range(10)], pa.binary()),
+                "value": pa.array([b"v%d" % (first + n) for n in range(10)], pa.binary()),
+                "timestamp": pa.array([time_ms] * 10, pa.int64()),
+                "headers": pa.nulls(10, SCHEMA.field("headers").type),
+                "tag": pa.nulls(10, pa.utf8()),
+            },
+            schema=SCHEMA,
+        )
+        table = RangeTable("orders", partition, make_offset(1, first), rows, time_ms, bytes(16), 1, first)
+        batches.append(builder.build([Rows(table, 0)], origin))
+    return batches
+
+
+def write(directory: Path, batches: list[pa.RecordBatch], file_rows: int = 1_000_000) -> list[str]:
+    writer = ArchiveWriter(str(directory), file_rows)
+    for batch in batches:
+        writer.take(batch)
+    return [name for name, _ in writer.finish()]
+
+
+def content(directory: Path) -> dict[str, Any]:
+    return {
+        path.removeprefix(f"{directory}/"): pq.read_table(path, partitioning=None).to_pylist()
+        for path in files_of(str(directory))
+    }
+
+
+def damages(directory: Path) -> set[str]:
+    files, root = archiving.file_system(str(directory))
+    return {one.kind for path in files_of(str(directory)) for one in check_file(files, root, path)[1]}
+
+
+def test_one_file_for_each_range_and_day_and_as_many_rows_as_wanted(tmp_path: Path) -> None:
+    batches = [
+        *range_of(0, 0, 40), *range_of(1, 20, 10), *range_of(1, 30, 30, MORNING_MS + DAY_MS)
+    ]  # fmt: skip
+    base = "topic=orders/incarnation=id-1"
+    assert write(tmp_path, batches, 25) == [
+        f"{base}/partition=0/date=2024-10-04/000001-000000000000--000001-000000000025.parquet",
+        f"{base}/partition=0/date=2024-10-04/000001-000000000025--000001-000000000040.parquet",
+        f"{base}/partition=1/date=2024-10-04/000001-000000000020--000001-000000000030.parquet",
+        f"{base}/partition=1/date=2024-10-05/000001-000000000030--000001-000000000055.parquet",
+        f"{base}/partition=1/date=2024-10-05/000001-000000000055--000001-000000000060.parquet",
+    ]
+    assert damages(tmp_path) == set()
+    assert not list((tmp_path / archiving.ASIDE).iterdir())
+
+
+def test_a_day_that_ends_in_a_range_ends_its_file(tmp_path: Path) -> None:
+    early, late = range_of(0, 0, 20), range_of(0, 0, 20, MORNING_MS + DAY_MS)
+    names = write(tmp_path, [early[0], late[1]])
+    assert [name.rpartition("/")[2][:-8] for name in names] == [
+        "000001-000000000000--000001-000000000010",
+        "000001-000000000010--000001-000000000020",
+    ]
+    assert damages(tmp_path) == set()
+
+
+def test_written_again_in_other_batches_it_is_the_same(tmp_path: Path) -> None:
+    batches = range_of(0, 0, 60)
+    one, other = tmp_path / "one", tmp_path / "other"
+    write(one, batches, 25)
+    before = content(one)
+    whole = pa.Table.from_batches(batches).combine_chunks().to_batches()
+    assert write(other, whole, 25) == sorted(before)
+    assert content(other) == before
+    write(one, whole, 25)
+    assert content(one) == before
+    for path in files_of(str(one)):
+        twin = path.replace(str(one), str(other))
+        assert footer_of(pq.ParquetFile(path), path) == footer_of(pq.ParquetFile(twin), twin)
+
+
+@pytest.mark.parametrize("cut", [1, 3, 60])
+def test_checksums_do_not_depend_on_batches(cut: int) -> None:
+    table = pa.Table.from_batches(range_of(0, 0, 60))
+    whole, parts = Checksums(), Checksums()
+    for batch in table.combine_chunks().to_batches():
+        whole.take(batch)
+    for batch in table.combine_chunks().to_batches(max_chunksize=cut):
+        parts.take(batch)
+    assert parts.values == whole.values
+    assert parts.size_bytes == whole.size_bytes > 0
+    other = Checksums()
+    other.take(table.slice(1).combine_chunks().to_batches()[0])
+    assert all(other.values[name] != value for name, value in whole.values.items() if name != "key")
+
+
+def test_a_key_that_is_null_is_not_an_empty_one() -> None:
+    def sums(key: bytes | None) -> dict[str, int]:
+        found = Checksums()
+        found.take(
+            pa.RecordBatch.from_pydict(
+                {"offset": [1], "key": pa.array([key], pa.binary()), "value": pa.array([b""], pa.binary())}
+            )
+        )
+        return found.values
+
+    assert sums(None) != sums(b"")
+
+
+def test_damage_is_found(tmp_path: Path) -> None:
+    (name,) = write(tmp_path, range_of(0, 0, 30))
+    path = tmp_path / name
+    table = pq.read_table(path, partitioning=None)
+    metadata = {archiving.FOOTER_KEY: pq.ParquetFile(path).metadata.metadata[archiving.FOOTER_KEY]}
+
+    def change(changed: pa.Table) -> set[str]:
+        pq.write_table(changed.replace_schema_metadata(metadata), path)
+        return damages(tmp_path)
+
+    assert change(table) == set()
+    assert change(table.slice(0, 29)) == {"hole", "footer", "checksum"}
+    values = table.column("value").to_pylist()
+    other = table.set_column(table.schema.get_field_index("value"), "value", pa.array([b"x", *values[1:]], pa.binary()))
+    assert change(other) == {"checksum"}
+    change(table)
+    path.rename(path.with_name(path.name.replace("000030", "000031")))
+    assert damages(tmp_path) == {"footer"}
+
+
+def test_a_directory_belongs_to_one_query_which_cleans_it(tmp_path: Path) -> None:
+    directory = str(tmp_path / "archive")
+    take_over(directory, "query-1")
+    left = tmp_path / "archive" / archiving.ASIDE
+    left.mkdir()
+    (left / "half.parquet").write_text("")
+    take_over(directory, "query-1")
+    assert not list(left.iterdir())
+    with pytest.raises(ArchiveError, match="belongs to the query query-1"):
+        take_over(directory, "query-2")
+    with pytest.raises(ArchiveError, match="there is no directory"):
+        files_of(str(tmp_path / "nowhere"))
