@@ -41,6 +41,7 @@ def test_all_columns_of_two_small_batches_in_one() -> None:
     assert found["key"] == [None, b"k6", None, b"k10", None]
     assert found["sequence"] == [105, 106, 109, 110, 111]
     assert found["producer"] == [PRODUCER] * 2 + [OTHER] * 3
+    assert found["value_size"] == [2, 2, 2, 3, 3]
     assert found["passed"] == [0, 0, 2, 0, 0]
     assert found["epoch"] == [4] * 5
     assert found["segment"] == [2] * 5

@@ -169,14 +169,11 @@ class FileWriter:
         path = path_of(footer, day)
         parent = f"{self._root}/{path}".rpartition("/")[0]
         self._files.create_dir(parent, recursive=True)
-        local = isinstance(self._files, pafs.LocalFileSystem)
-        if local:
-            _flush(self._aside)
+        flush_path(self._files, self._aside)
         self._files.move(self._aside, f"{self._root}/{path}")
-        if local:  # the rename and the directories that are new
-            while len(parent) >= len(self._root):
-                _flush(parent)
-                parent = parent.rpartition("/")[0]
+        while len(parent) >= len(self._root):  # the rename, and the directories that are new
+            flush_path(self._files, parent)
+            parent = parent.rpartition("/")[0]
         return path, footer
 
     def give_up(self) -> None:
@@ -187,8 +184,10 @@ class FileWriter:
             self._files.delete_file(self._aside)
 
 
-def _flush(path: str) -> None:
-    """To the disk: Spark's checkpoint says soon that these rows need not be read again."""
+def flush_path(files: pafs.FileSystem, path: str) -> None:
+    """To the disk, if it is one of this machine: Spark's checkpoint says soon that these rows need not be read again."""
+    if not isinstance(files, pafs.LocalFileSystem):
+        return
     found = os.open(path, os.O_RDONLY)
     try:
         os.fsync(found)

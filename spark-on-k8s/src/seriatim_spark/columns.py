@@ -33,6 +33,7 @@ COLUMNS: Final = {
     "value": Column("binary", True),
     "tag": Column("string", True),
     "headers": Column("map<string,binary>", False),
+    "value_size": Column("int", False),
     "segment": Column("int", False),
     "producer": Column("binary", False),
     "epoch": Column("bigint", False),
@@ -140,6 +141,7 @@ class BatchBuilder:
     ) -> Any:
         import numpy as np
         import pyarrow as pa
+        import pyarrow.compute as pc
 
         match name:
             case "topic":
@@ -171,6 +173,8 @@ class BatchBuilder:
                     [table.producer for table, count in zip(tables, counts, strict=True) for _ in range(count)],
                     pa.binary(),
                 )
+            case "value_size":
+                return pc.binary_length(_one_chunk(rows.column("value")))
             case "timestamp":
                 return _microseconds(_one_chunk(rows.column(name))).view(self._schema.field(name).type)
             case _:

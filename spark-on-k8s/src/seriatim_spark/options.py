@@ -87,7 +87,12 @@ class ReadOptions:
     trigger_delay_s: float = 900.0
 
 
-def _duration(text: str) -> float:
+def duration(text: str) -> float:
+    """Seconds of a text such as 500ms, 30s, 15m, 12h or 7d.
+
+    Raises:
+        ValueError: It is none.
+    """
     found = _DURATION.fullmatch(text.strip().lower())
     if found is None or float(found[1]) <= 0:
         raise ValueError("a time such as 500ms, 30s or 15m")
@@ -193,11 +198,11 @@ _FORMS: Final[dict[str, Callable[[str], Any]]] = {
     "minPartitions": _count,
     "maxBytesPerPartition": _cut,
     "failOnDataLoss": _boolean,
-    "readTimeout": _duration,
+    "readTimeout": duration,
     "maxRowsPerTrigger": _count,
     "maxBytesPerTrigger": _size,
     "minRowsPerTrigger": _count,
-    "maxTriggerDelay": _duration,
+    "maxTriggerDelay": duration,
     "tlsCa": _path,
     "tlsCert": _path,
     "tlsKey": _path,

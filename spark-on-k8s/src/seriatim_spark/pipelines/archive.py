@@ -8,21 +8,16 @@ names with the same rows. So at every moment the files, taken together, hold no 
 from __future__ import annotations
 
 import logging
-import signal
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from seriatim_spark.archiving import SOURCE_COLUMNS, ArchiveWriter, take_over
-from seriatim_spark.pipelines.session import session
+from seriatim_spark.pipelines.session import session, wait
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
-    from pyspark.sql.streaming import StreamingQuery
-
-POLL_S: Final = 0.5
 
 _log = logging.getLogger("seriatim.spark")
 
@@ -75,32 +70,9 @@ def run(
     Returns the rows written by this run.
     """
     spark = session("archive")
-    if group is not None:
-        from seriatim_spark.progress import report_progress
-
-        target = {name: value for name, value in source.items() if name == "bootstrap" or name.startswith("tls")}
-        listener = report_progress(spark, target, group)
-    else:
-        listener = None
     writing = _Writing(directory, file_rows)
     stream = spark.readStream.format("seriatim").options(**source).option("columns", ",".join(SOURCE_COLUMNS)).load()
     writer = stream.writeStream.queryName("archive").foreachBatch(writing).option("checkpointLocation", checkpoint)
     writer = writer.trigger(availableNow=True) if every is None else writer.trigger(processingTime=every)
-    _wait(writer.start())
-    if listener is not None:
-        listener.flush()
+    wait(spark, writer, source, group)
     return writing.rows
-
-
-def _wait(query: StreamingQuery) -> None:
-    """Until the query ends, or this process is asked to end: the micro-batch that is written then is written again."""
-    asked = threading.Event()
-    before = {number: signal.signal(number, lambda *_: asked.set()) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        while not asked.is_set():
-            if query.awaitTermination(POLL_S):
-                return
-        query.stop()
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

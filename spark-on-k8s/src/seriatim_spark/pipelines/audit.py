@@ -17,7 +17,7 @@ from seriatim_spark import archiving, auditing
 from seriatim_spark.auditing import Cover, CoverCheck, Finding, PartitionReport, cover_from, put_together
 from seriatim_spark.brokers import RealBrokers, Range
 from seriatim_spark.options import parse
-from seriatim_spark.pipelines.session import session
+from seriatim_spark.pipelines.session import quoted, session
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -201,7 +201,7 @@ def _findings_of_keys(rows: DataFrame, per_key: bool, key_sequence: str | None) 
         if more > 0:
             findings.append(Finding("key", findings[0].topic, findings[0].incarnation, 0, 0, more, f"and {more} more keys"))
     if key_sequence:
-        number = f.expr("try_cast(decode(headers[:name], 'UTF-8') as bigint)".replace(":name", _quoted(key_sequence)))
+        number = f.expr("try_cast(decode(headers[:name], 'UTF-8') as bigint)".replace(":name", quoted(key_sequence)))
         order = Window.partitionBy("topic", "incarnation", "partition", "key").orderBy("offset")
         numbered = rows.withColumn("number", number).where("number is not null")
         back = numbered.withColumn("before", f.lag("number").over(order)).where("number <= before")
@@ -221,11 +221,6 @@ def _findings_of_keys(rows: DataFrame, per_key: bool, key_sequence: str | None) 
 
 def _shown(key: bytes | None) -> str:
     return repr(bytes(key or b"")[:60])[1:]
-
-
-def _quoted(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
-    return f"'{escaped}'"
 
 
 def _write(spark: SparkSession, report: Report, covers: Sequence[Cover], path: str) -> None:

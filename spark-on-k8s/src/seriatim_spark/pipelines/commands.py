@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 import click
 
 from seriatim_spark.errors import OptionError, SourceError
-from seriatim_spark.options import NAMES, parse, parse_target
+from seriatim_spark.options import NAMES, duration, parse
 
 FINDINGS_STATUS: Final = 3
 """Exit status of `audit` if something is not as it must be. 1 is a failure, 2 a wrong command line."""
@@ -135,17 +135,52 @@ def archive(**given: Any) -> None:
     source = source_of(given)
     from seriatim_spark.pipelines import archive as pipeline
 
-    if given["group"]:
-        try:
-            parse_target({name: value for name, value in source.items() if name == "bootstrap" or name.startswith("tls")})
-        except OptionError as exc:
-            raise click.UsageError(str(exc)) from exc
     with _failures():
         rows = pipeline.run(
             source, given["directory"], given["checkpoint"], every=None if given["once"] else given["every"],
             file_rows=given["file_rows"], group=given["group"],
         )  # fmt: skip
     click.echo(f"{rows:,} rows written to {given['directory']}")
+
+
+@main.command()
+@_source_options(topic_required=True)
+@click.option("--to", "directory", required=True, metavar="DIR", help="The table's directory: a path, or a URL that pyarrow knows.")
+@click.option("--checkpoint", required=True, metavar="DIR", help="Spark's checkpoint; it belongs to this table for ever.")
+@click.option("--every", default="30 seconds", show_default=True, metavar="TIME", help="How often changes are merged.")
+@click.option("--once", is_flag=True, help="Merge what is there now, and end.")
+@click.option("--buckets", type=click.IntRange(1, 10_000), default=64, show_default=True, help="Files of the table; a micro-batch rewrites those whose keys change. Cannot be changed later.")
+@click.option("--order-by", type=click.Choice(["offset", "append_time"]), default="offset", show_default=True, help="Which message of a key is the newest. append_time also works for keys that changed their partition.")
+@click.option("--delete-header", metavar="NAME", help="A header that says that a message deletes its key. Without it, an empty value does.")
+@click.option("--delete-value", default="d", show_default=True, metavar="TEXT", help="What --delete-header holds then.")
+@click.option("--tombstones-kept", "kept", default="30d", show_default=True, metavar="TIME", help="How long deleted keys stay as rows without a value.")
+@click.option("--group", metavar="NAME", help="Report progress under this group's name.")
+def apply(**given: Any) -> None:
+    """Keep a table of the newest value of each key of a topic.
+
+    After each micro-batch the table changes at one moment. Programs read the files that _table.json in the directory
+    names (in Python: seriatim_spark.applying.read_table).
+    """
+    source = source_of(given)
+    if "," in given["topic"]:
+        raise click.UsageError("a table holds the changes of one topic")
+    kept_s = _seconds(given["kept"])
+    from seriatim_spark.pipelines import apply as pipeline
+
+    with _failures():
+        done = pipeline.run(
+            source, given["directory"], given["checkpoint"], every=None if given["once"] else given["every"],
+            buckets=given["buckets"], order_by=given["order_by"], delete_header=given["delete_header"],
+            delete_value=given["delete_value"], tombstones_kept_s=kept_s, group=given["group"],
+        )  # fmt: skip
+    click.echo(f"{done['rows']:,} rows in the table {given['directory']}, tombstones included; {done['batches']} changes")
+
+
+def _seconds(text: str) -> float:
+    try:
+        return duration(text)
+    except ValueError as exc:
+        raise click.UsageError(f"{text!r} is not {exc}") from exc
 
 
 class _failures:  # noqa: N801 - used as a function
