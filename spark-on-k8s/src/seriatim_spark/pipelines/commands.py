@@ -176,6 +176,28 @@ def apply(**given: Any) -> None:
     click.echo(f"{done['rows']:,} rows in the table {given['directory']}, tombstones included; {done['batches']} changes")
 
 
+@main.command()
+@_source_options(topic_required=True)
+@click.option("--last", default="1h", show_default=True, metavar="TIME", help="Look at what brokers took since then.")
+@click.option("--top", type=click.IntRange(0, 1000), default=20, show_default=True, help="Keys to show.")
+@click.option("--picture", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Draw an SVG: rate, partitions, keys, lag.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON for programs, not tables.")
+def traffic(**given: Any) -> None:
+    """Show how much goes through a topic: rates, partitions, the hottest keys, and the lag of its groups."""
+    source = source_of(given)
+    if "," in given["topic"]:
+        raise click.UsageError("traffic looks at one topic")
+    if {"startingoffsets", "startingtimestamp"} & {name.lower() for name in source}:
+        raise click.UsageError("--last says where to begin")
+    from seriatim_spark.pipelines import traffic as pipeline
+
+    with _failures():
+        found = pipeline.run(source, last_s=_seconds(given["last"]), top=given["top"])
+    if given["picture"] is not None:
+        given["picture"].write_text(pipeline.picture(found))
+    click.echo(json.dumps(found.as_dict()) if given["as_json"] else pipeline.as_text(found))
+
+
 def _seconds(text: str) -> float:
     try:
         return duration(text)
