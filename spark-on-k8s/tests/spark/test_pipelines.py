@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 from seriatim import sync
+from seriatim_spark.applying import read_table
 from seriatim_spark.pipelines.commands import FINDINGS_STATUS, main
 
 from .conftest import Brokers
@@ -90,3 +91,39 @@ def test_a_key_in_two_partitions_and_a_sequence_that_falls_are_found(
 def test_a_wrong_command_line_is_told_before_spark_starts() -> None:
     assert "--archive" in run("audit", status=2)
     assert "did you mean" in run("audit", "--bootstrap", "h:1", "--topic", "t", "-o", "partition=3", status=2)
+
+
+def test_a_table_follows_its_topic(client: sync.Client, brokers: Brokers, tmp_path: Path) -> None:
+    topic = Filled(client, brokers.bootstrap, "changes", 2)
+    topic.send([100, 0])
+    arguments = (
+        "apply", "--bootstrap", brokers.bootstrap, "--topic", "changes", "--to", str(tmp_path / "table"),
+        "--checkpoint", str(tmp_path / "checkpoint"), "--once", "--buckets", "4",
+    )  # fmt: skip
+    assert "7 rows in the table" in run(*arguments)
+    with client.producer("changes") as producer:
+        producer.send_many([b"", b"new"], [b"key-0", b"key-1"], 0).result()
+    run(*arguments)
+    table = read_table(str(tmp_path / "table")).to_pydict()
+    found = dict(zip(table["key"], table["value"], strict=True))
+    newest = {b"key-%d" % (n % 7): b"%d" % n for n in range(100)}
+    del newest[b"key-0"]
+    assert found == {**newest, b"key-1": b"new"}
+    assert "0 changes" in run(*arguments)
+    topic.send([0, 1])
+    assert "stands in partitions" in run(*arguments, status=1)
+
+
+def test_traffic_is_counted(client: sync.Client, brokers: Brokers, tmp_path: Path) -> None:
+    topic = Filled(client, brokers.bootstrap, "traffic", 2)
+    topic.send([300, 100], size=100)
+    client.admin().create_group("traffic", "late")
+    picture = tmp_path / "traffic.svg"
+    told = run(
+        "traffic", "--bootstrap", brokers.bootstrap, "--topic", "traffic", "--last", "10m", "--picture", str(picture)
+    )
+    assert "traffic: 400 messages" in told
+    assert "1.50 times the mean" in told
+    assert "key-0" in told
+    assert "late" in told
+    assert "polyline" in picture.read_text()
