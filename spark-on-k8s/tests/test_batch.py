@@ -32,7 +32,10 @@ def flat(tasks: list[tuple[Unit, ...]]) -> list[tuple[int, int, int, int]]:
 
 def test_everything_that_is_there() -> None:
     tasks = plan_batch(options(), brokers())
-    assert flat(tasks) == [(0, make_offset(1, 0), make_offset(2, 50), 150), (2, make_offset(1, 0), make_offset(1, 10), 10)]
+    assert flat(tasks) == [
+        (0, make_offset(1, 0), make_offset(2, 50), 150),
+        (2, make_offset(1, 0), make_offset(1, 10), 10),
+    ]
     assert {unit.incarnation for task in tasks for unit in task} == {"id-1"}
 
 
@@ -66,7 +69,7 @@ def test_ranges_are_cut_only_where_order_is_given_up() -> None:
 def test_what_retention_dropped_is_an_error_or_a_gap() -> None:
     cluster = brokers(p0=FakePartition([100, 50], dropped=20))
     start = '{"orders": {"0": "1:5"}}'
-    with pytest.raises(DataLossError, match="orders/0 from 1:5 to 1:20.*failOnDataLoss=false"):
+    with pytest.raises(DataLossError, match=r"orders/0 from 1:5 to 1:20.*failOnDataLoss=false"):
         plan_batch(options(startingOffsets=start), cluster)
     found = flat(plan_batch(options(startingOffsets=start, failOnDataLoss="false"), cluster))
     assert found == [(0, make_offset(1, 20), make_offset(2, 50), 130)]

@@ -13,7 +13,14 @@ ORIGIN = Origin("id-1", make_offset(2, 0), make_offset(2, 50))
 PRODUCER, OTHER = bytes(15) + b"\x01", bytes(15) + b"\x02"
 
 
-def rows_of(index: int, count: int, producer: bytes = PRODUCER, timestamp: int | None = 1_700_000_000_123, partition: int = 3, passed: int = 0) -> Rows:
+def rows_of(
+    index: int,
+    count: int,
+    producer: bytes = PRODUCER,
+    timestamp: int | None = 1_700_000_000_123,
+    partition: int = 3,
+    passed: int = 0,
+) -> Rows:
     rows = pa.table(
         {
             "key": pa.array([b"k%d" % (index + n) if n % 2 else None for n in range(count)], pa.binary()),

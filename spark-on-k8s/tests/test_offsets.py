@@ -16,7 +16,10 @@ def test_the_same_offsets_are_the_same_string() -> None:
     other = {"a": TopicPlaces("y", {0: make_offset(3, 1200)}), "b": TopicPlaces("x", {9: 7, 10: 5})}
     text = json.dumps(to_json(one))
     assert text == json.dumps(to_json(other))
-    assert text == '{"v": 1, "t": {"a": {"id": "y", "p": {"0": "3:1200"}}, "b": {"id": "x", "p": {"9": "0:7", "10": "0:5"}}}}'
+    assert (
+        text
+        == '{"v": 1, "t": {"a": {"id": "y", "p": {"0": "3:1200"}}, "b": {"id": "x", "p": {"9": "0:7", "10": "0:5"}}}}'
+    )
     assert json.dumps(to_json(from_json(json.loads(text)))) == text
 
 

@@ -34,7 +34,8 @@ def test_each_option_is_read() -> None:
     options = parse(
         LEAST
         | {
-            "partitions": "0, 2-4", "columns": "*,headers", "startingOffsets": '{"orders": {"0": "1:5", "2": "latest"}}',
+            "partitions": "0, 2-4", "columns": "*,headers",
+            "startingOffsets": '{"orders": {"0": "1:5", "2": "latest"}}',
             "endingTimestamp": "2026-01-31T10:00Z", "ordering": "none", "minPartitions": "7",
             "maxBytesPerPartition": "64MiB", "failOnDataLoss": "false", "readTimeout": "1500ms",
             "maxRowsPerTrigger": "100", "maxBytesPerTrigger": "1GB", "minRowsPerTrigger": "5", "maxTriggerDelay": "2m",

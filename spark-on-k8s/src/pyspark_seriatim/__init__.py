@@ -1,4 +1,4 @@
-"""Spark imports every module called `pyspark_*` and looks for its `DefaultSource`: so it knows the format "seriatim"."""
+"""How Spark knows the format "seriatim": it imports every module called `pyspark_*`, and asks for `DefaultSource`."""
 
 from seriatim_spark.source import SeriatimSource as DefaultSource
 

@@ -3,13 +3,13 @@
     <directory>/_table.json                      which files are the table now; written last, aside and renamed
     <directory>/data/00017-<random>.parquet      the rows of one bucket: keys whose hash is 17
 
-A micro-batch changes some buckets. Each of them is read, merged and written as a new file; then `_table.json` names the
-new files, together with the query and the micro-batch: this is the one moment at which the change is there, all of it
-or nothing. Files that no table of the last `KEPT_S` names are removed.
+A micro-batch changes some buckets. Each of them is read, merged and written as a new file. Then `_table.json` names the
+new files, together with the query and the micro-batch: at this one moment the change is there, all of it or nothing.
+Files that no table of the last `KEPT_S` names are removed.
 
-A row of the table is the newest message of its key: the one with the highest offset. So it does not matter how often, or
-how late, a message is merged. Deleted keys stay as rows without a value (tombstones), for otherwise an older message
-that is merged again would bring the key back.
+A row of the table is the newest message of its key: the one with the highest offset. So it does not matter how
+often, or how late, a message is merged. Deleted keys stay as rows without a value (tombstones): without these, an older
+message that is merged again would bring the key back.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import json
 import uuid
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import numpy as np
 import pyarrow as pa

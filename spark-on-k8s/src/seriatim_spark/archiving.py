@@ -1,6 +1,7 @@
 """Files of an archive: where they are, what is in them, how they are written and checked. Nothing here needs Spark.
 
-    <directory>/topic=orders/incarnation=<id>/partition=3/date=2026-11-23/000001-000000000800--000002-000000000050.parquet
+    <directory>/topic=orders/incarnation=<id>/partition=3/date=2026-11-23/
+        000001-000000000800--000002-000000000050.parquet
 
 The name is the range of offsets that the file covers: so the same range, read again after a failure, is the same file,
 and takes its own place. A file is written aside, flushed and renamed: it is there whole or not at all. Its footer says
@@ -81,7 +82,7 @@ class Checksums:
             self._take_binary(name, batch.column(name))
 
     def _take_binary(self, name: str, column: Any) -> None:
-        validity, begins, data = column.buffers()
+        _validity, begins, data = column.buffers()
         count = len(column)
         bounds = np.frombuffer(begins, np.int32)[column.offset : column.offset + count + 1].astype(np.int64)
         lengths = np.diff(bounds).astype("<i8")
@@ -114,7 +115,8 @@ def path_of(footer_like: Any, day: int) -> str:
     date = datetime.fromtimestamp(day * 86_400, UTC).date().isoformat()
     (first, first_index), (last, last_index) = split_offset(footer_like.start), split_offset(footer_like.end)
     return (
-        f"topic={footer_like.topic}/incarnation={footer_like.incarnation}/partition={footer_like.partition}/date={date}/"
+        f"topic={footer_like.topic}/incarnation={footer_like.incarnation}/partition={footer_like.partition}/"
+        f"date={date}/"
         f"{first:06}-{first_index:012}--{last:06}-{last_index:012}.parquet"
     )
 
@@ -155,14 +157,14 @@ class FileWriter:
         self.passed += int(batch.column("passed").to_numpy(zero_copy_only=False).sum())
         self._writer.write_batch(batch, row_group_size=ROW_GROUP_ROWS)
 
-    def finish(self, topic: str, incarnation: str, partition: int, start: int, end: int, day: int) -> tuple[str, Footer]:
+    def finish(
+        self, topic: str, incarnation: str, partition: int, start: int, end: int, day: int
+    ) -> tuple[str, Footer]:
         """Close it and put it in its place, in the place of the same file of an earlier attempt.
 
         Returns its path below the directory, and its footer.
         """
-        footer = Footer(
-            topic, incarnation, partition, start, end, self.rows, self.passed, dict(self.checksums.values)
-        )
+        footer = Footer(topic, incarnation, partition, start, end, self.rows, self.passed, dict(self.checksums.values))
         self._writer.add_key_value_metadata({FOOTER_KEY.decode(): json.dumps(asdict(footer), sort_keys=True)})
         self._writer.close()
         self._sink.close()
@@ -185,7 +187,7 @@ class FileWriter:
 
 
 def flush_path(files: pafs.FileSystem, path: str) -> None:
-    """To the disk, if it is one of this machine: Spark's checkpoint says soon that these rows need not be read again."""
+    """To the disk, if it is one of this machine: Spark's checkpoint soon says that these rows are not read again."""
     if not isinstance(files, pafs.LocalFileSystem):
         return
     found = os.open(path, os.O_RDONLY)

@@ -138,7 +138,10 @@ class CoverCheck:
         elif (same and self._next < cover.end) or (not same and cover.end & _INDEX_MASK):
             missing = cover.end - self._next if same else cover.end & _INDEX_MASK
             self._find(
-                "hole", self._next, missing, "the last messages of the range are missing, or are repeats of earlier ones"
+                "hole",
+                self._next,
+                missing,
+                "the last messages of the range are missing, or are repeats of earlier ones",
             )
         self._say_how_many_more()
         return cover
@@ -154,7 +157,9 @@ class CoverCheck:
         for kind, found in self._found.items():
             if found > FINDINGS_MAX:
                 more = found - FINDINGS_MAX
-                self.findings.append(Finding(kind, *self.cover.where, self.cover.end, more, f"{more} more of this kind"))
+                self.findings.append(
+                    Finding(kind, *self.cover.where, self.cover.end, more, f"{more} more of this kind")
+                )
 
     def _check_offsets(self, offsets: Any, passed: Any) -> None:
         expected = np.concatenate([[self._next], offsets[:-1] + 1])

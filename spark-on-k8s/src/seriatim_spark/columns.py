@@ -136,9 +136,7 @@ class BatchBuilder:
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
-    def _array(
-        self, name: str, tables: Sequence[RangeTable], counts: list[int], rows: pa.Table, origin: Origin
-    ) -> Any:
+    def _array(self, name: str, tables: Sequence[RangeTable], counts: list[int], rows: pa.Table, origin: Origin) -> Any:
         import numpy as np
         import pyarrow as pa
         import pyarrow.compute as pc
@@ -219,5 +217,7 @@ def _microseconds(column: Any) -> Any:
     import pyarrow.compute as pc
 
     limit = pa.scalar(_MS_MAX, pa.int64())
-    inside = pc.max_element_wise(pc.min_element_wise(column, limit, skip_nulls=False), pc.negate(limit), skip_nulls=False)
+    inside = pc.max_element_wise(
+        pc.min_element_wise(column, limit, skip_nulls=False), pc.negate(limit), skip_nulls=False
+    )
     return pc.multiply(inside, pa.scalar(1000, pa.int64()))

@@ -39,11 +39,9 @@ class Contiguity:
         """
         (segment, index), (next_segment, next_index) = split_offset(offset), split_offset(self._next)
         newly = passed - self._passed
-        if segment == next_segment:
-            follows = index == next_index + newly
-        else:
-            # A later segment begins at its beginning; what was passed may lie in the one before.
-            follows = segment > next_segment and index <= newly
+        # A later segment begins at its beginning; what was passed may lie in the one before.
+        of_later = segment > next_segment and index <= newly
+        follows = index == next_index + newly if segment == next_segment else of_later
         if not follows or offset + rows > self._end:
             raise ReadOrderError(
                 f"{self._where}: {rows} rows from {format_offset(offset)} on came behind {format_offset(self._next)} "
@@ -80,7 +78,9 @@ class Contiguity:
             ReadOrderError: The range was not read to its end.
         """
         (segment, index), (next_segment, next_index) = split_offset(self._end), split_offset(self._next)
-        whole = index == next_index + passed - self._passed if segment == next_segment else index <= passed - self._passed
+        whole = (
+            index == next_index + passed - self._passed if segment == next_segment else index <= passed - self._passed
+        )
         if reached != self._end or not whole:
             raise ReadOrderError(
                 f"{self._where}: the range to {format_offset(self._end)} ended behind {format_offset(self._next)}. "

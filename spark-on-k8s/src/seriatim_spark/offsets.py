@@ -77,7 +77,9 @@ def from_json(value: Any) -> Offsets:
         raise OffsetsError(f"the checkpoint is of version {value['v']!r} of this source, which is newer than this one")
     try:
         return {
-            str(topic): TopicPlaces(str(found["id"]), {_number(n): parse_offset(text) for n, text in found["p"].items()})
+            str(topic): TopicPlaces(
+                str(found["id"]), {_number(n): parse_offset(text) for n, text in found["p"].items()}
+            )
             for topic, found in value["t"].items()
         }
     except (KeyError, TypeError, AttributeError, ValueError) as exc:

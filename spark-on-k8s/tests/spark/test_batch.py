@@ -48,7 +48,10 @@ def test_what_was_sent_is_read_in_its_order(spark: SparkSession, client: sync.Cl
         assert [row["segment"] for row in found] == [split_offset(offset)[0] for offset in offsets]
         assert all(row["topic"] == "batch" and len(row["producer"]) == 16 for row in found)
     first = next(row for row in rows if row["partition"] == 0)
-    assert (bytes(first["key"]), {name: bytes(value) for name, value in first["headers"].items()}) == (b"key-0", {"n": b"0"})
+    assert (bytes(first["key"]), {name: bytes(value) for name, value in first["headers"].items()}) == (
+        b"key-0",
+        {"n": b"0"},
+    )
     assert abs(first["append_time"].timestamp() - time.time()) < 3600
     assert {row["passed"] for row in rows} == {0}
 
@@ -87,7 +90,7 @@ def test_wrong_options_are_one_clear_error(
     if "wrong" not in [topic.name for topic in client.admin().list_topics()]:
         Filled(client, brokers.bootstrap, "wrong").send([10])
     given = {"bootstrap": brokers.bootstrap, "topic": "wrong"} | options
-    with pytest.raises(Exception, match="seriatim|SEQUENCE|PYTHON") as refused:
+    with pytest.raises(Exception, match=r"seriatim|PYTHON") as refused:
         spark.read.format("seriatim").options(**given).load().count()
     assert told in str(refused.value)
 
@@ -95,7 +98,7 @@ def test_wrong_options_are_one_clear_error(
 def test_a_cluster_that_does_not_answer_is_one_clear_error(spark: SparkSession) -> None:
     given = {"bootstrap": "127.0.0.1:9", "topic": "orders", "readTimeout": "1s"}
     begun = time.monotonic()
-    with pytest.raises(Exception, match="127.0.0.1:9") as refused:
+    with pytest.raises(Exception, match=r"127\.0\.0\.1:9") as refused:
         spark.read.format("seriatim").options(**given).load().count()
     assert "ClusterError" in str(refused.value)
     assert time.monotonic() - begun < 30

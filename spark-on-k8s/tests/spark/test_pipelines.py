@@ -70,14 +70,21 @@ def test_an_archive_holds_every_message_once_and_an_audit_finds_what_is_changed(
 def test_a_directory_belongs_to_one_query(client: sync.Client, brokers: Brokers, tmp_path: Path) -> None:
     topic = Filled(client, brokers.bootstrap, "owned")
     topic.send([100])
-    writing = ("archive", "--bootstrap", brokers.bootstrap, "--topic", "owned", "--to", str(tmp_path / "archive"), "--once")
+    writing = (
+        "archive",
+        "--bootstrap",
+        brokers.bootstrap,
+        "--topic",
+        "owned",
+        "--to",
+        str(tmp_path / "archive"),
+        "--once",
+    )
     run(*writing, "--checkpoint", str(tmp_path / "one"))
     assert "belongs to the query" in run(*writing, "--checkpoint", str(tmp_path / "two"), status=1)
 
 
-def test_a_key_in_two_partitions_and_a_sequence_that_falls_are_found(
-    client: sync.Client, brokers: Brokers
-) -> None:
+def test_a_key_in_two_partitions_and_a_sequence_that_falls_are_found(client: sync.Client, brokers: Brokers) -> None:
     topic = Filled(client, brokers.bootstrap, "keys", 2)
     topic.send([50, 50], headers=True)
     reading = ("audit", "--bootstrap", brokers.bootstrap, "--topic", "keys")

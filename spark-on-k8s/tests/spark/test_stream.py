@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from seriatim import TopicSettings, sync
 from seriatim_api.ids import make_offset
-from seriatim_spark import report_progress
 
 from .conftest import Brokers
 from .filling import Filled
@@ -79,6 +78,8 @@ def test_five_batches_are_the_topic_and_a_restart_goes_on(
 def test_the_lag_of_a_query_is_seen_by_the_cluster(
     spark: SparkSession, client: sync.Client, brokers: Brokers, tmp_path: Path
 ) -> None:
+    from seriatim_spark import report_progress
+
     topic = Filled(client, brokers.bootstrap, "lagging")
     topic.send([1_000])
     listener = report_progress(spark, {"bootstrap": brokers.bootstrap}, group="billing", query="lagging")

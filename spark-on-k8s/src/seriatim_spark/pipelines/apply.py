@@ -109,8 +109,8 @@ class _Applying:
         state = found or TableState(owner, -1, self._topic, "", self._buckets)
         if state.query != owner or state.batch > batch:
             raise ApplyError(
-                f"{self._directory} is kept by the query {state.query}, whose last micro-batch is {state.batch}, and this "
-                f"is micro-batch {batch} of {owner}: its checkpoint is another one, or an older copy. Use another "
+                f"{self._directory} is kept by the query {state.query}, whose last micro-batch is {state.batch}, and "
+                f"this is micro-batch {batch} of {owner}: its checkpoint is another one, or an older copy. Use another "
                 "directory, or the checkpoint that belongs to it"
             )
         if not self._begun:

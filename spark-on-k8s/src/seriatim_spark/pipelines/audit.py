@@ -15,7 +15,7 @@ from seriatim_api.ids import format_offset
 
 from seriatim_spark import archiving, auditing
 from seriatim_spark.auditing import Cover, CoverCheck, Finding, PartitionReport, cover_from, put_together
-from seriatim_spark.brokers import RealBrokers, Range
+from seriatim_spark.brokers import Range, RealBrokers
 from seriatim_spark.options import parse
 from seriatim_spark.pipelines.session import quoted, session
 
@@ -97,7 +97,8 @@ def check_file(files: Any, root: str, path: str) -> tuple[Cover | None, list[Fin
     cover.size_bytes = checksums.size_bytes
     findings = check.findings
     if (cover.rows, cover.passed) != (footer.rows, footer.passed):
-        text = f"{name} holds {cover.rows} rows ({cover.passed} passed over), and its footer says {footer.rows} ({footer.passed})"
+        held, said = f"{cover.rows} rows ({cover.passed} passed over)", f"{footer.rows} ({footer.passed})"
+        text = f"{name} holds {held}, and its footer says {said}"
         findings.append(Finding("footer", *cover.where, cover.start, abs(cover.rows - footer.rows), text))
     wrong = sorted(part for part in footer.checksums if checksums.values.get(part) != footer.checksums[part])
     if wrong or set(checksums.values) != set(footer.checksums):
@@ -166,7 +167,8 @@ def _compare_with_brokers(report: Report, source: Mapping[str, str]) -> None:
         if told == read:  # what nothing covers has no messages
             partition.findings = [found for found in partition.findings if found.kind != "uncovered"]
         else:
-            text = f"brokers have {told} messages from {format_offset(partition.start)} to {format_offset(partition.end)}, and {read} were read"
+            place = f"from {format_offset(partition.start)} to {format_offset(partition.end)}"
+            text = f"brokers have {told} messages {place}, and {read} were read"
             partition.findings.append(Finding("count", *partition.where, partition.start, abs(told - read), text))
 
 
@@ -199,14 +201,17 @@ def _findings_of_keys(rows: DataFrame, per_key: bool, key_sequence: str | None) 
         ]  # fmt: skip
         more = spread.count() - KEYS_SHOWN
         if more > 0:
-            findings.append(Finding("key", findings[0].topic, findings[0].incarnation, 0, 0, more, f"and {more} more keys"))
+            findings.append(
+                Finding("key", findings[0].topic, findings[0].incarnation, 0, 0, more, f"and {more} more keys")
+            )
     if key_sequence:
         number = f.expr("try_cast(decode(headers[:name], 'UTF-8') as bigint)".replace(":name", quoted(key_sequence)))
         order = Window.partitionBy("topic", "incarnation", "partition", "key").orderBy("offset")
         numbered = rows.withColumn("number", number).where("number is not null")
         back = numbered.withColumn("before", f.lag("number").over(order)).where("number <= before")
         per_partition = back.groupBy("topic", "incarnation", "partition").agg(
-            f.count("*").alias("count"), f.min_by(f.struct("offset", "key", "number", "before"), "offset").alias("first")
+            f.count("*").alias("count"),
+            f.min_by(f.struct("offset", "key", "number", "before"), "offset").alias("first"),
         )
         findings += [
             Finding(
@@ -294,9 +299,9 @@ def picture(report: Report) -> str:
 
     most = max([one.rows for one in report], default=0) or 1
     height = ROW_HEIGHT * (len(report) + 2)
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH + LEFT + 120}" height="{height}" '
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH + LEFT + 120}" height="{height}" '
-        'font-family="sans-serif" font-size="13">',
+        head + 'font-family="sans-serif" font-size="13">',
         f'<text x="10" y="16">messages of each partition; red: {len(findings_of(report)):,} findings</text>',
     ]
     for number, one in enumerate(report, 1):

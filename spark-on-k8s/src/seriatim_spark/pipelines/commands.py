@@ -19,25 +19,28 @@ FINDINGS_STATUS: Final = 3
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+_TOPIC_OPTIONS: Final = (
+    ("--bootstrap", "HOST:PORT", "Brokers; one that answers is enough."),
+    ("--topic", "NAMES", "A topic, or several with commas between them."),
+)
+_TLS_OPTIONS: Final = (
+    ("--tls-ca", "FILE", "The CA's certificates; turns TLS on."),
+    ("--tls-cert", "FILE", "The client's certificate."),
+    ("--tls-key", "FILE", "Its key."),
+    ("--tls-server-name", "NAME", "The name to look for in brokers' certificates."),
+)
+
+
 def _source_options(*, topic_required: bool) -> Callable[[F], F]:
     """The options that say what is read."""
 
     def add(command: F) -> F:
-        for option in reversed(
-            [
-                click.option("--bootstrap", required=topic_required, metavar="HOST:PORT", help="Brokers, one that answers is enough."),
-                click.option("--topic", required=topic_required, metavar="NAMES", help="A topic, or several with commas between them."),
-                click.option("--tls-ca", metavar="FILE", help="The CA's certificates; turns TLS on."),
-                click.option("--tls-cert", metavar="FILE", help="The client's certificate."),
-                click.option("--tls-key", metavar="FILE", help="Its key."),
-                click.option("--tls-server-name", metavar="NAME", help="The name to look for in brokers' certificates."),
-                click.option(
-                    "-o", "--option", "more", multiple=True, metavar="NAME=VALUE",
-                    help="Any other option of the source, such as startingOffsets=latest; may be repeated.",
-                ),
-            ]
-        ):  # fmt: skip
-            command = option(command)
+        more = "Any other option of the source, such as startingOffsets=latest; may be repeated."
+        command = click.option("-o", "--option", "more", multiple=True, metavar="NAME=VALUE", help=more)(command)
+        for name, form, text in reversed(_TLS_OPTIONS):
+            command = click.option(name, metavar=form, help=text)(command)
+        for name, form, text in reversed(_TOPIC_OPTIONS):
+            command = click.option(name, required=topic_required, metavar=form, help=text)(command)
         return command
 
     return add
@@ -89,10 +92,21 @@ def path() -> None:
 @_source_options(topic_required=False)
 @click.option("--archive", metavar="DIR", help="Audit the files of an archive in place of a topic.")
 @click.option("--per-key", is_flag=True, help="Find keys that stand in more than one partition (shuffles all keys).")
-@click.option("--key-sequence", metavar="HEADER", help="A header with a number that must rise from message to message of a key.")
-@click.option("--output", metavar="DIR", help="Write a row for each range, as Parquet, to DIR/run=NAME; it is overwritten.")
-@click.option("--run", "run_name", default="latest", show_default=True, metavar="NAME", help="The run's name in --output.")
-@click.option("--picture", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Draw an SVG of the partitions and where they differ.")
+@click.option(
+    "--key-sequence", metavar="HEADER", help="A header with a number that must rise from message to message of a key."
+)
+@click.option(
+    "--output", metavar="DIR", help="Write a row for each range, as Parquet, to DIR/run=NAME; it is overwritten."
+)
+@click.option(
+    "--run", "run_name", default="latest", show_default=True, metavar="NAME", help="The run's name in --output."
+)
+@click.option(
+    "--picture",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Draw an SVG of the partitions and where they differ.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for programs, not a table.")
 def audit(**given: Any) -> None:
     """Check that what is read is whole, in order and without repeats.
@@ -120,12 +134,26 @@ def audit(**given: Any) -> None:
 
 @main.command()
 @_source_options(topic_required=True)
-@click.option("--to", "directory", required=True, metavar="DIR", help="The archive's directory: a path, or a URL that pyarrow knows.")
-@click.option("--checkpoint", required=True, metavar="DIR", help="Spark's checkpoint; it belongs to this archive for ever.")
-@click.option("--every", default="30 seconds", show_default=True, metavar="TIME", help="How often new messages are written.")
+@click.option(
+    "--to",
+    "directory",
+    required=True,
+    metavar="DIR",
+    help="The archive's directory: a path, or a URL that pyarrow knows.",
+)
+@click.option(
+    "--checkpoint", required=True, metavar="DIR", help="Spark's checkpoint; it belongs to this archive for ever."
+)
+@click.option(
+    "--every", default="30 seconds", show_default=True, metavar="TIME", help="How often new messages are written."
+)
 @click.option("--once", is_flag=True, help="Write what is there now, and end.")
-@click.option("--file-rows", type=click.IntRange(min=1), default=2_000_000, show_default=True, help="Rows of a file at most.")
-@click.option("--group", metavar="NAME", help="Report progress under this group's name: `seriatim group describe` shows the lag.")
+@click.option(
+    "--file-rows", type=click.IntRange(min=1), default=2_000_000, show_default=True, help="Rows of a file at most."
+)
+@click.option(
+    "--group", metavar="NAME", help="Report progress under this group's name: `seriatim group describe` shows the lag."
+)
 def archive(**given: Any) -> None:
     """Write all messages of topics to Parquet files, each once.
 
@@ -145,15 +173,46 @@ def archive(**given: Any) -> None:
 
 @main.command()
 @_source_options(topic_required=True)
-@click.option("--to", "directory", required=True, metavar="DIR", help="The table's directory: a path, or a URL that pyarrow knows.")
-@click.option("--checkpoint", required=True, metavar="DIR", help="Spark's checkpoint; it belongs to this table for ever.")
+@click.option(
+    "--to",
+    "directory",
+    required=True,
+    metavar="DIR",
+    help="The table's directory: a path, or a URL that pyarrow knows.",
+)
+@click.option(
+    "--checkpoint", required=True, metavar="DIR", help="Spark's checkpoint; it belongs to this table for ever."
+)
 @click.option("--every", default="30 seconds", show_default=True, metavar="TIME", help="How often changes are merged.")
 @click.option("--once", is_flag=True, help="Merge what is there now, and end.")
-@click.option("--buckets", type=click.IntRange(1, 10_000), default=64, show_default=True, help="Files of the table; a micro-batch rewrites those whose keys change. Cannot be changed later.")
-@click.option("--order-by", type=click.Choice(["offset", "append_time"]), default="offset", show_default=True, help="Which message of a key is the newest. append_time also works for keys that changed their partition.")
-@click.option("--delete-header", metavar="NAME", help="A header that says that a message deletes its key. Without it, an empty value does.")
+@click.option(
+    "--buckets",
+    type=click.IntRange(1, 10_000),
+    default=64,
+    show_default=True,
+    help="Files of the table; a micro-batch rewrites those whose keys change. Cannot be changed later.",
+)
+@click.option(
+    "--order-by",
+    type=click.Choice(["offset", "append_time"]),
+    default="offset",
+    show_default=True,
+    help="Which message of a key is the newest. append_time also works for keys that changed their partition.",
+)
+@click.option(
+    "--delete-header",
+    metavar="NAME",
+    help="A header that says that a message deletes its key. Without it, an empty value does.",
+)
 @click.option("--delete-value", default="d", show_default=True, metavar="TEXT", help="What --delete-header holds then.")
-@click.option("--tombstones-kept", "kept", default="30d", show_default=True, metavar="TIME", help="How long deleted keys stay as rows without a value.")
+@click.option(
+    "--tombstones-kept",
+    "kept",
+    default="30d",
+    show_default=True,
+    metavar="TIME",
+    help="How long deleted keys stay as rows without a value.",
+)
 @click.option("--group", metavar="NAME", help="Report progress under this group's name.")
 def apply(**given: Any) -> None:
     """Keep a table of the newest value of each key of a topic.
@@ -173,14 +232,21 @@ def apply(**given: Any) -> None:
             buckets=given["buckets"], order_by=given["order_by"], delete_header=given["delete_header"],
             delete_value=given["delete_value"], tombstones_kept_s=kept_s, group=given["group"],
         )  # fmt: skip
-    click.echo(f"{done['rows']:,} rows in the table {given['directory']}, tombstones included; {done['batches']} changes")
+    click.echo(
+        f"{done['rows']:,} rows in the table {given['directory']}, tombstones included; {done['batches']} changes"
+    )
 
 
 @main.command()
 @_source_options(topic_required=True)
 @click.option("--last", default="1h", show_default=True, metavar="TIME", help="Look at what brokers took since then.")
 @click.option("--top", type=click.IntRange(0, 1000), default=20, show_default=True, help="Keys to show.")
-@click.option("--picture", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Draw an SVG: rate, partitions, keys, lag.")
+@click.option(
+    "--picture",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Draw an SVG: rate, partitions, keys, lag.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for programs, not tables.")
 def traffic(**given: Any) -> None:
     """Show how much goes through a topic: rates, partitions, the hottest keys, and the lag of its groups."""

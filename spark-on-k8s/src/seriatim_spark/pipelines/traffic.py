@@ -182,9 +182,9 @@ def lag_of(name: str, group: GroupDescription) -> GroupLag:
 def as_text(found: Traffic) -> str:
     """What was found, in words and tables."""
     span_s = found.step_s * STEPS
+    rates = f"{found.rows / span_s:,.1f} a second on average, {max(found.rates):,.1f} at most (in {found.step_s:g} s)"
     lines = [
-        f"{found.topic}: {found.rows:,} messages, {_size(found.size_bytes)} in {span_s:g} s: "
-        f"{found.rows / span_s:,.1f} a second on average, {max(found.rates):,.1f} at most (in {found.step_s:g} s)",
+        f"{found.topic}: {found.rows:,} messages, {_size(found.size_bytes)} in {span_s:g} s: {rates}",
         f"the fullest of {len(found.partitions)} partitions has {found.skew:.2f} times the mean",
     ]
     fullest = sorted(found.partitions, key=lambda one: -one.rows)[:PARTITIONS_SHOWN]
@@ -196,8 +196,8 @@ def as_text(found: Traffic) -> str:
         shown = [(one.key, f"{one.rows:,}", _size(one.size_bytes), _share(one.rows, found.rows)) for one in found.keys]
         lines += ["", *_table(("key", "messages", "bytes", "share"), shown)]
     if found.groups:
-        shown = [(one.group, f"{one.lag:,}" + (" at least" if one.unknown else "")) for one in found.groups]
-        lines += ["", *_table(("group", "lag"), [(name, lag) for name, lag in shown])]
+        lags = [(one.group, f"{one.lag:,}" + (" at least" if one.unknown else "")) for one in found.groups]
+        lines += ["", *_table(("group", "lag"), lags)]
     return "\n".join(lines)
 
 
@@ -254,9 +254,9 @@ def _curve(found: Traffic) -> list[str]:
         for number, rate in enumerate(found.rates)
     ]
     begin = datetime.fromtimestamp(found.begin, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    title = f"{found.topic}: messages a second, from {begin} on, {found.step_s * STEPS:g} s"
     return [
-        f'<text x="10" y="20" font-weight="bold">{escape(found.topic)}: messages a second, from {begin} on, '
-        f"{found.step_s * STEPS:g} s</text>",
+        f'<text x="10" y="20" font-weight="bold">{escape(title)}</text>',
         f'<text x="10" y="48">{most:,.1f}</text>',
         f'<text x="10" y="{40 + CURVE_HEIGHT}">0</text>',
         f'<line x1="{LEFT}" y1="{40 + CURVE_HEIGHT}" x2="{LEFT + WIDTH}" y2="{40 + CURVE_HEIGHT}" stroke="#999"/>',
