@@ -67,14 +67,13 @@ class SeriatimSource(DataSource):
         return StreamReader(self._checked(schema))
 
     def _checked(self, schema: StructType) -> ReadOptions:
-        from pyspark.sql.types import StructType
-
         parsed = options.parse(self.options)
-        ours = StructType.fromDDL(columns.ddl(parsed.columns))
-        if [(field.name, field.dataType) for field in schema] != [(field.name, field.dataType) for field in ours]:
+        given = {field.name: field.dataType.simpleString() for field in schema}
+        ours = {name: columns.COLUMNS[name].sql_type for name in parsed.columns}
+        if list(given.items()) != list(ours.items()):
             raise SchemaMismatchError(
-                f"the source gives {ours.simpleString()}, not {schema.simpleString()}: leave schema() out, and choose "
-                "columns with the option columns"
+                f"the source gives {columns.ddl(parsed.columns)}, and not {schema.simpleString()}: leave schema() out, "
+                "and choose columns with the option columns"
             )
         return parsed
 
