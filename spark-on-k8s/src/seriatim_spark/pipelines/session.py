@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import threading
+import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
@@ -23,6 +24,8 @@ def session(name: str) -> SparkSession:
     """
     from pyspark.sql import SparkSession
 
+    # Pipelines use Arrow only: Spark's doubts about pandas 3 do not matter to them.
+    warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else workers take the first python3 of PATH
     return (
         SparkSession.builder.appName(f"seriatim-{name}")
