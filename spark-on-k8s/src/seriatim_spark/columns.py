@@ -45,11 +45,11 @@ COLUMNS: Final = {
 }
 DEFAULT_COLUMNS: Final = tuple(name for name, column in COLUMNS.items() if column.default)
 
-ROWS_WANTED: Final = 2048
+ROWS_WANTED: Final = 512
 """Smaller batches are put together up to this: Spark's cost of a batch is that of some hundred rows."""
 
-BYTES_WANTED: Final = 1 << 20
-"""Or up to this size."""
+BYTES_WANTED: Final = 128 << 10
+"""Or up to this size. What is not put together is not copied."""
 
 _MS_MAX: Final = (1 << 63) // 1000 - 1
 """Times beyond are cut to it: a sender may give any number."""
@@ -93,7 +93,7 @@ def arrow_schema(columns: Sequence[str]) -> pa.Schema:
 
 def size_bytes(table: RangeTable) -> int:
     """Bytes of its rows in memory."""
-    return int(table.table.nbytes)
+    return int(table.table.get_total_buffer_size())
 
 
 class Rows(NamedTuple):

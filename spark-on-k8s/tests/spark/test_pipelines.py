@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +20,8 @@ from .filling import Filled
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+WAIT_S = 60.0
 
 pytestmark = pytest.mark.usefixtures("spark")
 
@@ -66,6 +71,38 @@ def test_an_archive_holds_every_message_once_and_an_audit_finds_what_is_changed(
     assert "checksum" in told
     other.unlink()
     assert "nothing covers" in run("audit", "--archive", archive, status=FINDINGS_STATUS)
+
+
+def test_an_archive_is_exact_although_its_driver_is_killed(
+    client: sync.Client, brokers: Brokers, tmp_path: Path
+) -> None:
+    """Killed twice in the middle of its work, with a broker, while messages are sent."""
+    topic = Filled(client, brokers.bootstrap, "struck", 2)
+    archive = tmp_path / "archive"
+    arguments = (
+        "archive", "--bootstrap", brokers.bootstrap, "--topic", "struck", "--to", str(archive), "--checkpoint",
+        str(tmp_path / "checkpoint"), "-o", "maxRowsPerTrigger=3000",
+    )  # fmt: skip
+    topic.send([4_000, 4_000], size=300)
+    for strike in range(2):
+        before = len(list(archive.rglob("*.parquet")))
+        driver = subprocess.Popen([sys.executable, "-m", "seriatim_spark", *arguments, "--every", "1 second"])
+        try:
+            topic.send([2_000, 2_000], size=300)
+            until = time.monotonic() + WAIT_S
+            while len(list(archive.rglob("topic=*/**/*.parquet"))) < before + 2:
+                assert driver.poll() is None
+                assert time.monotonic() < until
+                time.sleep(0.02)
+            if strike:
+                brokers.kill(client.admin().describe_chain("struck", 0).segments[-1].members[0])
+        finally:
+            driver.kill()
+            driver.wait()
+    brokers.whole()
+    run(*arguments, "--once")
+    told = run("audit", "--archive", str(archive))
+    assert f"{topic.rows:,} messages in 2 partitions: whole, in order, without repeats" in told
 
 
 def test_a_directory_belongs_to_one_query(client: sync.Client, brokers: Brokers, tmp_path: Path) -> None:
