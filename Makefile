@@ -32,16 +32,17 @@ test-slow: $(SYNCED) ## the tests that take minutes (disks, whole clusters)
 test-faults: $(SYNCED) ## kill, freeze and cut a whole cluster of processes under checked traffic, and a quick demo
 	$(BIN)/python -m tools.run_tests --kind faults --package e2e
 
-SPARK_VENV := .venv-spark
+SPARK_VENV := .venv-spark$(if $(SPARK),-$(SPARK))
 SPARK_SYNCED := $(SPARK_VENV)/.synced
 
 $(SPARK_SYNCED): pyproject.toml uv.lock spark-on-k8s/pyproject.toml | $(SYNCED)
 	@$(BIN)/python -m tools.check_java
 	@echo "making $(SPARK_VENV); the first time pip's package of Spark is downloaded (456 MB) and built, for some minutes"
 	UV_PROJECT_ENVIRONMENT=$(SPARK_VENV) $(BIN)/uv sync --frozen --quiet --group spark --python $(BIN)/python
+	$(if $(SPARK),$(BIN)/uv pip install --quiet --python $(SPARK_VENV)/bin/python "pyspark==$(SPARK).*")
 	@touch $@
 
-test-spark: $(SPARK_SYNCED) ## the tests that need Spark; they make an environment of their own (needs Java 17)
+test-spark: $(SPARK_SYNCED) ## the tests that need Spark; they make an environment of their own (needs Java 17; SPARK=4.2: on the newest 4.2)
 	@$(BIN)/python -m tools.check_java
 	$(SPARK_VENV)/bin/python -m tools.run_tests --kind spark --package spark-on-k8s
 

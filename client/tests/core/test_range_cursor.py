@@ -119,12 +119,20 @@ def test_a_segment_does_not_end_before_all_of_it_was_read() -> None:
 def test_a_skip_carries_the_chain_over_what_is_skipped() -> None:
     first = _batches(2, 3, 2, 2)
     cursor = _cursor((2, 0), (3, 0))
-    cursor.skip(2, 0, 3, first[0].checksum)
+    assert cursor.skip(2, 0, 3, first[0].checksum) == 3
     with pytest.raises(OrderViolationError):
         cursor.skip(2, 0, 3, first[0].checksum)
     with pytest.raises(OrderViolationError):
         cursor.take(first[2])
     assert cursor.take(first[1]) == (0, 2)
+
+
+def test_only_what_lies_in_the_range_counts_as_skipped() -> None:
+    first = _batches(2, 5, 5)
+    cursor = _cursor((2, 2), (2, 7))
+    assert cursor.skip(2, 0, 5, first[0].checksum) == 3
+    assert cursor.skip(2, 5, 10, first[1].checksum) == 2
+    assert cursor.is_done
 
 
 def test_numbers_of_empty_segments_are_passed_over_between_segments_only() -> None:

@@ -89,11 +89,18 @@ async def test_a_range_over_segments_of_several_groups_is_read_whole(cluster: Lo
         assert len(plan.pieces) > 3
         assert plan == await client.plan_range(topic.name, 0, first.offset, last.offset, cut_bytes=1 << 16)
         rows: list[bytes] = []
+        sent: list[tuple[bytes, int, int]] = []
         for piece in plan.pieces:
             async with client.read_range(topic.name, 0, piece.start, piece.end) as reader:
                 async for table in reader.tables():
                     rows += table.table.column("value").to_pylist()
+                    numbers = range(table.sequence, table.sequence + table.table.num_rows)
+                    sent += [(table.producer, table.producer_epoch, number) for number in numbers]
+                assert reader.skipped == 0
         assert rows == topic.values
+        assert len({producer for producer, _, _ in sent}) == 1
+        assert sent == sorted(sent), "a producer's numbers rise"
+        assert len(set(sent)) == len(rows)
         assert await asyncio.to_thread(_read_synchronously, cluster, topic.name) == topic.values
 
 
