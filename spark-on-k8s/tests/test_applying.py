@@ -86,6 +86,8 @@ def test_a_table_changes_at_one_moment_and_old_files_go_later(tmp_path: Path) ->
     applying.write_state(directory, state)
     assert applying.read_state(directory) == state
     assert values(applying.read_table(directory)) == {b"a": b"2"}
+    later, gone = next_state(state, 2, {}, 2000.0 + applying.KEPT_S - 1)
+    assert (gone, set(later.before)) == ([], {first}), "the reader may not be done"
     left = applying.write_bucket(directory, 3, changes((b"x", b"9", 9)))
     assert applying.remove_unnamed(directory, state) == 1
     assert not (tmp_path / left).exists()

@@ -20,10 +20,12 @@ DAY_MS = 86_400_000
 MORNING_MS = 20_000 * DAY_MS + 1000
 
 
-def range_of(partition: int, start: int, count: int, time_ms: int = MORNING_MS) -> list[pa.RecordBatch]:
-    """A range of a partition as the source gives it, in batches of ten rows."""
+def range_of(
+    partition: int, start: int, count: int, time_ms: int = MORNING_MS, passed: int = 0
+) -> list[pa.RecordBatch]:
+    """A range of a partition as the source gives it, in batches of ten rows; it begins with repeats passed over."""
     builder = BatchBuilder(archiving.SOURCE_COLUMNS)
-    origin = Origin("id-1", make_offset(1, start), make_offset(1, start + count))
+    origin = Origin("id-1", make_offset(1, start - passed), make_offset(1, start + count))
     batches = []
     for first in range(start, start + count, 10):
         rows = pa.table(
@@ -37,7 +39,7 @@ def range_of(partition: int, start: int, count: int, time_ms: int = MORNING_MS) 
             schema=SCHEMA,
         )
         table = RangeTable("orders", partition, make_offset(1, first), rows, time_ms, bytes(16), 1, first)
-        batches.append(builder.build([Rows(table, 0)], origin))
+        batches.append(builder.build([Rows(table, passed if first == start else 0)], origin))
     return batches
 
 
@@ -74,6 +76,12 @@ def test_one_file_for_each_range_and_day_and_as_many_rows_as_wanted(tmp_path: Pa
     ]
     assert damages(tmp_path) == set()
     assert not list((tmp_path / archiving.ASIDE).iterdir())
+
+
+def test_a_file_covers_also_the_repeats_that_its_range_begins_with(tmp_path: Path) -> None:
+    (name,) = write(tmp_path, range_of(0, 30, 10, passed=5))
+    assert name.endswith("/000001-000000000025--000001-000000000040.parquet")
+    assert damages(tmp_path) == set()
 
 
 def test_a_day_that_ends_in_a_range_ends_its_file(tmp_path: Path) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from datetime import UTC, datetime
 
 import pytest
 from seriatim_api.ids import make_offset
 from seriatim_spark.batch import plan_batch
+from seriatim_spark.brokers import At, TopicAt
 from seriatim_spark.errors import DataLossError, OffsetsError, SourceError, TopicReplacedError
 from seriatim_spark.options import ReadOptions, parse
 from seriatim_spark.planning import Unit
@@ -54,6 +56,20 @@ def test_between_times() -> None:
     assert found == [(0, make_offset(2, 20), make_offset(2, 50), 30), (2, make_offset(1, 3), make_offset(1, 10), 7)]
     found = flat(plan_batch(options(endingTimestamp=NOON.isoformat()), cluster))
     assert [rows for *_, rows in found] == [120, 3]
+
+
+def test_what_comes_while_the_query_is_planned_is_for_the_next_one() -> None:
+    """A time is asked for behind the ends; messages that came in between do not belong to the range."""
+    cluster = brokers(p0=FakePartition([100]))
+
+    class Growing(FakeBrokers):
+        def at(self, at: At, incarnations: Mapping[str, str]) -> dict[str, TopicAt]:
+            found = super().at(at, incarnations)
+            cluster.topics["orders"].partitions[0].segments[-1] += 7
+            return found
+
+    found = flat(plan_batch(options(endingTimestamp=NOON.isoformat()), Growing(**cluster.topics)))
+    assert found == [(0, make_offset(1, 0), make_offset(1, 100), 100)]
 
 
 def test_ranges_are_cut_only_where_order_is_given_up() -> None:

@@ -151,7 +151,9 @@ class StreamPlanner:
 
     def _look(self, start: Mapping[str, Any], ends: dict[str, TopicAt]) -> _Seen:
         begun = self._checked(start)
-        self._check_same(begun, ends)
+        for topic, at in ends.items():
+            known = begun.setdefault(topic, TopicPlaces(at.incarnation, {}))
+            assert known.incarnation == at.incarnation, "both were compared with what is known of the topic"
         ranges = self._ranges(begun, self._bounded(ends))
         self._learn_lengths(ranges)
         lags = {key: Lag(self._count(one), self._row_bytes(key, ends)) for key, one in ranges.items()}
@@ -208,12 +210,6 @@ class StreamPlanner:
             if topic not in found and topic in self._incarnations:
                 found[topic] = TopicPlaces(self._incarnations[topic], {})
         return found
-
-    def _check_same(self, begun: Offsets, ends: Mapping[str, TopicAt]) -> None:
-        for topic, at in ends.items():
-            known = begun.setdefault(topic, TopicPlaces(at.incarnation, {}))
-            if known.incarnation != at.incarnation:
-                raise replaced(topic, "it was deleted and made again")
 
     def _current_ends(self) -> dict[str, TopicAt]:
         asked_at = self._clock()
