@@ -161,6 +161,13 @@ def test_a_partition_that_is_new_is_read_from_its_first_message() -> None:
     assert query.places() == {0: "1:100", 1: "1:5"}
 
 
+def test_a_new_partition_without_messages_makes_no_batch() -> None:
+    query = Query(startingOffsets="latest")
+    query.begin()
+    query.partitions[1] = FakePartition([0])
+    assert query.latest() == query.at
+
+
 def test_a_new_partition_whose_first_messages_are_gone_is_a_loss() -> None:
     query = Query()
     query.begin()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from seriatim_api.ids import make_offset, split_offset
+from seriatim_api.ids import INDEX_BITS, make_offset, split_offset
 
 
 class Span(NamedTuple):
@@ -36,8 +36,8 @@ class Lengths:
 
     def suffice(self, start: int, end: int) -> bool:
         """Whether messages of [start, end) can be counted."""
-        first, last = split_offset(start)[0], split_offset(end)[0]
-        return start >= end or first == last or (self._from <= first and last <= self._to)
+        first, last = start >> INDEX_BITS, end >> INDEX_BITS
+        return first == last or start >= end or (self._from <= first and last <= self._to)
 
     def _parts(self, start: int, end: int) -> Iterator[Span]:
         assert self.suffice(start, end), (start, end)
@@ -55,6 +55,8 @@ class Lengths:
 
     def count(self, start: int, end: int) -> int:
         """Messages of [start, end); 0 if it ends before it begins."""
+        if start >> INDEX_BITS == end >> INDEX_BITS:  # nearly always, and asked 10,000 times in a micro-batch
+            return max(end - start, 0)
         return sum(part.last - part.first for part in self._parts(start, end))
 
     def advance(self, start: int, end: int, count: int) -> int:
@@ -67,3 +69,7 @@ class Lengths:
                 return make_offset(part.segment, part.first + count)
             count -= held
         return end
+
+
+UNKNOWN = Lengths()
+"""Nothing is known: of most partitions nothing needs to be."""

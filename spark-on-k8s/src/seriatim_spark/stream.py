@@ -20,7 +20,7 @@ from seriatim_spark.brokers import Brokers, Place, Range, TopicAt, lengths_of
 from seriatim_spark.errors import DataLossError, OffsetsError, replaced
 from seriatim_spark.offsets import Offsets, TopicPlaces, from_json, to_json
 from seriatim_spark.options import ReadOptions
-from seriatim_spark.places import Lengths
+from seriatim_spark.places import UNKNOWN, Lengths
 from seriatim_spark.planning import Unit
 from seriatim_spark.units import accept, losses_below, tasks_of
 
@@ -132,7 +132,7 @@ class StreamPlanner:
         seen = self._seen
         if seen is None or seen.ends is not ends or seen.start != start:
             seen = self._seen = self._look(start, ends)
-        if self._waits_for_more(seen.rows, limit):
+        if not seen.rows or self._waits_for_more(seen.rows, limit):
             return dict(start)
         shares = self._shares(seen.lags, limit)
         result = {topic: TopicPlaces(at.incarnation, dict(seen.begun[topic].places)) for topic, at in ends.items()}
@@ -141,7 +141,7 @@ class StreamPlanner:
             rows = shares.get(key, 0)
             if rows:
                 whole = rows >= seen.lags[key].rows
-                end = one.end if whole else self._lengths[key].advance(one.start, one.end, rows)
+                end = one.end if whole else self._lengths.get(key, UNKNOWN).advance(one.start, one.end, rows)
                 result[topic].places[number] = end
             else:  # of two forms of the same place the old one stays
                 result[topic].places.setdefault(number, one.start)
@@ -156,7 +156,8 @@ class StreamPlanner:
             assert known.incarnation == at.incarnation, "both were compared with what is known of the topic"
         ranges = self._ranges(begun, self._bounded(ends))
         self._learn_lengths(ranges)
-        lags = {key: Lag(self._count(one), self._row_bytes(key, ends)) for key, one in ranges.items()}
+        by_key, earliest = places_of(ends), self._first_of(list(ranges))
+        lags = {key: Lag(self._count(one), _row_bytes(earliest[key], by_key[key])) for key, one in ranges.items()}
         return _Seen(start, ends, begun, ranges, lags, sum(lag.rows for lag in lags.values()))
 
     def tasks(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[tuple[Unit, ...]]:
@@ -300,26 +301,16 @@ class StreamPlanner:
 
     def _learn_lengths(self, ranges: Mapping[Key, Range]) -> None:
         asked = {
-            key: one
-            for key, one in ranges.items()
-            if not self._lengths.setdefault(key, Lengths()).suffice(one.start, one.end)
+            key: one for key, one in ranges.items() if not self._lengths.get(key, UNKNOWN).suffice(one.start, one.end)
         }
         if asked:
             for (key, one), plan in zip(asked.items(), self._brokers.plans(list(asked.values()), 0), strict=True):
                 self._lengths[key] = lengths_of(one, plan.pieces)
 
     def _count(self, one: Range) -> int:
-        return self._lengths[one.topic, one.partition].count(one.start, one.end)
+        return self._lengths.get((one.topic, one.partition), UNKNOWN).count(one.start, one.end)
 
     # ---- how much ----
-
-    def _row_bytes(self, key: Key, ends: Mapping[str, TopicAt]) -> float:
-        """The average of what is kept of a partition."""
-        end = ends[key[0]].places[key[1]]
-        first = self._first_of([key]).get(key)
-        if first is None or end.bytes_before is None or first.bytes_before is None or end.position <= first.position:
-            return ROW_BYTES_UNKNOWN
-        return (end.bytes_before - first.bytes_before) / (end.position - first.position)
 
     def _waits_for_more(self, rows: int, limit: Limit) -> bool:
         """Whether the batch would be smaller than `minRowsPerTrigger`, and may still wait."""
@@ -333,3 +324,10 @@ class StreamPlanner:
         rows = [most for most in (self._options.max_rows, limit.max_rows) if most is not None]
         size = [most for most in (self._options.max_bytes, limit.max_bytes) if most is not None]
         return admit(lags, min(rows, default=None), min(size, default=None))
+
+
+def _row_bytes(first: Place, end: Place) -> float:
+    """The average of what is kept of a partition."""
+    if end.bytes_before is None or first.bytes_before is None or end.position <= first.position:
+        return ROW_BYTES_UNKNOWN
+    return (end.bytes_before - first.bytes_before) / (end.position - first.position)

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 START_DEADLINE_S = 60.0
+TEST_DEADLINE_S = 400.0
+"""Some tests start JVMs. And a test that is cut off leaves Spark's connection unusable for those behind it."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -28,18 +30,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.spark)
             item.add_marker(pytest.mark.filterwarnings("default"))
+            item.add_marker(pytest.mark.timeout(TEST_DEADLINE_S))
 
 
 class Brokers:
     """A local cluster, run in a thread of its own: Spark's calls wait."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, tls: bool = False) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="cluster", daemon=True)
         self._thread.start()
         self._cluster = LocalCluster(
-            directory, groups=2, members=2, proxy=False, name="spark", broker_options=("--set", "retention_look_s=0.2")
-        )
+            directory, groups=1 if tls else 2, members=2, proxy=False, name="spark", tls=tls,
+            broker_options=("--set", "retention_look_s=0.2"),
+        )  # fmt: skip
         self.run(self._cluster.start())
         self.run(self._cluster.wait_ready())
 
@@ -51,6 +55,13 @@ class Brokers:
     def bootstrap(self) -> str:
         """Addresses of all brokers."""
         return ",".join(self._cluster.bootstrap)
+
+    @property
+    def client_files(self) -> dict[str, str]:
+        """The source's options for TLS."""
+        assert self._cluster.tls is not None
+        files = self._cluster.tls.client
+        return {"tlsCa": str(files.ca), "tlsCert": str(files.cert), "tlsKey": str(files.key)}
 
     def kill(self, broker: str) -> None:
         """SIGKILL."""
