@@ -84,6 +84,20 @@ def test_a_file_covers_also_the_repeats_that_its_range_begins_with(tmp_path: Pat
     assert damages(tmp_path) == set()
 
 
+def test_a_file_of_an_earlier_attempt_stays(tmp_path: Path) -> None:
+    """Retention may have dropped messages since: what is there holds more."""
+    batches = range_of(0, 0, 30)
+    write(tmp_path, batches)
+    before = content(tmp_path)
+    writer = ArchiveWriter(str(tmp_path), 100)
+    for batch in batches[1:]:
+        writer.take(batch)
+    ((_, footer),) = writer.finish()
+    assert footer.rows == 30
+    assert content(tmp_path) == before
+    assert not list((tmp_path / archiving.ASIDE).iterdir())
+
+
 def test_a_day_that_ends_in_a_range_ends_its_file(tmp_path: Path) -> None:
     early, late = range_of(0, 0, 20), range_of(0, 0, 20, MORNING_MS + DAY_MS)
     names = write(tmp_path, [early[0], late[1]])
@@ -159,13 +173,15 @@ def test_damage_is_found(tmp_path: Path) -> None:
 
 def test_a_directory_belongs_to_one_query_which_cleans_it(tmp_path: Path) -> None:
     directory = str(tmp_path / "archive")
-    take_over(directory, "query-1")
+    take_over(directory, "query-1", 100)
     left = tmp_path / "archive" / archiving.ASIDE
     left.mkdir()
     (left / "half.parquet").write_text("")
-    take_over(directory, "query-1")
+    take_over(directory, "query-1", 100)
     assert not list(left.iterdir())
     with pytest.raises(ArchiveError, match="belongs to the query query-1"):
-        take_over(directory, "query-2")
+        take_over(directory, "query-2", 100)
+    with pytest.raises(ArchiveError, match="--file-rows 100"):
+        take_over(directory, "query-1", 99)
     with pytest.raises(ArchiveError, match="there is no directory"):
         files_of(str(tmp_path / "nowhere"))

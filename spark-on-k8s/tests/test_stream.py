@@ -193,6 +193,18 @@ def test_retention_under_a_checkpoint_is_an_error_or_a_counted_gap(caplog: pytes
     assert "1 ranges that this query needs are gone" in caplog.text
 
 
+def test_a_replayed_range_has_the_same_name_although_its_beginning_is_gone() -> None:
+    query = Query(FakePartition([100]), failOnDataLoss="false")
+    query.begin()
+    end = json.loads(query.latest())
+    ((before,),) = query.planner.tasks(json.loads(query.at), end)
+    query.partitions[0].dropped = 40
+    query.restart()
+    ((after,),) = query.planner.tasks(json.loads(query.at), end)
+    assert (after.start, after.end) == (before.start, before.end)
+    assert (before.rows, after.rows) == (100, 60)
+
+
 def test_a_topic_made_again_is_not_read() -> None:
     query = Query()
     query.begin()

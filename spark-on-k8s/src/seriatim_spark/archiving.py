@@ -160,16 +160,22 @@ class FileWriter:
     def finish(
         self, topic: str, incarnation: str, partition: int, start: int, end: int, day: int
     ) -> tuple[str, Footer]:
-        """Close it and put it in its place, in the place of the same file of an earlier attempt.
+        """Close it and put it in its place. If an earlier attempt has written the same range, its file stays.
 
-        Returns its path below the directory, and its footer.
+        Returns the path below the directory, and the footer.
         """
         footer = Footer(topic, incarnation, partition, start, end, self.rows, self.passed, dict(self.checksums.values))
         self._writer.add_key_value_metadata({FOOTER_KEY.decode(): json.dumps(asdict(footer), sort_keys=True)})
         self._writer.close()
         self._sink.close()
         path = path_of(footer, day)
-        parent = f"{self._root}/{path}".rpartition("/")[0]
+        place = f"{self._root}/{path}"
+        if self._files.get_file_info(place).type == pafs.FileType.File:
+            # It is whole, and may hold more than this attempt has found: retention may have been there in between.
+            self._files.delete_file(self._aside)
+            with self._files.open_input_file(place) as source, pq.ParquetFile(source) as file:
+                return path, footer_of(file, path)
+        parent = place.rpartition("/")[0]
         self._files.create_dir(parent, recursive=True)
         flush_path(self._files, self._aside)
         self._files.move(self._aside, f"{self._root}/{path}")
@@ -327,25 +333,27 @@ def batches_of(file: pq.ParquetFile, columns: tuple[str, ...]) -> Iterator[pa.Re
     yield from file.iter_batches(ROW_GROUP_ROWS, columns=list(columns))
 
 
-def take_over(directory: str, owner: str) -> None:
+def take_over(directory: str, owner: str, file_rows: int) -> None:
     """Make sure that this query is the only one that writes to a directory, and remove what it left aside.
 
     Args:
         directory: The archive's.
         owner: The query's id, which survives restarts.
+        file_rows: Rows of a file at most.
 
     Raises:
-        ArchiveError: It belongs to another query.
+        ArchiveError: It belongs to another query, or has files of another number of rows.
     """
     files, root = file_system(directory)
     files.create_dir(root, recursive=True)
     name = f"{root}/{OWNER_NAME}"
     if files.get_file_info(name).type == pafs.FileType.NotFound:
         with files.open_output_stream(name) as sink:
-            sink.write(json.dumps({"query": owner}).encode())
+            sink.write(json.dumps({"query": owner, "file_rows": file_rows}).encode())
     with files.open_input_stream(name) as source:
         try:
-            found = json.loads(source.read(1 << 16))["query"]
+            said = json.loads(source.read(1 << 16))
+            found, rows = said["query"], said["file_rows"]
         except (ValueError, KeyError, TypeError) as exc:
             raise ArchiveError(f"{name} cannot be read: {exc}") from exc
     if found != owner:
@@ -353,6 +361,11 @@ def take_over(directory: str, owner: str) -> None:
             f"{directory} belongs to the query {found}, and this one is {owner}: its checkpoint is another one. Two "
             "queries would write the same messages into files of other ranges. Use another directory, or the old "
             "checkpoint."
+        )
+    if rows != file_rows:
+        raise ArchiveError(
+            f"{directory} was begun with files of at most {rows} rows, and not {file_rows}: a micro-batch that is run "
+            f"again would be cut into other files. Keep to --file-rows {rows}, or use another directory."
         )
     if files.get_file_info(f"{root}/{ASIDE}").type == pafs.FileType.Directory:
         files.delete_dir_contents(f"{root}/{ASIDE}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
@@ -178,7 +178,15 @@ class StreamPlanner:
         }
         ranges = self._ranges(begun, stops, ended)
         self._learn_lengths(ranges)
-        return tasks_of({one: self._count(one) for one in ranges.values()}, self._options, self._brokers)
+        # A range is named by where the checkpoint says that it begins, also if messages at its beginning are gone: what
+        # tasks make of it, such as the name of a file, is then the same each time.
+        counted = {
+            replace(one, start=begun[key[0]].places.get(key[1], one.start) if key[0] in begun else one.start): (
+                self._count(one)
+            )
+            for key, one in ranges.items()
+        }
+        return tasks_of(counted, self._options, self._brokers)
 
     def latest_reported(self) -> dict[str, Any]:
         """Where the partitions end, for Spark's report of progress."""

@@ -53,7 +53,7 @@ class _Writing:
         if owner is None:
             raise RuntimeError("Spark does not say which query this is: another one might own the directory")
         if self._owner is None:
-            take_over(self._directory, owner)
+            take_over(self._directory, owner, self._file_rows)
             self._owner = owner
         task: Callable[..., Any] = partial(write_rows, directory=self._directory, file_rows=self._file_rows)
         files = rows.mapInArrow(task, "file string, rows bigint").collect()

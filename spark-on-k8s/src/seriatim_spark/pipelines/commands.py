@@ -161,6 +161,8 @@ def archive(**given: Any) -> None:
     same range is written again, into the same file. `audit --archive DIR` checks the files.
     """
     source = source_of(given)
+    if any(name.lower() == "ordering" and value != "partition" for name, value in source.items()):
+        raise click.UsageError("an archive's files are named by ranges: ordering is partition")
     from seriatim_spark.pipelines import archive as pipeline
 
     with _failures():
