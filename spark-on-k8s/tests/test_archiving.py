@@ -166,6 +166,8 @@ def test_damage_is_found(tmp_path: Path) -> None:
     values = table.column("value").to_pylist()
     other = table.set_column(table.schema.get_field_index("value"), "value", pa.array([b"x", *values[1:]], pa.binary()))
     assert change(other) == {"checksum"}
+    files, root = archiving.file_system(str(tmp_path))
+    assert check_file(files, root, str(path), whole=False)[1] == [], "only checksums show it"
     change(table)
     path.rename(path.with_name(path.name.replace("000030", "000031")))
     assert damages(tmp_path) == {"footer"}

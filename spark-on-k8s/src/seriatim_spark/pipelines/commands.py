@@ -91,6 +91,12 @@ def path() -> None:
 @main.command()
 @_source_options(topic_required=False)
 @click.option("--archive", metavar="DIR", help="Audit the files of an archive in place of a topic.")
+@click.option(
+    "--checksums/--no-checksums",
+    default=True,
+    show_default=True,
+    help="Read keys and values of an archive too, and compare their checksums; without, an audit is many times faster.",
+)
 @click.option("--per-key", is_flag=True, help="Find keys that stand in more than one partition (shuffles all keys).")
 @click.option(
     "--key-sequence", metavar="HEADER", help="A header with a number that must rise from message to message of a key."
@@ -123,7 +129,7 @@ def audit(**given: Any) -> None:
 
     with _failures():
         report = pipeline.run(
-            source, given["archive"], per_key=given["per_key"], key_sequence=given["key_sequence"],
+            source, given["archive"], whole=given["checksums"], per_key=given["per_key"], key_sequence=given["key_sequence"],
             output=given["output"], run_name=given["run_name"],
         )  # fmt: skip
     if given["picture"] is not None:
