@@ -76,7 +76,7 @@ def check_files(batches: Iterator[pa.RecordBatch], directory: str, whole: bool) 
 
 
 def check_file(files: Any, root: str, path: str, whole: bool = True) -> tuple[Cover | None, list[Finding]]:
-    """One file: its cover, and what is wrong with it; keys, values and checksums are looked at only if it is `whole`."""
+    """One file: its cover, and what is wrong with it; keys, values and checksums are looked at only if `whole`."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -129,8 +129,8 @@ def audit(**given: Any) -> None:
 
     with _failures():
         report = pipeline.run(
-            source, given["archive"], whole=given["checksums"], per_key=given["per_key"], key_sequence=given["key_sequence"],
-            output=given["output"], run_name=given["run_name"],
+            source, given["archive"], whole=given["checksums"], per_key=given["per_key"],
+            key_sequence=given["key_sequence"], output=given["output"], run_name=given["run_name"],
         )  # fmt: skip
     if given["picture"] is not None:
         given["picture"].write_text(pipeline.picture(report))
