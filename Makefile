@@ -46,6 +46,11 @@ test-spark: $(SPARK_SYNCED) ## the tests that need Spark; they make an environme
 	@$(BIN)/python -m tools.check_java
 	$(SPARK_VENV)/bin/python -m tools.run_tests --kind spark --package spark-on-k8s
 
+.PHONY: bench-spark
+bench-spark: $(SPARK_SYNCED) ## how fast Spark reads a topic, beside Spark's own limit (QUICK=1: a tenth of it; needs Java 17)
+	@$(BIN)/python -m tools.check_java
+	$(SPARK_VENV)/bin/python -m e2e.bench.spark $(if $(QUICK),--quick)
+
 check: lint types contracts proto-check crds-check chart-check docs-check ## everything that reads the code without running it
 
 lint: $(SYNCED) ## ruff

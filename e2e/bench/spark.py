@@ -1,0 +1,236 @@
+"""`make bench-spark` (QUICK=1): how fast Spark reads a topic, beside Spark's own bridge to Python.
+
+512-byte messages of four partitions, replicated and flushed, two real broker processes, Spark with two cores, all on
+this machine:
+
+    bridge, bridge_stream   rows a second that Spark takes from a source in Python which gives the same record batch
+                            again and again: what no source in Python can pass
+    batch, stream           rows a second of the topic, written to nowhere; the stream in five micro-batches
+    audit                   rows a second of an audit of the topic's archive, without checksums
+
+That nothing is missing is checked by counting, and by the audit. Prints a table and writes `spark.json` in `bench-out/`
+(OUT= another directory). Exit status 1 if a figure was not verified. It runs in the environment of `make test-spark`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from seriatim import Client
+from seriatim_broker.local import LocalCluster
+from seriatim_spark.columns import DEFAULT_COLUMNS, arrow_schema, ddl
+
+from e2e.bench.bulk import pieces, send_while
+from e2e.bench.figures import Figure
+from e2e.bench.program import Progress, run
+from e2e.bench.steady import MESSAGE_SIZE_BYTES
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+MESSAGES: Final = 5_000_000
+QUICK_MESSAGES: Final = 500_000
+PARTITIONS: Final = 4
+PIECE_ROWS: Final = 2_000
+STREAM_BATCHES: Final = 5
+AIM_OF_BRIDGE: Final = 0.5
+AUDIT_AIM: Final = 1_000_000.0
+TOPIC: Final = "spark"
+
+
+def _session() -> SparkSession:
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    from pyspark.sql import SparkSession
+
+    settings = {
+        "spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.driver.memory": "2g",
+        "spark.sql.session.timeZone": "UTC", "spark.log.level": "ERROR", "spark.sql.shuffle.partitions": "2",
+    }  # fmt: skip
+    builder = SparkSession.builder.master("local[2]").appName("bench")
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+def memory_batches(count: int) -> Iterator[Any]:
+    """The record batch of a topic's rows, `count` rows in all."""
+    import numpy as np
+    import pyarrow as pa
+
+    noise = pa.py_buffer(np.random.default_rng(1).bytes(PIECE_ROWS * MESSAGE_SIZE_BYTES))
+    begins = pa.py_buffer(np.arange(PIECE_ROWS + 1, dtype=np.int32) * MESSAGE_SIZE_BYTES)
+    rows = pa.Array.from_buffers(pa.binary(), PIECE_ROWS, [None, begins, noise])
+    schema = arrow_schema(DEFAULT_COLUMNS)
+    numbers = pa.array(np.arange(PIECE_ROWS))
+    times = numbers.view(schema.field("timestamp").type)
+    found = {
+        "topic": pa.repeat(TOPIC, PIECE_ROWS), "partition": pa.repeat(pa.scalar(0, pa.int32()), PIECE_ROWS),
+        "offset": numbers, "timestamp": times, "append_time": times, "key": pa.nulls(PIECE_ROWS, pa.binary()),
+        "value": rows, "tag": pa.nulls(PIECE_ROWS, pa.string()),
+    }  # fmt: skip
+    batch = pa.RecordBatch.from_arrays([found[name] for name in DEFAULT_COLUMNS], schema=schema)
+    for _ in range(count // PIECE_ROWS):
+        yield batch
+
+
+def _memory_source(count: int) -> Any:
+    """A data source that gives rows from memory; made here, so that Spark's workers get it by value."""
+    from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+
+    columns = ddl(DEFAULT_COLUMNS)
+
+    class Batch(DataSourceReader):
+        def partitions(self) -> list[Any]:
+            return [InputPartition(number) for number in range(PARTITIONS)]
+
+        def read(self, partition: Any) -> Iterator[Any]:
+            return memory_batches(count // PARTITIONS)
+
+    class Stream(DataSourceStreamReader):
+        def initialOffset(self) -> dict[str, int]:  # noqa: N802
+            return {"at": 0}
+
+        def latestOffset(self, start: dict[str, int], limit: Any) -> dict[str, int]:  # noqa: N802
+            return {"at": min(start["at"] + 1, STREAM_BATCHES)}
+
+        def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[Any]:
+            return [InputPartition(number) for number in range(PARTITIONS)]
+
+        def read(self, partition: Any) -> Iterator[Any]:
+            return memory_batches(count // PARTITIONS // STREAM_BATCHES)
+
+    class Memory(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "memory"
+
+        def schema(self) -> str:
+            return columns
+
+        def reader(self, schema: Any) -> Any:
+            return Batch()
+
+        def streamReader(self, schema: Any) -> Any:  # noqa: N802
+            return Stream()
+
+    return Memory
+
+
+class _Runs:
+    """What is measured, in the order in which it is run. All of it waits."""
+
+    def __init__(self, spark: SparkSession, bootstrap: str, count: int, directory: Path) -> None:
+        self._spark = spark
+        self._options = {"bootstrap": bootstrap, "topic": TOPIC}
+        self._count = count
+        self._directory = directory
+        spark.dataSource.register(_memory_source(count))
+
+    def all(self, progress: Progress) -> list[Figure]:
+        """One figure after the other; the first run of each kind only warms up."""
+        rates: dict[str, float] = {}
+        kinds: dict[str, Callable[[], None]] = {
+            "bridge": lambda: self._batch(self._spark.read.format("memory").load()),
+            "batch": lambda: self._batch(self._topic().load()),
+            "bridge_stream": lambda: self._stream("memory", {}),
+            "stream": lambda: self._stream(
+                "seriatim", self._options | {"maxRowsPerTrigger": str(-(-self._count // STREAM_BATCHES))}
+            ),
+        }
+        for name, kind in kinds.items():
+            progress(name)
+            kind()
+            begin = time.monotonic()
+            kind()
+            rates[name] = self._count / (time.monotonic() - begin)
+        read = self._topic().option("columns", "offset").load().count()
+        problem = "" if read == self._count else f"{read} rows were read, and {self._count} were sent"
+        progress("audit")
+        return [
+            Figure("bridge", "from memory, a batch read", rates["bridge"], "msg/s", higher_is_better=True),
+            Figure(
+                "batch", "a batch read of the topic", rates["batch"], "msg/s", AIM_OF_BRIDGE * rates["bridge"], True,
+                problem=problem,
+            ),
+            Figure("bridge_stream", "from memory, as a stream", rates["bridge_stream"], "msg/s", higher_is_better=True),
+            Figure(
+                "stream", f"the topic as a stream, {STREAM_BATCHES} micro-batches", rates["stream"], "msg/s",
+                AIM_OF_BRIDGE * rates["bridge_stream"], True, problem=problem,
+            ),
+            self._audit(),
+        ]  # fmt: skip
+
+    def _topic(self) -> Any:
+        return self._spark.read.format("seriatim").options(**self._options)
+
+    def _batch(self, rows: DataFrame) -> None:
+        rows.write.format("noop").mode("overwrite").save()
+
+    def _stream(self, source: str, options: dict[str, str]) -> None:
+        checkpoint = self._directory / f"checkpoint-{time.monotonic_ns()}"
+        rows = self._spark.readStream.format(source).options(**options).load()
+        if source == "memory":  # it has no end: five micro-batches as fast as they go
+            query = rows.writeStream.format("noop").option("checkpointLocation", str(checkpoint)).start()
+            while len(query.recentProgress) < STREAM_BATCHES:
+                time.sleep(0.005)
+            query.stop()
+        else:
+            writer = rows.writeStream.format("noop").option("checkpointLocation", str(checkpoint))
+            writer.trigger(availableNow=True).start().awaitTermination()
+
+    def _audit(self) -> Figure:
+        from seriatim_spark.pipelines import archive, audit
+
+        directory = str(self._directory / "archive")
+        archive.run(
+            self._options, directory, str(self._directory / "checkpoint"), every=None, file_rows=500_000, group=None
+        )
+        took, problem = 0.0, ""
+        for _ in range(2):
+            begin = time.monotonic()
+            report = audit.run(
+                {}, directory, whole=False, per_key=False, key_sequence=None, output=None, run_name="bench"
+            )
+            took = time.monotonic() - begin
+            rows = sum(one.rows for one in report)
+            if audit.findings_of(report) or rows != self._count:
+                problem = f"{len(audit.findings_of(report))} findings in {rows} rows"
+        text = "an audit of its archive, without checksums"
+        return Figure("audit", text, self._count / took, "msg/s", AUDIT_AIM, higher_is_better=True, problem=problem)
+
+
+async def _measure(directory: Path, progress: Progress, count: int) -> list[Figure]:
+    async with LocalCluster(directory / "cluster", groups=1, members=2, proxy=False, name="bench") as cluster:
+        progress("sending")
+        async with Client.connect(cluster.bootstrap) as client:
+            await client.admin().create_topic(TOPIC, PARTITIONS)
+            async with client.producer(TOPIC) as producer:
+                sent = await send_while(producer, pieces(PIECE_ROWS), PARTITIONS, lambda done: done < count)
+        assert sent.ok == count, sent.ok
+        progress("starting Spark")
+        spark = await asyncio.to_thread(_session)
+        try:
+            return await asyncio.to_thread(_Runs(spark, ",".join(cluster.bootstrap), count, directory).all, progress)
+        finally:
+            await asyncio.to_thread(spark.stop)
+
+
+def main() -> int:
+    """The program."""
+    parser = argparse.ArgumentParser(description="how fast Spark reads a topic")
+    parser.add_argument("--quick", action="store_true", help=f"{QUICK_MESSAGES:,} messages instead of {MESSAGES:,}")
+    count = QUICK_MESSAGES if parser.parse_args().quick else MESSAGES
+    title = f"{count:,} messages of {MESSAGE_SIZE_BYTES} B of {PARTITIONS} partitions, read by Spark"
+    return run("spark", lambda directory, progress: _measure(directory, progress, count), title)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
