@@ -136,9 +136,18 @@ class Writer:
         return await self.stage_table(table_of(values, keys, timestamps_ms, headers, tags), partition)
 
     async def stage_table(
-        self, table: pa.Table | pa.RecordBatch, partition: int | None = None, key_column: str = "key"
+        self,
+        table: pa.Table | pa.RecordBatch,
+        partition: int | Sequence[int] | None = None,
+        key_column: str = "key",
     ) -> Chunk:
-        """The same for the rows of an Arrow table with the columns of `Producer.send_table`. Raises as `stage`."""
+        """The same for the rows of an Arrow table with the columns of `Producer.send_table`. Raises as `stage`.
+
+        Args:
+            table: The rows.
+            partition: One for all rows, or one for each, also as an array of NumPy; overrides the keys.
+            key_column: The column that holds the key, if it is not called key.
+        """
         self._check_open()
         return await self._stager.stage(table, partition, key_column)
 

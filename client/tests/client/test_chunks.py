@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from seriatim import Chunk, TopicSettings, partition_of_key
 from seriatim._publishing.chunks import manifest_of
@@ -61,6 +62,22 @@ def test_rows_are_spread_by_their_keys_and_stay_in_order() -> None:
     for number, values in found.items():
         assert values == [b"%d" % at for at, key in enumerate(keys) if partition_of_key(key, 3) == number]
     assert sum(map(len, found.values())) == 50
+
+
+def test_each_row_may_name_its_partition() -> None:
+    table = table_of([b"%d" % number for number in range(6)], None, None, None, None)
+    pieces = _pieces(table, np.array([2, 0, 2, 2, 0, 2], np.int32), TOPIC, partition_of_key, 1 << 20)
+    assert [(number, piece.column(1).to_pylist()) for number, piece, _ in pieces] == [
+        (0, [b"1", b"4"]),
+        (2, [b"0", b"2", b"3", b"5"]),
+    ]
+    assert _pieces(table.slice(0, 0), [], TOPIC, partition_of_key, 1 << 20) == []
+    for wrong in ([0, 1], [0, 1, 2, 0, 1, "2"], np.zeros((6, 1), np.int32)):
+        with pytest.raises(BadRequestError, match="one for each of the 6"):
+            _pieces(table, wrong, TOPIC, partition_of_key, 1 << 20)
+    for number in (-1, 3):
+        with pytest.raises(PartitionOutOfRangeError, match=f"not {number}"):
+            _pieces(table, [0, 1, number, 0, 1, 2], TOPIC, partition_of_key, 1 << 20)
 
 
 def test_pieces_are_no_larger_than_a_staged_batch() -> None:

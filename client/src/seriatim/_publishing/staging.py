@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import google_crc32c
+import numpy as np
 import pyarrow as pa
 from seriatim_api.batch import FLAG_PUBLISH
 from seriatim_api.errors import BadRequestError, IllegalNameError, PartitionOutOfRangeError
@@ -66,7 +67,7 @@ class Stager:
 
     # ---- rows ----
 
-    async def stage(self, table: Any, partition: int | None, key_column: str) -> Chunk:
+    async def stage(self, table: Any, partition: int | Sequence[int] | None, key_column: str) -> Chunk:
         """Stage the rows of a table, in their order.
 
         Raises:
@@ -177,7 +178,7 @@ def _place(group: str, stage_groups: Sequence[str]) -> int:
 
 
 def _pieces(
-    table: Any, partition: int | None, topic: Topic, partitioner: Partitioner, size_bytes_max: int
+    table: Any, partition: int | Sequence[int] | None, topic: Topic, partitioner: Partitioner, size_bytes_max: int
 ) -> list[tuple[int, Any, int]]:
     """What becomes a batch each: the partition's number, the rows, and their size."""
     pieces: list[tuple[int, Any, int]] = []
@@ -189,21 +190,18 @@ def _pieces(
 
 
 def _spread(
-    table: Any, partition: int | None, topic: Topic, partitioner: Partitioner
+    table: Any, partition: int | Sequence[int] | None, topic: Topic, partitioner: Partitioner
 ) -> list[tuple[int, Sequence[int]]]:
     """Which rows go to which partition.
 
     Raises:
         PartitionOutOfRangeError: The topic has fewer. BadRequestError: A row has no key, and no partition is named.
     """
+    if partition is not None and np.ndim(partition):
+        return _spread_as_told(partition, table.num_rows, topic)
     if partition is not None:
-        number = checks.check_partition(partition)
-        if not 0 <= number < topic.partition_count:
-            raise PartitionOutOfRangeError(
-                f"{topic.name} has partitions 0 to {topic.partition_count - 1}, not {number}",
-                partition=number,
-                partition_count=topic.partition_count,
-            )
+        number = checks.check_partition(partition)  # type: ignore[arg-type]  # it is no sequence
+        _check_number(number, topic)
         return [(number, range(table.num_rows))]
     if table.column(0).null_count:
         raise BadRequestError(
@@ -214,6 +212,28 @@ def _spread(
     for position, key in enumerate(table.column(0).to_pylist()):
         found.setdefault(partitioner(key, topic.partition_count), []).append(position)
     return sorted(found.items())
+
+
+def _spread_as_told(partitions: Any, count: int, topic: Topic) -> list[tuple[int, Any]]:
+    numbers = np.asarray(partitions)
+    if numbers.shape != (count,) or (count and numbers.dtype.kind not in "iu"):
+        raise BadRequestError(f"a partition is an integer, one for all rows or one for each of the {count}")
+    if not count:
+        return []
+    _check_number(int(numbers.min()), topic)
+    _check_number(int(numbers.max()), topic)
+    by_number = np.argsort(numbers, kind="stable")  # rows of a partition stay in their order
+    found, begins = np.unique(numbers[by_number], return_index=True)
+    return [(int(number), positions) for number, positions in zip(found, np.split(by_number, begins[1:]), strict=True)]
+
+
+def _check_number(number: int, topic: Topic) -> None:
+    if not 0 <= number < topic.partition_count:
+        raise PartitionOutOfRangeError(
+            f"{topic.name} has partitions 0 to {topic.partition_count - 1}, not {number}",
+            partition=number,
+            partition_count=topic.partition_count,
+        )
 
 
 def table_of(
