@@ -58,7 +58,7 @@ def test_each_option_is_read() -> None:
         ({"topik": "x"}, "did you mean topic?"),
         ({"startingOfsets": "earliest"}, "did you mean startingOffsets?"),
         ({"zzz": "x"}, "there are bootstrap, topic"),
-        ({"path": "/x"}, "load() without an argument"),
+        ({"path": "/x"}, "without one"),
         ({"topic": "a/b"}, "topic"),
         ({"bootstrap": "nowhere"}, "host:port"),
         ({"columns": "value,vaule"}, "unknown: vaule"),

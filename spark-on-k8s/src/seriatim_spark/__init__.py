@@ -1,6 +1,7 @@
-"""Apache Spark reads topics of Seriatim in their order: the format "seriatim", for batch and streaming.
+"""Apache Spark reads topics of Seriatim in their order, and writes them, each row once: the format "seriatim".
 
     spark.read.format("seriatim").option("bootstrap", "host:port").option("topic", "orders").load()
+    rows.writeStream.format("seriatim").options(**open_writer({...}, "billing").options).start()
 
 Spark finds the format by itself where this package is installed (on the driver and on each executor).
 `report_progress` makes the lag of streaming queries visible to the cluster. Each name is loaded when it is first asked
@@ -19,24 +20,35 @@ if TYPE_CHECKING:
         OffsetsError,
         OptionError,
         ReadOrderError,
+        ReplayDiffersError,
+        RowError,
         SchemaMismatchError,
+        SinkError,
         SourceError,
         TopicReplacedError,
+        WriterConflictError,
     )
     from seriatim_spark.progress import ProgressListener, report_progress
     from seriatim_spark.source import SeriatimSource
+    from seriatim_spark.writers import OpenedWriter, open_writer
 
 __all__ = [
     "ClusterError",
     "DataLossError",
     "OffsetsError",
+    "OpenedWriter",
     "OptionError",
     "ProgressListener",
     "ReadOrderError",
+    "ReplayDiffersError",
+    "RowError",
     "SchemaMismatchError",
     "SeriatimSource",
+    "SinkError",
     "SourceError",
     "TopicReplacedError",
+    "WriterConflictError",
+    "open_writer",
     "report_progress",
 ]
 
@@ -44,6 +56,8 @@ _HOMES: Final = {
     "ProgressListener": "seriatim_spark.progress",
     "report_progress": "seriatim_spark.progress",
     "SeriatimSource": "seriatim_spark.source",
+    "OpenedWriter": "seriatim_spark.writers",
+    "open_writer": "seriatim_spark.writers",
 }
 
 

@@ -13,6 +13,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Coroutine, Iterator
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from seriatim_spark.errors import ClusterError, translated
@@ -64,12 +65,19 @@ class Connection:
         return client
 
     def run(self, coroutine: Coroutine[Any, Any, T], timeout_s: float | None) -> T:
-        """Run it in the client's thread and wait here; an interrupt here, or the end of the time, cancels it there.
+        """Run it in the client's thread and wait here, as `wait` does."""
+        return self.wait(self.begin(coroutine), timeout_s)
+
+    def begin(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+        """Begin to run it in the client's thread; `wait` for it, or cancel it."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+
+    def wait(self, future: Future[T], timeout_s: float | None) -> T:
+        """Wait here for what was begun; an interrupt here, or the end of the time, cancels it there.
 
         Raises:
             ClusterError: It took longer than `timeout_s` (None: it has a deadline of its own).
         """
-        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         try:
             return future.result(timeout_s)
         except TimeoutError as exc:

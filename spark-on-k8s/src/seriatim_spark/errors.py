@@ -4,11 +4,15 @@ Spark shows an error of a Python data source with its traceback; the last line i
 
     SourceError
     ├── OptionError            an option that is unknown, missing, or not of its form
-    ├── SchemaMismatchError    a schema that the source does not give
+    ├── SchemaMismatchError    a schema that the source does not give, or columns that no message has
     ├── OffsetsError           offsets or a checkpoint that do not belong to this query
     ├── TopicReplacedError     the topic was deleted, or deleted and made again
     ├── DataLossError          messages that the query needs are gone
     ├── ReadOrderError         rows that do not follow one another: nothing of the task is used
+    ├── RowError               a row that cannot be a message of the topic
+    ├── WriterConflictError    the writer is another program's now, or is ahead of this one
+    ├── ReplayDiffersError     a micro-batch that was published has other rows now
+    ├── SinkError              rows were not published, for another reason
     └── ClusterError           no broker answers, or certificates are refused
 """
 
@@ -29,7 +33,7 @@ class OptionError(SourceError):
 
 
 class SchemaMismatchError(SourceError):
-    """A schema was asked for that the source does not give."""
+    """A schema was asked for that the source does not give, or rows have columns that no message has."""
 
 
 class OffsetsError(SourceError):
@@ -46,6 +50,22 @@ class DataLossError(SourceError):
 
 class ReadOrderError(SourceError):
     """Rows came that do not follow those before, or the range did not end where it was planned to."""
+
+
+class RowError(SourceError):
+    """A row that cannot be a message: no value, no key where a key is needed, too large, no such partition."""
+
+
+class WriterConflictError(SourceError):
+    """The writer was opened by another program, belongs to another query, or has published later rows."""
+
+
+class ReplayDiffersError(SourceError):
+    """What is to be published again has other rows than the first time. Those of the first time stand."""
+
+
+class SinkError(SourceError):
+    """Rows were not published, for a reason that the text gives."""
 
 
 class ClusterError(SourceError):
@@ -91,6 +111,67 @@ def translated(topic: str, bootstrap: str) -> Iterator[None]:
         ) from exc
     except errors.SeriatimError as exc:
         raise SourceError(f"{topic!r}: {exc.message}") from exc
+
+
+@contextmanager
+def written(topic: str, bootstrap: str) -> Iterator[None]:
+    """The same for errors of writing.
+
+    Args:
+        topic: Which is written.
+        bootstrap: Addresses that were tried, for the text.
+    """
+    try:
+        yield
+    except errors.UnknownTopicError as exc:
+        raise TopicReplacedError(
+            f"there is no topic {topic!r} at {bootstrap} to write to. Was it deleted? Create it, or check the options "
+            "topic and bootstrap."
+        ) from exc
+    except (errors.IllegalMessageError, errors.MessageTooLargeError, errors.PartitionOutOfRangeError) as exc:
+        raise RowError(f"a row cannot be a message of {topic!r}: {exc.message}. Nothing was published.") from exc
+    except errors.WriterFencedError as exc:
+        raise WriterConflictError(
+            f"{exc.message}. This one has published nothing since. If no other program runs, start the query again."
+        ) from exc
+    except errors.UnknownWriterError as exc:
+        raise WriterConflictError(f"{exc.message}. Call open_writer before start().") from exc
+    except errors.WriterOwnedError as exc:
+        raise WriterConflictError(
+            f"{exc.message}. An owner is the id of a query, which its checkpoint keeps: two queries use one writer, "
+            "or a query with a new checkpoint. Nothing was published."
+        ) from exc
+    except errors.SequencePassedError as exc:
+        raise WriterConflictError(
+            f"{exc.message}. The checkpoint is older than what the writer has published: it was restored, or is "
+            "another one's. Use a new writer and a new checkpoint. Nothing was published."
+        ) from exc
+    except errors.PublicationDiffersError as exc:
+        raise ReplayDiffersError(
+            f"{exc.message}. A plan that is not deterministic (a random number, the time of day, a shuffle of equal "
+            "rows) was run again after a failure, or the checkpoint is not this writer's. The rows of the first time "
+            "are in the topic, once. onReplayMismatch=accept goes on behind them."
+        ) from exc
+    except errors.PublishedWithLossError as exc:
+        raise DataLossError(f"{exc.message}. All other rows are published.") from exc
+    except errors.StagedDataGoneError as exc:
+        raise SinkError(f"{exc.message}. Nothing was published: run the job or start the query again.") from exc
+    except errors.TlsHandshakeError as exc:
+        raise ClusterError(
+            f"{bootstrap} refuses the connection: {exc.message}. Check the files of tlsCa, tlsCert and tlsKey."
+        ) from exc
+    except errors.DeadlineExceededError as exc:
+        raise ClusterError(
+            f"{topic!r}: {exc.message}. If it was decided, it is finished whatever happens. Start the query again: it "
+            "asks for the same micro-batch, which is published once. The option writeTimeout says how long it is tried."
+        ) from exc
+    except errors.UnavailableError as exc:
+        raise ClusterError(
+            f"{topic!r} could not be written: {exc.message}. Is {bootstrap} right, and does the cluster run? "
+            "The option writeTimeout says how long it is tried."
+        ) from exc
+    except errors.SeriatimError as exc:
+        raise SinkError(f"{topic!r}: {exc.message}") from exc
 
 
 def replaced(topic: str, why: str) -> TopicReplacedError:

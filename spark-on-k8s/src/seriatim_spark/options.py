@@ -1,4 +1,5 @@
-"""The options of the reader: one place that knows their names, forms, limits and defaults. Pure.
+"""The options of the reader: one place that knows their names, forms, limits and defaults. Pure. Those of the writer
+are in `sink_options`, which reads them with what is here.
 
 Spark gives option names in lower case, and among them some of its own. None holds a secret: certificates and keys are
 paths of files, which must be there on the driver and on each executor.
@@ -185,7 +186,7 @@ def _time(text: str) -> datetime:
     return time
 
 
-_FORMS: Final[dict[str, Callable[[str], Any]]] = {
+FORMS: Final[dict[str, Callable[[str], Any]]] = {
     "bootstrap": _bootstrap,
     "topic": _topics,
     "partitions": _partitions,
@@ -218,7 +219,10 @@ _FIELDS: Final = {
 }  # fmt: skip
 _TLS: Final = {"tlsCa": "tls_ca", "tlsCert": "tls_cert", "tlsKey": "tls_key", "tlsServerName": "tls_server_name"}
 
-NAMES: Final = tuple(_FORMS)
+NAMES: Final = tuple(FORMS)
+TARGET_NAMES: Final = ("bootstrap", *_TLS)
+"""The options that say which cluster is meant."""
+
 assert set(_FIELDS.values()) < {field.name for field in fields(ReadOptions)}
 
 
@@ -228,7 +232,7 @@ def parse_target(given: Mapping[str, str]) -> Target:
     Raises:
         OptionError: As `parse`.
     """
-    return _target(_read(given, ("bootstrap", *_TLS)))
+    return target_of(read_options(given, {name: FORMS[name] for name in TARGET_NAMES}))
 
 
 def parse(given: Mapping[str, str]) -> ReadOptions:
@@ -240,8 +244,8 @@ def parse(given: Mapping[str, str]) -> ReadOptions:
     Raises:
         OptionError: One is unknown, missing, not of its form, or does not go with another one.
     """
-    found = _read(given, NAMES)
-    target = _target(found)
+    found = read_options(given, FORMS)
+    target = target_of(found)
     if "topic" not in found:
         raise OptionError("the option topic is missing: give the name of a topic, or several with commas between them")
     for offsets, timestamp in (("startingOffsets", "startingTimestamp"), ("endingOffsets", "endingTimestamp")):
@@ -266,7 +270,12 @@ def parse(given: Mapping[str, str]) -> ReadOptions:
     return options
 
 
-def _target(found: Mapping[str, Any]) -> Target:
+def target_of(found: Mapping[str, Any]) -> Target:
+    """The cluster, out of options that were read.
+
+    Raises:
+        OptionError: One is missing.
+    """
     if "bootstrap" not in found:
         raise OptionError("the option bootstrap is missing: give host:port of a broker")
     tls = {field: found[name] for name, field in _TLS.items() if name in found}
@@ -277,18 +286,30 @@ def _target(found: Mapping[str, Any]) -> Target:
     return Target(found["bootstrap"], **tls)
 
 
-def _read(given: Mapping[str, str], names: tuple[str, ...]) -> dict[str, Any]:
-    """What was given, by the names of the documentation, as values."""
-    by_lower = {name.lower(): name for name in names}
+def read_options(
+    given: Mapping[str, str], forms: Mapping[str, Callable[[str], Any]], elsewhere: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """What was given, by the names of the documentation, as values.
+
+    Args:
+        given: By name; upper and lower case do not matter. Spark's own are passed over.
+        forms: Each option that there is, and what reads its text.
+        elsewhere: Options that mean nothing here, and what is to be said of them.
+
+    Raises:
+        OptionError: One is unknown, or not of its form.
+    """
+    by_lower = {name.lower(): name for name in forms}
+    others = {name.lower(): text for name, text in (elsewhere or {}).items()}
     found: dict[str, Any] = {}
     for key, text in given.items():
         if key.lower() in _OF_SPARK:
             continue
         name = by_lower.get(key.lower())
         if name is None:
-            raise OptionError(_unknown(key, by_lower))
+            raise OptionError(others.get(key.lower()) or _unknown(key, by_lower))
         try:
-            found[name] = _FORMS[name](str(text))
+            found[name] = forms[name](str(text))
         except ValueError as exc:
             shown = "" if name in _TLS else f", not {_short(str(text))!r}"  # what stands there may be a key
             raise OptionError(f"the option {name} is {exc}{shown}") from None
@@ -297,10 +318,10 @@ def _read(given: Mapping[str, str], names: tuple[str, ...]) -> dict[str, Any]:
 
 def _unknown(key: str, by_lower: Mapping[str, str]) -> str:
     if key.lower() == "path":
-        return "the source reads no path: give the topic with the option topic, and call load() without an argument"
+        return "there is no path: give the topic with the option topic, and call load(), save() or start() without one"
     near = difflib.get_close_matches(key.lower(), by_lower, 1, 0.6)
     meant = f": did you mean {by_lower[near[0]]}?" if near else f"; there are {', '.join(by_lower.values())}"
-    return f"the source has no option {_short(key)!r}{meant}"
+    return f"there is no option {_short(key)!r}{meant}"
 
 
 def _short(text: str) -> str:

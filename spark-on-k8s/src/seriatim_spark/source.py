@@ -2,6 +2,8 @@
 
     spark.read.format("seriatim").option("bootstrap", "host:port").option("topic", "orders").load()
 
+The sink is in `sink`.
+
 Spark pickles what it makes of these classes, runs planners in processes of their own and tasks in forked workers: so
 nothing here connects before a planner or a task is asked for something. Options are checked in `schema`, because Spark
 hides an error of `streamReader` behind its own.
@@ -10,6 +12,7 @@ hides an error of `streamReader` behind its own.
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -24,14 +27,17 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from seriatim_spark import columns, options
-from seriatim_spark.errors import SchemaMismatchError
+from seriatim_spark.errors import OptionError, SchemaMismatchError
 from seriatim_spark.options import ReadOptions
+from seriatim_spark.outgoing import check_schema
 from seriatim_spark.planning import Unit
+from seriatim_spark.sink_options import parse_sink
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
+    from seriatim_spark.sink import BatchSink, StreamSink
     from seriatim_spark.stream import StreamPlanner
 
 
@@ -66,6 +72,27 @@ class SeriatimSource(DataSource):
         """A reader of micro-batches."""
         return StreamReader(self._checked(schema))
 
+    def writer(self, schema: StructType, overwrite: bool) -> BatchSink:
+        """A sink for the rows of a job.
+
+        Raises:
+            OptionError: Of any option, or of a mode that would take away what is there.
+            SchemaMismatchError: No message has these columns.
+        """
+        from seriatim_spark.sink import BatchSink
+
+        parsed = parse_sink(self.options, streaming=False)
+        _check_written(schema, overwrite)
+        return BatchSink(parsed, f"once-{uuid.uuid4().hex}")
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamSink:  # noqa: N802
+        """A sink for micro-batches. Raises as `writer`."""
+        from seriatim_spark.sink import StreamSink
+
+        parsed = parse_sink(self.options, streaming=True)
+        _check_written(schema, overwrite)
+        return StreamSink(parsed)
+
     def _checked(self, schema: StructType) -> ReadOptions:
         parsed = options.parse(self.options)
         given = {field.name: field.dataType.simpleString() for field in schema}
@@ -76,6 +103,12 @@ class SeriatimSource(DataSource):
                 "and choose columns with the option columns"
             )
         return parsed
+
+
+def _check_written(schema: StructType, overwrite: bool) -> None:
+    if overwrite:
+        raise OptionError("rows are added to a topic, and none is taken away: use mode append (outputMode append)")
+    check_schema([(field.name, field.dataType.simpleString()) for field in schema])
 
 
 class _TaskReader:

@@ -1,0 +1,113 @@
+"""Rows on their way to a topic: which columns they may have, and to which partition each goes.
+
+The columns are those that a reader gives, as far as a sender may choose them. Another column is an error: to leave it
+out unsaid could lose what a user means to keep.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from seriatim_spark.errors import RowError, SchemaMismatchError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+WRITTEN: Final = {
+    "key": ("binary", "string"),
+    "value": ("binary", "string"),
+    "timestamp": ("timestamp",),
+    "headers": ("map<string,binary>",),
+    "tag": ("string",),
+    "partition": ("int", "bigint", "smallint", "tinyint"),
+}
+"""Columns that may be written, and their types in Spark's words."""
+
+SLICE_BYTES: Final = 32 << 20
+SLICE_ROWS: Final = 200_000
+"""What is staged by one call, at most, beside one more record batch: each call asks brokers twice where things are."""
+
+
+class Slice(NamedTuple):
+    """Rows that are staged by one call; `partitions`: one for each row, or None if keys or the task decide."""
+
+    table: pa.Table
+    partitions: Any
+
+
+def check_schema(fields: Sequence[tuple[str, str]]) -> None:
+    """Refuse columns that no message has.
+
+    Args:
+        fields: Names and types, in Spark's words.
+
+    Raises:
+        SchemaMismatchError: One is unknown or of another type, or `value` is missing.
+    """
+    columns = ", ".join(f"{name} ({' or '.join(types)})" for name, types in WRITTEN.items())
+    rule = f"The columns of a message are {columns}; only value must be there."
+    names = [name for name, _ in fields]
+    unknown = [name for name in names if name not in WRITTEN]
+    if unknown:
+        kept = ", ".join(repr(name) for name in names if name in WRITTEN)
+        raise SchemaMismatchError(
+            f"no message has a column {', '.join(map(repr, unknown))}: write rows.select({kept or repr('value')}), or "
+            f"name columns so. {rule}"
+        )
+    if "value" not in names:
+        raise SchemaMismatchError(f"the rows have no column 'value'. {rule}")
+    if len(set(names)) < len(names):
+        raise SchemaMismatchError(f"a column stands twice in {', '.join(names)}")
+    for name, kind in fields:
+        if kind not in WRITTEN[name]:
+            raise SchemaMismatchError(
+                f"column {name!r} is {kind}, and not {' or '.join(WRITTEN[name])}: cast it. {rule}"
+            )
+
+
+def slices(batches: Iterable[pa.RecordBatch]) -> Iterator[Slice]:
+    """The rows of a task, in their order, as many together as one call stages.
+
+    Raises:
+        RowError: A row says not where it goes, though there is a column for that.
+    """
+    gathered: list[pa.RecordBatch] = []
+    rows = size_bytes = 0
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        gathered.append(batch)
+        rows += batch.num_rows
+        size_bytes += batch.nbytes
+        if rows >= SLICE_ROWS or size_bytes >= SLICE_BYTES:
+            yield _slice(gathered)
+            gathered, rows, size_bytes = [], 0, 0
+    if gathered:
+        yield _slice(gathered)
+
+
+def _slice(batches: list[pa.RecordBatch]) -> Slice:
+    import pyarrow as pa
+
+    table = pa.Table.from_batches(batches)
+    if "partition" in table.column_names:
+        column = table.column("partition")
+        if column.null_count:
+            raise RowError(
+                "a row has no partition (null), though there is a column partition: give each row one, or leave the "
+                "column out and give each row a key"
+            )
+        return Slice(table.drop_columns(["partition"]), column.to_numpy())
+    if "key" in table.column_names and table.column("key").null_count:
+        raise RowError(
+            "a row has no key (null), and its key says to which partition it goes: give each row a key, or a column "
+            "partition that says where each row goes, or write without a column key: then a task's rows go to one "
+            "partition, by the number of the task"
+        )
+    return Slice(table, None)
+
+
+def goes_by_task(table: pa.Table, partitions: Any) -> bool:
+    """Whether neither keys nor a column say to which partition rows go."""
+    return partitions is None and "key" not in table.column_names

@@ -1,0 +1,194 @@
+"""Exactly once: tasks stage their rows, where nobody reads them, and the driver publishes what they staged.
+
+What a task staged is named by a message to the driver: a list of chunks. The driver publishes the chunks of all
+messages, in the order of the tasks, at one decision, under (writer, sequence). What was staged and is not named (by
+tasks that failed, by attempts that lost, for a driver that was killed) is dropped by the brokers after a day.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from seriatim_api.errors import (
+    CapacityError,
+    RoutingError,
+    TlsHandshakeError,
+    UnavailableError,
+)
+
+from seriatim_spark.connection import Connection, connected
+from seriatim_spark.errors import ReplayDiffersError, SinkError, written
+from seriatim_spark.options import Target
+from seriatim_spark.outgoing import Slice, goes_by_task, slices
+from seriatim_spark.sink_options import SinkOptions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from seriatim import Chunk, Client, Published
+
+SLICES_AT_ONCE: Final = 2
+"""Being staged by a task while it makes the next one."""
+
+RETRY_PAUSE_S: Final = 0.2
+SLACK_S: Final = 30.0
+"""Longer than the client's own deadlines: a last resort."""
+
+_log = logging.getLogger("seriatim.spark")
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Under what rows are published. Equal in all messages of one micro-batch or job.
+
+    Attributes:
+        writer: Its name.
+        owner: Spark's id of the query; empty: no query runs.
+        sequence: Of the publication.
+        ephemeral: The writer has a random name, and is forgotten a day later.
+    """
+
+    writer: str
+    owner: str
+    sequence: int
+    ephemeral: bool = False
+
+
+def stage(batches: Iterable[pa.RecordBatch], options: SinkOptions, writer: str, task: int) -> tuple[Chunk, ...]:
+    """What a task does: stage its rows, in their order.
+
+    Args:
+        batches: Of the task.
+        options: Of the sink.
+        writer: The writer's name.
+        task: Its index, for rows without key and partition.
+
+    Raises:
+        SourceError: Of the kinds in `errors.written`. What was staged is not published then.
+    """
+    connection = connected(options.target)
+    wait_s = 2 * options.write_timeout_s + SLACK_S
+    found: list[Chunk] = []
+    under_way: deque[Future[Chunk]] = deque()
+    try:
+        for one in slices(batches):
+            if len(under_way) >= SLICES_AT_ONCE:
+                found.append(connection.wait(under_way.popleft(), wait_s))
+            under_way.append(connection.begin(_stage_slice(connection.client, one, options, writer, task)))
+        while under_way:
+            found.append(connection.wait(under_way.popleft(), wait_s))
+    finally:
+        for waiting in under_way:
+            waiting.cancel()
+    return tuple(found)
+
+
+async def _stage_slice(client: Client, one: Slice, options: SinkOptions, writer: str, task: int) -> Chunk:
+    """Stage it, again if a part was not stored or if that is not known: what no message names is never read."""
+    from seriatim import SendError
+
+    with written(options.topic, options.target.bootstrap):
+        until = asyncio.get_running_loop().time() + options.write_timeout_s
+        partitions = one.partitions
+        while True:
+            try:
+                if goes_by_task(one.table, partitions):
+                    described = await client.admin().describe_topic(options.topic)
+                    partitions = task % described.topic.partition_count
+                async with client.writer(options.topic, writer, compression=options.compression) as opened:
+                    return await opened.stage_table(one.table, partitions)
+            except TlsHandshakeError:
+                raise
+            except (SendError, UnavailableError, RoutingError, CapacityError) as exc:
+                if asyncio.get_running_loop().time() > until:
+                    raise
+                _log.warning("rows of a task are staged again: %s", exc)
+            await asyncio.sleep(RETRY_PAUSE_S)
+
+
+def identity_of(messages: Sequence[Identity | None]) -> Identity | None:
+    """What all messages of tasks say; None if there are no messages, and so no rows.
+
+    Raises:
+        SinkError: One is missing, or they differ.
+    """
+    if any(message is None for message in messages):
+        raise SinkError("Spark asks to publish the rows of tasks of which some have not ended: nothing was published")
+    kinds = set(messages)
+    if len(kinds) > 1:
+        raise SinkError(f"tasks have staged rows of different micro-batches: {kinds}. Nothing was published")
+    return next(iter(kinds), None)
+
+
+def publish(options: SinkOptions, identity: Identity, chunks: Sequence[Chunk]) -> Published | None:
+    """What the driver does once all tasks have staged their rows: publish them.
+
+    Args:
+        options: Of the sink.
+        identity: Under what.
+        chunks: In the order of the tasks.
+
+    Returns:
+        What was published; None if other rows are published under this sequence and the options accept that.
+
+    Raises:
+        SourceError: Of the kinds in `errors.written`.
+    """
+    connection = connected(options.target)
+    try:
+        published: Published = connection.run(
+            _publish(connection, options, identity, chunks), 2 * options.write_timeout_s + SLACK_S
+        )
+    except ReplayDiffersError as exc:
+        if options.on_mismatch == "fail":
+            raise
+        _log.warning("onReplayMismatch=accept: what was published before stands. %s", exc)
+        return None
+    _log.info(
+        "publication %d of writer %s: %d rows%s", published.sequence, identity.writer, published.rows,
+        " had been published before" if published.was_done else "",
+    )  # fmt: skip
+    return published
+
+
+async def _publish(
+    connection: Connection, options: SinkOptions, identity: Identity, chunks: Sequence[Chunk]
+) -> Published:
+    from seriatim import SendError
+
+    epoch, owner = options.writer_epoch, identity.owner
+    with written(options.topic, options.target.bootstrap):
+        until = asyncio.get_running_loop().time() + options.write_timeout_s
+        while True:
+            left_s = max(until - asyncio.get_running_loop().time(), 1.0)
+            try:
+                async with connection.client.writer(options.topic, identity.writer, epoch=epoch, owner=owner) as writer:
+                    return await writer.publish(
+                        identity.sequence, chunks, ephemeral=identity.ephemeral, timeout_s=left_s
+                    )
+            except SendError:  # of the manifest: nothing was decided
+                if asyncio.get_running_loop().time() > until:
+                    raise
+            await asyncio.sleep(RETRY_PAUSE_S)
+
+
+def open_now(target: Target, topic: str, writer: str, timeout_s: float) -> tuple[int, int | None]:
+    """Take a writer over; its epoch, and the sequence that was published last.
+
+    Raises:
+        SourceError: Of the kinds in `errors.written`.
+    """
+
+    async def ask() -> tuple[int, int | None]:
+        with written(topic, target.bootstrap):
+            async with connection.client.writer(topic, writer) as opened:
+                last = await opened.open(timeout_s)
+                return opened.epoch, last
+
+    connection = connected(target)
+    return connection.run(ask(), timeout_s + SLACK_S)
