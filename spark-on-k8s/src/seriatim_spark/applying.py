@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from seriatim_spark.archiving import ASIDE, file_system, flush_path
+from seriatim_spark.archiving import file_system, flush_path, write_json
 
 NAME: Final = "_table.json"
 VERSION: Final = 1
@@ -101,14 +101,7 @@ def read_state(directory: str) -> TableState | None:
 
 def write_state(directory: str, state: TableState) -> None:
     """Put a new table in the place of the one before, at one moment."""
-    files, root = file_system(directory)
-    files.create_dir(f"{root}/{ASIDE}", recursive=True)
-    aside = f"{root}/{ASIDE}/{uuid.uuid4().hex}.json"
-    with files.open_output_stream(aside) as sink:
-        sink.write(json.dumps(asdict(state), sort_keys=True).encode())
-    flush_path(files, aside)
-    files.move(aside, f"{root}/{NAME}")
-    flush_path(files, root)
+    write_json(directory, NAME, asdict(state))
 
 
 def newest(rows: pa.Table, order_by: OrderBy) -> pa.Table:

@@ -203,6 +203,35 @@ def flush_path(files: pafs.FileSystem, path: str) -> None:
         os.close(found)
 
 
+def write_json(directory: str, name: str, value: Any) -> None:
+    """Put a file of JSON in the place of the one before, at one moment."""
+    files, root = file_system(directory)
+    files.create_dir(f"{root}/{ASIDE}", recursive=True)
+    aside = f"{root}/{ASIDE}/{uuid.uuid4().hex}.json"
+    with files.open_output_stream(aside) as sink:
+        sink.write(json.dumps(value, sort_keys=True).encode())
+    flush_path(files, aside)
+    files.move(aside, f"{root}/{name}")
+    flush_path(files, root)
+
+
+def read_json(directory: str, name: str) -> Any:
+    """What was written; None if nothing was.
+
+    Raises:
+        ArchiveError: It cannot be read.
+    """
+    files, root = file_system(directory)
+    path = f"{root}/{name}"
+    if files.get_file_info(path).type == pafs.FileType.NotFound:
+        return None
+    try:
+        with files.open_input_stream(path) as source:
+            return json.loads(source.read())
+    except (ValueError, OSError) as exc:
+        raise ArchiveError(f"{path} cannot be read: {exc}") from exc
+
+
 class ArchiveWriter:
     """Writes rows of the source, in its order, into files: one for each range and day.
 

@@ -1,76 +1,19 @@
-"""The command line of the pipelines: typed options, one command for each."""
+"""The command line of the pipelines: typed options, one command for each. Those that write topics are in `copying`."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import click
 
-from seriatim_spark.errors import OptionError, SourceError
-from seriatim_spark.options import NAMES, duration, parse
+from seriatim_spark.pipelines.command_line import failures, seconds, source_of, source_options
+from seriatim_spark.pipelines.copying import mirror, replay
 
 FINDINGS_STATUS: Final = 3
 """Exit status of `audit` if something is not as it must be. 1 is a failure, 2 a wrong command line."""
-
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-_TOPIC_OPTIONS: Final = (
-    ("--bootstrap", "HOST:PORT", "Brokers; one that answers is enough."),
-    ("--topic", "NAMES", "A topic, or several with commas between them."),
-)
-_TLS_OPTIONS: Final = (
-    ("--tls-ca", "FILE", "The CA's certificates; turns TLS on."),
-    ("--tls-cert", "FILE", "The client's certificate."),
-    ("--tls-key", "FILE", "Its key."),
-    ("--tls-server-name", "NAME", "The name to look for in brokers' certificates."),
-)
-
-
-def _source_options(*, topic_required: bool) -> Callable[[F], F]:
-    """The options that say what is read."""
-
-    def add(command: F) -> F:
-        more = "Any other option of the source, such as startingOffsets=latest; may be repeated."
-        command = click.option("-o", "--option", "more", multiple=True, metavar="NAME=VALUE", help=more)(command)
-        for name, form, text in reversed(_TLS_OPTIONS):
-            command = click.option(name, metavar=form, help=text)(command)
-        for name, form, text in reversed(_TOPIC_OPTIONS):
-            command = click.option(name, required=topic_required, metavar=form, help=text)(command)
-        return command
-
-    return add
-
-
-def source_of(given: Mapping[str, Any]) -> dict[str, str]:
-    """The source's options from those of the command line, checked.
-
-    Raises:
-        click.UsageError: One is not of its form.
-    """
-    found: dict[str, str] = {}
-    for pair in given["more"]:
-        name, separator, value = pair.partition("=")
-        if not separator:
-            raise click.UsageError(f"--option is NAME=VALUE, not {pair!r}; the names are {', '.join(NAMES)}")
-        if name.lower() == "columns":
-            raise click.UsageError("the pipeline chooses the columns itself")
-        found[name] = value
-    named = {
-        "bootstrap": "bootstrap", "topic": "topic", "tls_ca": "tlsCa", "tls_cert": "tlsCert", "tls_key": "tlsKey",
-        "tls_server_name": "tlsServerName",
-    }  # fmt: skip
-    found |= {name: given[key] for key, name in named.items() if given[key] is not None}
-    try:
-        if found:
-            parse(found)
-    except OptionError as exc:
-        raise click.UsageError(str(exc)) from exc
-    return found
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -89,7 +32,7 @@ def path() -> None:
 
 
 @main.command()
-@_source_options(topic_required=False)
+@source_options(topic_required=False)
 @click.option("--archive", metavar="DIR", help="Audit the files of an archive in place of a topic.")
 @click.option(
     "--checksums/--no-checksums",
@@ -127,7 +70,7 @@ def audit(**given: Any) -> None:
         raise click.UsageError("give --bootstrap and --topic, or --archive")
     from seriatim_spark.pipelines import audit as pipeline
 
-    with _failures():
+    with failures():
         report = pipeline.run(
             source, given["archive"], whole=given["checksums"], per_key=given["per_key"],
             key_sequence=given["key_sequence"], output=given["output"], run_name=given["run_name"],
@@ -139,7 +82,7 @@ def audit(**given: Any) -> None:
 
 
 @main.command()
-@_source_options(topic_required=True)
+@source_options(topic_required=True)
 @click.option(
     "--to",
     "directory",
@@ -171,7 +114,7 @@ def archive(**given: Any) -> None:
         raise click.UsageError("an archive's files are named by ranges: ordering is partition")
     from seriatim_spark.pipelines import archive as pipeline
 
-    with _failures():
+    with failures():
         rows = pipeline.run(
             source, given["directory"], given["checkpoint"], every=None if given["once"] else given["every"],
             file_rows=given["file_rows"], group=given["group"],
@@ -180,7 +123,7 @@ def archive(**given: Any) -> None:
 
 
 @main.command()
-@_source_options(topic_required=True)
+@source_options(topic_required=True)
 @click.option(
     "--to",
     "directory",
@@ -231,10 +174,10 @@ def apply(**given: Any) -> None:
     source = source_of(given)
     if "," in given["topic"]:
         raise click.UsageError("a table holds the changes of one topic")
-    kept_s = _seconds(given["kept"])
+    kept_s = seconds(given["kept"])
     from seriatim_spark.pipelines import apply as pipeline
 
-    with _failures():
+    with failures():
         done = pipeline.run(
             source, given["directory"], given["checkpoint"], every=None if given["once"] else given["every"],
             buckets=given["buckets"], order_by=given["order_by"], delete_header=given["delete_header"],
@@ -246,7 +189,7 @@ def apply(**given: Any) -> None:
 
 
 @main.command()
-@_source_options(topic_required=True)
+@source_options(topic_required=True)
 @click.option("--last", default="1h", show_default=True, metavar="TIME", help="Look at what brokers took since then.")
 @click.option("--top", type=click.IntRange(0, 1000), default=20, show_default=True, help="Keys to show.")
 @click.option(
@@ -265,35 +208,12 @@ def traffic(**given: Any) -> None:
         raise click.UsageError("--last says where to begin")
     from seriatim_spark.pipelines import traffic as pipeline
 
-    with _failures():
-        found = pipeline.run(source, last_s=_seconds(given["last"]), top=given["top"])
+    with failures():
+        found = pipeline.run(source, last_s=seconds(given["last"]), top=given["top"])
     if given["picture"] is not None:
         given["picture"].write_text(pipeline.picture(found))
     click.echo(json.dumps(found.as_dict()) if given["as_json"] else pipeline.as_text(found))
 
 
-def _seconds(text: str) -> float:
-    try:
-        return duration(text)
-    except ValueError as exc:
-        raise click.UsageError(f"{text!r} is not {exc}") from exc
-
-
-class _failures:  # noqa: N801 - used as a function
-    """Show the last line of what went wrong; the whole of it is in Spark's log."""
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, Exception) and not isinstance(error, click.ClickException):
-            raise click.ClickException(last_line(error)) from error
-
-
-def last_line(error: Exception) -> str:
-    """What a Spark error of the source says in the end: its own text, without the traceback around it."""
-    text = str(error)
-    if isinstance(error, SourceError):
-        return text
-    lines = [line.strip() for line in text.splitlines() if "seriatim_spark" in line and "Error: " in line]
-    return lines[-1].partition(": ")[2] if lines else text.strip().partition("\n\nJVM stacktrace")[0]
+main.add_command(replay)
+main.add_command(mirror)

@@ -1,0 +1,130 @@
+"""What the commands of the pipelines share: options of source and sink, and how errors are shown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar
+
+import click
+
+from seriatim_spark.errors import OptionError, SourceError
+from seriatim_spark.options import NAMES, duration, parse
+from seriatim_spark.sink_options import SINK_FORMS, parse_sink
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+_TOPIC_OPTIONS: Final = (
+    ("--bootstrap", "HOST:PORT", "Brokers; one that answers is enough."),
+    ("--topic", "NAMES", "A topic, or several with commas between them."),
+)
+_TLS_OPTIONS: Final = (
+    ("--tls-ca", "FILE", "The CA's certificates; turns TLS on."),
+    ("--tls-cert", "FILE", "The client's certificate."),
+    ("--tls-key", "FILE", "Its key."),
+    ("--tls-server-name", "NAME", "The name to look for in brokers' certificates."),
+)
+
+
+def source_options(*, topic_required: bool) -> Callable[[F], F]:
+    """The options that say what is read."""
+
+    def add(command: F) -> F:
+        more = "Any other option of the source, such as startingOffsets=latest; may be repeated."
+        command = click.option("-o", "--option", "more", multiple=True, metavar="NAME=VALUE", help=more)(command)
+        for name, form, text in reversed(_TLS_OPTIONS):
+            command = click.option(name, metavar=form, help=text)(command)
+        for name, form, text in reversed(_TOPIC_OPTIONS):
+            command = click.option(name, required=topic_required, metavar=form, help=text)(command)
+        return command
+
+    return add
+
+
+def source_of(given: Mapping[str, Any]) -> dict[str, str]:
+    """The source's options from those of the command line, checked.
+
+    Raises:
+        click.UsageError: One is not of its form.
+    """
+    found: dict[str, str] = {}
+    for pair in given["more"]:
+        name, separator, value = pair.partition("=")
+        if not separator:
+            raise click.UsageError(f"--option is NAME=VALUE, not {pair!r}; the names are {', '.join(NAMES)}")
+        if name.lower() == "columns":
+            raise click.UsageError("the pipeline chooses the columns itself")
+        found[name] = value
+    named = {
+        "bootstrap": "bootstrap", "topic": "topic", "tls_ca": "tlsCa", "tls_cert": "tlsCert", "tls_key": "tlsKey",
+        "tls_server_name": "tlsServerName",
+    }  # fmt: skip
+    found |= {name: given[key] for key, name in named.items() if given[key] is not None}
+    try:
+        if found:
+            parse(found)
+    except OptionError as exc:
+        raise click.UsageError(str(exc)) from exc
+    return found
+
+
+SINK_NAMES: Final = tuple(
+    name for name in SINK_FORMS if name not in ("bootstrap", "topic", "writer", "writerEpoch", "sequence")
+)
+
+
+def sink_of(given: Mapping[str, Any], source: Mapping[str, str]) -> dict[str, str]:
+    """The sink's options from those of the command line, checked: without --to-bootstrap, the source's cluster.
+
+    Raises:
+        click.UsageError: One is not of its form.
+    """
+    found = {"topic": given["to_topic"]}
+    if given["to_bootstrap"] is None:
+        found |= {name: text for name, text in source.items() if name == "bootstrap" or name.startswith("tls")}
+    else:
+        found["bootstrap"] = given["to_bootstrap"]
+    for pair in given["to_more"]:
+        name, separator, value = pair.partition("=")
+        if not separator or name.lower() not in {known.lower() for known in SINK_NAMES}:
+            raise click.UsageError(f"--to-option is NAME=VALUE, not {pair!r}; the names are {', '.join(SINK_NAMES)}")
+        found[name] = value
+    if "bootstrap" not in found:
+        raise click.UsageError("--to-bootstrap is missing: a broker of the cluster to write to")
+    try:
+        parse_sink(found, streaming=True)
+    except OptionError as exc:
+        raise click.UsageError(str(exc)) from exc
+    return found
+
+
+def seconds(text: str) -> float:
+    """A time of the command line.
+
+    Raises:
+        click.UsageError: It is none.
+    """
+    try:
+        return duration(text)
+    except ValueError as exc:
+        raise click.UsageError(f"{text!r} is not {exc}") from exc
+
+
+class failures:  # noqa: N801 - used as a function
+    """Show the last line of what went wrong; the whole of it is in Spark's log."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, Exception) and not isinstance(error, click.ClickException):
+            raise click.ClickException(last_line(error)) from error
+
+
+def last_line(error: Exception) -> str:
+    """What a Spark error of the source says in the end: its own text, without the traceback around it."""
+    text = str(error)
+    if isinstance(error, SourceError):
+        return text
+    lines = [line.strip() for line in text.splitlines() if "seriatim_spark" in line and "Error: " in line]
+    return lines[-1].partition(": ")[2] if lines else text.strip().partition("\n\nJVM stacktrace")[0]

@@ -1,0 +1,147 @@
+"""`replay`: rows of a topic, or of an archive, into a topic: once, in the order of the source.
+
+Rows of a key stood in one partition of the source, so they come in their order. Each has the header `replay-of`, which
+says where it stood. A topic is replayed as a stream that ends, an archive as one job for each publication.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from seriatim_spark import archiving, replaying
+from seriatim_spark.pipelines.session import session, wait
+from seriatim_spark.replaying import ArchivedFile, Replay
+from seriatim_spark.writers import open_writer
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+HEADER: Final = "replay-of"
+
+ROWS: Final = (
+    "topic string, partition int, offset bigint, timestamp timestamp, key binary, value binary, tag string, "
+    "headers map<string,binary>"
+)
+_READ: Final = ("offset", "timestamp", "key", "value", "tag", "headers")
+COLUMNS: Final = "topic,partition,offset,timestamp,key,value,tag,headers"
+
+_log = logging.getLogger("seriatim.spark")
+
+
+def outgoing(rows: DataFrame, *, same_partitions: bool) -> DataFrame:
+    """Rows as they are sent: with the header, and with their partition if that is to be the same."""
+    place = "concat(topic, '/', partition, '/', shiftright(offset, 40), ':', offset & 1099511627775)"
+    others = f"map_filter(coalesce(headers, cast(map() as map<string,binary>)), (name, value) -> name != '{HEADER}')"
+    headers = f"map_concat({others}, map('{HEADER}', encode({place}, 'UTF-8'))) as headers"
+    columns = ["key", "value", "timestamp", "tag", headers, *(["partition"] if same_partitions else [])]
+    return rows.selectExpr(*columns)
+
+
+def of_topic(
+    source: Mapping[str, str], sink: Mapping[str, str], replay_id: str, checkpoint: str, *, publication_rows: int,
+    same_partitions: bool,
+) -> None:  # fmt: skip
+    """Replay what a topic holds now."""
+    spark = session("replay")
+    opened = open_writer(sink, replay_id)
+    stream = (
+        spark.readStream.format("seriatim")
+        .options(**source)
+        .option("columns", COLUMNS)
+        .option("maxRowsPerTrigger", str(publication_rows))
+        .load()
+    )
+    writer = (
+        outgoing(stream, same_partitions=same_partitions)
+        .writeStream.queryName("replay")
+        .format("seriatim")
+        .options(**opened.options)
+        .option("checkpointLocation", checkpoint)
+        .trigger(availableNow=True)
+    )
+    wait(spark, writer, source, None)
+
+
+def of_archive(
+    archive: str, sink: Mapping[str, str], replay_id: str, checkpoint: str, *, publication_rows: int,
+    same_partitions: bool,
+) -> int:  # fmt: skip
+    """Replay the files that an archive had when the replay began; returns the rows that this run has sent.
+
+    Raises:
+        ReplayError: Files are missing, or the checkpoint is another replay's.
+    """
+    spark = session("replay")
+    opened = open_writer(sink, replay_id)
+    wanted = Replay(replay_id, archive, publication_rows, replaying.checked(_files(archive)))
+    replay = replaying.begin(checkpoint, wanted, opened.sequence is None)
+    sent = 0
+    # The last one is published again: it may be decided and not finished, and then this waits for it.
+    for number in range(opened.sequence or 0, replay.publications):
+        pieces = replay.pieces(number)
+        # Spark gives them to tasks in this order, so the order of tasks and rows is that of each partition.
+        asked = spark.createDataFrame(pieces, "path string, first bigint, last bigint")
+        task: Callable[..., Any] = partial(read_pieces, archive=archive)
+        rows = outgoing(asked.mapInArrow(task, ROWS), same_partitions=same_partitions)
+        rows.write.format("seriatim").mode("append").options(**opened.options, sequence=str(number)).save()
+        if number != opened.sequence:
+            sent += sum(piece.last - piece.first for piece in pieces)
+        _log.info("publication %d of %d is in the topic", number + 1, replay.publications)
+    return sent
+
+
+def _files(archive: str) -> Iterator[ArchivedFile]:
+    import pyarrow.parquet as pq
+
+    files, _ = archiving.file_system(archive)
+    for path in archiving.files_of(archive):
+        with files.open_input_file(path) as opened, pq.ParquetFile(opened) as file:
+            footer = archiving.footer_of(file, path)
+        yield ArchivedFile(
+            path, footer.topic, footer.incarnation, footer.partition, footer.start, footer.end, footer.rows
+        )
+
+
+def read_pieces(batches: Iterator[pa.RecordBatch], archive: str) -> Iterator[pa.RecordBatch]:
+    """What a task does: read pieces of files, in their order."""
+    import pyarrow.parquet as pq
+
+    files, _ = archiving.file_system(archive)
+    for batch in batches:
+        for piece in batch.to_pylist():
+            with files.open_input_file(piece["path"]) as opened, pq.ParquetFile(opened) as file:
+                footer = archiving.footer_of(file, piece["path"])
+                yield from _rows(file, footer, piece["first"], piece["last"])
+
+
+def _rows(file: Any, footer: archiving.Footer, first: int, last: int) -> Iterator[pa.RecordBatch]:
+    """Rows [first, last) of a file; row groups before and behind are not read."""
+    groups: list[int] = []
+    before = skipped = 0
+    for number in range(file.metadata.num_row_groups):
+        count = file.metadata.row_group(number).num_rows
+        if before + count <= first:
+            skipped += count
+        elif before < last:
+            groups.append(number)
+        before += count
+    at = skipped
+    for batch in file.iter_batches(archiving.ROW_GROUP_ROWS, row_groups=groups, columns=list(_READ)):
+        begin, end = max(first - at, 0), min(last - at, batch.num_rows)
+        at += batch.num_rows
+        if begin < end:
+            yield _named(batch.slice(begin, end - begin), footer)
+
+
+def _named(batch: pa.RecordBatch, footer: archiving.Footer) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    count = batch.num_rows
+    topic = pa.repeat(pa.scalar(footer.topic), count)
+    partition = pa.repeat(pa.scalar(footer.partition, pa.int32()), count)
+    columns: Sequence[Any] = [topic, partition, *(batch.column(name) for name in _READ)]
+    return pa.RecordBatch.from_arrays(columns, names=["topic", "partition", *_READ])

@@ -1,0 +1,153 @@
+"""What `replay` of an archive sends, and in which publications: files, gaps between them, and a plan. No Spark here.
+
+The plan depends on the files that were there when the replay began, which are kept beside it, and on the rows of a
+publication: so a replay that goes on after a failure cuts the same rows into the same publications.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final, NamedTuple
+
+from seriatim_api.ids import format_offset
+
+from seriatim_spark.archiving import read_json, write_json
+
+NAME: Final = "replay.json"
+VERSION: Final = 1
+
+
+class ReplayError(Exception):
+    """An archive that cannot be replayed, or a replay that does not belong to its checkpoint."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArchivedFile:
+    """A file of an archive, as its footer says. `path`: in the archive's file system."""
+
+    path: str
+    topic: str
+    incarnation: str
+    partition: int
+    start: int
+    end: int
+    rows: int
+
+
+class Piece(NamedTuple):
+    """Rows [first, last) of a file."""
+
+    path: str
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """A replay that was begun.
+
+    Attributes:
+        id: Of the replay: the writer's name.
+        archive: The directory.
+        publication_rows: Rows of a publication, at most.
+        files: What is replayed: sorted by partition and offset, without gaps.
+    """
+
+    id: str
+    archive: str
+    publication_rows: int
+    files: tuple[ArchivedFile, ...]
+
+    @property
+    def rows(self) -> int:
+        """Of all files."""
+        return sum(file.rows for file in self.files)
+
+    @property
+    def publications(self) -> int:
+        """How many there are."""
+        return -(-self.rows // self.publication_rows)
+
+    def pieces(self, number: int) -> list[Piece]:
+        """What publication `number` sends: the next rows of each partition, in their order.
+
+        It is the same share of each partition, so all of them come to an end together.
+        """
+        assert 0 <= number < self.publications
+        found: list[Piece] = []
+        for partition in sorted({file.partition for file in self.files}):
+            files = [file for file in self.files if file.partition == partition]
+            total = sum(file.rows for file in files)
+            first, last = (total * at // self.publications for at in (number, number + 1))
+            for file in files:
+                if first < file.rows and last > 0 and file.rows:
+                    found.append(Piece(file.path, max(first, 0), min(last, file.rows)))
+                first, last = first - file.rows, last - file.rows
+        return found
+
+
+def checked(files: Iterable[ArchivedFile]) -> tuple[ArchivedFile, ...]:
+    """The files in their order.
+
+    Raises:
+        ReplayError: They are of several topics, or something lies between two of them.
+    """
+    found = sorted(files, key=lambda file: (file.partition, file.start, file.end))
+    topics = sorted({(file.topic, file.incarnation) for file in found})
+    if len(topics) > 1:
+        names = ", ".join(f"{topic} ({incarnation})" for topic, incarnation in topics)
+        raise ReplayError(
+            f"the archive holds messages of {names}, and a replay sends those of one topic: name the directory of one, "
+            "such as DIR/topic=NAME/incarnation=ID"
+        )
+    for before, after in itertools.pairwise(found):
+        if before.partition == after.partition and before.end != after.start:
+            what = "is missing" if before.end < after.start else "is there twice"
+            raise ReplayError(
+                f"partition {after.partition}: what lies between {format_offset(before.end)} and "
+                f"{format_offset(after.start)} {what}. `audit --archive` says more. Nothing was sent"
+            )
+    return tuple(found)
+
+
+def begin(checkpoint: str, replay: Replay, is_new: bool) -> Replay:
+    """The replay as it was begun first: what the archive got since is left out.
+
+    Args:
+        checkpoint: The directory that keeps it.
+        replay: As it would begin now.
+        is_new: Whether the writer has published nothing yet.
+
+    Raises:
+        ReplayError: The checkpoint is another replay's, or was lost.
+    """
+    said = read_json(checkpoint, NAME)
+    if said is None:
+        if not is_new:
+            raise ReplayError(
+                f"the replay {replay.id} has sent rows already, and {checkpoint} does not know which: give its "
+                "checkpoint, or another --id"
+            )
+        write_json(checkpoint, NAME, {"version": VERSION, **asdict(replay)})
+        return replay
+    found = _read(said, checkpoint)
+    if (found.id, found.archive, found.publication_rows) != (replay.id, replay.archive, replay.publication_rows):
+        raise ReplayError(
+            f"{checkpoint} belongs to the replay {found.id} of {found.archive} by {found.publication_rows} rows. Give "
+            "the same --id, --archive and --rows-per-publication, or another checkpoint"
+        )
+    return found
+
+
+def _read(said: Any, checkpoint: str) -> Replay:
+    try:
+        if said["version"] != VERSION:
+            raise ReplayError(f"{checkpoint} is of version {said['version']}, which is newer than this one")
+        files: Sequence[Any] = said["files"]
+        return Replay(
+            said["id"], said["archive"], said["publication_rows"], tuple(ArchivedFile(**file) for file in files)
+        )
+    except (KeyError, TypeError) as exc:
+        raise ReplayError(f"{checkpoint} does not hold a replay: {exc!r}") from exc

@@ -1,0 +1,44 @@
+"""What the command lines of replay and mirror refuse before Spark starts."""
+
+from __future__ import annotations
+
+import pytest
+from click.testing import CliRunner
+from seriatim_spark.pipelines.commands import main
+
+REPLAY = ["replay", "--to-topic", "again", "--id", "r", "--checkpoint", "/c"]
+MIRROR = ["mirror", "--bootstrap", "h:1", "--topic", "orders", "--to-topic", "orders", "--checkpoint", "/c"]
+TOPIC = ["--bootstrap", "h:1", "--topic", "orders"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (REPLAY, "--topic"),
+        ([*REPLAY, *TOPIC, "--archive", "/a"], "--to-bootstrap in place"),
+        ([*REPLAY, "--archive", "/a"], "--to-bootstrap is missing"),
+        ([*REPLAY, "--bootstrap", "h:1", "--topic", "a,b"], "one topic"),
+        ([*REPLAY[:3], "--id", "a/b", "--checkpoint", "/c", *TOPIC], "--id is a name"),
+        ([*REPLAY, *TOPIC, "-o", "failOnDataLoss=false"], "chooses failOnDataLoss itself"),
+        ([*REPLAY, *TOPIC, "-o", "startingOfsets=earliest"], "did you mean startingOffsets"),
+        ([*REPLAY, *TOPIC, "--to-option", "sequence=1"], "--to-option is NAME=VALUE"),
+        ([*REPLAY, *TOPIC, "--to-option", "writeTimeout=soon"], "writeTimeout is a time"),
+        (["replay", *TOPIC, "--to-topic", "a/b", "--id", "r", "--checkpoint", "/c"], "one topic"),
+        (MIRROR, "--offsets DIR, or --shared"),
+        ([*MIRROR, "--offsets", "/o", "--shared"], "--offsets DIR, or --shared"),
+        ([*MIRROR, "--shared", "-o", "ordering=none"], "ordering is partition"),
+        ([*MIRROR, "--shared", "-o", "columns=value"], "chooses the columns"),
+    ],
+)
+def test_a_wrong_command_line_is_told(arguments: list[str], told: str) -> None:
+    found = CliRunner().invoke(main, arguments)
+    assert found.exit_code == 2
+    assert told in " ".join(found.output.split())
+
+
+@pytest.mark.parametrize("name", ["replay", "mirror"])
+def test_each_option_has_a_help(name: str) -> None:
+    found = CliRunner().invoke(main, [name, "--help"])
+    assert found.exit_code == 0
+    for option in main.commands[name].params:
+        assert getattr(option, "help", "") or option.name == "help", option.name
