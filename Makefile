@@ -46,6 +46,11 @@ test-spark: $(SPARK_SYNCED) ## the tests that need Spark; they make an environme
 	@$(BIN)/python -m tools.check_java
 	$(SPARK_VENV)/bin/python -m tools.run_tests --kind spark --package spark-on-k8s
 
+.PHONY: demo-spark
+demo-spark: $(SPARK_SYNCED) ## the flights through Spark into Parquet, a table and a second topic, while drivers, tasks and brokers are killed (QUICK=1; SEED=n; needs Java 17)
+	@$(BIN)/python -m tools.check_java
+	$(SPARK_VENV)/bin/python -m e2e.demo_spark
+
 .PHONY: bench-spark
 bench-spark: $(SPARK_SYNCED) ## how fast Spark reads a topic, beside Spark's own limit (QUICK=1: a tenth of it; needs Java 17)
 	@$(BIN)/python -m tools.check_java
@@ -133,4 +138,4 @@ e2e: $(SYNCED) ## the chart, the operator and failing nodes on that cluster, jud
 	$(BIN)/python -m e2e.kubernetes
 
 clean: ## remove what was made here (not the environment)
-	rm -rf demo-out bench-out e2e-out faults-out .local .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf demo-out demo-spark-out bench-out e2e-out faults-out .local .pytest_cache .mypy_cache .ruff_cache .hypothesis

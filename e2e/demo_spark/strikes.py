@@ -1,0 +1,203 @@
+"""A replay that is killed again and again: its driver, the Python workers of its tasks, and brokers.
+
+The driver is a process of its own, as with `spark-submit`. It is started again until it ends well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from seriatim import Client
+from seriatim_api.errors import SeriatimError
+from seriatim_broker.local import LocalCluster
+
+DEADLINE_S: Final = 900.0
+"""For all of a replay, restarts included."""
+
+POLL_S: Final = 0.1
+STARTS_MAX: Final = 30
+WORKER: Final = b"pyspark.daemon"
+KINDS: Final = ("worker", "broker", "driver")
+
+
+class ReplayFailedError(RuntimeError):
+    """The replay did not come to its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Strike:
+    """What was killed, and when: seconds since the replay began."""
+
+    kind: str
+    victim: str
+    at_s: float
+
+
+@dataclass(slots=True)
+class Course:
+    """How a replay went.
+
+    Attributes:
+        rows: Seconds since it began, and rows that were published by then.
+        starts: Of the driver.
+    """
+
+    strikes: list[Strike] = field(default_factory=list)
+    rows: list[tuple[float, int]] = field(default_factory=list)
+    starts: int = 0
+    took_s: float = 0.0
+
+
+class StruckReplay:
+    """Runs a replay to its end, with strikes at places of it that a seed chooses.
+
+    Args:
+        arguments: Of `python -m seriatim_spark`, `replay` first.
+        writer: The replay's id.
+        publications: How many it will make, of `rows` each.
+        strikes: How many to make.
+    """
+
+    def __init__(
+        self, cluster: LocalCluster, client: Client, topic: str, arguments: Sequence[str], *, writer: str,
+        publications: int, rows: int, strikes: int, seed: int, log: Path,
+    ) -> None:  # fmt: skip
+        self._cluster = cluster
+        self._client = client
+        self._topic = topic
+        self._arguments = arguments
+        self._writer = writer
+        self._rows = rows
+        self._log = log
+        self._random = random.Random(seed)
+        places = self._random.sample(range(publications - 1), min(strikes, publications - 1))
+        # The driver comes last of each three: each start of one takes ten seconds, and the others strike it as it runs.
+        self._plan = [(place, KINDS[number % 3]) for number, place in enumerate(sorted(places))]
+        self._begun_at = 0.0
+        self.course = Course()
+
+    async def run(self) -> Course:
+        """Until it is done.
+
+        Raises:
+            ReplayFailedError: It took too long, or too many starts.
+        """
+        self._begun_at = time.monotonic()
+        while self.course.starts < STARTS_MAX:
+            driver = await self._start()
+            try:
+                status = await asyncio.wait_for(self._follow(driver), DEADLINE_S)
+            finally:
+                with suppress(ProcessLookupError):
+                    os.killpg(driver.pid, signal.SIGKILL)
+                await driver.wait()
+            await self._heal()
+            if status == 0:
+                self.course.took_s = self._now()
+                return self.course
+        raise ReplayFailedError(f"the replay was started {STARTS_MAX} times and is not done; see {self._log}")
+
+    async def _start(self) -> asyncio.subprocess.Process:
+        self.course.starts += 1
+        environment = {
+            **os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1",
+            # A task is tried again when its worker is killed; without this number a local Spark gives up at once.
+            "PYSPARK_SUBMIT_ARGS": "--master local[2,4] --conf spark.ui.enabled=false pyspark-shell",
+        }  # fmt: skip
+        with self._log.open("ab") as log:
+            return await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "seriatim_spark", *self._arguments, stdout=log, stderr=log, env=environment,
+                start_new_session=True,
+            )  # fmt: skip
+
+    async def _follow(self, driver: asyncio.subprocess.Process) -> int:
+        """Until this driver has ended, by itself or by a strike."""
+        ended = asyncio.create_task(driver.wait())
+        try:
+            while not ended.done():
+                done = await self._published()
+                self.course.rows.append((self._now(), done * self._rows))
+                if self._plan and done > self._plan[0][0]:
+                    await self._strike(driver)
+                await asyncio.wait([ended], timeout=POLL_S)
+            return await ended
+        finally:
+            ended.cancel()
+
+    async def _published(self) -> int:
+        try:
+            known = await self._client.admin().describe_writer(self._topic, self._writer)
+        except SeriatimError:  # it is not opened yet, or a broker is down
+            return self.course.rows[-1][1] // self._rows if self.course.rows else 0
+        return 0 if known.sequence is None else known.sequence + 1
+
+    async def _strike(self, driver: asyncio.subprocess.Process) -> None:
+        _, kind = self._plan.pop(0)
+        victim = ""
+        if kind == "worker":
+            workers = workers_of(driver.pid)
+            if workers:
+                pid = self._random.choice(workers)
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+                    victim = f"worker {pid}"
+        elif kind == "broker":
+            await self._heal()
+            partition = self._random.randrange(6)
+            chain = await self._client.admin().describe_chain(self._topic, partition)
+            victim = chain.segments[-1].members[0]
+            await self._cluster.kill(victim)
+        else:
+            with suppress(ProcessLookupError):
+                os.killpg(driver.pid, signal.SIGKILL)
+            victim = f"driver {driver.pid}"
+        if victim:
+            self.course.strikes.append(Strike(kind, victim, self._now()))
+
+    async def _heal(self) -> None:
+        await self._cluster.start_again("brokers")
+        await self._cluster.wait_ready()
+
+    def _now(self) -> float:
+        return time.monotonic() - self._begun_at
+
+
+def workers_of(ancestor: int) -> list[int]:
+    """Python workers of a driver: processes that Spark's daemon has forked."""
+    parents: Mapping[int, int] = {pid: _parent(pid) for pid in _pids()}
+    daemons = {pid for pid in parents if WORKER in _command(pid)}
+
+    def descends(pid: int) -> bool:
+        while pid in parents and pid != ancestor:
+            pid = parents[pid]
+        return pid == ancestor
+
+    return sorted(pid for pid in daemons if parents[pid] in daemons and descends(pid))
+
+
+def _pids() -> list[int]:
+    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
+
+
+def _parent(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except (OSError, IndexError):
+        return 0
+
+
+def _command(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
