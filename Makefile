@@ -52,7 +52,7 @@ demo-spark: $(SPARK_SYNCED) ## the flights through Spark into Parquet, a table a
 	$(SPARK_VENV)/bin/python -m e2e.demo_spark
 
 .PHONY: bench-spark
-bench-spark: $(SPARK_SYNCED) ## how fast Spark reads a topic, beside Spark's own limit (QUICK=1: a tenth of it; needs Java 17)
+bench-spark: $(SPARK_SYNCED) ## how fast Spark reads and writes a topic, beside Spark's own limit (QUICK=1: a tenth of it; needs Java 17)
 	@$(BIN)/python -m tools.check_java
 	$(SPARK_VENV)/bin/python -m e2e.bench.spark $(if $(QUICK),--quick)
 

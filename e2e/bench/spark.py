@@ -1,4 +1,4 @@
-"""`make bench-spark` (QUICK=1): how fast Spark reads a topic, beside Spark's own bridge to Python.
+"""`make bench-spark` (QUICK=1): how fast Spark reads and writes a topic, beside Spark's own bridge to Python.
 
 512-byte messages of four partitions, replicated and flushed, two real broker processes, Spark with two cores, all on
 this machine:
@@ -7,6 +7,8 @@ this machine:
                             again and again: what no source in Python can pass
     batch, stream           rows a second of the topic, written to nowhere; the stream in five micro-batches
     audit                   rows a second of an audit of the topic's archive, without checksums
+    sink                    rows a second from memory into another topic, as one publication: staged, decided, carried
+                            out, all of them on two disks twice
 
 That nothing is missing is checked by counting, and by the audit. Prints a table and writes `spark.json` in `bench-out/`
 (OUT= another directory). Exit status 1 if a figure was not verified. It runs in the environment of `make test-spark`.
@@ -42,6 +44,11 @@ PIECE_ROWS: Final = 2_000
 STREAM_BATCHES: Final = 5
 AIM_OF_BRIDGE: Final = 0.5
 AUDIT_AIM: Final = 1_000_000.0
+SINK_AIM: Final = 70_000.0
+SINK_SHARE: Final = 5
+"""Of the rows that are read, so many times less are written."""
+
+SINK_TOPIC: Final = "spark-sink"
 TOPIC: Final = "spark"
 
 
@@ -81,7 +88,7 @@ def memory_batches(count: int) -> Iterator[Any]:
         yield batch
 
 
-def _memory_source(count: int) -> Any:
+def _memory_source(called: str, count: int) -> Any:
     """A data source that gives rows from memory; made here, so that Spark's workers get it by value."""
     from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 
@@ -110,7 +117,7 @@ def _memory_source(count: int) -> Any:
     class Memory(DataSource):
         @classmethod
         def name(cls) -> str:
-            return "memory"
+            return called
 
         def schema(self) -> str:
             return columns
@@ -132,7 +139,8 @@ class _Runs:
         self._options = {"bootstrap": bootstrap, "topic": TOPIC}
         self._count = count
         self._directory = directory
-        spark.dataSource.register(_memory_source(count))
+        spark.dataSource.register(_memory_source("memory", count))
+        spark.dataSource.register(_memory_source("memory_sink", count // SINK_SHARE))
 
     def all(self, progress: Progress) -> list[Figure]:
         """One figure after the other; the first run of each kind only warms up."""
@@ -166,6 +174,7 @@ class _Runs:
                 AIM_OF_BRIDGE * rates["bridge_stream"], True, problem=problem,
             ),
             self._audit(),
+            self._sink(progress),
         ]  # fmt: skip
 
     def _topic(self) -> Any:
@@ -185,6 +194,22 @@ class _Runs:
         else:
             writer = rows.writeStream.format("noop").option("checkpointLocation", str(checkpoint))
             writer.trigger(availableNow=True).start().awaitTermination()
+
+    def _sink(self, progress: Progress) -> Figure:
+        from seriatim import sync
+
+        progress("writing")
+        rows = self._spark.read.format("memory_sink").load().select("value")
+        count, runs, took = self._count // SINK_SHARE, 2, 0.0
+        for _ in range(runs):
+            begin = time.monotonic()
+            rows.write.format("seriatim").mode("append").options(**self._options | {"topic": SINK_TOPIC}).save()
+            took = time.monotonic() - begin
+        with sync.Client.connect(self._options["bootstrap"]) as client:
+            written = sum(place.position for place in client.offsets(SINK_TOPIC, "end"))
+        problem = "" if written == runs * count else f"{written} rows are in the topic, and {runs * count} were written"
+        text = f"{count:,} rows written as one publication, by value"
+        return Figure("sink", text, count / took, "msg/s", SINK_AIM, higher_is_better=True, problem=problem)
 
     def _audit(self) -> Figure:
         from seriatim_spark.pipelines import archive, audit
@@ -212,6 +237,7 @@ async def _measure(directory: Path, progress: Progress, count: int) -> list[Figu
         progress("sending")
         async with Client.connect(cluster.bootstrap) as client:
             await client.admin().create_topic(TOPIC, PARTITIONS)
+            await client.admin().create_topic(SINK_TOPIC, PARTITIONS)
             async with client.producer(TOPIC) as producer:
                 sent = await send_while(producer, pieces(PIECE_ROWS), PARTITIONS, lambda done: done < count)
         assert sent.ok == count, sent.ok
@@ -225,10 +251,10 @@ async def _measure(directory: Path, progress: Progress, count: int) -> list[Figu
 
 def main() -> int:
     """The program."""
-    parser = argparse.ArgumentParser(description="how fast Spark reads a topic")
+    parser = argparse.ArgumentParser(description="how fast Spark reads and writes a topic")
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_MESSAGES:,} messages instead of {MESSAGES:,}")
     count = QUICK_MESSAGES if parser.parse_args().quick else MESSAGES
-    title = f"{count:,} messages of {MESSAGE_SIZE_BYTES} B of {PARTITIONS} partitions, read by Spark"
+    title = f"{count:,} messages of {MESSAGE_SIZE_BYTES} B of {PARTITIONS} partitions, read and written by Spark"
     return run("spark", lambda directory, progress: _measure(directory, progress, count), title)
 
 
