@@ -14,7 +14,7 @@ MOMENTS = ("task begins", "task has staged", "before publishing", "after publish
 def register(spark: SparkSession, directory: Path) -> str:
     """A format that is the sink; a file in the directory, called as a moment, asks for a kill, and is gone then.
 
-    The classes are made here so that Spark's workers get them by value.
+    The file may hold the number of the first micro-batch in which that is to be. The classes are made here so that Spark's workers get them by value.
     """
     from seriatim_spark.sink import StreamSink
     from seriatim_spark.source import SeriatimSource
@@ -23,23 +23,32 @@ def register(spark: SparkSession, directory: Path) -> str:
 
     class Struck(StreamSink):
         def write(self, iterator: Any) -> Any:
-            self._strike("task begins")
+            from pyspark import TaskContext
+
+            task = TaskContext.get()
+            assert task is not None
+            batch = int(task.getLocalProperty("streaming.sql.batchId") or 0)
+            self._strike("task begins", batch)
             message = super().write(iterator)
-            self._strike("task has staged")
+            self._strike("task has staged", batch)
             return message
 
         def commit(self, messages: Any, batchId: int) -> None:  # noqa: N803
-            self._strike("before publishing")
+            self._strike("before publishing", batchId)
             super().commit(messages, batchId)
-            self._strike("after publishing")
+            self._strike("after publishing", batchId)
 
-        def _strike(self, moment: str) -> None:
+        def _strike(self, moment: str, batch: int) -> None:
             import os
             import signal
 
+            path = os.path.join(asked, moment)
             try:
-                os.unlink(os.path.join(asked, moment))
-            except FileNotFoundError:
+                with open(path) as file:
+                    if batch < int(file.read() or 0):
+                        return
+                os.unlink(path)
+            except FileNotFoundError:  # none is asked for, or another task was quicker
                 return
             os.kill(os.getpid(), signal.SIGKILL)
 
