@@ -14,7 +14,8 @@ MOMENTS = ("task begins", "task has staged", "before publishing", "after publish
 def register(spark: SparkSession, directory: Path) -> str:
     """A format that is the sink; a file in the directory, called as a moment, asks for a kill, and is gone then.
 
-    The file may hold the number of the first micro-batch in which that is to be. The classes are made here so that Spark's workers get them by value.
+    The file may hold the number of the first micro-batch in which that is to be. The classes are made here so that
+    Spark's workers get them by value.
     """
     from seriatim_spark.sink import StreamSink
     from seriatim_spark.source import SeriatimSource
