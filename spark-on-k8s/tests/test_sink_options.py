@@ -19,12 +19,12 @@ def test_the_least_that_is_needed_and_the_defaults() -> None:
 
 def test_each_option_is_read() -> None:
     given = {
-        "bootstrap": "h:1", "topic": "orders", "writer": "nightly", "writerepoch": "7", "sequence": "12",
+        "bootstrap": "h:1", "topic": "orders", "writer": "nightly", "writerepoch": "70000000000", "sequence": "12",
         "onReplayMismatch": "Accept", "writeTimeout": "5s", "compression": "zstd", "tlsCa": "/ca", "tlsCert": "/c",
         "tlsKey": "/k", "tlsServerName": "b", "checkpointlocation": "/tmp/c",
     }  # fmt: skip
     options = parse_sink(given, streaming=False)
-    assert (options.writer, options.writer_epoch, options.sequence) == ("nightly", 7, 12)
+    assert (options.writer, options.writer_epoch, options.sequence) == ("nightly", 70_000_000_000, 12)
     assert (options.on_mismatch, options.write_timeout_s, options.compression) == ("accept", 5.0, "zstd")
     assert options.target == Target("h:1", "/ca", "/c", "/k", "b")
     assert {name.lower() for name in SINK_FORMS} == {name.lower() for name in given} - {"checkpointlocation"}
@@ -42,6 +42,7 @@ def test_each_option_is_read() -> None:
         ({"sequence": "3"}, False, "given together"),
         ({"writer": "w"}, False, "given together"),
         ({"writerEpoch": "3"}, True, "open_writer"),
+        ({"writerEpoch": "-3", "writer": "w"}, True, "from open_writer"),
         ({"sequence": "-1", "writer": "w"}, False, "whole number"),
         ({"sequence": "4294967296", "writer": "w"}, False, "whole number"),
         ({"onReplayMismatch": "ignore"}, True, "fail or accept"),

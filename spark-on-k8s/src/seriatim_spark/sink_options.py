@@ -60,6 +60,12 @@ def _number(text: str) -> int:
     return int(text)
 
 
+def _epoch(text: str) -> int:
+    if not re.fullmatch(r"\d{1,19}", text.strip()):
+        raise ValueError("a whole number, from open_writer")
+    return int(text)
+
+
 def _mismatch(text: str) -> OnMismatch:
     match text.strip().lower():
         case "fail":
@@ -84,7 +90,7 @@ SINK_FORMS: Final = {
     "bootstrap": FORMS["bootstrap"],
     "topic": _topic,
     "writer": _writer,
-    "writerEpoch": _number,
+    "writerEpoch": _epoch,
     "sequence": _number,
     "onReplayMismatch": _mismatch,
     "writeTimeout": duration,
