@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from seriatim_spark import archiving, mirroring
-from seriatim_spark.brokers import TopicAt
+from seriatim_spark.brokers import Place, TopicAt
 from seriatim_spark.connection import connected
 from seriatim_spark.errors import translated
 from seriatim_spark.mirroring import Entry, MirrorError, OffsetMap
@@ -37,7 +37,6 @@ def ends_of(target: Target, topic: str) -> TopicAt:
     Raises:
         SourceError: No broker says so.
     """
-    from seriatim_spark.brokers import Place
 
     async def ask() -> Any:
         with translated(topic, target.bootstrap):

@@ -1,0 +1,37 @@
+"""What the Spark demo compares and draws; the run itself is `make demo-spark`."""
+
+from __future__ import annotations
+
+import os
+import xml.etree.ElementTree as ElementTree
+
+import pyarrow as pa
+from e2e.demo.flights import Events
+from e2e.demo_spark.comparing import compare_states
+from e2e.demo_spark.picture import draw
+from e2e.demo_spark.strikes import Course, Strike, workers_of
+
+
+def test_the_last_event_of_each_aircraft_is_its_state() -> None:
+    events = Events(pa.array([b"a", b"b", b"a"]), pa.array([b"1", b"2", b"3"]), pa.array([1, 2, 3]))
+    right = pa.table({"key": pa.array([b"b", b"a"]), "value": pa.array([b"2", b"3"])})
+    assert compare_states(right, events).problems == []
+    assert compare_states(right, events).rows == 2
+    for wrong in (right.slice(0, 1), right.set_column(1, "value", pa.array([b"2", b"1"]))):
+        (problem,) = compare_states(wrong, events).problems
+        assert "1 aircraft" in problem
+        assert "b'a'" in problem
+
+
+def test_kills_are_drawn_over_the_rows() -> None:
+    course = Course(
+        [Strike("driver", "driver <7>", 3.0), Strike("broker", "g0-1", 5.0)], [(0.0, 0), (2.0, 500)], 2, 10.0
+    )
+    drawn = draw(course, 1_000)
+    ElementTree.fromstring(drawn)
+    assert "driver &lt;7&gt; at 3.0 s" in drawn
+    assert drawn.count("stroke-dasharray") == 2
+
+
+def test_a_process_without_spark_has_no_workers() -> None:
+    assert workers_of(os.getpid()) == []
