@@ -6,6 +6,7 @@ import os
 import xml.etree.ElementTree as ElementTree
 
 import pyarrow as pa
+
 from e2e.demo.flights import Events
 from e2e.demo_spark.comparing import compare_states
 from e2e.demo_spark.picture import draw
