@@ -185,7 +185,7 @@ def test_other_rows_under_the_same_sequence_fail_or_are_let_go(
 @pytest.mark.parametrize(
     ("error", "kind", "told"),
     [
-        (WriterFencedError("opened again"), WriterConflictError, "start the query again"),
+        (WriterFencedError("opened again"), WriterConflictError, "call open_writer and start the query again"),
         (UnknownWriterError("deleted"), WriterConflictError, "open_writer"),
         (WriterOwnedError("owned"), WriterConflictError, "two queries use one writer"),
         (SequencePassedError("passed"), WriterConflictError, "new writer and a new checkpoint"),

@@ -132,7 +132,8 @@ def written(topic: str, bootstrap: str) -> Iterator[None]:
         raise RowError(f"a row cannot be a message of {topic!r}: {exc.message}. Nothing was published.") from exc
     except errors.WriterFencedError as exc:
         raise WriterConflictError(
-            f"{exc.message}. This one has published nothing since. If no other program runs, start the query again."
+            f"{exc.message}. This one has published nothing since. If no other program runs, call open_writer and "
+            "start the query again."
         ) from exc
     except errors.UnknownWriterError as exc:
         raise WriterConflictError(f"{exc.message}. Call open_writer before start().") from exc
