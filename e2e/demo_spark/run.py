@@ -71,7 +71,7 @@ def start_spark() -> SparkSession:
     for name, value in {
         "spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.sql.shuffle.partitions": "2",
         "spark.log.level": "ERROR", "spark.sql.session.timeZone": "UTC",
-        "spark.driver.extraJavaOptions": "-XX:+UseSerialGC",
+        "spark.driver.extraJavaOptions": "-XX:+UseSerialGC", "spark.python.authenticate.socketTimeout": "60s",
     }.items():  # fmt: skip
         builder = builder.config(name, value)
     return builder.getOrCreate()
@@ -107,7 +107,20 @@ class Demo:
         self._progress("reading the flights")
         events = await asyncio.to_thread(load_events, self._plan.events)
         outcome = Outcome(len(events))
-        self._progress("starting four brokers and Spark")
+        self._progress("starting Spark and four brokers")
+        # Spark first: it forks, which a process with gRPC's threads should not do.
+        spark = await asyncio.to_thread(start_spark)
+        try:
+            await self._with_brokers(directory, events, outcome)
+        finally:
+            await asyncio.to_thread(spark.stop)
+        (self._out / "replay.svg").write_text(picture.draw(outcome.course, len(events)))
+        if outcome.copied != len(events):
+            outcome.problems.append(f"{outcome.copied} rows in {SECOND}, and {len(events)} events were sent")
+        outcome.took_s = time.monotonic() - begun
+        return outcome
+
+    async def _with_brokers(self, directory: Path, events: Events, outcome: Outcome) -> None:
         async with LocalCluster(directory / "cluster", groups=2, members=2, proxy=False, name="demo-spark") as cluster:
             await cluster.wait_ready()
             async with Client.connect(cluster.bootstrap) as client:
@@ -115,29 +128,23 @@ class Demo:
                 await admin.create_topic(FIRST, PARTITIONS)
                 await admin.create_topic(SECOND, PARTITIONS)
                 sending = asyncio.create_task(send(client, events, self._plan.rate))
-                sent_at = time.monotonic()
-                spark = await asyncio.to_thread(start_spark)
                 try:
-                    await self._read(cluster, directory, events, sending, sent_at, outcome)
+                    await self._read(cluster, directory, events, sending, outcome)
                 finally:
                     sending.cancel()
-                    await asyncio.to_thread(spark.stop)
+                    await asyncio.gather(sending, return_exceptions=True)
                 outcome.course = await self._replay(cluster, client, directory, len(events))
                 self._progress("comparing the two topics, row by row")
                 self._take(outcome, await compare_topics(client, FIRST, SECOND, PARTITIONS))
-        (self._out / "replay.svg").write_text(picture.draw(outcome.course, len(events)))
-        if outcome.copied != len(events):
-            outcome.problems.append(f"{outcome.copied} rows in {SECOND}, and {len(events)} events were sent")
-        outcome.took_s = time.monotonic() - begun
-        return outcome
 
     async def _read(
-        self, cluster: LocalCluster, directory: Path, events: Events, sending: asyncio.Task[None], sent_at: float,
+        self, cluster: LocalCluster, directory: Path, events: Events, sending: asyncio.Task[None],
         outcome: Outcome,
     ) -> None:  # fmt: skip
         from seriatim_spark.applying import read_table
         from seriatim_spark.pipelines import apply, archive, audit, traffic
 
+        sent_at = time.monotonic()
         source = {"bootstrap": ",".join(cluster.bootstrap), "topic": FIRST}
         files, states = str(directory / "archive"), str(directory / "states")
 

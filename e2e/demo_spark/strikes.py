@@ -112,7 +112,8 @@ class StruckReplay:
         environment = {
             **os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1",
             # A task is tried again when its worker is killed; without this number a local Spark gives up at once.
-            "PYSPARK_SUBMIT_ARGS": "--master local[2,4] --conf spark.ui.enabled=false pyspark-shell",
+            "PYSPARK_SUBMIT_ARGS": "--master local[2,4] --conf spark.ui.enabled=false "
+            "--conf spark.python.authenticate.socketTimeout=60s pyspark-shell",
         }  # fmt: skip
         with self._log.open("ab") as log:
             return await asyncio.create_subprocess_exec(

@@ -28,7 +28,8 @@ def open_writer(options: Mapping[str, str], writer: str) -> OpenedWriter:
     """Take a writer over: whichever program opened it before, and still runs or wakes up, publishes nothing more.
 
     Call it in the driver before `start()`: a query reads its checkpoint there. If it were opened after that, another
-    driver with the same checkpoint could plan a micro-batch and publish it in between.
+    driver with the same checkpoint could plan a micro-batch and publish it in between. Make the Spark session before:
+    that forks, and a process with a client's threads should not.
 
     Args:
         options: Of the sink: bootstrap and topic, and others if you like.

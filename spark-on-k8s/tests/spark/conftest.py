@@ -115,6 +115,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
         .config("spark.log.level", "ERROR")
+        .config("spark.python.authenticate.socketTimeout", "60s")  # for a worker to answer, on a busy machine
         .config("spark.task.maxDirectResultSize", "1k")  # what tasks tell the driver goes as if it were large
         .getOrCreate()
     )

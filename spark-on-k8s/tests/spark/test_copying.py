@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from .filling import Filled
 from .test_pipelines import run
 from .test_sink import content, target
 
-WAIT_S = 60.0
+WAIT_S = 150.0
 
 pytestmark = pytest.mark.usefixtures("spark")
 
@@ -49,7 +50,8 @@ def test_a_topic_is_replayed_although_drivers_and_a_broker_are_killed(
 
     for strike in range(2):
         before = sequence()
-        driver = subprocess.Popen([sys.executable, "-m", "seriatim_spark", *arguments])
+        submit = {"PYSPARK_SUBMIT_ARGS": "--conf spark.python.authenticate.socketTimeout=60s pyspark-shell"}
+        driver = subprocess.Popen([sys.executable, "-m", "seriatim_spark", *arguments], env={**os.environ, **submit})
         try:
             until = time.monotonic() + WAIT_S
             while sequence() < before + 2 + strike:
