@@ -12,6 +12,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import traceback
 from collections import Counter
 from pathlib import Path
 from typing import Final
@@ -20,12 +21,10 @@ import structlog
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
-from seriatim_api.errors import SeriatimError
+from seriatim_spark.pipelines.command_line import last_line
 
-from e2e.demo.flights import FlightsError
 from e2e.demo.settings import Settings, SettingsError, read_settings
 from e2e.demo_spark.run import FIRST, SECOND, Demo, Outcome
-from e2e.demo_spark.strikes import ReplayFailedError
 
 OUT: Final = "demo-spark-out"
 EXIT_USAGE: Final = 2
@@ -58,8 +57,9 @@ def main() -> int:
         except KeyboardInterrupt:
             console.print("interrupted; everything that was started has ended")
             return EXIT_INTERRUPTED
-        except (SeriatimError, FlightsError, ReplayFailedError, OSError) as error:
-            console.print(f"[bold red]FAILED[/] {escape(str(error))}  (SEED={settings.seed})", highlight=False)
+        except Exception as error:  # also what Spark raises; the whole of it is in the log
+            log.write("".join(traceback.format_exception(error)))
+            console.print(f"[bold red]FAILED[/] {escape(last_line(error))}  (SEED={settings.seed})", highlight=False)
             return 1
         finally:
             shutil.rmtree(directory, ignore_errors=True)
