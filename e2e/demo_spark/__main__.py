@@ -74,7 +74,7 @@ def _report(console: Console, settings: Settings, outcome: Outcome) -> None:
         ("events sent", f"{outcome.events:,}"),
         ("rows in Parquet, audited", f"{outcome.audited:,}"),
         ("aircraft whose state is the last event", f"{outcome.aircraft:,}"),
-        ("killed during the replay", ", ".join(f"{count} {kind}s" for kind, count in sorted(kinds.items())) or "none"),
+        ("killed during the replay", ", ".join(f"{kind}s: {count}" for kind, count in sorted(kinds.items())) or "none"),
         ("drivers that the replay took", str(outcome.course.starts)),
         (f"rows of {SECOND} that equal {FIRST}, in order", f"{outcome.copied:,}"),
         ("what differs", str(len(outcome.problems))),
