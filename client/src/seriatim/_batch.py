@@ -69,7 +69,14 @@ class Body(NamedTuple):
 
 @lru_cache(maxsize=_NULLS_KEPT)
 def _nulls(count: int, column: int) -> Any:
-    return pa.nulls(count, SCHEMA.field(column).type)
+    kind = SCHEMA.field(column).type
+    if kind != HEADERS_TYPE:
+        return pa.nulls(count, kind)
+    # `pa.nulls` gives names and values of headers offsets for `count` rows, though there are none. Arrow writes them
+    # whole with each slice: half a mebibyte with each batch of a table of 64,000 rows.
+    none = pa.array([], pa.struct([kind.key_field, kind.item_field]))
+    validity, begins = pa.py_buffer(bytes(-(-count // 8))), pa.py_buffer(bytes(4 * (count + 1)))
+    return pa.Array.from_buffers(kind, count, [validity, begins], count, children=[none])
 
 
 def encode(

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from seriatim._batch import SCHEMA, conform, decode, encode
+from seriatim._batch import SCHEMA, conform, decode, encode, encode_record_batch
 from seriatim._producing.pending import split_rows
 from seriatim_api.errors import BadRequestError, BatchMismatchError, ChecksumMismatchError
 
@@ -97,3 +97,12 @@ def test_rows_are_split_without_loss() -> None:
     assert [v for part, _ in parts for v in part.column(1).to_pylist()] == batch.column(1).to_pylist()
     assert all(part.nbytes < size <= 5000 for part, size in parts)
     assert split_rows(batch.slice(0, 0), 10) == []
+
+
+def test_a_slice_of_a_long_table_is_no_longer_than_its_rows() -> None:
+    """Columns that nobody filled cost a slice nothing, however many rows the table has."""
+    table = conform(pa.table({"value": [bytes(100)] * 50_000}), 1)
+    [batch] = table.combine_chunks().to_batches()
+    body = encode_record_batch(batch.slice(20_000, 100), 1, 1, False, None)
+    assert len(body.data) < 100 * (100 + 32) + 2_000
+    assert decode(body.data, 100, body.crc).to_pylist()[0]["headers"] is None
