@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 from seriatim_api.errors import (
     CapacityError,
     RoutingError,
+    StagedDataGoneError,
     TlsHandshakeError,
     UnavailableError,
 )
@@ -36,6 +37,11 @@ SLICES_AT_ONCE: Final = 2
 """Being staged by a task while it makes the next one."""
 
 RETRY_PAUSE_S: Final = 0.2
+
+GONE_S: Final = 15.0
+"""For so long the driver asks again when no broker gives what was staged: one that died a moment ago has a successor by
+then. What is really gone stays gone, and Spark stages it anew."""
+
 SLACK_S: Final = 30.0
 """Longer than the client's own deadlines: a last resort."""
 
@@ -164,6 +170,7 @@ async def _publish(
     epoch, owner = options.writer_epoch, identity.owner
     with written(options.topic, options.target.bootstrap):
         until = asyncio.get_running_loop().time() + options.write_timeout_s
+        gone_until = min(until, asyncio.get_running_loop().time() + GONE_S)
         while True:
             left_s = max(until - asyncio.get_running_loop().time(), 1.0)
             try:
@@ -174,6 +181,10 @@ async def _publish(
             except SendError:  # of the manifest: nothing was decided
                 if asyncio.get_running_loop().time() > until:
                     raise
+            except StagedDataGoneError as exc:  # as surely nothing
+                if asyncio.get_running_loop().time() >= gone_until:
+                    raise
+                _log.warning("what was staged is looked for again: %s", exc)
             await asyncio.sleep(RETRY_PAUSE_S)
 
 
