@@ -162,6 +162,19 @@ def test_chunks_are_published_in_the_order_of_their_tasks(cluster: FakeCluster) 
     assert cluster.opened[-1] == {"topic": "orders", "name": "nightly", "epoch": 3, "owner": "query"}
 
 
+def test_what_no_broker_gives_right_now_is_looked_for_again(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.failures = [StagedDataGoneError("a broker died just now")]
+    assert publish(OPTIONS, IDENTITY, []) is not None
+    assert len(cluster.published) == 1
+    monkeypatch.setattr(publishing, "GONE_S", 0.0)
+    cluster.failures = [StagedDataGoneError("gone"), StagedDataGoneError("asked again")]
+    with pytest.raises(SinkError, match="gone"):
+        publish(OPTIONS, IDENTITY, [])
+    assert len(cluster.failures) == 1
+
+
 def test_messages_are_of_one_publication() -> None:
     assert identity_of([]) is None
     assert identity_of([IDENTITY, replace(IDENTITY)]) == IDENTITY
@@ -201,8 +214,9 @@ def test_other_rows_under_the_same_sequence_fail_or_are_let_go(
     ],
 )
 def test_what_goes_wrong_is_told(
-    cluster: FakeCluster, error: SeriatimError, kind: type[SourceError], told: str
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, error: SeriatimError, kind: type[SourceError], told: str
 ) -> None:
+    monkeypatch.setattr(publishing, "GONE_S", 0.0)
     cluster.failures = [error]
     with pytest.raises(kind, match=told):
         publish(OPTIONS, IDENTITY, [])
