@@ -36,7 +36,7 @@ OUR_PREFIX = "seriatim"
 def install(packages: Path) -> None:
     """Copy packages into this environment's site-packages, with scripts for ours and compiled code for all."""
     target = Path(sysconfig.get_path("purelib"))
-    shutil.copytree(packages, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns("bin", "__pycache__", ".lock"))
+    shutil.copytree(packages, target, dirs_exist_ok=True, ignore=lambda *found: ignored(packages, *found))
     for distribution in distributions(path=[str(target)]):
         if distribution.metadata["Name"].startswith(OUR_PREFIX):
             for entry in distribution.entry_points.select(group="console_scripts"):
@@ -44,6 +44,12 @@ def install(packages: Path) -> None:
     # Unchecked: the files never change, and modification times of image layers are not to be relied on.
     mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
     compileall.compile_dir(target, quiet=2, workers=0, invalidation_mode=mode)
+
+
+def ignored(packages: Path, directory: str, names: list[str]) -> set[str]:
+    """What of a directory is not copied: scripts for the host's Python, and what its interpreter and uv left."""
+    scripts = {"bin"} if Path(directory) == packages else set()
+    return {name for name in names if name in scripts | {"__pycache__", ".lock"}}
 
 
 def _write_script(path: Path, module: str, name: str) -> None:

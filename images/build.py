@@ -12,6 +12,7 @@ import argparse
 import fcntl
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -34,17 +35,29 @@ PACKAGES: Mapping[str, Sequence[str]] = {
     "broker": ("seriatim-broker", "seriatim"),
     "operator": ("seriatim-operator", "seriatim"),
     "tools": ("seriatim", "seriatim-operator"),
+    "spark": ("seriatim-spark", "seriatim"),
 }
 """Image to the workspace's packages in it; with them comes what they need."""
+
+DEFAULT = ("broker", "operator", "tools")
+"""Built if none is named. Spark's is five times as large as all of them."""
+
+EXTRAS: Mapping[str, Sequence[str]] = {"spark": ("spark",)}
+"""Optional parts of these packages that an image has too."""
+
+BUILT_ON_HOST = ("pyspark",)
+"""Packages that PyPI has as source only: the host builds them. They are pure Python, and files that go with it."""
 
 PROGRAMS: Mapping[str, Sequence[str]] = {
     "broker": ("seriatim",),
     "operator": ("seriatim",),
     "tools": ("seriatim", "kubectl-seriatim"),
+    "spark": ("seriatim", "spark-submit"),
 }
 """What each image is started as."""
 
-WORKSPACE = ("seriatim-api", "seriatim-broker", "seriatim", "seriatim-operator")
+EVERYWHERE = "seriatim-api"
+"""The workspace's package that all others need."""
 
 ABOUT_PYTHON = (
     "import json, platform, sys; print(json.dumps({'version': '%d.%d' % sys.version_info[:2],"
@@ -119,10 +132,10 @@ def take_source(revision: str, directory: Path) -> Path:
     return directory
 
 
-def build_wheels(source: Path, directory: Path) -> None:
-    """Wheels of the workspace's own packages."""
+def build_wheels(source: Path, directory: Path, images: Sequence[str]) -> None:
+    """Wheels of those of the workspace's own packages that the images have."""
     shutil.rmtree(directory, ignore_errors=True)
-    for package in WORKSPACE:
+    for package in dict.fromkeys([EVERYWHERE, *(package for image in images for package in PACKAGES.get(image, ()))]):
         uv(source, "build", "--quiet", "--wheel", "--package", package, "--out-dir", str(directory))
 
 
@@ -131,18 +144,35 @@ def lay_out(context: Path, image: str, source: Path, target: Target, wheels: Pat
     shutil.rmtree(context, ignore_errors=True)
     context.mkdir(parents=True)
     selection = [word for package in PACKAGES[image] for word in ("--package", package)]
+    selection += [word for extra in EXTRAS.get(image, ()) for word in ("--extra", extra)]
     export = ["export", "--quiet", "--frozen", "--no-dev", *selection]
     requirements = context.parent / f"{image}-requirements.txt"
     uv(source, *export, "--no-emit-workspace", "--output-file", str(requirements))
     install = ["pip", "install", "--quiet", "--no-deps", "--target", str(context / "packages")]
     install += ["--python-version", target.version, "--python-platform", target.platform, "--link-mode", "copy"]
+    from_source = context.parent / f"{image}-from-source.txt"
+    if split_requirements(requirements, from_source):
+        uv(source, *install, "--require-hashes", "--requirement", str(from_source))
     uv(source, *install, "--require-hashes", "--only-binary", ":all:", "--requirement", str(requirements))
     ours = {path.name.split("-")[0].replace("_", "-"): path for path in wheels.glob("*.whl")}
-    uv(source, *install, *(str(ours[package]) for package in ("seriatim-api", *PACKAGES[image])))
+    uv(source, *install, *(str(ours[package]) for package in (EVERYWHERE, *PACKAGES[image])))
     bill = ["--preview-features", "sbom-export", "--format", "cyclonedx1.5"]
     uv(source, *export, *bill, "--output-file", str(context / "sbom.cdx.json"))
     shutil.copy(source / "images" / "assemble.py", context)
     shutil.copy(source / "images" / image / "Dockerfile", context)
+
+
+def split_requirements(requirements: Path, from_source: Path) -> bool:
+    """Move what PyPI has as source only from one list to another; whether there is any."""
+    entries: list[list[str]] = []
+    for line in requirements.read_text().splitlines():
+        if not entries or (line and not line[0].isspace()):
+            entries.append([])
+        entries[-1].append(line)
+    moved = [entry for entry in entries if re.split("[ =]", entry[0], maxsplit=1)[0] in BUILT_ON_HOST]
+    for path, chosen in ((requirements, [entry for entry in entries if entry not in moved]), (from_source, moved)):
+        path.write_text("".join(f"{line}\n" for entry in chosen for line in entry))
+    return bool(moved)
 
 
 def lay_out_etcd(context: Path) -> None:
@@ -209,7 +239,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """The command line; the environment gives defaults so that `make images BASE_IMAGE=…` works."""
     parser = argparse.ArgumentParser(prog="python -m images.build", description=__doc__)
     parser.add_argument(
-        "images", nargs="*", metavar="IMAGE", help="broker, operator, tools (all three if none is named), etcd"
+        "images", nargs="*", metavar="IMAGE", help="broker, operator, tools (these three if none is named), spark, etcd"
     )
     parser.add_argument("--base-image", default=os.environ.get("BASE_IMAGE") or DEFAULT_BASE)
     parser.add_argument("--engine", choices=("docker", "podman", "buildah"), help="[default: the first that works]")
@@ -227,7 +257,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if options.archive_only and not options.archive:
         parser.error("--archive-only and --no-archive together leave nothing")
-    options.images = options.images or list(PACKAGES)
+    options.images = options.images or list(DEFAULT)
     for image in options.images:
         if image not in (*PACKAGES, "etcd"):
             parser.error(f"there is no image {image}: it is one of {', '.join((*PACKAGES, 'etcd'))}")
@@ -265,7 +295,7 @@ def build_all(options: argparse.Namespace) -> int:
         target = None
         if set(options.images) & set(PACKAGES):
             target = Target.of_base(engine, options.base_image)
-            build_wheels(source, options.output / "context" / "wheels")
+            build_wheels(source, options.output / "context" / "wheels", options.images)
             print(
                 f"packages for Python {target.version} on {target.platform}: {time.monotonic() - began:.1f} s",
                 flush=True,

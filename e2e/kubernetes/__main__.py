@@ -56,6 +56,7 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--use", metavar="NAMESPACE", help="an installation that a run with --keep left; it stays")
     result.add_argument("--images", metavar="TAG", help="use images that are loaded under this tag, build none")
     result.add_argument("--previous", metavar="TAG", help="of the version before, loaded: what an upgrade begins from")
+    result.add_argument("--spark", default="", metavar="IMAGE", help="Spark's, loaded, by its whole reference")
     result.add_argument("--revision", default="", help="build the images of this commit [default: the tree as it is]")
     result.add_argument("--out", type=Path, default=Path(os.environ.get("OUT") or ROOT / "e2e-out"))
     return result
@@ -116,6 +117,8 @@ def _run_inside(options: argparse.Namespace, cluster: Cluster) -> int:
     if any(case.needs_previous for case in chosen(options.only, quick=options.quick)):
         previous = images.ensure_previous(cluster, say)
         command += [f"--previous={previous.tag}"] if previous is not None else []
+    if any(case.needs_spark for case in chosen(options.only, quick=options.quick)):
+        command += [f"--spark={options.spark or images.ensure_spark(cluster, say)}"]
     for name in ("quick", "keep", "strict_limits"):
         command += [f"--{name.replace('_', '-')}"] * bool(getattr(options, name))
     command += ["--only", *options.only] if options.only else []
@@ -157,7 +160,7 @@ def _inside(options: argparse.Namespace, cases: list[Case]) -> int:
     with (out / "suite.log").open("w") as log:
         structlog.configure(logger_factory=structlog.PrintLoggerFactory(log))
         try:
-            run = asyncio.run(_run(options, cases, images.of_tag(options.images)))
+            run = asyncio.run(_run(options, cases, images.of_tag(options.images, options.spark)))
         except (KeyboardInterrupt, asyncio.CancelledError):
             say("interrupted; what was made is removed")
             return EXIT_INTERRUPTED

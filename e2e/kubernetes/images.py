@@ -20,12 +20,15 @@ from e2e.cluster.running import run, succeeds
 from e2e.kubernetes.release import Images
 
 SOURCES: Final = ("api/src", "broker/src", "client/src", "operator/src", "images", "uv.lock")
+SPARK_SOURCES: Final = ("spark-on-k8s/src",)
 SUFFIXES: Final = (".py", ".lock", ".toml", "Dockerfile", ".json", ".typed")
 OUTPUT: Final = ROOT / ".local" / "e2e-images"
 CHART: Final = "chart"
 REGISTRY: Final = "seriatim.dev"
 BUILD_S: Final = 1800.0
 NAMES: Final = ("broker", "operator", "tools")
+SPARK: Final = "spark"
+SPARK_DIRECTORY: Final = "of-spark"
 ETCD_TAG: Final = "e2e"
 """Of etcd's image: it is made from binaries that do not change with our sources."""
 PREVIOUS_VERSION: Final = "v0.1.0"
@@ -42,6 +45,27 @@ def ensure_previous(cluster: Cluster, say: Callable[[str], None]) -> Images | No
     if not succeeds(["git", "-C", ROOT, "cat-file", "-e", f"{PREVIOUS}^{{commit}}"]):
         return None
     return ensure(cluster, say, PREVIOUS, kept_as="e2e-previous")
+
+
+def ensure_spark(cluster: Cluster, say: Callable[[str], None]) -> str:
+    """Have that of Spark on all nodes, of the working tree; its reference.
+
+    Raises:
+        ClusterError: It cannot be built or loaded.
+    """
+    tag = f"e2e-{_stamp((*SOURCES, *SPARK_SOURCES))}"
+    archive = OUTPUT / SPARK_DIRECTORY / f"{tag}.tar"
+    if not archive.exists():
+        say(f"building Spark's image {tag} (about four minutes)")
+        shutil.rmtree(archive.parent, ignore_errors=True)  # each takes a gigabyte
+        _build((SPARK,), tag, [], archive.parent)
+        (archive.parent / f"{SPARK}.tar").rename(archive)
+    named = archive.with_name(f"e2e-{SPARK}.tar")
+    if not named.exists():
+        named.hardlink_to(archive)
+    say("loading Spark's image")
+    cluster.load_image(named)
+    return f"{REGISTRY}/{SPARK}:{tag}"
 
 
 def ensure(cluster: Cluster, say: Callable[[str], None], revision: str = "", kept_as: str = "e2e") -> Images:
@@ -87,18 +111,18 @@ def _export_chart(revision: str, tag: str) -> None:
     archive.unlink()
 
 
-def _build(names: Sequence[str], tag: str, options: Sequence[str]) -> None:
+def _build(names: Sequence[str], tag: str, options: Sequence[str], output: Path | None = None) -> None:
     base_image.ensure_base_image(cache_directory())
     argv: list[str | Path] = [
         sys.executable, "-m", "images.build", *names,
-        f"--base-image={BASE_IMAGE}", f"--tag={tag}", f"--output={OUTPUT / tag}", "--archive-only", *options,
+        f"--base-image={BASE_IMAGE}", f"--tag={tag}", f"--output={output or OUTPUT / tag}", "--archive-only", *options,
     ]  # fmt: skip
     run(argv, cwd=ROOT, timeout_s=BUILD_S)
 
 
 def _forget_others(tag: str) -> None:
     """Remove archives of sources that are no more: each set takes half a gigabyte."""
-    keep = [tag, ETCD_TAG]
+    keep = [tag, ETCD_TAG, SPARK_DIRECTORY]
     with suppress(ClusterError):  # no such commit
         keep.append(f"e2e-{committed(PREVIOUS)}")
     for directory in OUTPUT.iterdir():
@@ -106,15 +130,19 @@ def _forget_others(tag: str) -> None:
             shutil.rmtree(directory, ignore_errors=True)
 
 
-def of_tag(tag: str) -> Images:
-    """Images that somebody has loaded under this tag."""
+def of_tag(tag: str, spark: str = "") -> Images:
+    """Images that are loaded under this tag, and that of Spark by its reference."""
     chart = OUTPUT / tag / CHART
-    return Images(tag, f"{REGISTRY}/etcd:{ETCD_TAG}", chart if chart.exists() else ROOT)
+    return Images(tag, f"{REGISTRY}/etcd:{ETCD_TAG}", chart if chart.exists() else ROOT, spark)
 
 
 def fingerprint() -> str:
-    """Of everything that the images are made from."""
-    return stamp_of(*(part for path in _sources() for part in (str(path.relative_to(ROOT)), path.read_bytes())))
+    """Of everything that the images are made from, but for Spark's."""
+    return _stamp(SOURCES)
+
+
+def _stamp(sources: Sequence[str]) -> str:
+    return stamp_of(*(part for path in _files(sources) for part in (str(path.relative_to(ROOT)), path.read_bytes())))
 
 
 def committed(revision: str) -> str:
@@ -126,8 +154,8 @@ def committed(revision: str) -> str:
     return stamp_of(run(["git", "rev-parse", *(f"{revision}:{source}" for source in SOURCES)], cwd=ROOT))
 
 
-def _sources() -> Iterator[Path]:
-    for source in SOURCES:
+def _files(sources: Sequence[str]) -> Iterator[Path]:
+    for source in sources:
         top = ROOT / source
         paths = [top] if top.is_file() else sorted(top.rglob("*"))
         yield from (path for path in paths if path.is_file() and path.name.endswith(SUFFIXES))

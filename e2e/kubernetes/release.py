@@ -37,11 +37,13 @@ class Images:
         tag: Of our images, which are on all nodes.
         etcd: The reference of etcd's image.
         chart: The chart that goes with them.
+        spark: The reference of Spark's image; empty if no case needs it.
     """
 
     tag: str
     etcd: str
     chart: Path = ROOT
+    spark: str = ""
 
 
 @dataclass
@@ -61,7 +63,11 @@ class Release:
     def all_values(self, more: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """The values of the chart."""
         base: dict[str, Any] = {
-            "images": {"tag": self.images.tag, "etcd": self.images.etcd},
+            "images": {
+                "tag": self.images.tag,
+                "etcd": self.images.etcd,
+                **({"spark": self.images.spark} if self.images.spark else {}),
+            },
             "crds": {"install": False},
             "watchNamespaces": [self.place.namespace],
             "etcd": {"members": 3, "storage": {"storageClassName": STORAGE_CLASS, "size": "1Gi"}},

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from e2e.kubernetes.cases import calm, changes, chart, disks, etcd, installing, nodes, operators, pods, upgrading
+from e2e.kubernetes.cases import calm, changes, chart, disks, etcd, installing, nodes, operators, pods, spark, upgrading
 from e2e.kubernetes.stage import Stage
 
 
@@ -19,12 +19,14 @@ class Case:
         run: Does it.
         quick: Whether it is one of the few of QUICK=1.
         needs_previous: Whether it begins with the version before.
+        needs_spark: Whether it runs Spark.
     """
 
     name: str
     run: Callable[[Stage], Awaitable[None]]
     quick: bool = False
     needs_previous: bool = False
+    needs_spark: bool = False
 
 
 INSTALL: Final = Case("install", installing.install, quick=True)
@@ -56,6 +58,8 @@ CASES: Final = (
     Case("node gone for good", nodes.node_lost_for_good),
     Case("scaled out and in", changes.scaled_out_and_in),
     Case("helm test", chart.chart_tested),
+    Case("spark archive", spark.archived, needs_spark=True),
+    Case("spark submitted", spark.submitted, needs_spark=True),
     Case("helm upgrade and rollback", chart.upgraded_and_back),
     Case("upgraded from the version before", upgrading.upgraded, needs_previous=True),
     Case("helm uninstall", chart.uninstalled),

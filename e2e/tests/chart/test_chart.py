@@ -139,6 +139,10 @@ def test_each_misspelt_value_is_refused_by_its_name(tmp_path: Path) -> None:
         ("monitoring.runbookUrl=runbooks/", "/monitoring/runbookUrl"),
         ("tests.messages=0", "/tests/messages"),
         ("watchNamespaces={a,a}", "/watchNamespaces"),
+        ("spark.pipelines[0].name=a,spark.pipelines[0].run=archives", "/spark/pipelines/0/run"),
+        ("spark.pipelines[0].name=a_b,spark.pipelines[0].run=archive", "/spark/pipelines/0/name"),
+        ("spark.driverMemory=lots", "/spark/driverMemory"),
+        ("spark.submit.executors=0", "/spark/submit/executors"),
     ],
 )
 def test_a_wrong_value_is_refused_at_its_place(setting: str, what: str) -> None:
@@ -162,6 +166,11 @@ def test_a_wrong_value_is_refused_at_its_place(setting: str, what: str) -> None:
             "cluster.create=true,cluster.spec.storage.storageClassName=x,watchNamespaces={billing}",
             "is not among watchNamespaces: add it",
         ),
+        ("spark.pipelines[0].name=a,spark.pipelines[0].run=archive", "give cluster, or options.bootstrap"),
+        (
+            "spark.pipelines[0].name=submit,spark.pipelines[0].run=archive,spark.pipelines[0].cluster=orders",
+            "give each its own, and none submit",
+        ),
     ],
 )
 def test_values_that_contradict_each_other_are_refused_with_a_remedy(setting: str, what_to_do: str) -> None:
@@ -175,10 +184,7 @@ def test_values_that_contradict_each_other_are_refused_with_a_remedy(setting: st
 @pytest.mark.parametrize("values", SETS, ids=lambda path: path.stem)
 def test_every_pod_keeps_to_the_restricted_standard(values: Path) -> None:
     seen = 0
-    for item in documents("--values", str(values)):
-        spec = item["spec"] if item["kind"] == "Pod" else item.get("spec", {}).get("template", {}).get("spec")
-        if not spec or "containers" not in spec:
-            continue
+    for spec in pods(documents("--values", str(values))):
         seen += 1
         assert spec["securityContext"]["runAsNonRoot"] is True
         assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
@@ -187,8 +193,23 @@ def test_every_pod_keeps_to_the_restricted_standard(values: Path) -> None:
             assert security["allowPrivilegeEscalation"] is False
             assert security["readOnlyRootFilesystem"] is True
             assert security["capabilities"] == {"drop": ["ALL"]}
-            assert "memory" in container["resources"]["limits"], container["name"]
+            # Spark itself says what its executors need.
+            assert container["name"] == "executor" or "memory" in container["resources"]["limits"], container["name"]
     assert seen >= 1
+
+
+def pods(manifests: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """The specs of all pods that come of these manifests, those included that Spark makes by a template."""
+    for item in manifests:
+        if item["kind"] == "ConfigMap":
+            texts = [text for name, text in item.get("data", {}).items() if name in ("driver.yaml", "executor.yaml")]
+            yield from pods([yaml.safe_load(text) for text in texts])
+        spec = item.get("spec", {})
+        if item["kind"] == "CronJob":
+            spec = spec["jobTemplate"]["spec"]
+        spec = spec if item["kind"] == "Pod" else spec.get("template", {}).get("spec")
+        if spec and "containers" in spec:
+            yield spec
 
 
 def test_definitions_are_kept_unless_told_otherwise_and_can_be_left_out() -> None:
@@ -281,6 +302,56 @@ def test_monitoring_comes_when_its_kinds_are_there_or_when_told() -> None:
     assert kinds(*known) == {"PodMonitor"}
     assert kinds(*known, "--set", "monitoring.podMonitors=Never") == set()
     assert kinds("--set", "monitoring.rules=Always") == {"PrometheusRule"}
+
+
+# ---- Spark ----
+
+
+def test_a_pipeline_has_its_options_its_certificate_and_its_volume() -> None:
+    manifests = documents("--values", str(VALUES / "pipelines.yaml"))
+    stream = of_kind(manifests, "Deployment")["seriatim-spark-archive"]["spec"]
+    assert stream["strategy"] == {"type": "Recreate"}
+    (driver,) = stream["template"]["spec"]["containers"]
+    argv = driver["args"]
+    begin = argv.index("/opt/seriatim/pipelines.py")
+    assert argv[argv.index("--master") + 1] == "k8s://https://kubernetes.default.svc"
+    assert argv[begin + 1] == "archive"
+    assert {"--bootstrap=orders.shop.svc:7100", "--tls-ca=/etc/seriatim/tls/ca.crt", "--every=1 minute"} <= set(argv)
+    mounts = {mount["name"]: mount["mountPath"] for mount in driver["volumeMounts"]}
+    assert mounts["data"] == "/data"
+    template = yaml.safe_load(of_kind(manifests, "ConfigMap")["seriatim-spark-archive"]["data"]["executor.yaml"])
+    assert {volume["name"] for volume in template["spec"]["volumes"]} >= {"data", "tls", "spark-local-dir-1"}
+    assert template["spec"]["automountServiceAccountToken"] is False
+
+    scheduled = of_kind(manifests, "CronJob")["seriatim-spark-audit"]["spec"]
+    assert scheduled["schedule"] == "0 3 * * *"
+    spec = scheduled["jobTemplate"]["spec"]["template"]["spec"]
+    argv = spec["containers"][0]["args"]
+    assert "local[2]" in argv
+    assert not [word for word in argv if word.startswith(("--tls", "--json"))]
+    assert [word for word in argv if word.startswith("--option=")] == [
+        "--option=startingTimestamp=2026-01-31T10:00Z", "--option=readTimeout=10s",
+    ]  # fmt: skip
+    assert "--per-key" in argv
+    assert spec["automountServiceAccountToken"] is False
+
+
+def test_only_a_pipeline_that_changed_is_restarted() -> None:
+    def restarted_by(*arguments: str) -> str:
+        found = of_kind(documents("--values", str(VALUES / "pipelines.yaml"), *arguments), "Deployment")
+        annotations = found["seriatim-spark-archive"]["spec"]["template"]["metadata"]["annotations"]
+        return str(annotations["checksum/pipeline"])
+
+    assert restarted_by() == restarted_by("--set", "spark.pipelines[1].schedule=1 3 * * *")
+    assert restarted_by() != restarted_by("--set", "spark.pipelines[0].options.every=2 minutes")
+    assert restarted_by() != restarted_by("--set", "spark.executorMemory=2g"), "its properties hold that"
+
+
+def test_without_spark_nothing_of_it_is_made() -> None:
+    made_of_it = [item for item in documents() if "spark" in item["metadata"]["name"]]
+    assert made_of_it == []
+    refused = ("--values", str(VALUES / "pipelines.yaml"), "--set", "spark.enabled=false")
+    assert [item for item in documents(*refused) if "spark" in item["metadata"]["name"]] == []
 
 
 # ---- alerts and dashboards ----

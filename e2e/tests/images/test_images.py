@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from images import engines
-from images.build import PACKAGES, ROOT, alone, labels, parse, take_source
+from images.assemble import ignored
+from images.build import PACKAGES, ROOT, alone, labels, parse, split_requirements, take_source
 
 
 def put_program(directory: Path, name: str, script: str) -> None:
@@ -75,7 +76,7 @@ def test_an_archive_is_there_whole_or_not_at_all(programs: Path, tmp_path: Path)
 def test_an_image_that_there_is_not_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         parse(["brokers"])
-    assert "it is one of broker, operator, tools, etcd" in capsys.readouterr().err
+    assert "it is one of broker, operator, tools, spark, etcd" in capsys.readouterr().err
 
 
 def test_two_builds_in_one_directory_wait_for_each_other(tmp_path: Path) -> None:
@@ -152,3 +153,28 @@ def test_packages_become_an_environment_with_scripts_and_a_bill_of_materials(tmp
     assert python == ["seriatim-demo", "Other"]
     assert bill["dependencies"] == [{"ref": "demo", "dependsOn": ["other"]}]
     assert bill["metadata"]["component"] == {"type": "container", "bom-ref": "seriatim-demo", "name": "seriatim-demo"}
+
+
+def test_what_is_there_as_source_only_is_listed_apart(tmp_path: Path) -> None:
+    listed, from_source = tmp_path / "all.txt", tmp_path / "source.txt"
+    listed.write_text(
+        "# by uv\nnumpy==2.4.0 \\\n    --hash=sha256:aa\n    # via seriatim-spark\n"
+        "pyspark==4.3.0 \\\n    --hash=sha256:bb\n    # via seriatim-spark\npyspark-client==4.2.0\n"
+    )
+    assert split_requirements(listed, from_source)
+    assert from_source.read_text().startswith("pyspark==4.3.0 \\\n    --hash=sha256:bb\n")
+    assert "numpy" not in from_source.read_text()
+    assert "numpy==2.4.0 \\\n    --hash=sha256:aa\n" in listed.read_text()
+    assert "pyspark-client==4.2.0" in listed.read_text()
+    assert "pyspark==" not in listed.read_text()
+    assert not split_requirements(listed, from_source)
+    assert from_source.read_text() == ""
+
+
+def test_scripts_of_the_host_stay_behind_and_folders_of_packages_do_not(tmp_path: Path) -> None:
+    packages = tmp_path / "packages"
+    for name in ("bin/spark-submit", "pyspark/bin/spark-submit", "pyspark/__pycache__/a.pyc"):
+        (packages / name).parent.mkdir(parents=True, exist_ok=True)
+        (packages / name).write_text("")
+    assert ignored(packages, str(packages), ["bin", "pyspark", ".lock"]) == {"bin", ".lock"}
+    assert ignored(packages, str(packages / "pyspark"), ["bin", "__pycache__"]) == {"__pycache__"}
