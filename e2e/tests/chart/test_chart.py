@@ -14,6 +14,7 @@ import pytest
 import yaml
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
+from seriatim_spark.pipelines import commands
 
 from tools.chart import GOLDEN, ROOT, VALUES, HelmError, find_helm, made, render, run_helm
 
@@ -22,6 +23,7 @@ pytestmark = pytest.mark.skipif(find_helm() is None, reason="there is no helm: `
 SETS = sorted(VALUES.glob("*.yaml"))
 ALERTS = yaml.safe_load((ROOT / "files" / "alerts" / "alerts.yaml").read_text())
 DASHBOARDS = sorted((ROOT / "files" / "dashboards").glob("*.json"))
+SAMPLES = sorted((ROOT / "docs" / "samples" / "spark").glob("*.yaml"))
 RUNBOOKS = ROOT / "docs" / "operating" / "runbooks"
 
 
@@ -334,6 +336,24 @@ def test_a_pipeline_has_its_options_its_certificate_and_its_volume() -> None:
     ]  # fmt: skip
     assert "--per-key" in argv
     assert spec["automountServiceAccountToken"] is False
+
+
+@pytest.mark.parametrize("values", SAMPLES, ids=lambda path: path.stem)
+def test_a_sample_becomes_a_command_line_that_the_pipeline_takes(values: Path) -> None:
+    (spec,) = pods([item for item in documents("--values", str(values)) if "spark" in item["metadata"]["name"]
+                    and item["kind"] != "ConfigMap"])  # fmt: skip
+    argv = spec["containers"][0]["args"]
+    name, *arguments = argv[argv.index("/opt/seriatim/pipelines.py") + 1 :]
+    assert name == values.stem
+    commands.main.commands[name].make_context(name, arguments)
+
+
+def test_each_pipeline_has_a_sample_and_is_one_that_the_chart_knows() -> None:
+    pipelines = set(commands.main.commands) - {"path"}
+    assert {path.stem for path in SAMPLES} == pipelines
+    schema = json.loads((ROOT / "values.schema.json").read_text())
+    runs = schema["properties"]["spark"]["properties"]["pipelines"]["items"]["properties"]["run"]["enum"]
+    assert set(runs) == pipelines
 
 
 def test_only_a_pipeline_that_changed_is_restarted() -> None:
