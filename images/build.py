@@ -49,12 +49,16 @@ BUILT_ON_HOST = ("pyspark",)
 """Packages that PyPI has as source only: the host builds them. They are pure Python, and files that go with it."""
 
 PROGRAMS: Mapping[str, Sequence[str]] = {
-    "broker": ("seriatim",),
-    "operator": ("seriatim",),
-    "tools": ("seriatim", "kubectl-seriatim"),
-    "spark": ("seriatim", "spark-submit"),
+    "broker": ("seriatim --help",),
+    "operator": ("seriatim --help",),
+    "tools": ("seriatim --help", "kubectl-seriatim --help"),
+    "spark": (
+        "seriatim --help",
+        "SPARK_LOCAL_IP=127.0.0.1 spark-submit --version",
+        "python3 /opt/seriatim/pipelines.py --help",
+    ),
 }
-"""What each image is started as."""
+"""What a finished image is tried with, in a shell of it. A build has no network, where Java would find its address."""
 
 EVERYWHERE = "seriatim-api"
 """The workspace's package that all others need."""
@@ -222,7 +226,7 @@ def build(image: str, engine: engines.Engine, options: argparse.Namespace, sourc
         bill = f"/usr/share/sbom/seriatim-{image}.cdx.json"
         components = int(engine.run(tag, ["python3", "-c", INSPECTION, bill]))
         for program in PROGRAMS[image]:
-            engine.run(tag, [program, "--help"])
+            engine.run(tag, ["sh", "-ec", program])
         (output / f"{image}.cdx.json").write_text(engine.run(tag, ["cat", bill]))
     built_s = time.monotonic() - began
     size = ""
