@@ -68,8 +68,8 @@ async def submitted(stage: Stage) -> None:
     """`spark-submit --deploy-mode cluster` of an archive and of its audit, as the page about it says."""
     async with _volume(stage) as shared:
         async with stage.traffic() as traffic:
-            submit = {"create": True, "cluster": CLUSTER, "claim": CLAIM}
-            await stage.release.upgrade(stage.directory, {"spark": {"enabled": True, "pipelines": [], "submit": submit}})
+            spark = {"enabled": True, "pipelines": [], "submit": {"create": True, "cluster": CLUSTER, "claim": CLAIM}}
+            await stage.release.upgrade(stage.directory, {"spark": spark})
             await traffic.load.goes_on(5_000)
         await stage.place.kubectl("rollout", "status", "deployment", f"{RELEASE}-spark-submit", "--timeout=120s")
         topic, offsets = await _all_of(stage, traffic.load.topic)
