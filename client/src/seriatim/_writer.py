@@ -158,7 +158,8 @@ class Writer:
     ) -> Published:
         """Have all rows of these chunks appended, or none. Returns when all of them are committed.
 
-        Without rows nothing is decided, and the sequence stays free.
+        Without rows nothing is decided, and the sequence stays free; it is refused like one with rows if it may not be
+        published.
 
         Args:
             sequence: Above that of the last publication; or equal to it, to learn that it is done.
@@ -167,7 +168,8 @@ class Writer:
             timeout_s: For all of it.
 
         Raises:
-            WriterFencedError: Somebody opened the writer since. UnknownWriterError: It was deleted since.
+            WriterFencedError: Somebody opened the writer since. What this call decided before is finished all the same:
+                whoever opened it was told its sequence. UnknownWriterError: It was deleted since.
             WriterOwnedError: Another owner uses it.
             PublicationDiffersError: This sequence was published with other rows.
             SequencePassedError: A later one was published.
@@ -181,27 +183,29 @@ class Writer:
         if not 0 <= sequence <= SEQUENCE_MAX:
             raise BadRequestError(f"a sequence is from 0 to {SEQUENCE_MAX}, not {sequence}")
         full = [chunk for chunk in chunks if chunk.rows]
-        if not full:
-            return Published(sequence, 0, False, ())
-        manifest = manifest_of(self.topic, full)
-        reference = await self._stager.stage_manifest(write_manifest(manifest))
         request = publications_pb2.PublishRequest(
             topic=self.topic,
-            incarnation=manifest.incarnation,
             writer=self.name,
             epoch=self.epoch,
             owner=self._owner,
             sequence=sequence,
-            manifest=reference,
-            digest=digest_of(manifest.parts),
+            digest=digest_of(()),
             ephemeral=ephemeral,
         )
+        rows = 0
+        if full:
+            manifest = manifest_of(self.topic, full)
+            rows = manifest.rows
+            reference = await self._stager.stage_manifest(write_manifest(manifest))
+            request.manifest.CopyFrom(reference)
+            request.incarnation = manifest.incarnation
+            request.digest = digest_of(manifest.parts)
         answer: publications_pb2.PublishResponse = await self._ask("Publish", request, timeout_s)
         parts = tuple(
             PublishedPart(part.partition_id, part.first_offset if part.HasField("first_offset") else None, part.rows)
             for part in answer.parts
         )
-        return Published(sequence, manifest.rows, answer.was_done, parts)
+        return Published(sequence, rows, answer.was_done, parts)
 
     async def _ask(self, method: str, request: Any, timeout_s: float) -> Any:
         """A call that may be repeated: at one broker after another, until one answers or the time is over."""

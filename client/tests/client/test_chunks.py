@@ -12,7 +12,7 @@ from seriatim._publishing.chunks import manifest_of
 from seriatim._publishing.staging import _pieces, _place, table_of
 from seriatim._records import Topic
 from seriatim_api.errors import BadRequestError, IllegalMessageError, PartitionOutOfRangeError
-from seriatim_api.publications import ManifestPart, StagedBatch
+from seriatim_api.publications import ManifestPart, StagedBatch, StagedBatches
 
 INCARNATION = "ab" * 16
 TOPIC = Topic("orders", INCARNATION, "READY", (3, 4, 5), TopicSettings(), 0)
@@ -22,7 +22,8 @@ def chunk(number: int, *partitions: int) -> Chunk:
     """A chunk with one batch of two rows for each of these partitions."""
     id_ = bytes([number]) * 16
     parts = tuple(
-        ManifestPart(partition, 10, (StagedBatch(90, 2, 100 * number + partition, id_),)) for partition in partitions
+        ManifestPart(partition, 10, StagedBatches([StagedBatch(90, 2, 100 * number + partition, id_)]))
+        for partition in partitions
     )
     return Chunk("orders", INCARNATION, 3, id_, parts)
 

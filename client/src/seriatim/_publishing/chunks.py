@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from seriatim_api.errors import BadRequestError
-from seriatim_api.publications import Manifest, ManifestPart, StagedBatch
+from seriatim_api.publications import Manifest, ManifestPart, StagedBatch, StagedBatches
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Published:
         sequence: Its number.
         rows: In all partitions.
         was_done: It was published before; this call changed nothing.
-        parts: By partition; empty if `was_done`.
+        parts: By partition; empty if `was_done`, or if other brokers than the one that answered finished it.
     """
 
     sequence: int
@@ -91,4 +91,4 @@ def _joined(partition: int, parts: Iterable[ManifestPart]) -> ManifestPart:
     for part in parts:
         batches += part.batches
         value_bytes += part.value_bytes
-    return ManifestPart(partition, value_bytes, tuple(batches))
+    return ManifestPart(partition, value_bytes, StagedBatches(batches))

@@ -18,6 +18,7 @@ from seriatim_api.publications import (
     STAGED_BODY_BYTES,
     ManifestPart,
     StagedBatch,
+    StagedBatches,
     pieces_of,
 )
 from seriatim_api.v1 import broker_pb2, publications_pb2, records_pb2
@@ -103,7 +104,7 @@ class Stager:
             topic.partition_count,
             chunk,
             tuple(
-                ManifestPart(topic.partition_ids[number], value_bytes, tuple(batches))
+                ManifestPart(topic.partition_ids[number], value_bytes, StagedBatches(batches))
                 for number, (value_bytes, batches) in sorted(parts.items())
             ),
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
@@ -43,10 +43,13 @@ READS: Final = frozenset(
         "DescribeCluster",
         "DescribeGroup",
         "DescribeTopic",
+        "DescribeWriter",
         "ListBrokerGroups",
         "ListConsumerGroups",
         "ListTopics",
+        "ListWriters",
         "PlanGroupMove",
+        "PrepareStaging",
     }
 )
 """Methods that change nothing: any broker may be asked, and asked again."""
@@ -56,7 +59,8 @@ ROUND_PAUSE_S: Final = 0.05
 
 ASKED_AT_ONCE_MAX: Final = 64
 """Questions of one client under way at once: after the loss of a master with a thousand partitions, a queue here
-rather than at the brokers."""
+rather than at the brokers. As many publications may be under way besides: those wait for disks, and a producer's
+question for its new route must not wait for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +71,7 @@ class _Call:
         is_slow: A broker may take its time to answer: that it has not says nothing yet.
         once: It must not be sent again if it may have been taken.
         is_new: Brokers of an older version, which may stand beside others, do not know it.
+        is_long: It may wait for disks that are away.
         reads: It changes nothing, and the answer may be large: each broker that is asked has all the time there is.
     """
 
@@ -77,6 +82,7 @@ class _Call:
     is_slow: bool = False
     once: bool = False
     is_new: bool = False
+    is_long: bool = False
     reads: bool = False
 
     @property
@@ -123,6 +129,7 @@ class Caller:
         self._addresses: dict[str, None] = dict.fromkeys(bootstrap)
         self._good: str | None = None
         self._room = asyncio.Semaphore(ASKED_AT_ONCE_MAX)
+        self._long_room = asyncio.Semaphore(ASKED_AT_ONCE_MAX)
         self._silence = channels.silence
         assert self._addresses
 
@@ -150,9 +157,11 @@ class Caller:
         return await self._call(call, None, None)
 
     async def publications(self, method: str, request: Any, timeout_s: float) -> Any:
-        """A call of the service of publications. One that may have been taken is not sent again here."""
-        call = _Call(
-            publications_pb2_grpc.PublicationsStub, method, request, timeout_s, is_slow=True, once=True, is_new=True
+        """A call of the service of publications. What changes something is not sent again if it may have been taken."""
+        call = replace(
+            _managing(publications_pb2_grpc.PublicationsStub, method, request, timeout_s),
+            is_new=True,
+            is_long=method == "Publish",
         )
         return await self._call(call, None, None)
 
@@ -194,7 +203,7 @@ class Caller:
             self._good = address
             return answer
 
-        async with self._room:
+        async with self._long_room if call.is_long else self._room:
             while True:
                 order = self._order(first, avoid)
                 with suppress(_NoAnswerError):
