@@ -184,7 +184,8 @@ class PublicationJudge:
         partition = PartitionId(part.partition)
         placed = self.placed(partition, known)
         for batch in part.batches:
-            is_lost = (batch.partition, batch.offset) in self._stage.gone
+            # What retention drops was carried out before: it excuses nothing.
+            is_lost = (batch.partition, batch.offset) in self._stage.lost
             if row not in placed and not is_lost:
                 self.fail("DONE", f"{why}, and row {row} of {known.what} is not committed in partition {partition}")
             # What was lost may stand in a segment that is not settled; the master has passed over it all the same.
@@ -251,7 +252,7 @@ class PublicationJudge:
                 for batch in each.plan.batches_of(partition):
                     place = (batch.partition, batch.offset)
                     rows = messages_of(self._stage.batches[place])
-                    if place not in self._stage.gone or rows[0] in found:
+                    if place not in self._stage.lost or rows[0] in found:
                         wanted += rows
             lost = self._messages_lost(partition).difference(found)
             if lost.intersection(wanted):

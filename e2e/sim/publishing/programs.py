@@ -10,7 +10,7 @@ from seriatim._publishing import chunks
 from seriatim._publishing.chunks import Chunk
 from seriatim_api import errors
 from seriatim_api.ids import PartitionId, make_offset
-from seriatim_api.publications import ManifestPart, StagedBatch, digest_of
+from seriatim_api.publications import ManifestPart, StagedBatch, StagedBatches, digest_of
 from seriatim_broker.core.publications import writers
 from seriatim_broker.core.publications.writers import ManifestPlace, Publication, WriterRecord, WriterState
 
@@ -176,7 +176,7 @@ class Program:
             len(known),
             id_,
             tuple(
-                ManifestPart(partition, 8 * len(batches), tuple(batches))
+                ManifestPart(partition, 8 * len(batches), StagedBatches(batches))
                 for partition, batches in sorted(parts.items())
             ),
         )

@@ -135,12 +135,12 @@ class Finish(Steps):
 
     def _write(self) -> None:
         records = self.publishing.records
-        gone = self.publishing.stage.gone
+        staged_lost = self.publishing.stage.lost
         lost = sum(
             batch.rows
             for part in self._manifest.parts
             for batch in part.batches
-            if (batch.partition, batch.offset) in gone
+            if (batch.partition, batch.offset) in staged_lost
         )
         now_ms = WALL_MS_START + self.world.schedule.now_us // 1000
         done = writers.done(self._record, max(lost, self._lost_rows), now_ms)

@@ -26,6 +26,7 @@ class Stage:
     Attributes:
         gone: Places that cannot be had any more, and since when.
         dropped: Of these, by retention.
+        lost: The others, with their disks.
     """
 
     def __init__(self, world: World, rng: random.Random) -> None:
@@ -35,6 +36,7 @@ class Stage:
         self.batches: dict[tuple[int, int], Batch] = {}
         self.gone: dict[tuple[int, int], int] = {}
         self.dropped: set[tuple[int, int]] = set()
+        self.lost: set[tuple[int, int]] = set()
         self.away_until_us = dict.fromkeys(STAGE_PARTITIONS, 0)
 
     def place(self) -> PartitionId:
@@ -75,15 +77,16 @@ class Stage:
     def lose(self, partition: PartitionId) -> None:
         """All that is staged there now is declared lost."""
         for place in self.batches:
-            if place[0] == partition:
-                self.gone.setdefault(place, self._world.schedule.now_us)
+            if place[0] == partition and place not in self.gone:
+                self.gone[place] = self._world.schedule.now_us
+                self.lost.add(place)
 
     def drop_below(self, partition: PartitionId, offset: int) -> None:
         """Retention drops it."""
         for place in self.batches:
-            if place[0] == partition and place[1] < offset:
+            if place[0] == partition and place[1] < offset and place not in self.gone:
+                self.gone[place] = self._world.schedule.now_us
                 self.dropped.add(place)
-                self.gone.setdefault(place, self._world.schedule.now_us)
 
     def fetch(self, staged: StagedBatch) -> tuple[Batch | None, bool]:
         """The batch, and whether it is gone for good."""
@@ -148,9 +151,7 @@ def floor_first(records: Records, partition: int, offset: int) -> None:
 
 def is_waited_for(record: WriterRecord, manifest: Manifest, partition: int, offset: int) -> bool:
     """Whether retention waits for this record before it drops what lies below."""
-    staged = (batch for part in manifest.parts for batch in part.batches)
-    reaches = any(batch.partition == partition and batch.offset < offset for batch in staged)
-    return record.state is WriterState.DECIDED and reaches
+    return record.state is WriterState.DECIDED and manifest.reaches_below(partition, offset)
 
 
 def is_taken_up(_record: WriterRecord) -> bool:

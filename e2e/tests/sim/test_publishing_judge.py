@@ -1,0 +1,57 @@
+"""The judge of publications: what excuses a row that is missing, and what does not."""
+
+from __future__ import annotations
+
+import random
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from seriatim._publishing.chunks import Chunk
+from seriatim_api.ids import PartitionId, make_offset
+from seriatim_api.publications import Manifest, ManifestPart, StagedBatches
+from seriatim_broker.core.publications.writers import ManifestPlace, WriterRecord, WriterState
+
+from e2e.sim.publishing.judge import Decided, Plan, PublicationJudge
+from e2e.sim.publishing.staged import STAGE_PARTITIONS, Stage
+from e2e.sim.schedule import Violation
+
+P = PartitionId(1)
+STAGED_AT = STAGE_PARTITIONS[0]
+
+
+def done_without_rows() -> tuple[PublicationJudge, Stage]:
+    """A publication that is DONE, and nothing of it stands in the log of its partition."""
+    rows = SimpleNamespace(
+        replay=lambda _chain, _length: [], placed={}, seen_states=set(), sealed={},
+        losses=SimpleNamespace(covers=lambda *_: False),
+    )  # fmt: skip
+    world = cast(Any, SimpleNamespace(judge=rows, schedule=SimpleNamespace(now_us=0)))
+    stage = Stage(world, random.Random(1))
+    judge = PublicationJudge(world, stage)
+    parts = (ManifestPart(P, 8, StagedBatches([stage.put(STAGED_AT, b"c" * 16, 100, 3)])),)
+    plan = Plan("run", [Chunk("topic", "ab" * 16, 1, b"c" * 16, parts)], Manifest("ab" * 16, parts))
+    place = ManifestPlace(STAGED_AT, (1,), 1, 1, b"m" * 16)
+    record = WriterRecord(b"w" * 16, "topic", 0, "", WriterState.DECIDED, 1, place)
+    judge.plans[place.id] = plan
+    judge.decisions.append(Decided("w0", record, plan))
+    return judge, stage
+
+
+@pytest.mark.parametrize("dropped", [False, True])
+def test_a_row_that_is_missing_is_not_excused_by_what_retention_drops_later(dropped: bool) -> None:
+    judge, stage = done_without_rows()
+    if dropped:
+        stage.drop_below(STAGED_AT, make_offset(2, 0))
+    with pytest.raises(Violation, match="DONE"):
+        judge.done("w0", judge.decisions[0].record)
+    with pytest.raises(Violation, match="WHOLE"):
+        judge.final(P, cast(Any, None), 0)
+
+
+def test_what_was_lost_with_its_disks_is_excused() -> None:
+    judge, stage = done_without_rows()
+    stage.lose(STAGED_AT)
+    stage.drop_below(STAGED_AT, make_offset(2, 0))
+    judge.done("w0", judge.decisions[0].record)
+    judge.final(P, cast(Any, None), 0)
