@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
 import struct
+import tracemalloc
 
 import pytest
 from seriatim_api import publications
@@ -11,7 +13,9 @@ from seriatim_api.ids import INDEX_MAX, make_offset
 from seriatim_api.publications import (
     Manifest,
     ManifestPart,
+    Span,
     StagedBatch,
+    StagedBatches,
     digest_of,
     pieces_of,
     read_manifest,
@@ -24,7 +28,9 @@ INCARNATION = "0123456789abcdef" * 2
 
 def part(partition: int, *rows: int, value_bytes: int = 10) -> ManifestPart:
     """A part with batches of so many rows, one behind the other at its stage partition."""
-    batches = tuple(StagedBatch(90 + partition, count, 1000 * number, CHUNK) for number, count in enumerate(rows))
+    batches = StagedBatches(
+        StagedBatch(90 + partition, count, 1000 * number, CHUNK) for number, count in enumerate(rows)
+    )
     return ManifestPart(partition, value_bytes, batches)
 
 
@@ -54,6 +60,53 @@ def test_what_stands_behind_a_manifest_is_refused() -> None:
         read_manifest(write_manifest(MANIFEST) + b"\0")
 
 
+def test_staged_batches_are_a_sequence_of_values() -> None:
+    batches = [StagedBatch(90, 2, make_offset(1, 5), CHUNK), StagedBatch(91, 3, make_offset(2, 0), b"d" * 16)]
+    found = StagedBatches(batches)
+    assert list(found) == batches
+    assert (len(found), found[1], found[-2]) == (2, batches[1], batches[0])
+    assert list(found[1:]) == batches[1:]
+    assert list(found.first_rows) == [0, 2, 5]
+    with pytest.raises(IndexError):
+        found[2]
+    again = pickle.loads(pickle.dumps(found))
+    assert again == found
+    assert hash(again) == hash(found)
+    assert found != StagedBatches(batches[1:])
+    assert list(again.first_rows) == [0, 2, 5]
+
+
+def test_what_a_manifest_needs_of_each_segment() -> None:
+    batches = [StagedBatch(90, 2, make_offset(1, 5), CHUNK), StagedBatch(90, 3, make_offset(2, 0), CHUNK)]
+    others = [StagedBatch(90, 4, make_offset(1, 9), CHUNK), StagedBatch(91, 1, make_offset(1, 3), CHUNK)]
+    manifest = Manifest(
+        INCARNATION, (ManifestPart(3, 1, StagedBatches(batches)), ManifestPart(4, 1, StagedBatches(others)))
+    )
+    assert manifest.spans == {(90, 1): Span(5, 13, 6), (90, 2): Span(0, 3, 3), (91, 1): Span(3, 4, 1)}
+    assert manifest.reaches_below(90, make_offset(1, 6))
+    assert not manifest.reaches_below(90, make_offset(1, 5))
+    assert manifest.reaches_below(91, make_offset(2, 0))
+    assert not manifest.reaches_below(92, make_offset(9, 0))
+
+
+def test_what_is_read_takes_little_more_memory_than_its_bytes() -> None:
+    """A publication may have half a million staged batches, and brokers keep several."""
+    data = write_manifest(Manifest(INCARNATION, (part(3, *([1] * 20_000)),)))
+    tracemalloc.start()
+    manifest = read_manifest(data)
+    used = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert len(manifest.spans) == 1
+    assert used < 1.5 * len(data)
+    assert manifest.size_bytes > len(data)
+
+
+def test_a_manifest_of_more_partitions_than_a_topic_has_is_refused() -> None:
+    count = publications.PARTS_MAX + 1
+    with pytest.raises(BadRequestError, match="partitions"):
+        read_manifest(write_manifest(Manifest(INCARNATION, tuple(part(number, 1) for number in range(count)))))
+
+
 def test_something_else_is_refused() -> None:
     with pytest.raises(BadRequestError, match="not a manifest"):
         read_manifest(b"SQM2" + write_manifest(MANIFEST)[4:])
@@ -69,7 +122,7 @@ def test_partitions_that_do_not_ascend_are_refused() -> None:
 
 def test_a_part_without_batches_is_refused() -> None:
     with pytest.raises(BadRequestError, match="no batches"):
-        read_manifest(write_manifest(Manifest(INCARNATION, (ManifestPart(3, 0, ()),))))
+        read_manifest(write_manifest(Manifest(INCARNATION, (ManifestPart(3, 0, StagedBatches()),))))
 
 
 def test_a_batch_without_rows_is_refused() -> None:
@@ -81,7 +134,7 @@ def test_an_offset_that_is_none_is_refused() -> None:
     for offset, rows in ((1 << 63, 1), (make_offset(1, INDEX_MAX - 1), 2)):
         batch = StagedBatch(1, rows, offset, CHUNK)
         with pytest.raises(BadRequestError, match="at no offset"):
-            read_manifest(write_manifest(Manifest(INCARNATION, (ManifestPart(3, 1, (batch,)),))))
+            read_manifest(write_manifest(Manifest(INCARNATION, (ManifestPart(3, 1, StagedBatches([batch])),))))
 
 
 def test_rows_that_do_not_add_up_are_refused() -> None:

@@ -30,7 +30,7 @@ from seriatim_api.errors import (
     WriterFencedError,
     WriterOwnedError,
 )
-from seriatim_api.publications import ManifestPart, StagedBatch
+from seriatim_api.publications import ManifestPart, StagedBatch, StagedBatches
 from seriatim_spark import outgoing, publishing
 from seriatim_spark.errors import (
     ClusterError,
@@ -101,7 +101,7 @@ class FakeCluster:
         self.staged.append((table.column("value").to_pylist(), partition))
         number = len(self.staged)
         batch = StagedBatch(9, table.num_rows, number, bytes(16))
-        return Chunk("orders", "ab" * 16, 4, bytes([number]) * 16, (ManifestPart(3, 10, (batch,)),))
+        return Chunk("orders", "ab" * 16, 4, bytes([number]) * 16, (ManifestPart(3, 10, StagedBatches([batch])),))
 
     async def publish(self, sequence: int, chunks: list[Chunk], **given: Any) -> Published:
         if self.failures:
@@ -233,6 +233,6 @@ def test_what_no_second_try_helps_is_told_at_once(cluster: FakeCluster, error: S
 
 def test_a_message_of_a_large_task_is_small(cluster: FakeCluster) -> None:
     """16 GiB in half mebibytes: what goes to the driver is about 1 MiB."""
-    batches = tuple(StagedBatch(9, 1_000, 1_000 * n, b"c" * 16) for n in range(32_768))
+    batches = StagedBatches(StagedBatch(9, 1_000, 1_000 * n, b"c" * 16) for n in range(32_768))
     chunk = Chunk("orders", "ab" * 16, 4, b"c" * 16, (ManifestPart(3, 1 << 34, batches),))
     assert len(pickle.dumps(chunk)) < 2 << 20

@@ -25,17 +25,23 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Iterable, Sequence
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from functools import cached_property
+from typing import Any, Final, NamedTuple, Self, SupportsIndex, overload
 
 from seriatim_api.errors import BadRequestError
-from seriatim_api.ids import INDEX_MAX, OFFSET_MAX, split_offset
+from seriatim_api.ids import INDEX_MAX, OFFSET_MAX, make_offset, split_offset
 
 STAGE_TOPIC: Final = "_stage"
 """The hidden topic of what is staged. No user can name it: names begin with a letter or digit."""
 
-MANIFEST_BYTES_MAX: Final = 64 << 20
+MANIFEST_BYTES_MAX: Final = 16 << 20
+"""Half a million staged batches, of 256 GiB if they are full. Each broker that carries a part out reads all of it."""
+
+PARTS_MAX: Final = 20_000
+"""Of a manifest: as many as a topic may have partitions."""
 
 PIECE_BYTES_MAX: Final = 1_000_000
 """Of a manifest, in one staged batch: below the brokers' limit of a body."""
@@ -75,21 +81,87 @@ class StagedBatch(NamedTuple):
     chunk: bytes
 
 
+class StagedBatches(Sequence[StagedBatch]):
+    """Staged batches in their order, packed as a manifest has them: there may be half a million.
+
+    Attributes:
+        first_rows: The number of the first row of each batch, and last the number of rows.
+        packed: As in a manifest.
+    """
+
+    __slots__ = ("first_rows", "packed")
+
+    def __init__(self, batches: Iterable[StagedBatch] = ()) -> None:
+        self._take(b"".join(_BATCH.pack(*batch) for batch in batches))
+
+    @classmethod
+    def read(cls, packed: bytes) -> Self:
+        """Those in a manifest's bytes."""
+        found = cls()
+        found._take(packed)
+        return found
+
+    def _take(self, packed: bytes) -> None:
+        rows, first_rows = 0, array("Q", (0,))
+        for _, count, _, _ in _BATCH.iter_unpack(packed):
+            rows += count
+            first_rows.append(rows)
+        self.packed = packed
+        self.first_rows: Sequence[int] = first_rows
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self).read, (self.packed,)
+
+    def __len__(self) -> int:
+        return len(self.first_rows) - 1
+
+    def __iter__(self) -> Iterator[StagedBatch]:
+        return map(StagedBatch._make, _BATCH.iter_unpack(self.packed))
+
+    @overload
+    def __getitem__(self, at: SupportsIndex) -> StagedBatch: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> StagedBatches: ...
+
+    def __getitem__(self, at: SupportsIndex | slice) -> StagedBatch | StagedBatches:
+        if isinstance(at, slice):
+            return StagedBatches(self[number] for number in range(*at.indices(len(self))))
+        return StagedBatch._make(_BATCH.unpack_from(self.packed, _BATCH.size * range(len(self))[at]))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, StagedBatches) and self.packed == other.packed
+
+    def __hash__(self) -> int:
+        return hash(self.packed)
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} staged batches>"
+
+
+class Span(NamedTuple):
+    """What a publication needs of a segment of a stage partition: from an index to another one, and how many rows."""
+
+    first: int
+    end: int
+    rows: int
+
+
 @dataclass(frozen=True, slots=True)
 class ManifestPart:
     """What is to be appended to one partition: its batches in order, and the bytes of their values together."""
 
     partition: int
     value_bytes: int
-    batches: tuple[StagedBatch, ...]
+    batches: StagedBatches
 
     @property
     def rows(self) -> int:
         """Of all batches."""
-        return sum(batch.rows for batch in self.batches)
+        return self.batches.first_rows[-1]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Manifest:
     """All parts of one publication, partitions ascending. `incarnation`: of the topic, 32 hexadecimal digits."""
 
@@ -101,9 +173,30 @@ class Manifest:
         """Of all parts."""
         return sum(part.rows for part in self.parts)
 
+    @cached_property
+    def spans(self) -> Mapping[tuple[int, int], Span]:
+        """What it needs, by stage partition and segment. Takes as long as reading it did; then it is known."""
+        found: dict[tuple[int, int], Span] = {}
+        for part in self.parts:
+            for partition, rows, offset, _ in _BATCH.iter_unpack(part.batches.packed):
+                no, index = split_offset(offset)
+                first, end, known = found.get((partition, no), (index, 0, 0))
+                found[partition, no] = Span(min(first, index), max(end, index + rows), known + rows)
+        return found
+
+    @property
+    def size_bytes(self) -> int:
+        """Of memory that it takes, about."""
+        batches = sum(len(part.batches) for part in self.parts)
+        return 500 * (1 + len(self.parts)) + (_BATCH.size + 8) * batches + 200 * len(self.spans)
+
     def part_of(self, partition: int) -> ManifestPart | None:
         """What it says of a partition."""
         return next((part for part in self.parts if part.partition == partition), None)
+
+    def reaches_below(self, partition: int, offset: int) -> bool:
+        """Whether something that it names lies below that offset of a stage partition."""
+        return any(of == partition and make_offset(no, span.first) < offset for (of, no), span in self.spans.items())
 
 
 def digest_of(parts: Iterable[ManifestPart]) -> bytes:
@@ -129,7 +222,7 @@ def write_manifest(manifest: Manifest) -> bytes:
     out = [_HEAD.pack(_MAGIC, bytes.fromhex(manifest.incarnation), len(manifest.parts))]
     for part in sorted(manifest.parts, key=lambda part: part.partition):
         out.append(_PART.pack(part.partition, len(part.batches), part.rows, part.value_bytes))
-        out += [_BATCH.pack(*batch) for batch in part.batches]
+        out.append(part.batches.packed)
     return b"".join(out)
 
 
@@ -145,6 +238,8 @@ def read_manifest(data: bytes) -> Manifest:
         magic, incarnation, count = _HEAD.unpack_from(data)
         if magic != _MAGIC:
             raise BadRequestError("not a manifest")
+        if count > PARTS_MAX:
+            raise BadRequestError(f"a manifest has at most {PARTS_MAX} partitions, not {count}")
         parts: list[ManifestPart] = []
         at = _HEAD.size
         for _ in range(count):
@@ -164,10 +259,10 @@ def _read_part(data: bytes, at: int) -> tuple[ManifestPart, int]:
     begin, end = at + _PART.size, at + _PART.size + _BATCH.size * count
     if not count or end > len(data):
         raise BadRequestError(f"partition {partition} of a manifest has no batches, or fewer than it says")
-    batches = tuple(map(StagedBatch._make, _BATCH.iter_unpack(memoryview(data)[begin:end])))
-    if not all(is_place(batch.offset, batch.rows) for batch in batches):
+    packed = data[begin:end]
+    if not all(is_place(offset, rows) for _, rows, offset, _ in _BATCH.iter_unpack(packed)):
         raise BadRequestError(f"partition {partition} of a manifest has a batch without rows, or at no offset")
-    part = ManifestPart(partition, value_bytes, batches)
+    part = ManifestPart(partition, value_bytes, StagedBatches.read(packed))
     if part.rows != rows:
         raise BadRequestError(f"partition {partition} of a manifest has {part.rows} rows, and says {rows}")
     return part, end

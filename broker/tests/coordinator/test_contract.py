@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from typing import Any
 
 import pytest
 from seriatim_api.errors import BadRequestError, MessageTooLargeError
@@ -321,6 +322,22 @@ async def test_prefix_ends_where_it_should(coordinator: Coordinator, prefix: str
     assert [item.key for item in (await coordinator.list(prefix)).items] == inside
     last = prefix + "\U0010ffff"
     assert [item.key for item in (await coordinator.list(last)).items] == inside[-2:]
+
+
+async def test_a_listing_may_be_a_part(coordinator: Coordinator, prefix: str) -> None:
+    keys = [prefix + name for name in ("a", "b", "c", "d", "\U0010ffff")]
+    await coordinator.txn((), [Put(key, b"") for key in [*keys, prefix[:-1] + "0"]])
+
+    async def listed(**named: Any) -> list[str]:
+        return [item.key for item in (await coordinator.list(prefix, **named)).items]
+
+    assert await listed(count_max=2) == keys[:2]
+    assert await listed(after=keys[1]) == keys[2:]
+    assert await listed(after=prefix + "bb", count_max=3, limit_per_page=2) == keys[2:]
+    assert await listed(after=prefix + "bb", count_max=2, limit_per_page=1) == keys[2:4]
+    assert await listed(after=prefix[:-1], count_max=9) == keys
+    assert await listed(after=keys[-1]) == []
+    assert await listed(after=prefix[:-1] + "0") == []
 
 
 async def test_empty_prefix_is_everything(coordinator: Coordinator, prefix: str) -> None:

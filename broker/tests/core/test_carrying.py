@@ -8,12 +8,13 @@ import pytest
 from seriatim_api import errors
 from seriatim_api.batch import FLAG_KEYED, FLAG_PUBLISH, FLAG_STAGED, BatchHeader, make_header, parse_header
 from seriatim_api.ids import PartitionId, make_offset
-from seriatim_api.publications import PRODUCER_MARK, STAGE_TOPIC, StagedBatch
+from seriatim_api.publications import PRODUCER_MARK, STAGE_TOPIC, StagedBatch, StagedBatches
 from seriatim_broker.core import effects as fx
 from seriatim_broker.core import events as ev
 from seriatim_broker.core import messages as msg
 from seriatim_broker.core.config import BrokerConfig
 from seriatim_broker.core.log import Batch, PutBatch, Truncate
+from seriatim_broker.core.positions import Place
 from seriatim_broker.core.producers import (
     WINDOW_BATCHES,
     Entry,
@@ -22,8 +23,9 @@ from seriatim_broker.core.producers import (
     pack_table,
     pack_window,
 )
-from seriatim_broker.core.publications.carrying import FETCHED_AHEAD_MAX
-from seriatim_broker.core.publications.plan import Stand, first_rows, is_as_staged, stand
+from seriatim_broker.core.publications import carrying
+from seriatim_broker.core.publications.carrying import CARRYINGS_MAX, FETCHED_AHEAD_MAX
+from seriatim_broker.core.publications.plan import Stand, is_as_staged, stand
 from seriatim_broker.core.publications.writers import ManifestPlace, WriterRecord, WriterState
 
 from .support import (
@@ -93,7 +95,7 @@ class Carry:
     def ask(self, *rows: int, sequence: int = 7) -> int:
         """A publisher asks for a publication with batches of so many rows; returns the request."""
         self.requests += 1
-        batches = tuple(place_of(number, count) for number, count in enumerate(rows))
+        batches = StagedBatches(place_of(number, count) for number, count in enumerate(rows))
         self.bench.do(
             ev.CarryOut(
                 self.requests, P, "ab" * 16, "nightly", WRITER, sequence, MANIFEST, batches,
@@ -147,8 +149,8 @@ def asked(*rows: int, bench: Bench | None = None) -> tuple[Carry, int]:
 
 
 def test_the_own_table_says_where_to_go_on() -> None:
-    rows = first_rows((place_of(0, 3), place_of(1, 2)))
-    assert rows == (0, 3, 5)
+    rows = StagedBatches([place_of(0, 3), place_of(1, 2)]).first_rows
+    assert list(rows) == [0, 3, 5]
     assert stand(None, 7, rows) is Stand.UNKNOWN
     assert stand(Entry(6, 0, 9, 1), 7, rows) == 0
     assert stand(Entry(7, 0, 3, 1), 7, rows) == 1
@@ -454,9 +456,63 @@ def test_what_waits_for_a_missing_batch_holds_no_others() -> None:
     assert carry.fetched(missing=(0,)) == [0], "and asks for that one only"
     carry.bench.clear()
     carry.answered.clear()
-    carry.bench.wait(100_000, (M01,))
+    carry.bench.wait(200_000, (M01,))
     assert carry.fetched() == [0, 1, 2]
     assert len(carry.appended()) == 3
+
+
+def test_a_batch_that_cannot_be_had_is_asked_for_less_and_less_often_and_told_once() -> None:
+    carry = Carry()
+    for sequence in (7, 9):  # the second begins with small pauses again
+        carry.bench.clear()
+        carry.answered.clear()
+        carry.ask(*([1] * 9), sequence=sequence)
+        carry.read(record_of(sequence))
+        asked_us: list[int] = []
+        for _ in range(450):  # 4.5 s; who asked waits for 5
+            asked_us += [carry.bench.now_us for _ in carry.fetched(missing=tuple(range(9)))]
+            carry.bench.wait(10_000, (M01,))
+        assert 6 <= len(asked_us) <= 6 + FETCHED_AHEAD_MAX
+        assert asked_us[-1] - asked_us[-2] > SECOND
+        assert [note.name for note in carry.bench.all(fx.Note)] == ["staged_batch_missing"]
+        carry.bench.wait(SECOND, (M01,))
+        assert not carry.bench.part.carryings
+
+
+def test_publications_that_wait_for_disks_that_are_away_take_no_turn_from_others() -> None:
+    carry = Carry()
+    for number in range(CARRYINGS_MAX + 1):
+        request = carry.ask(1, sequence=number)
+        carry.read(record_of(number))
+        carry.fetched(missing=(0,))
+        assert carry.answer(request) is None, f"publication {number} is taken"
+    requests = [carry.ask(1, sequence=100 + number) for number in range(CARRYINGS_MAX + 1)]
+    refused = carry.answer(requests.pop())
+    assert refused is not None
+    assert isinstance(refused.error, errors.OverloadedError), "of those that go on there are so many at once"
+    assert not any(map(carry.answer, requests))
+
+
+def test_the_memory_of_a_broker_for_publications_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(carrying, "CARRIED_BYTES_MAX", 3 * staged_batch(0).size_bytes)
+    carry, request = asked(*([1] * 9))
+    outbox = carry.bench.core.outbox
+    carry.fetched()
+    assert len(carry.appended()) == 6, "the limit, and what was asked for before it was reached"
+    assert outbox.carried_bytes == 6 * staged_batch(0).size_bytes
+    other = carry.ask(1, 1, sequence=8)
+    assert carry.fetched() == [0], "another one has one batch all the same, and one only"
+    for _ in range(6):
+        carry.commit()
+        carry.fetched()
+    assert carry.answer(request) is not None
+    assert carry.answer(other) is not None
+    assert (outbox.carried_bytes, len(carry.bench.part.carryings)) == (0, 0)
+    carry.ask(1, 1, sequence=9)
+    carry.fetched()
+    assert outbox.carried_bytes
+    carry.bench.wait(6 * SECOND, (M01,))
+    assert outbox.carried_bytes == 0, "who asked is gone, and with it what was held"
 
 
 def test_nothing_is_fetched_while_nothing_may_be_appended() -> None:
@@ -643,3 +699,32 @@ def test_no_client_sends_under_a_writers_id(epoch: int) -> None:
     assert answer is not None
     assert (answer.rows, answer.error) == (5, None)
     assert sum(header.message_count for header in carry.appended()) == 5
+
+
+# ---- what is staged is read by brokers only --------------------------------------------------------------
+
+
+def staged_here() -> Bench:
+    """A master of a stage partition, with a batch."""
+    bench = Bench()
+    bench.open(replace(first_chain(), topic=STAGE_TOPIC))
+    bench.follow(M01)
+    return bench
+
+
+@pytest.mark.parametrize("staged", [False, True])
+def test_what_is_staged_is_no_range_for_clients(staged: bool) -> None:
+    bench = staged_here()
+    bench.do(ev.ReadRange(5, P, Place(1, 0), Place(1, 1), 1 << 20, True, bench.now_us + SECOND, staged=staged))
+    errors_told = [type(effect.error) for effect in bench.all(fx.RangeRead)]
+    assert (errors_told == [errors.BadRequestError]) is not staged
+
+
+def test_what_is_staged_has_no_consumers() -> None:
+    bench = staged_here()
+    bench.do(ev.ConsumerJoin(1, 1, P, "audit", "c", ev.StartPosition.EARLIEST, False))
+    bench.do(ev.CursorRead(P, "audit", None, 5))
+    (refused,) = bench.delivered(fx.SubscriptionRefused)
+    assert isinstance(refused.error, errors.BadRequestError)
+    assert not bench.all(fx.WriteCursor)
+    assert not bench.part.groups

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from seriatim_api import errors
 from seriatim_api.ids import PartitionId, make_offset
-from seriatim_api.publications import PRODUCER_MARK, Manifest, ManifestPart, StagedBatch, digest_of
+from seriatim_api.publications import PRODUCER_MARK, Manifest, ManifestPart, StagedBatch, StagedBatches, digest_of
 from seriatim_broker.core.publications import writers
 from seriatim_broker.core.publications.writers import (
     ManifestPlace,
@@ -28,7 +28,7 @@ PRODUCER = NEW_ID + PRODUCER_MARK
 OTHER = b"o" * 8
 INCARNATION = "ab" * 16
 CHUNK = b"c" * 16
-PARTS = (ManifestPart(3, 10, (StagedBatch(90, 4, make_offset(2, 5), CHUNK),)),)
+PARTS = (ManifestPart(3, 10, StagedBatches([StagedBatch(90, 4, make_offset(2, 5), CHUNK)])),)
 MANIFEST = Manifest(INCARNATION, PARTS)
 DIGEST = digest_of(PARTS)
 PLACE = ManifestPlace(PartitionId(91), (make_offset(1, 7),), 80, 1234, b"m" * 16)
@@ -85,6 +85,13 @@ def test_another_owner_is_refused_whatever_it_wants(record: WriterRecord) -> Non
 def test_a_writer_without_an_owner_takes_any() -> None:
     record = replace(DONE, owner="")
     assert judge(record, replace(WANTED, owner="you", sequence=8)) is Verdict.DECIDE
+
+
+def test_who_says_no_owner_is_not_compared_and_leaves_the_one_that_is_known() -> None:
+    known = writers.done(writers.decided(NEW, replace(WANTED, owner="query 1"), "orders", 4, 0, NEW_ID), 0, 0)
+    following = replace(WANTED, sequence=WANTED.sequence + 1, owner="")
+    assert writers.judge(known, following) is Verdict.DECIDE
+    assert writers.decided(known, following, "orders", 4, 0, NEW_ID).owner == "query 1"
 
 
 @pytest.mark.parametrize("sequence", [6, 7, 8])
@@ -177,6 +184,14 @@ def test_a_digest_of_other_rows_is_refused() -> None:
 def test_what_lies_below_a_floor_is_gone() -> None:
     with pytest.raises(errors.StagedDataGoneError):
         check(floors={90: make_offset(2, 6)})
+
+
+def test_what_lies_in_too_many_segments_is_refused() -> None:
+    batches = StagedBatches(StagedBatch(90, 1, make_offset(no, 0), CHUNK) for no in range(1, writers.SEGMENTS_MAX + 2))
+    parts = (ManifestPart(3, 10, batches),)
+    wanted = replace(WANTED, digest=digest_of(parts))
+    with pytest.raises(errors.BadRequestError, match="segments"):
+        check_manifest(wanted, Manifest(INCARNATION, parts), INCARNATION, {3}, {})
 
 
 def test_a_manifest_that_lies_below_a_floor_itself_is_gone() -> None:

@@ -10,18 +10,21 @@ import grpc
 import pytest
 from seriatim_api import errors
 from seriatim_api.ids import INDEX_MAX, PartitionId, make_offset
-from seriatim_api.publications import PRODUCER_MARK, SEQUENCE_MAX, Manifest, ManifestPart, StagedBatch
-from seriatim_api.v1 import publications_pb2, records_pb2
+from seriatim_api.publications import PRODUCER_MARK, SEQUENCE_MAX, Manifest, ManifestPart, StagedBatch, StagedBatches
+from seriatim_api.v1 import common_pb2, publications_pb2, records_pb2
+from seriatim_broker.interfaces.coordinator import Put
 from seriatim_broker.rpc.outbound import FORWARDED_KEY
 from seriatim_broker.rpc.peer_names import PeerNames
 from seriatim_broker.rpc.publications import PublicationsServicer
 from seriatim_broker.rpc.publishing import Carried
+from seriatim_broker.runtime.keys import Keys
+from seriatim_broker.testing.memory_coordinator import MemoryCoordinator, MemoryStore
 
 PLACE = records_pb2.ManifestReference(
     stage_partition_id=90, offsets=[make_offset(1, 0)], length=80, crc=1, id=b"m" * 16
 )
 PRODUCER = b"w" * 8 + PRODUCER_MARK
-PARTS = (ManifestPart(3, 10, (StagedBatch(90, 2, make_offset(1, 5), b"c" * 16),)),)
+PARTS = (ManifestPart(3, 10, StagedBatches([StagedBatch(90, 2, make_offset(1, 5), b"c" * 16)])),)
 
 
 class RefusedError(Exception):
@@ -131,6 +134,75 @@ async def test_a_staged_batch_that_cannot_be_is_not_asked_for(offset: int, rows:
     with pytest.raises(RefusedError, match="INVALID_ARGUMENT"):
         await inside.servicer.ReadStaged(request, Call())
     assert not inside.read
+
+
+class Owner:
+    """A broker with a coordinator, as far as writers and the stage topic need it."""
+
+    def __init__(self) -> None:
+        self.coordinator = MemoryCoordinator(MemoryStore())
+        self.keys = Keys("c")
+        self.listed: list[int] = []
+        self.directory = SimpleNamespace(groups=lambda: {"g": ("b",)}, members={})
+        self.heads: list[records_pb2.ChainRecord] = []
+        self.servicer = PublicationsServicer(*cast(Any, (self, None, None, self, None, None)))
+
+    def check_understood(self) -> None: ...
+
+    async def topic(self, name: str) -> Any:
+        return SimpleNamespace(incarnation={"orders": "ab" * 16, "others": "cd" * 16}[name])
+
+    async def chain_heads(self, partitions: Any) -> list[records_pb2.ChainRecord]:
+        return self.heads[: len(partitions)]
+
+    def route_of(self, chain: Any) -> common_pb2.Route:
+        return common_pb2.Route(partition_id=chain.partition, segment=chain.open_segment.no)
+
+
+async def test_writers_are_listed_a_page_at_a_time_and_no_more_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    owner = Owner()
+    known = [("ab" * 16, f"w{number}") for number in range(5)] + [("cd" * 16, "x")]
+    await owner.coordinator.txn((), [Put(owner.keys.writer(*each), b"") for each in known])
+    read, lists = [], owner.coordinator.list
+
+    async def counted(*arguments: Any, **named: Any) -> Any:
+        listing = await lists(*arguments, **named)
+        read.append(len(listing.items))
+        return listing
+
+    monkeypatch.setattr(owner.coordinator, "list", counted)
+
+    async def pages(topic: str) -> list[list[str]]:
+        found, after = [], ""
+        while not found or after:
+            request = publications_pb2.ListWritersRequest(topic=topic, after=after, limit=2)
+            answer = await owner.servicer.ListWriters(request, Call())
+            found.append([writer.writer for writer in answer.writers])
+            after = answer.next_after
+        return found
+
+    assert await pages("orders") == [["w0", "w1"], ["w2", "w3"], ["w4"]]
+    assert await pages("") == [["w0", "w1"], ["w2", "w3"], ["w4", "x"]]
+    assert await pages("others") == [["x"]]
+    assert max(read) == 3
+
+
+async def test_where_to_stage_is_told_from_the_newest_segments_alone() -> None:
+    """A chain of the stage topic has a segment for each switch of a day; each call that stages asks for all chains."""
+    owner = Owner()
+    member = common_pb2.Member(broker="b", incarnation="d" * 32)
+    for partition in (90, 91):
+        record = records_pb2.ChainRecord(partition_id=partition, epoch=9, page_count=3)
+        record.segments.add(no=200 + partition, group="g", members=[member], state=records_pb2.SEGMENT_STATE_OPEN)
+        owner.heads.append(record)
+    topic = records_pb2.TopicRecord(name="_stage", state=records_pb2.TOPIC_STATE_READY, partition_ids=[90, 91])
+    await owner.coordinator.txn((), [Put(owner.keys.topic("_stage"), topic.SerializeToString())])
+    answer = await owner.servicer.PrepareStaging(publications_pb2.PrepareStagingRequest(), Call())
+    assert [route.segment for route in answer.stage.routes] == [290, 291]
+    assert list(answer.groups) == ["g", "g"]
+    owner.heads.pop()
+    with pytest.raises(RefusedError):
+        await owner.servicer.PrepareStaging(publications_pb2.PrepareStagingRequest(), Call())
 
 
 @pytest.mark.parametrize("call", [Call(), Call("b", "elsewhere"), Call("", "b.example"), Call("c", "b.example")])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -11,7 +12,15 @@ from typing import Any, cast
 import pytest
 from seriatim_api import errors
 from seriatim_api.ids import MemberId, PartitionId, make_offset
-from seriatim_api.publications import PRODUCER_MARK, STAGE_TOPIC, Manifest, ManifestPart, StagedBatch, digest_of
+from seriatim_api.publications import (
+    PRODUCER_MARK,
+    STAGE_TOPIC,
+    Manifest,
+    ManifestPart,
+    StagedBatch,
+    StagedBatches,
+    digest_of,
+)
 from seriatim_api.v1 import publications_pb2, records_pb2
 from seriatim_broker.core.chain import SegmentState
 from seriatim_broker.core.effects import CarriedOut
@@ -38,7 +47,7 @@ PARTITIONS = (3, 4)
 def manifest_of(rows: int = 2) -> Manifest:
     """Some rows for both partitions."""
     parts = tuple(
-        ManifestPart(partition, 10, (StagedBatch(STAGE, rows, make_offset(1, 100 * number), b"c" * 16),))
+        ManifestPart(partition, 10, StagedBatches([StagedBatch(STAGE, rows, make_offset(1, 100 * number), b"c" * 16)]))
         for number, partition in enumerate(PARTITIONS, 1)
     )
     return Manifest(INCARNATION, parts)
@@ -64,6 +73,8 @@ class Cluster:
         self.lost: tuple[int, ...] = ()
         self.stage_topic = STAGE_TOPIC
         self.master = "g0-0"
+        self.known: set[bytes] = set()  # ids of manifests that this broker remembers
+        self.lost_manifests: set[bytes] = set()
         self.silences: list[errors.SeriatimError] = []  # of calls to another broker
         self.publisher = Publisher(cast(Any, self), cast(Any, self), cast(Any, self), cast(Any, self))
 
@@ -84,6 +95,12 @@ class Cluster:
         self.manifests.setdefault(id_, manifest)
         place = ManifestPlace(PartitionId(STAGE), (make_offset(1, 900),), 80, 1, id_)
         return Publication("nightly", epoch, "", sequence, place, digest_of(manifest.parts))
+
+    def again(self, wanted: Publication) -> Publication:
+        """The same rows, staged by another run."""
+        id_ = wanted.manifest.id[::-1]
+        self.manifests[id_] = self.manifests[wanted.manifest.id]
+        return replace(wanted, manifest=replace(wanted.manifest, id=id_))
 
     async def publish(self, wanted: Publication, within_s: float = 5.0) -> tuple[Sequence[Any], bool]:
         """Publish it."""
@@ -159,8 +176,14 @@ class Cluster:
         if on_find is not None:
             await on_find()
 
+    def forget_manifest(self, place: ManifestPlace) -> None:
+        self.known.discard(place.id)
+
     async def manifest(self, place: ManifestPlace) -> Manifest:
         found = self.manifests[place.id]
+        if place.id in self.lost_manifests and place.id not in self.known:
+            raise errors.StagedDataGoneError("gone")
+        self.known.add(place.id)
         if isinstance(found, errors.SeriatimError):
             raise found
         return found
@@ -189,8 +212,50 @@ async def test_a_publication_is_decided_carried_out_and_done() -> None:
     assert record is not None
     assert (record.state, record.sequence, record.rows, record.lost_rows) == (WriterState.DONE, 1, 4, 0)
     assert cluster.counters.publications_decided == 1
-    assert await cluster.publish(cluster.wanted()) == ((), True)
+    assert await cluster.publish(cluster.wanted()) == ((), False), "the same call, sent again"
+    assert await cluster.publish(cluster.again(cluster.wanted())) == ((), True)
     assert len(cluster.asked) == 2, "nobody is asked again"
+
+
+async def test_a_call_answers_with_its_own_parts_and_says_what_it_decided(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It finishes 7 first; another broker finishes 8, which it has decided."""
+    cluster = await begun()
+    await cluster.write(writers.decided(None, cluster.wanted(7, rows=5), "orders", 10, 0, b"w" * 8))
+    decide = cluster.publisher._decide
+
+    async def finished_elsewhere(*arguments: Any) -> None:
+        await decide(*arguments)
+        record = await cluster.record()
+        assert record is not None
+        await cluster.write(writers.done(record, 0, 1))
+
+    monkeypatch.setattr(cluster.publisher, "_decide", finished_elsewhere)
+    assert await cluster.publish(cluster.wanted(8)) == ((), False)
+
+
+async def test_without_rows_nothing_is_decided_and_it_is_refused_as_with_rows() -> None:
+    cluster = await begun()
+
+    def empty(sequence: int, epoch: int = 0) -> Publication:
+        return Publication("nightly", epoch, "", sequence, writers.NO_MANIFEST, digest_of(()))
+
+    assert await cluster.publish(empty(1)) == ((), False)
+    assert await cluster.record() is None
+    await cluster.publish(cluster.wanted(2))
+    assert await cluster.publish(empty(3)) == ((), False)
+    with pytest.raises(errors.PublicationDiffersError):
+        await cluster.publish(empty(2))
+    with pytest.raises(errors.SequencePassedError):
+        await cluster.publish(empty(1))
+    _, record = await cluster.publisher.open("orders", INCARNATION, "nightly")
+    with pytest.raises(errors.WriterFencedError):
+        await cluster.publish(empty(3))
+    await cluster.publish(empty(3, record.epoch))
+    with pytest.raises(errors.BadRequestError):
+        await cluster.publish(replace(empty(3, record.epoch), digest=b"d" * 16))
+    record = await cluster.record()
+    assert record is not None
+    assert record.sequence == 2
 
 
 async def test_an_earlier_decision_is_finished_first() -> None:
@@ -378,6 +443,58 @@ async def test_a_manifest_that_is_lost_after_the_decision_ends_the_publication_w
     record = await cluster.record()
     assert record is not None
     assert record.lost_rows == 4
+
+
+async def test_a_manifest_that_is_lost_and_known_here_ends_the_publication_with_loss() -> None:
+    """This broker read it before; the masters cannot."""
+    cluster = await begun()
+    wanted = cluster.wanted()
+    await cluster.write(writers.decided(None, wanted, "orders", 4, 0, b"w" * 8))
+    await cluster.manifest(wanted.manifest)
+    cluster.lost_manifests.add(wanted.manifest.id)
+    cluster.refusals = [errors.StagedDataGoneError("gone")] * 1000
+    with pytest.raises(errors.PublishedWithLossError):
+        await cluster.publish(wanted)
+    record = await cluster.record()
+    assert record is not None
+    assert (record.state, record.lost_rows) == (WriterState.DONE, 4)
+
+
+async def test_a_manifest_that_only_a_master_calls_gone_is_not() -> None:
+    cluster = await begun()
+    cluster.refusals = [errors.StagedDataGoneError("gone")]
+    await cluster.publish(cluster.wanted())
+    record = await cluster.record()
+    assert record is not None
+    assert record.lost_rows == 0
+
+
+async def test_partitions_that_wait_keep_no_others_of_the_call_waiting() -> None:
+    """All of a call go to the core at once, and each has its own answer."""
+    cluster = await begun()
+    wanted = cluster.wanted()
+    await cluster.write(writers.decided(None, wanted, "orders", 4, 0, b"w" * 8))
+    ask, asked = cluster.ask_core, 0
+    all_asked = asyncio.Event()
+
+    async def slow(event_of: Callable[[int], Any], deadline_s: float) -> CarriedOut:
+        nonlocal asked
+        asked += 1
+        if asked == 200:
+            all_asked.set()
+        await all_asked.wait()
+        if event_of(1).partition <= 130:
+            raise errors.DeadlineExceededError("not yet")
+        return await ask(event_of, deadline_s)
+
+    cluster.ask_core = slow  # type: ignore[method-assign]
+    (part, _) = manifest_of().parts
+    parts = [replace(part, partition=number) for number in range(1, 201)]
+    async with asyncio.timeout(10):
+        answers = await cluster.publisher.carry_out_here(
+            WRITER, b"w" * 8 + PRODUCER_MARK, 1, wanted.manifest, parts, 5.0
+        )
+    assert [isinstance(answer, errors.SeriatimError) for answer in answers] == [True] * 130 + [False] * 70
 
 
 async def test_another_incarnation_of_the_topic_is_refused() -> None:

@@ -12,7 +12,7 @@ import pytest
 from seriatim_api import errors
 from seriatim_api.batch import FLAG_PUBLISH, FLAG_STAGED, BatchHeader, make_header, parse_header, place
 from seriatim_api.ids import MemberId, PartitionId, make_offset
-from seriatim_api.publications import Manifest, ManifestPart, StagedBatch, write_manifest
+from seriatim_api.publications import Manifest, ManifestPart, StagedBatch, StagedBatches, write_manifest
 from seriatim_api.v1 import publications_pb2
 from seriatim_broker.adapters.crc import crc32c
 from seriatim_broker.core import effects as fx
@@ -56,6 +56,7 @@ class Cluster:
         self.there: dict[str, Any] = {}  # broker -> batch, "gone" or error
         self.asked: list[str] = []
         self.surveys = 0
+        self.storage = SimpleNamespace(is_saturated=False)
         self.staging = Staging(cast(Any, self), cast(Any, self), cast(Any, self))
 
     async def ask_core(self, event_of: Callable[[int], Any], _deadline_s: float) -> fx.RangeRead:
@@ -176,7 +177,9 @@ async def test_only_so_many_are_fetched_at_once(monkeypatch: pytest.MonkeyPatch)
 
 # ---- manifests ------------------------------------------------------------------------------------------
 
-MANIFEST = Manifest("ab" * 16, (ManifestPart(3, 10, (STAGED,)), ManifestPart(4, 20, (STAGED, STAGED))))
+MANIFEST = Manifest(
+    "ab" * 16, (ManifestPart(3, 10, StagedBatches([STAGED])), ManifestPart(4, 20, StagedBatches([STAGED, STAGED])))
+)
 ID = b"m" * 16
 PIECE = FLAG_STAGED | FLAG_PUBLISH
 
@@ -203,10 +206,40 @@ async def test_a_manifest_is_read_once(monkeypatch: pytest.MonkeyPatch, large_by
     assert cluster.asked == ["here", "here"], "both pieces, once"
 
 
-async def test_few_bytes_of_manifests_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nothing_is_fetched_while_the_own_disk_is_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(staging, "DISK_LOOK_S", 0.0)
+    cluster = Cluster()
+    cluster.here[STAGED.offset] = batch_of(b"rows")
+    cluster.storage.is_saturated = True
+    fetching = asyncio.create_task(cluster.staging.fetch(fx.FetchStaged(3, PartitionId(1), STAGED)))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert not cluster.asked
+    cluster.storage.is_saturated = False
+    assert (await fetching).batch is not None
+    cluster.storage.is_saturated = True
+    monkeypatch.setattr(staging, "READ_DEADLINE_S", 0.0)
+    found = await cluster.staging.fetch(fx.FetchStaged(3, PartitionId(1), STAGED))
+    assert (found.batch, found.is_gone) == (None, False)
+
+
+async def test_a_manifest_that_is_forgotten_is_read_again() -> None:
+    cluster = Cluster()
+    place = staged_manifest(cluster, 1)
+    await cluster.staging.manifest(place)
+    cluster.here[place.offsets[0]] = fx.RangeGap(2, 0, "lost")
+    await cluster.staging.manifest(place)
+    cluster.staging.forget_manifest(place)
+    cluster.staging.forget_manifest(place)
+    with pytest.raises(errors.StagedDataGoneError):
+        await cluster.staging.manifest(place)
+
+
+@pytest.mark.parametrize("limit", ["MANIFESTS_KEPT_BYTES_MAX", "MANIFESTS_KEPT_MAX"])
+async def test_few_manifests_are_kept(monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
     cluster = Cluster()
     place = staged_manifest(cluster)
-    monkeypatch.setattr(staging, "MANIFESTS_KEPT_BYTES_MAX", place.length)
+    monkeypatch.setattr(staging, limit, 2 * MANIFEST.size_bytes - 1 if "BYTES" in limit else 1)
     other = replace(place, id=b"o" * 16)
     for offset in place.offsets:
         cluster.here[offset] = batch_of(cluster.here[offset].body, PIECE, ID)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from seriatim_api.errors import UnavailableError
 from seriatim_api.ids import PartitionId, make_offset
-from seriatim_api.publications import STAGE_TOPIC, Manifest, ManifestPart, StagedBatch
+from seriatim_api.publications import STAGE_TOPIC, Manifest, ManifestPart, StagedBatch, StagedBatches
 from seriatim_api.v1 import records_pb2
 from seriatim_broker.core.events import Trim
 from seriatim_broker.core.publications.writers import ManifestPlace, WriterRecord, WriterState
@@ -36,7 +36,7 @@ class Stage:
         self.floors.on_read(self._read)
         self.is_readable = True
         batch = StagedBatch(STAGE, 2, at, b"c" * 16)
-        self._manifest = Manifest(INCARNATION, (ManifestPart(3, 10, (batch,)),))
+        self._manifest = Manifest(INCARNATION, (ManifestPart(3, 10, StagedBatches([batch])),))
 
     async def _read(self, place: ManifestPlace) -> Manifest:
         assert place == PLACE

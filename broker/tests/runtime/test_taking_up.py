@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from seriatim_api.errors import DeadlineExceededError
@@ -17,9 +18,10 @@ from seriatim_broker.core.publications.writers import (
     WriterState,
 )
 from seriatim_broker.interfaces.coordinator import Put
+from seriatim_broker.runtime import taking_up
 from seriatim_broker.runtime.keys import Keys
 from seriatim_broker.runtime.records import writer_to_record
-from seriatim_broker.runtime.taking_up import AGAIN_S, AGAIN_S_MAX, AT_ONCE_MAX, DECIDED_S, FORGET_LOOK_S, TakingUp
+from seriatim_broker.runtime.taking_up import AGAIN_S, AGAIN_S_MAX, AT_ONCE_MAX, DECIDED_S, TakingUp
 from seriatim_broker.testing.memory_coordinator import MemoryCoordinator, MemoryStore
 
 pytestmark = pytest.mark.asyncio
@@ -68,6 +70,11 @@ class Bench:
         value = writer_to_record(record).SerializeToString()
         await self.coordinator.txn((), [Put(key, value)])
         self.duty._changed({key: value}, [key])
+
+    async def forget(self, at_s: float) -> None:
+        """Look for what may go, then."""
+        self.now_s = at_s
+        await self.duty.forget()
 
     async def look(self, at_s: float) -> int:
         """How many were asked for then."""
@@ -184,14 +191,52 @@ async def test_a_record_that_cannot_be_read_harms_no_other() -> None:
     assert await bench.look(DECIDED_S) == 1
 
 
+async def test_what_is_forgotten_keeps_nothing_from_its_turn() -> None:
+    bench = Bench()
+    await bench.tell(DONE, "job")
+    asked, go_on, get = asyncio.Event(), asyncio.Event(), bench.coordinator.get
+
+    async def slow(*arguments: Any, **named: Any) -> Any:
+        asked.set()
+        await go_on.wait()
+        return await get(*arguments, **named)
+
+    bench.coordinator.get = slow  # type: ignore[method-assign]
+    bench.now_s = EPHEMERAL_KEPT_MS / 1000 + 1
+    running = asyncio.create_task(bench.duty.run())
+    await asked.wait()
+    await bench.tell(DECIDED, "busy")
+    assert await bench.look(bench.now_s + DECIDED_S) == 1
+    go_on.set()
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_many_records_are_taken_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that is elected where there are 100,000 writers answers others meanwhile."""
+    monkeypatch.setattr(taking_up, "RECORDS_PER_TURN", 2)
+    bench = Bench()
+    for number in range(7):
+        await bench.tell(DECIDED, f"w{number}")
+    bench.duty._decided.clear()
+    running = asyncio.create_task(bench.duty.run())
+    seen = set()
+    while len(bench.duty._decided) < 7:
+        await asyncio.sleep(0)
+        seen.add(len(bench.duty._decided))
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert {2, 4, 6} <= seen
+
+
 async def test_records_of_unnamed_jobs_go_a_day_after_they_are_done() -> None:
     bench = Bench()
     await bench.tell(DONE, "job")
     await bench.tell(replace(DONE, ephemeral=False), "named")
     key = KEYS.writer(INCARNATION, "job")
-    await bench.look(EPHEMERAL_KEPT_MS / 1000)
+    await bench.forget(EPHEMERAL_KEPT_MS / 1000)
     assert await bench.coordinator.get(key) is not None
-    await bench.look(EPHEMERAL_KEPT_MS / 1000 + FORGET_LOOK_S)
+    await bench.forget(EPHEMERAL_KEPT_MS / 1000 + 1)
     assert await bench.coordinator.get(key) is None
     assert await bench.coordinator.get(KEYS.writer(INCARNATION, "named")) is not None
 
@@ -201,10 +246,10 @@ async def test_records_of_writers_that_were_only_opened_go_after_a_month() -> No
     opened = WriterRecord(b"w" * 16, "orders", 7, opened_at_ms=1000)
     await bench.tell(opened, "idle")
     await bench.tell(opened, "busy")
-    await bench.look(NEW_KEPT_MS / 1000)
+    await bench.forget(NEW_KEPT_MS / 1000)
     assert await bench.coordinator.get(KEYS.writer(INCARNATION, "idle")) is not None
     newer = writer_to_record(replace(opened, epoch=8, opened_at_ms=2_000_000)).SerializeToString()
     await bench.coordinator.txn((), [Put(KEYS.writer(INCARNATION, "busy"), newer)])  # which the duty has not seen yet
-    await bench.look(NEW_KEPT_MS / 1000 + FORGET_LOOK_S + 1)
+    await bench.forget(NEW_KEPT_MS / 1000 + 2)
     assert await bench.coordinator.get(KEYS.writer(INCARNATION, "idle")) is None
     assert await bench.coordinator.get(KEYS.writer(INCARNATION, "busy")) is not None

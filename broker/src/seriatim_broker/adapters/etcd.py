@@ -101,20 +101,28 @@ class EtcdCoordinator:
         return decode_item(response.kvs[0]) if response.kvs else None
 
     async def list(
-        self, prefix: str, *, limit_per_page: int = PAGE_ITEM_COUNT, deadline_s: float | None = None
+        self,
+        prefix: str,
+        *,
+        after: str = "",
+        count_max: int | None = None,
+        limit_per_page: int = PAGE_ITEM_COUNT,
+        deadline_s: float | None = None,
     ) -> Listing:
         """See `Coordinator.list`."""
         assert limit_per_page > 0
         end_s = self._end_s(deadline_s)
         start, range_end = prefix_range(prefix)
+        start = max(start, after.encode() + b"\0") if after else start
         items: list[KeyValue] = []
         revision = 0
         while True:
-            request = rpc_pb2.RangeRequest(key=start, range_end=range_end, limit=limit_per_page, revision=revision)
+            limit = limit_per_page if count_max is None else min(limit_per_page, count_max - len(items))
+            request = rpc_pb2.RangeRequest(key=start, range_end=range_end, limit=limit, revision=revision)
             response = await self._repeat(f"list of {prefix!r}", _range_call(request), end_s)
             items += decode_items(response.kvs)
             revision = revision or response.header.revision
-            if not response.more:
+            if not response.more or len(items) == count_max:
                 return Listing(tuple(items), revision)
             start = response.kvs[-1].key + b"\0"
 

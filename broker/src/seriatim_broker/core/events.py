@@ -9,7 +9,7 @@ from typing import NamedTuple
 from seriatim_api.batch import BatchHeader
 from seriatim_api.errors import SeriatimError
 from seriatim_api.ids import MemberId, PartitionId, RunId
-from seriatim_api.publications import StagedBatch
+from seriatim_api.publications import StagedBatches
 
 from .chain import Chain, Start
 from .deleted import DeletedPartitions
@@ -647,7 +647,7 @@ class CarryOut:
     producer: bytes
     sequence: int
     manifest: bytes
-    batches: tuple[StagedBatch, ...]
+    batches: StagedBatches
     deadline_us: int
 
 

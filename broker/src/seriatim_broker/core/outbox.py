@@ -117,6 +117,7 @@ class Outbox(State):
         "attempts",
         "beat_due_us",
         "behind",
+        "carried_bytes",
         "checksum",
         "config",
         "consumers_heard",
@@ -213,6 +214,7 @@ class Outbox(State):
         self.beat_due_us = 0
         self.reads: dict[int, Read] = {}  # serial -> who asked the disk
         self.copies_asked: dict[int, tuple[MemberId, int]] = {}  # request -> who was asked, for how many segments
+        self.carried_bytes = 0  # of staged batches in memory, for publications that are carried out
         self.flapping: dict[str, tuple[int, int]] = {}  # group -> (passed over until, for how long)
 
     # ---- effects ----

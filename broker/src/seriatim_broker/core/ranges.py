@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from seriatim_api import errors
 from seriatim_api.ids import format_offset, make_offset
+from seriatim_api.publications import STAGE_TOPIC
 
 from . import tables
 from .chain import Chain, Segment, SegmentState
@@ -125,6 +126,10 @@ def _advance(outbox: Outbox, partition: Partition, wait: RangeWait) -> None:
     """Go on from `wait.place`: over what holds nothing to read, up to one read of the disk."""
     chain = partition.chain
     assert chain is not None
+    if chain.topic == STAGE_TOPIC and not wait.event.staged:
+        refusal = errors.BadRequestError("what is staged for publications has no order, and is read by brokers only")
+        _answer(outbox, partition, wait, error=refusal)
+        return
     wait = _over_what_was_dropped(chain, wait)
     for _ in range(SEGMENTS_PER_STEP):
         if wait.place >= wait.event.until:

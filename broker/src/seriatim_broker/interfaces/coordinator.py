@@ -322,12 +322,20 @@ class Coordinator(Protocol):
         ...
 
     async def list(
-        self, prefix: str, *, limit_per_page: int = PAGE_ITEM_COUNT, deadline_s: float | None = None
+        self,
+        prefix: str,
+        *,
+        after: str = "",
+        count_max: int | None = None,
+        limit_per_page: int = PAGE_ITEM_COUNT,
+        deadline_s: float | None = None,
     ) -> Listing:
         """Read all keys that begin with `prefix`, linearizably, as of one revision.
 
-        The empty prefix is all there is. Asks for `limit_per_page` keys at a time; the deadline is for all
-        pages together.
+        The empty prefix is all there is. Only keys above `after`, and at most `count_max` of them (at least 1): whoever
+        reads in parts asks for each with the last key that it has, and sees another revision each time.
+
+        Asks for `limit_per_page` keys at a time; the deadline is for all pages together.
 
         Raises:
             CompactedError: The listing's revision was compacted away between two pages; list again.

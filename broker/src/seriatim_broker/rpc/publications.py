@@ -22,7 +22,7 @@ from seriatim_api.v1 import broker_pb2, publications_pb2, publications_pb2_grpc,
 from ..core.placement import CHAIN_WIDTH_DEFAULT
 from ..core.publications.writers import ID_BYTES, Publication
 from ..runtime.controller import Controller
-from ..runtime.records import manifest_place_from
+from ..runtime.records import chain_from_record, manifest_place_from
 from .limits import BATCH_BYTES_MAX
 from .outbound import BrokerCalls, calling_broker, is_forwarded
 from .peer_names import PeerNames
@@ -80,7 +80,8 @@ class PublicationsServicer(publications_pb2_grpc.PublicationsServicer):
         self._publisher.check_understood()
         services = self._services
         topic = await self._stage_topic(request, context)
-        chains = await services.chains(topic.partition_ids)
+        # Only the newest segments: each call that stages asks for all partitions.
+        chains = [chain_from_record(head) for head in await services.chain_heads(topic.partition_ids)]
         if len(chains) != len(topic.partition_ids):
             raise NotServingError("the stage topic is not complete yet", retry_after_ms=200)
         stage = broker_pb2.GetTopicResponse(
@@ -160,8 +161,8 @@ class PublicationsServicer(publications_pb2_grpc.PublicationsServicer):
     ) -> publications_pb2.PublishResponse:
         """Publish, all or nothing."""
         check_name(request.writer, "writer")
-        if not request.incarnation:
-            raise BadRequestError("a publication names the incarnation of its topic")
+        if not request.incarnation and request.HasField("manifest"):
+            raise BadRequestError("a publication with rows names the incarnation of its topic")
         wanted = Publication(
             request.writer,
             request.epoch,
@@ -250,12 +251,12 @@ class PublicationsServicer(publications_pb2_grpc.PublicationsServicer):
         if request.topic:
             prefix = keys.writers_of((await self._services.topic(request.topic)).incarnation)
         limit = min(request.limit or WRITERS_PER_PAGE_MAX, WRITERS_PER_PAGE_MAX)
-        listing = await self._services.coordinator.list(prefix)
-        later = [item for item in listing.items if item.key.removeprefix(keys.writers) > request.after]
-        page = later[:limit]
+        after = keys.writers + request.after if request.after else ""
+        listing = await self._services.coordinator.list(prefix, after=after, count_max=limit + 1)
+        page = listing.items[:limit]
         return publications_pb2.ListWritersResponse(
             writers=[_described(item.key, item.value) for item in page],
-            next_after=page[-1].key.removeprefix(keys.writers) if len(later) > limit else "",
+            next_after=page[-1].key.removeprefix(keys.writers) if len(listing.items) > limit else "",
         )
 
     @typed_errors

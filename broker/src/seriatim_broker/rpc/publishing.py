@@ -32,7 +32,7 @@ from seriatim_api.errors import (
     UnknownTopicError,
     UnknownWriterError,
 )
-from seriatim_api.ids import PartitionId, split_offset
+from seriatim_api.ids import PartitionId
 from seriatim_api.publications import STAGE_TOPIC, Manifest, ManifestPart
 from seriatim_api.status import error_from_proto
 from seriatim_api.v1 import publications_pb2, ranges_pb2, records_pb2
@@ -156,7 +156,11 @@ class Publisher:
     async def publish(
         self, topic: str, incarnation: str, wanted: Publication, until: float
     ) -> tuple[Sequence[Carried], bool]:
-        """Decide a publication, and have it carried out; returns what masters said, and whether it was done before.
+        """Decide a publication, and have it carried out.
+
+        Returns what masters said, unless another broker finished it; and whether it was decided by an earlier call
+        (this one may have been sent twice, and is the same by its manifest). One without rows decides nothing: it is
+        answered if its writer may publish it.
 
         Args:
             topic: Its name.
@@ -166,7 +170,8 @@ class Publisher:
 
         Raises:
             WriterFencedError, WriterOwnedError, UnknownWriterError, SequencePassedError, PublicationDiffersError: As of
-                `core.publications.writers.judge`. Nothing was decided.
+                `core.publications.writers.judge`. Nothing was decided, or it was before the writer was opened again,
+                and is finished whatever happens.
             StagedDataGoneError: Nothing was decided: stage the rows anew.
             PublishedWithLossError: It was decided, and some of its rows are lost.
             DeadlineExceededError, UnavailableError: It may be decided, and is carried out then whatever happens. The
@@ -174,22 +179,26 @@ class Publisher:
         """
         wanted.check()
         self.check_understood()
-        carried: Sequence[Carried] = ()
-        has_decided = False
+        carried: tuple[bytes, Sequence[Carried]] = b"", ()  # for which manifest, and what masters said
         for _ in range(TRANSACTIONS_MAX):
             known = await self._read(topic, incarnation, wanted.writer)
             writer = Writer(known.topic.incarnation, wanted.writer)
             verdict = writers.judge(known.record, wanted)
             if verdict is Verdict.DONE:
-                return carried, not has_decided
+                assert known.record is not None
+                id_ = known.record.manifest.id
+                return carried[1] if carried[0] == id_ else (), id_ != wanted.manifest.id
             if verdict is Verdict.FINISH:
                 assert known.item is not None
+                assert known.record is not None
                 try:
-                    carried = await self.finish(writer, known.item, until)
+                    carried = known.record.manifest.id, await self.finish(writer, known.item, until)
                 except NotServingError:  # another publisher was quicker: read what it wrote
                     await asyncio.sleep(PAUSE_S)
-            elif await self._decide(known, writer, wanted, until):
-                has_decided = True
+            elif not wanted.has_rows:
+                return (), False
+            else:
+                await self._decide(known, writer, wanted, until)
             if time.monotonic() >= until:
                 break
         raise DeadlineExceededError(
@@ -197,8 +206,8 @@ class Publisher:
             "says what became of it"
         )
 
-    async def _decide(self, known: Known, writer: Writer, wanted: Publication, until: float) -> bool:
-        """One transaction; whether it is known to have been written."""
+    async def _decide(self, known: Known, writer: Writer, wanted: Publication, until: float) -> None:
+        """One transaction, if all that is needed is there; whoever asked reads what became of it."""
         writers.check_floor(wanted, known.floors)
         try:
             manifest = await self._staging.manifest(wanted.manifest)
@@ -222,11 +231,9 @@ class Publisher:
             unchanged_under(self._services.keys.stage_floors, known.revision),
             mod_revision_is(self._services.keys.topic(known.topic.name), known.topic_revision),
         ]
-        if not await self._write(writer, known.item, record, compares):
-            return False
-        self._services.counters.publications_decided += 1
-        self._services.counters.published_rows += manifest.rows
-        return True
+        if await self._write(writer, known.item, record, compares):
+            self._services.counters.publications_decided += 1
+            self._services.counters.published_rows += manifest.rows
 
     async def _check_staged(self, place: ManifestPlace, manifest: Manifest, until: float) -> None:
         """Whether some member has each of the segments that the manifest names, as far as it names them.
@@ -235,12 +242,7 @@ class Publisher:
             BadRequestError: It names a partition that is none of the stage topic's.
             StagedDataGoneError: None answers that has one of them.
         """
-        ends: dict[tuple[int, int], tuple[int, int]] = {}
-        for part in manifest.parts:
-            for batch in part.batches:
-                no, index = split_offset(batch.offset)
-                first, end = ends.get((batch.partition, no), (index, 0))
-                ends[batch.partition, no] = min(first, index), max(end, index + batch.rows)
+        spans = manifest.spans
         room = asyncio.Semaphore(STAGED_QUESTIONS_AT_ONCE)
 
         async def check(partition: int, no: int, first: int, end: int) -> None:
@@ -257,13 +259,13 @@ class Publisher:
                 await self._places.find(chain, segment, request, left_s)
 
         try:
-            partitions = sorted({place.partition, *(partition for partition, _ in ends)})
+            partitions = sorted({place.partition, *(partition for partition, _ in spans)})
             # Rule `reads-the-chain`, as in `staging`: the chain that is known here may lack what was staged since.
             chains = await self._places.survey_all(partitions, max(until - time.monotonic(), 0.05))
             for told in chains.values():
                 if told.chain.topic != STAGE_TOPIC:
                     raise BadRequestError(f"partition id {told.chain.partition} is none of the stage topic's")
-            await asyncio.gather(*(check(*key, *ends[key]) for key in sorted(ends)))
+            await asyncio.gather(*(check(*key, spans[key].first, spans[key].end) for key in sorted(spans)))
         except (UnavailableError, RoutingError, UnknownTopicError) as exc:
             raise StagedDataGoneError(f"a part of what was staged cannot be read: {exc.message}: stage anew") from exc
 
@@ -283,11 +285,11 @@ class Publisher:
         carried: Sequence[Carried] = ()
         try:
             manifest = await self._staging.manifest(record.manifest)
+            carried = await self._carry_out(writer, record, manifest, until)
         except StagedDataGoneError as exc:  # with it, what is not carried out yet is lost: which rows, nobody knows
             _log.error("manifest_lost", writer=writer.name, sequence=record.sequence, error=str(exc))
             lost_rows = record.rows
         else:
-            carried = await self._carry_out(writer, record, manifest, until)
             lost_rows = max(sum(each.lost_rows for each in carried), await self._lost_rows(manifest))
         done = writers.done(record, lost_rows, int(time.time() * 1000))
         if not await self._write(writer, item, done, ()):
@@ -328,6 +330,12 @@ class Publisher:
                     _log.warning("publication_refused", partition=partition, writer=writer.name, error=str(error))
             if failed and any(isinstance(error, PreconditionError) for _, error in failed.values()):
                 raise NotServingError("the publication was finished meanwhile", retry_after_ms=20)
+            # Rule `reads-again`: if a master calls the manifest gone, it is looked for anew. Without it: (1) the
+            # manifest's disks are declared lost after the decision; (2) this broker knows the manifest from before, and
+            # the masters do not; (3) it asks them for ever.
+            if any(isinstance(error, StagedDataGoneError) for _, error in failed.values()):
+                self._staging.forget_manifest(record.manifest)
+                await self._staging.manifest(record.manifest)
             if len(found) < len(parts):
                 pause_s = PAUSE_S if len(found) > before else min(2 * pause_s, PAUSE_S_MAX)
                 await asyncio.sleep(min(pause_s, max(until - time.monotonic(), 0.0)))
@@ -463,17 +471,14 @@ class Publisher:
 
     async def _lost_rows(self, manifest: Manifest) -> int:
         """Rows that were staged on segments that are declared lost, whether or not they were carried out before."""
-        partitions = sorted({batch.partition for part in manifest.parts for batch in part.batches})
+        partitions = sorted({partition for partition, _ in manifest.spans})
         lost = {
             (chain.partition, segment.no)
             for chain in await self._services.chains(partitions)
             for segment in chain.segments
             if segment.state is SegmentState.LOST
         }
-        if not lost:
-            return 0
-        batches = (batch for part in manifest.parts for batch in part.batches)
-        return sum(batch.rows for batch in batches if (batch.partition, split_offset(batch.offset)[0]) in lost)
+        return sum(span.rows for place, span in manifest.spans.items() if place in lost)
 
     # ---- the coordinator ----
 

@@ -42,8 +42,19 @@ CHAIN_AGE_S: Final = 1.0
 """How old a stage partition's chain may be for the question who has a segment."""
 
 CHAINS_KEPT: Final = 1000
-MANIFESTS_KEPT_BYTES_MAX: Final = 128 << 20
-LARGE_BYTES: Final = 1 << 20
+
+MANIFESTS_KEPT_MAX: Final = 100
+MANIFESTS_KEPT_BYTES_MAX: Final = 64 << 20
+"""Of memory, for manifests that were read; the newest one stays, however large."""
+
+MANIFESTS_AT_ONCE: Final = 2
+"""That are being read: each holds up to 17 MiB meanwhile."""
+
+LARGE_BYTES: Final = 64 << 10
+"""A manifest with more is parsed in a thread: the largest takes most of a second."""
+
+DISK_LOOK_S: Final = 0.02
+"""Between two looks whether the disk takes more, while it is behind."""
 
 _log = structlog.get_logger(__name__)
 
@@ -56,7 +67,9 @@ class Staging:
         self._calls = calls
         self._places = places
         self._chains: dict[PartitionId, tuple[Chain, bool, float]] = {}  # with whether and when it was read
-        self._manifests: OrderedDict[ManifestPlace, Manifest] = OrderedDict()
+        self._manifests: OrderedDict[ManifestPlace, tuple[Manifest, int]] = OrderedDict()  # with its size in memory
+        self._manifest_bytes = 0
+        self._reading = asyncio.Semaphore(MANIFESTS_AT_ONCE)
         self._room = asyncio.Semaphore(FETCHES_AT_ONCE)
 
     # ---- for the core ----
@@ -65,13 +78,26 @@ class Staging:
         """A staged batch, from whichever member has it. Raises nothing."""
         try:
             async with self._room:
+                await self._until_disk_takes_more()
                 batch = await self.read(effect.staged, must_match=True)
         except StagedDataGoneError:
             return StagedFetched(effect.serial, effect.partition, None, is_gone=True)
         except (SeriatimError, TimeoutError) as exc:
-            _log.info("staged_batch_not_read", stage_partition=effect.staged.partition, error=str(exc))
+            _log.debug("staged_batch_not_read", stage_partition=effect.staged.partition, error=str(exc))
             return StagedFetched(effect.serial, effect.partition, None)
         return StagedFetched(effect.serial, effect.partition, batch)
+
+    async def _until_disk_takes_more(self) -> None:
+        """What is fetched is appended here: nothing is, while the disk is behind.
+
+        Raises:
+            UnavailableError: It still is after a while.
+        """
+        until = time.monotonic() + READ_DEADLINE_S
+        while self._services.storage.is_saturated:
+            if time.monotonic() >= until:
+                raise UnavailableError("the disk is behind")
+            await asyncio.sleep(DISK_LOOK_S)
 
     # ---- batches ----
 
@@ -201,24 +227,42 @@ class Staging:
                 knows. Before the decision that comes to the same; after it, what is decided must not be given up.
             BadRequestError: What is there is no manifest.
         """
-        known = self._manifests.get(place)
-        if known is not None:
-            self._manifests.move_to_end(place)
-            return known
-        pieces: list[bytes] = []
-        for offset in place.offsets:
-            batch = await self.read(StagedBatch(place.partition, 1, offset, place.id))
-            header = batch.header
-            is_piece = header.flags & (FLAG_STAGED | FLAG_PUBLISH) == FLAG_STAGED | FLAG_PUBLISH
-            if not is_piece or header.stage != place.id or header.message_count != 1:
-                raise UnavailableError("there is no manifest where the publication says")
-            pieces.append(batch.body)
+        async with self._reading:
+            known = self._manifests.get(place)
+            if known is not None:
+                self._manifests.move_to_end(place)
+                return known[0]
+            pieces: list[bytes] = []
+            for offset in place.offsets:
+                batch = await self.read(StagedBatch(place.partition, 1, offset, place.id))
+                header = batch.header
+                is_piece = header.flags & (FLAG_STAGED | FLAG_PUBLISH) == FLAG_STAGED | FLAG_PUBLISH
+                if not is_piece or header.stage != place.id or header.message_count != 1:
+                    raise UnavailableError("there is no manifest where the publication says")
+                pieces.append(batch.body)
+            is_large = sum(map(len, pieces)) > LARGE_BYTES
+            manifest = await asyncio.to_thread(self._parse, place, pieces) if is_large else self._parse(place, pieces)
+            self._keep(place, manifest)
+            return manifest
+
+    def _parse(self, place: ManifestPlace, pieces: Sequence[bytes]) -> Manifest:
+        """The manifest in these pieces, with all that takes long to find in it. Safe in a thread."""
         data = b"".join(pieces)
         if len(data) != place.length or self._services.checksum(0, data) != place.crc:
             raise UnavailableError("the manifest is not the one that the publication says")
-        # A large one takes seconds to read, in which this broker must answer others.
-        manifest = read_manifest(data) if len(data) < LARGE_BYTES else await asyncio.to_thread(read_manifest, data)
-        self._manifests[place] = manifest
-        while len(self._manifests) > 1 and sum(kept.length for kept in self._manifests) > MANIFESTS_KEPT_BYTES_MAX:
-            self._manifests.popitem(last=False)
+        manifest = read_manifest(data)
+        assert manifest.spans, "it names something"
         return manifest
+
+    def _keep(self, place: ManifestPlace, manifest: Manifest) -> None:
+        size_bytes = manifest.size_bytes
+        self._manifests[place] = manifest, size_bytes
+        self._manifest_bytes += size_bytes
+        while len(self._manifests) > 1 and (
+            len(self._manifests) > MANIFESTS_KEPT_MAX or self._manifest_bytes > MANIFESTS_KEPT_BYTES_MAX
+        ):
+            self._manifest_bytes -= self._manifests.popitem(last=False)[1][1]
+
+    def forget_manifest(self, place: ManifestPlace) -> None:
+        """It is read again when it is needed next: somebody says that it is gone."""
+        self._manifest_bytes -= self._manifests.pop(place, (None, 0))[1]

@@ -20,10 +20,11 @@ Changed = Callable[[Mapping[str, bytes], Sequence[str]], None]
 """Called with the whole copy and the keys that changed (made, written or deleted) since the last call."""
 
 
-async def mirror(coordinator: Coordinator, prefix: str, changed: Changed) -> None:
+async def mirror(coordinator: Coordinator, prefix: str, changed: Changed, keys_per_call_max: int | None = None) -> None:
     """Keep a copy until cancelled, over outages of the coordinator and compactions of its history.
 
-    The first call of `changed` names every key there is, also when that is none.
+    The first call of `changed` names every key there is, also when that is none; or the first ones, where so many keys
+    are told at a time, and in between others have their turn.
     """
     values: dict[str, bytes] = {}
     first = True
@@ -34,7 +35,10 @@ async def mirror(coordinator: Coordinator, prefix: str, changed: Changed) -> Non
             keys = [key for key in {**values, **found} if values.get(key) != found.get(key)]
             values = found
             if keys or first:
-                changed(values, keys)
+                per_call = keys_per_call_max or max(len(keys), 1)
+                for begin in range(0, max(len(keys), 1), per_call):
+                    changed(values, keys[begin : begin + per_call])
+                    await asyncio.sleep(0)
             first = False
             async with contextlib.aclosing(
                 coordinator.watch(prefix, start_revision=listing.revision + 1, prefix=True)

@@ -7,6 +7,7 @@ floors, so either it fails, or this look finds it decided.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 
 import structlog
@@ -21,6 +22,9 @@ from .keys import Keys
 from .records import writer_from_value
 
 ReadManifest = Callable[[ManifestPlace], Awaitable[Manifest]]
+
+RECORDS_PER_TURN = 1000
+"""Records that are looked at in one go: some milliseconds."""
 
 _log = structlog.get_logger(__name__)
 
@@ -47,7 +51,9 @@ class StageFloors:
             revision = item.mod_revision if item is not None else 0
             if not (await self._coordinator.txn([mod_revision_is(key, revision)], [put])).succeeded:
                 return False  # the next look reads it again
-        for written in (await self._coordinator.list(self._keys.writers)).items:
+        for number, written in enumerate((await self._coordinator.list(self._keys.writers)).items, 1):
+            if not number % RECORDS_PER_TURN:
+                await asyncio.sleep(0)  # this broker has others to answer
             try:
                 record = writer_from_value(written.value)
             except CorruptionError as exc:
@@ -68,5 +74,4 @@ class StageFloors:
             manifest = await self._read_manifest(place)
         except (SeriatimError, TimeoutError):
             return True
-        staged = (batch for part in manifest.parts for batch in part.batches)
-        return any(batch.partition == partition and batch.offset < offset for batch in staged)
+        return manifest.reaches_below(partition, offset)

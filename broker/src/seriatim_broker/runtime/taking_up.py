@@ -37,6 +37,9 @@ AT_ONCE_MAX = 16
 """Publications that are tried at once: those that were tried least often come first, because the others wait for
 something that is away."""
 
+RECORDS_PER_TURN = 1000
+"""That are read in one go when there are many: some milliseconds."""
+
 FORGET_LOOK_S = 60.0
 """Between two looks for records that nobody needs any more."""
 
@@ -66,7 +69,6 @@ class TakingUp:
         self._finish: Finish | None = None
         self._decided: dict[str, _Decided] = {}
         self._passing: dict[str, int] = {}  # key -> when the record may go
-        self._forget_due_us = 0
         self._tries: dict[str, asyncio.Task[None]] = {}
 
     def on_finish(self, finish: Finish) -> None:
@@ -88,8 +90,10 @@ class TakingUp:
         """Until cancelled."""
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(mirror(self._coordinator, self._keys.writers, self._changed), name="writers")
+                records = mirror(self._coordinator, self._keys.writers, self._changed, RECORDS_PER_TURN)
+                group.create_task(records, name="writers")
                 group.create_task(self._look_again(), name="publications that are taken up")
+                group.create_task(self._forget_again(), name="writers that are forgotten")
         finally:
             tries = list(self._tries.values())
             for task in tries:
@@ -123,17 +127,23 @@ class TakingUp:
             await self.look()
 
     async def look(self) -> None:
-        """Begin to try what is due, some at once, and forget records that are not needed."""
+        """Begin to try what is due, some at once."""
         now_us = self._clock.monotonic_us()
         due = [key for key, known in self._decided.items() if known.due_us <= now_us and key not in self._tries]
         due.sort(key=lambda key: (self._decided[key].pause_s, self._decided[key].due_us))
         for key in due[: AT_ONCE_MAX - len(self._tries)]:
             self._tries[key] = asyncio.create_task(self._take_up(key), name="a publication that is taken up")
-        if now_us >= self._forget_due_us:
-            self._forget_due_us = now_us + round(FORGET_LOOK_S * 1e6)
-            now_ms = self._clock.wall_ms()
-            for key in [key for key, goes_ms in self._passing.items() if goes_ms < now_ms]:
-                await self._remove(key, now_ms)
+
+    async def _forget_again(self) -> None:
+        while True:
+            await self.forget()
+            await asyncio.sleep(FORGET_LOOK_S)
+
+    async def forget(self) -> None:
+        """Forget records that are not needed, one after another; nothing else waits for it."""
+        now_ms = self._clock.wall_ms()
+        for key in [key for key, goes_ms in self._passing.items() if goes_ms < now_ms]:
+            await self._remove(key, now_ms)
 
     async def _take_up(self, key: str) -> None:
         known = self._decided[key]

@@ -159,9 +159,9 @@ class MemoryStore:
 
     # ---- keys ---------------------------------------------------------------------------------------
 
-    def under(self, prefix: str) -> list[KeyValue]:
-        """All keys that begin with a prefix, in key order."""
-        return [self.items[key] for key in sorted(self.items) if key.startswith(prefix)]
+    def under(self, prefix: str, after: str = "") -> list[KeyValue]:
+        """All keys that begin with a prefix, and stand behind another one if it is named, in key order."""
+        return [self.items[key] for key in sorted(self.items) if key.startswith(prefix) and key > after]
 
     def txn(self, compares: Sequence[Compare], then: Sequence[Operation], otherwise: Sequence[Operation]) -> TxnResult:
         """Carry out one branch."""
@@ -286,12 +286,18 @@ class MemoryCoordinator:
         return self.store.items.get(key)
 
     async def list(
-        self, prefix: str, *, limit_per_page: int = PAGE_ITEM_COUNT, deadline_s: float | None = None
+        self,
+        prefix: str,
+        *,
+        after: str = "",
+        count_max: int | None = None,
+        limit_per_page: int = PAGE_ITEM_COUNT,
+        deadline_s: float | None = None,
     ) -> Listing:
         """Read all keys under a prefix."""
         assert limit_per_page > 0
         await self._answer(deadline_s)
-        return Listing(tuple(self.store.under(prefix)), self.store.revision)
+        return Listing(tuple(self.store.under(prefix, after)[:count_max]), self.store.revision)
 
     async def txn(
         self,

@@ -384,12 +384,20 @@ class SimulatedCoordinator:
         return await self._ask(lambda: self._server.store.items.get(key), deadline_s, is_write=False)
 
     async def list(
-        self, prefix: str, *, limit_per_page: int = PAGE_ITEM_COUNT, deadline_s: float | None = None
+        self,
+        prefix: str,
+        *,
+        after: str = "",
+        count_max: int | None = None,
+        limit_per_page: int = PAGE_ITEM_COUNT,
+        deadline_s: float | None = None,
     ) -> Listing:
         """Read all keys under a prefix."""
         assert limit_per_page > 0
         store = self._server.store
-        return await self._ask(lambda: Listing(tuple(store.under(prefix)), store.revision), deadline_s, is_write=False)
+        return await self._ask(
+            lambda: Listing(tuple(store.under(prefix, after)[:count_max]), store.revision), deadline_s, is_write=False
+        )
 
     async def txn(
         self,

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from seriatim_api import errors
 from seriatim_api.ids import INDEX_MAX, make_offset
+from seriatim_api.publications import STAGE_TOPIC
 
 from .. import right
 from ..chain import Chain, Segment, SegmentState
@@ -37,6 +38,9 @@ def on_cursor_read(
         return
     if _came_late(head, revision):
         return
+    if partition.chain is not None and partition.chain.topic == STAGE_TOPIC:
+        _refuse(outbox, partition, head, errors.BadRequestError("what is staged for publications has no consumers"))
+        return
     is_new = record is None or record.deleted
     if is_new:  # to describe a group, or to operate it, must not make it
         error = errors.UnknownGroupError(f"group {group} has no position in partition {partition.id}")
@@ -57,12 +61,7 @@ def on_cursor_read(
             f"group {group} has no consumers: a program reads ranges, and reports how far it is. Consume as another "
             "group, or delete this one first"
         )
-        for consumer in head.consumers:
-            tell(outbox, consumer, SubscriptionRefused(refusal, 0, ""))
-        head.consumers = []
-        operations.fail(outbox, head, refusal)
-        questions.fail(outbox, partition, head, refusal)
-        forget_if_unused(partition, head)
+        _refuse(outbox, partition, head, refusal)
         return
     if operations.is_unsettled(outbox, partition, head, record, revision):
         questions.answer(outbox, partition, head)
@@ -388,6 +387,16 @@ def on_caught_up(outbox: Outbox, partition: Partition) -> None:
         if head.phase is not Phase.LOADING:
             segment = partition.chain.segment(head.segment_no) if partition.chain is not None else None
             _revoke(outbox, partition, head, segment)
+
+
+def _refuse(outbox: Outbox, partition: Partition, head: GroupHead, refusal: errors.SeriatimError) -> None:
+    """There is no such group here, and will be none."""
+    for consumer in head.consumers:
+        tell(outbox, consumer, SubscriptionRefused(refusal, 0, ""))
+    head.consumers = []
+    operations.fail(outbox, head, refusal)
+    questions.fail(outbox, partition, head, refusal)
+    forget_if_unused(partition, head)
 
 
 def on_no_partition(outbox: Outbox, partition: Partition) -> None:

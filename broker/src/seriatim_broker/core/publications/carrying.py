@@ -21,12 +21,12 @@ Rule `ends-with-the-segment` (I6): a fence or a seal ends the work, because noth
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from seriatim_api import errors
 from seriatim_api.ids import MemberId, make_offset, split_offset
-from seriatim_api.publications import StagedBatch
+from seriatim_api.publications import StagedBatches
 
 from .. import appending, disks
 from ..effects import CarriedOut, FetchStaged, ReadWriter
@@ -38,14 +38,25 @@ from ..partition import Partition
 from ..producers import WINDOW_BATCHES
 from ..replica import SegmentLog
 from ..state import NOTHING, State, drop, put
-from .plan import Stand, first_rows, is_as_staged, published_batch, stand
+from .plan import Stand, is_as_staged, published_batch, stand
 
 FETCHED_AHEAD_MAX = 4
 """Staged batches of one publication that are fetched, or being fetched, and not appended yet: two megabytes. One that
 waits for a batch that cannot be had holds none: there may be as many as there are partitions."""
 
+CARRIED_BYTES_MAX = 64 << 20
+"""Of staged batches in the memory of one broker for all publications: fetched, or appended and not committed yet. At
+the limit each publication still has one batch on each partition, so that none waits for the end of another one."""
+
+FETCH_PAUSE_US = 50_000
+FETCH_PAUSE_US_MAX = 2_000_000
+"""Before a batch that cannot be had is asked for again; twice as long each time."""
+
 CARRYINGS_MAX = 64
 """Publications that are carried out on one partition at once: one for each of so many writers."""
+
+CARRYINGS_MISSING_MAX = 256
+"""More of them that wait for what is staged on disks that are away: they take no turn from others."""
 
 WAITS_MAX = 64
 """Questions about one publication that wait on one partition."""
@@ -66,20 +77,23 @@ class Carrying(State):
     __slots__ = (
         "asked",
         "batches",
+        "due_us",
         "fetched",
         "fetching",
         "first_offset",
         "gone",
+        "held_bytes",
         "incarnation",
         "is_decided",
         "is_missing",
         "lost_rows",
         "manifest",
         "passed",
+        "pause_us",
         "producer",
-        "rows",
         "segment_no",
         "sequence",
+        "uncommitted",
         "waits",
         "writer",
     )
@@ -90,13 +104,16 @@ class Carrying(State):
         self.producer = event.producer
         self.sequence = event.sequence
         self.manifest = event.manifest
-        self.batches: tuple[StagedBatch, ...] = event.batches
-        self.rows: tuple[int, ...] = first_rows(event.batches)
+        self.batches: StagedBatches = event.batches
         self.segment_no = segment_no
         self.waits: tuple[Wait, ...] = ()
         self.asked = 0  # the serial of the question to the coordinator that is under way
         self.is_decided = False  # as the record said when it was read
         self.is_missing = False  # no member gave the batch that is next
+        self.pause_us = FETCH_PAUSE_US  # before it is asked for again
+        self.due_us = 0  # when
+        self.held_bytes = 0  # in memory: of `fetched` and `uncommitted`
+        self.uncommitted: tuple[tuple[int, int], ...] = ()  # index behind each batch that was appended, and its size
         self.fetching: Mapping[int, int] = NOTHING  # serial -> batch
         self.fetched: Mapping[int, Batch] = NOTHING  # by number
         self.gone: Mapping[int, bool] = NOTHING  # numbers of batches that were declared lost
@@ -109,6 +126,11 @@ class Carrying(State):
         """What it is called on its partition."""
         return self.producer, self.sequence
 
+    @property
+    def rows(self) -> Sequence[int]:
+        """The number of the first row of each batch, and last the number of rows."""
+        return self.batches.first_rows
+
 
 def carry_out(outbox: Outbox, partition: Partition, event: CarryOut) -> None:
     """A publisher asks for the rows of a publication that it read as DECIDED."""
@@ -119,8 +141,9 @@ def carry_out(outbox: Outbox, partition: Partition, event: CarryOut) -> None:
         return
     carrying = partition.carryings.get((event.producer, event.sequence))
     if carrying is None:
-        if len(partition.carryings) >= CARRYINGS_MAX:
-            text = f"{CARRYINGS_MAX} publications are carried out on this partition already"
+        missing = sum(each.is_missing for each in partition.carryings.values())
+        if len(partition.carryings) - missing >= CARRYINGS_MAX or missing >= CARRYINGS_MISSING_MAX:
+            text = f"{len(partition.carryings)} publications are carried out on this partition already"
             _refuse(outbox, event.request, errors.OverloadedError(text, retry_after_ms=200))
             return
         carrying = Carrying(event, log.no)
@@ -163,7 +186,7 @@ def look_again(outbox: Outbox, partition: Partition) -> None:
         if carrying.waits:
             _go_on(outbox, partition, carrying)
         else:
-            _forget(partition, carrying)
+            _forget(outbox, partition, carrying)
     if partition.carryings:
         _keep_looking(outbox, partition)
 
@@ -189,6 +212,7 @@ def _go_on(outbox: Outbox, partition: Partition, carrying: Carrying) -> None:
         text = f"segment {carrying.segment_no} has ended; the next master goes on"
         _end(outbox, partition, carrying, errors.SegmentMovedError(text, retry_after_ms=20))
         return
+    _let_go(outbox, log, carrying)
     here = stand(log.live_table.last(carrying.producer), carrying.sequence, carrying.rows)
     if here is Stand.CONTRADICTS:
         text = f"rows of publication {carrying.sequence} are here that its manifest does not give"
@@ -222,11 +246,13 @@ def _append_fetched(outbox: Outbox, partition: Partition, log: SegmentLog, carry
         else:
             carrying.fetched = drop(carrying.fetched, number)
             carrying.is_missing = False
+            carrying.pause_us, carrying.due_us = FETCH_PAUSE_US, 0
             row = carrying.rows[number]
             header, body = published_batch(
                 batch, partition.id, carrying.producer, carrying.sequence, row, carrying.manifest
             )
             appended = appending.append_and_send(outbox, partition, log, header, body)
+            carrying.uncommitted = (*carrying.uncommitted, (appended.header.end_index, batch.size_bytes))
             if not row:
                 carrying.first_offset = make_offset(log.no, appended.header.base_index)
         number += 1
@@ -290,10 +316,13 @@ def _is_safe(log: SegmentLog, carrying: Carrying) -> bool:
 
 def _fetch(outbox: Outbox, partition: Partition, log: SegmentLog, carrying: Carrying, number: int) -> None:
     """Ask for the batches that come next, unless they are there, or nothing may be appended now."""
-    if not _takes_more(outbox, partition, log, carrying):
+    if carrying.is_missing and outbox.now.mono_us < carrying.due_us:
+        return
+    is_much = outbox.carried_bytes >= CARRIED_BYTES_MAX
+    if (is_much and carrying.held_bytes) or not _takes_more(outbox, partition, log, carrying):
         return
     under_way = set(carrying.fetching.values())
-    ahead = 1 if carrying.is_missing else FETCHED_AHEAD_MAX
+    ahead = 1 if carrying.is_missing or is_much else FETCHED_AHEAD_MAX
     for wanted in range(number, min(number + ahead, len(carrying.batches))):
         if wanted not in carrying.fetched and wanted not in carrying.gone and wanted not in under_way:
             serial = outbox.new_serial()
@@ -312,21 +341,45 @@ def on_fetched(outbox: Outbox, partition: Partition, event: StagedFetched) -> No
         carrying.gone = put(carrying.gone, number, True)
     elif event.batch is not None and is_as_staged(event.batch, carrying.batches[number], outbox.checksum):
         carrying.fetched = put(carrying.fetched, number, event.batch)
-    elif event.batch is not None:
-        staged = carrying.batches[number]
-        outbox.note("staged_batch_differs", partition.id, stage_partition=staged.partition, offset=staged.offset)
-        _missed(carrying)  # and perhaps another member has what the manifest names
-        return
-    else:
-        _missed(carrying)
+        _hold(outbox, carrying, event.batch.size_bytes)
+    else:  # one that differs is none: perhaps another member has what the manifest names
+        _missed(outbox, partition, carrying, number, differs=event.batch is not None)
         return
     _go_on(outbox, partition, carrying)
 
 
-def _missed(carrying: Carrying) -> None:
-    """A batch cannot be had now: time brings this back, and until then nothing that was fetched ahead is kept."""
+def _missed(outbox: Outbox, partition: Partition, carrying: Carrying, number: int, *, differs: bool) -> None:
+    """A batch cannot be had now: time brings this back, and until then nothing that was fetched ahead is kept, and what
+    comes yet is not waited for."""
+    if not carrying.is_missing:
+        staged = carrying.batches[number]
+        outbox.note(
+            "staged_batch_differs" if differs else "staged_batch_missing",
+            partition.id,
+            writer=carrying.writer,
+            sequence=carrying.sequence,
+            stage_partition=staged.partition,
+            offset=staged.offset,
+        )
     carrying.is_missing = True
-    carrying.fetched = NOTHING
+    _hold(outbox, carrying, -sum(batch.size_bytes for batch in carrying.fetched.values()))
+    carrying.fetched = carrying.fetching = NOTHING
+    carrying.due_us = outbox.now.mono_us + carrying.pause_us
+    carrying.pause_us = min(2 * carrying.pause_us, FETCH_PAUSE_US_MAX)
+
+
+def _hold(outbox: Outbox, carrying: Carrying, size_bytes: int) -> None:
+    """So many bytes more of staged batches are in memory, or fewer."""
+    carrying.held_bytes += size_bytes
+    outbox.carried_bytes += size_bytes
+    assert carrying.held_bytes >= 0, "what is let go was held"
+
+
+def _let_go(outbox: Outbox, log: SegmentLog, carrying: Carrying) -> None:
+    """What is committed is held no longer."""
+    while carrying.uncommitted and carrying.uncommitted[0][0] <= log.commit:
+        _hold(outbox, carrying, -carrying.uncommitted[0][1])
+        carrying.uncommitted = carrying.uncommitted[1:]
 
 
 def _ask_record(outbox: Outbox, partition: Partition, carrying: Carrying) -> None:
@@ -363,20 +416,21 @@ def _answer(outbox: Outbox, partition: Partition, log: SegmentLog, carrying: Car
         first = named[0].offset if named else None
     for wait in carrying.waits:
         outbox.emit(CarriedOut(wait.request, first, carrying.rows[-1], carrying.lost_rows, None))
-    _forget(partition, carrying)
+    _forget(outbox, partition, carrying)
 
 
 def _end(outbox: Outbox, partition: Partition, carrying: Carrying, error: errors.SeriatimError) -> None:
     for wait in carrying.waits:
         _refuse(outbox, wait.request, error)
-    _forget(partition, carrying)
+    _forget(outbox, partition, carrying)
 
 
 def _refuse(outbox: Outbox, request: int, error: errors.SeriatimError) -> None:
     outbox.emit(CarriedOut(request, None, 0, 0, error))
 
 
-def _forget(partition: Partition, carrying: Carrying) -> None:
+def _forget(outbox: Outbox, partition: Partition, carrying: Carrying) -> None:
+    _hold(outbox, carrying, -carrying.held_bytes)
     partition.carryings = drop(partition.carryings, carrying.key)
 
 

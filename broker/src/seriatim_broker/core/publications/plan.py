@@ -7,8 +7,8 @@ was. So whichever master appends a row gives it the same number, in the same bat
 from __future__ import annotations
 
 import enum
+from bisect import bisect_left
 from collections.abc import Sequence
-from itertools import accumulate
 
 from seriatim_api.batch import FLAG_PUBLISH, FLAG_STAGED, BatchHeader, Checksum, make_header, parse_header
 from seriatim_api.ids import split_offset
@@ -26,18 +26,13 @@ class Stand(enum.Enum):
     CONTRADICTS = "the table has rows of it that end within a batch of it"
 
 
-def first_rows(batches: Sequence[StagedBatch]) -> tuple[int, ...]:
-    """The number of the first row of each batch, and last the number of rows."""
-    return tuple(accumulate((batch.rows for batch in batches), initial=0))
-
-
 def stand(last: Entry | None, sequence: int, rows: Sequence[int]) -> int | Stand:
     """The batch to append next; as many as there are: all are here.
 
     Args:
         last: The writer's newest entry in this master's table.
         sequence: Of the publication.
-        rows: See `first_rows`.
+        rows: The number of the first row of each batch, and last the number of rows.
     """
     if last is None:
         return Stand.UNKNOWN
@@ -46,7 +41,8 @@ def stand(last: Entry | None, sequence: int, rows: Sequence[int]) -> int | Stand
     if last.epoch < sequence:
         return 0
     following = last.last_sequence + 1
-    return rows.index(following) if following in rows else Stand.CONTRADICTS
+    number = bisect_left(rows, following)
+    return number if number < len(rows) and rows[number] == following else Stand.CONTRADICTS
 
 
 def is_as_staged(batch: Batch, staged: StagedBatch, checksum: Checksum) -> bool:

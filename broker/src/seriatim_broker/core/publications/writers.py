@@ -34,7 +34,7 @@ from seriatim_api.errors import (
     WriterFencedError,
     WriterOwnedError,
 )
-from seriatim_api.ids import PartitionId, format_offset
+from seriatim_api.ids import PartitionId, format_offset, make_offset
 from seriatim_api.publications import (
     MANIFEST_BYTES_MAX,
     PIECES_MAX,
@@ -52,6 +52,9 @@ EPHEMERAL_KEPT_MS = 86_400_000
 
 NEW_KEPT_MS = 30 * 86_400_000
 """The record of a writer that has published nothing stays so long after it was opened."""
+
+SEGMENTS_MAX = 10_000
+"""Of stage partitions, of which one publication may need something."""
 
 NEW_ID_BYTES = ID_BYTES - len(PRODUCER_MARK)
 """Random ones of a writer's producer id."""
@@ -102,7 +105,7 @@ class WriterRecord:
     Attributes:
         producer: The producer id of what is carried out, made with the record: 8 random bytes, and `PRODUCER_MARK`.
         epoch: Of who opened it last; 0: nobody did.
-        owner: Who published last, as they call themselves; empty: nobody said.
+        owner: Who published last and said so, as they call themselves; empty: nobody said.
         sequence: Of the last publication; meaningless while NEW.
         rows: Of that publication, as `digest` is.
         lost_rows: Of that publication, once DONE: of staged segments that were declared lost.
@@ -145,7 +148,7 @@ class WriterRecord:
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """What somebody wants published."""
+    """What somebody wants published. Without rows it has no manifest (`NO_MANIFEST`), and the digest of no parts."""
 
     writer: str
     epoch: int
@@ -167,7 +170,15 @@ class Publication:
             raise BadRequestError("an owner has at most 200 characters")
         if len(self.digest) != ID_BYTES:
             raise BadRequestError(f"a digest has {ID_BYTES} bytes")
-        self.manifest.check()
+        if self.has_rows:
+            self.manifest.check()
+        elif self.digest != digest_of(()):
+            raise BadRequestError("without a manifest there are no rows, and the digest is that of none")
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether there is anything to decide."""
+        return self.manifest != NO_MANIFEST
 
 
 class Verdict(enum.Enum):
@@ -223,7 +234,7 @@ def judge(record: WriterRecord | None, wanted: Publication) -> Verdict:
             "opened it last goes on; this program should end",
             epoch=record.epoch,
         )
-    if record.owner and record.owner != wanted.owner:
+    if record.owner and wanted.owner and record.owner != wanted.owner:
         raise WriterOwnedError(
             f"writer {wanted.writer!r} belongs to {record.owner!r}, not to {wanted.owner!r}: give each program a "
             "writer of its own",
@@ -291,13 +302,15 @@ def check_manifest(
         raise BadRequestError(f"the manifest names partition id {unknown[0]}, which is none of the topic's")
     if digest_of(manifest.parts) != wanted.digest:
         raise BadRequestError("the digest is not that of the manifest")
-    for part in manifest.parts:
-        for batch in part.batches:
-            if batch.offset < floors.get(batch.partition, 0):
-                raise StagedDataGoneError(
-                    f"what was staged at {format_offset(batch.offset)} of stage partition {batch.partition} is too "
-                    "old and may be gone: stage the rows anew"
-                )
+    if len(manifest.spans) > SEGMENTS_MAX:
+        raise BadRequestError(f"what a manifest names lies in at most {SEGMENTS_MAX} segments")
+    for (partition, no), span in manifest.spans.items():
+        lowest = make_offset(no, span.first)
+        if lowest < floors.get(partition, 0):
+            raise StagedDataGoneError(
+                f"what was staged at {format_offset(lowest)} of stage partition {partition} is too old and may be "
+                "gone: stage the rows anew"
+            )
 
 
 def check_floor(wanted: Publication, floors: Mapping[int, int]) -> None:
@@ -319,7 +332,7 @@ def decided(
     assert before.state is WriterState.NEW or wanted.sequence > before.sequence, "sequences grow"
     return replace(
         before,
-        owner=wanted.owner,
+        owner=wanted.owner or before.owner,
         state=WriterState.DECIDED,
         sequence=wanted.sequence,
         manifest=wanted.manifest,
