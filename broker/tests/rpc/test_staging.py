@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from seriatim_api import errors
+from seriatim_api import errors, publications
 from seriatim_api.batch import FLAG_PUBLISH, FLAG_STAGED, BatchHeader, make_header, parse_header, place
 from seriatim_api.ids import MemberId, PartitionId, make_offset
 from seriatim_api.publications import Manifest, ManifestPart, StagedBatch, StagedBatches, write_manifest
@@ -201,8 +202,18 @@ async def test_a_manifest_is_read_once(monkeypatch: pytest.MonkeyPatch, large_by
     monkeypatch.setattr(staging, "LARGE_BYTES", large_bytes)
     cluster = Cluster()
     place = staged_manifest(cluster)
+    read_in: list[threading.Thread] = []
+
+    def read_manifest(data: bytes) -> Manifest:
+        read_in.append(threading.current_thread())
+        return publications.read_manifest(data)
+
+    monkeypatch.setattr(staging, "read_manifest", read_manifest)
     assert await cluster.staging.manifest(place) == MANIFEST
     assert await cluster.staging.manifest(place) == MANIFEST
+    (thread,) = read_in
+    is_large = large_bytes < place.length
+    assert (thread is threading.main_thread()) is not is_large, "a large one keeps the event loop free"
     assert cluster.asked == ["here", "here"], "both pieces, once"
 
 

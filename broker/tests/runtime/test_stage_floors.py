@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from seriatim_api.errors import UnavailableError
@@ -12,6 +13,7 @@ from seriatim_api.v1 import records_pb2
 from seriatim_broker.core.events import Trim
 from seriatim_broker.core.publications.writers import ManifestPlace, WriterRecord, WriterState
 from seriatim_broker.interfaces.coordinator import Put, unchanged_under
+from seriatim_broker.runtime import stage_floors
 from seriatim_broker.runtime.keys import Keys
 from seriatim_broker.runtime.records import writer_to_record
 from seriatim_broker.runtime.stage_floors import StageFloors
@@ -44,10 +46,10 @@ class Stage:
             raise UnavailableError("nobody has it")
         return self._manifest
 
-    async def write(self, state: WriterState) -> None:
+    async def write(self, state: WriterState, writer: str = "nightly") -> None:
         """The writer's record."""
         record = WriterRecord(b"w" * 16, "orders", 1, "", state, 7, PLACE)
-        put = Put(KEYS.writer(INCARNATION, "nightly"), writer_to_record(record).SerializeToString())
+        put = Put(KEYS.writer(INCARNATION, writer), writer_to_record(record).SerializeToString())
         await self.coordinator.txn((), [put])
 
     async def floor(self) -> int:
@@ -60,6 +62,22 @@ async def test_what_nobody_needs_may_go_and_the_floor_says_so() -> None:
     stage = Stage()
     assert await stage.floors.may_drop(STAGE, make_offset(1, 50))
     assert await stage.floor() == make_offset(1, 50)
+
+
+async def test_many_records_are_looked_at_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With 100,000 writers this broker answers others meanwhile."""
+    stage = Stage()
+    for number in range(7):
+        await stage.write(WriterState.DONE, f"w{number}")
+    turns: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        turns.append(seconds)
+
+    monkeypatch.setattr(stage_floors, "RECORDS_PER_TURN", 2)
+    monkeypatch.setattr(stage_floors, "asyncio", SimpleNamespace(sleep=sleep))
+    assert await stage.floors.may_drop(STAGE, make_offset(3, 0))
+    assert len(turns) == 3
 
 
 async def test_what_is_decided_is_waited_for() -> None:

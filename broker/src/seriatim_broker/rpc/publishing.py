@@ -314,6 +314,7 @@ class Publisher:
         found: dict[int, Carried] = {}
         pause_s = PAUSE_S
         said: SeriatimError | None = None
+        told: set[tuple[int, type[SeriatimError]]] = set()
         while waiting := [partition for partition in parts if partition not in found]:
             if time.monotonic() >= until:
                 raise DeadlineExceededError(
@@ -326,7 +327,8 @@ class Publisher:
                 said = error
                 if segment_no:
                     self._complain(partition, segment_no)
-                elif not error.retriable and not isinstance(error, PreconditionError):
+                elif (partition, type(error)) not in told and _is_odd(error):
+                    told.add((partition, type(error)))
                     _log.warning("publication_refused", partition=partition, writer=writer.name, error=str(error))
             if failed and any(isinstance(error, PreconditionError) for _, error in failed.values()):
                 raise NotServingError("the publication was finished meanwhile", retry_after_ms=20)
@@ -547,6 +549,11 @@ class Publisher:
             raise PreconditionError(
                 "a broker of an older version does not know publications: upgrade all brokers first"
             )
+
+
+def _is_odd(error: SeriatimError) -> bool:
+    """Whether somebody should know of this answer of a master."""
+    return not error.retriable and not isinstance(error, PreconditionError)
 
 
 def _pages(rows: dict[int, tuple[int, ManifestPart]], size: int) -> Iterable[dict[int, tuple[int, ManifestPart]]]:
