@@ -91,7 +91,8 @@ priorityClassName: {{ . }}
 - --deploy-mode
 - client
 {{- else }}
-- local[{{ default 2 .pipeline.cores }}]
+# As on executors, a task that failed is tried again.
+- local[{{ default 2 .pipeline.cores }},4]
 {{- end }}
 - --properties-file
 - /etc/seriatim/spark/spark.properties

@@ -84,14 +84,14 @@ async def submitted(stage: Stage) -> None:
             ("audit", ("audit", *came_from, "--json")),
             ("audit-files", ("audit", "--archive", "/data/archive", "--json")),
         ):
-            stage.figure(f"{name} took", await _submit(stage, name, arguments))
+            stage.figure(f"{name} took", await _submit(stage, name, arguments, wanted))
         if _rows(shared) != wanted:
             stage.problem(f"{wanted} messages, and {_rows(shared)} rows in the archive")
         await asyncio.to_thread(_compare, stage, shared, topic, offsets)
         await stage.release.upgrade(stage.directory, {"spark": {"enabled": False}})
 
 
-async def _submit(stage: Stage, name: str, arguments: tuple[str, ...]) -> float:
+async def _submit(stage: Stage, name: str, arguments: tuple[str, ...], wanted: int) -> float:
     """Run an application to its end; for how many seconds. What its driver said is left in a file."""
     began = time.monotonic()
     said = await stage.place.kubectl(
@@ -107,8 +107,8 @@ async def _submit(stage: Stage, name: str, arguments: tuple[str, ...]) -> float:
         stage.problem(f"{name}: {status['phase']}: {log[-500:]}")
     elif name.startswith("audit"):
         report = json.loads(log.splitlines()[-1])
-        if report["findings"]:
-            stage.problem(f"{name} found {report['findings']}")
+        if report["findings"] or report["rows"] != wanted:
+            stage.problem(f"{name} of {report['rows']} rows, where there are {wanted}, found {report['findings']}")
     return time.monotonic() - began
 
 

@@ -329,7 +329,7 @@ def test_a_pipeline_has_its_options_its_certificate_and_its_volume() -> None:
     assert scheduled["schedule"] == "0 3 * * *"
     spec = scheduled["jobTemplate"]["spec"]["template"]["spec"]
     argv = spec["containers"][0]["args"]
-    assert "local[2]" in argv
+    assert "local[2,4]" in argv
     assert not [word for word in argv if word.startswith(("--tls", "--json"))]
     assert [word for word in argv if word.startswith("--option=")] == [
         "--option=startingTimestamp=2026-01-31T10:00Z", "--option=readTimeout=10s",

@@ -150,8 +150,9 @@ def written(topic: str, bootstrap: str) -> Iterator[None]:
     except errors.PublicationDiffersError as exc:
         raise ReplayDiffersError(
             f"{exc.message}. A plan that is not deterministic (a random number, the time of day, a shuffle of equal "
-            "rows) was run again after a failure, or the checkpoint is not this writer's. The rows of the first time "
-            "are in the topic, once. onReplayMismatch=accept goes on behind them."
+            "rows) was run again after a failure, or the checkpoint was restored or is not this writer's. The rows of "
+            "the first time are in the topic, once. After a restored checkpoint use a new writer and a new checkpoint. "
+            "Only if the same rows were read both times, onReplayMismatch=accept goes on behind what is there."
         ) from exc
     except errors.PublishedWithLossError as exc:
         raise DataLossError(f"{exc.message}. All other rows are published.") from exc

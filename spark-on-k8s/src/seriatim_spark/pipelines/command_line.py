@@ -51,21 +51,30 @@ def source_of(given: Mapping[str, Any]) -> dict[str, str]:
     for pair in given["more"]:
         name, separator, value = pair.partition("=")
         if not separator:
-            raise click.UsageError(f"--option is NAME=VALUE, not {pair!r}; the names are {', '.join(NAMES)}")
+            raise click.UsageError(f"--option is NAME=VALUE, and there is no = in it; the names are {', '.join(NAMES)}")
         if name.lower() == "columns":
             raise click.UsageError("the pipeline chooses the columns itself")
         found[name] = value
-    named = {
-        "bootstrap": "bootstrap", "topic": "topic", "tls_ca": "tlsCa", "tls_cert": "tlsCert", "tls_key": "tlsKey",
-        "tls_server_name": "tlsServerName",
-    }  # fmt: skip
-    found |= {name: given[key] for key, name in named.items() if given[key] is not None}
+    if given["topic"] is not None:
+        found["topic"] = given["topic"]
+    found |= cluster_of(given)
     try:
         if found:
             parse(found)
     except OptionError as exc:
         raise click.UsageError(str(exc)) from exc
     return found
+
+
+_CLUSTER: Final = {
+    "bootstrap": "bootstrap", "tls_ca": "tlsCa", "tls_cert": "tlsCert", "tls_key": "tlsKey",
+    "tls_server_name": "tlsServerName",
+}  # fmt: skip
+
+
+def cluster_of(given: Mapping[str, Any]) -> dict[str, str]:
+    """Where --bootstrap is and what --tls-... says, as options of source and sink; not checked."""
+    return {name: given[key] for key, name in _CLUSTER.items() if given[key] is not None}
 
 
 SINK_NAMES: Final = tuple(
@@ -76,18 +85,22 @@ SINK_NAMES: Final = tuple(
 def sink_of(given: Mapping[str, Any], source: Mapping[str, str]) -> dict[str, str]:
     """The sink's options from those of the command line, checked: without --to-bootstrap, the source's cluster.
 
+    With it, and an archive in place of a source, the certificates that are given are for that cluster.
+
     Raises:
         click.UsageError: One is not of its form.
     """
     found = {"topic": given["to_topic"]}
-    if given["to_bootstrap"] is None:
-        found |= {name: text for name, text in source.items() if name == "bootstrap" or name.startswith("tls")}
-    else:
+    if given["to_bootstrap"] is None or "topic" not in source:
+        found |= {name: text for name, text in source.items() if name in _CLUSTER.values()}
+    if given["to_bootstrap"] is not None:
         found["bootstrap"] = given["to_bootstrap"]
     for pair in given["to_more"]:
         name, separator, value = pair.partition("=")
         if not separator or name.lower() not in {known.lower() for known in SINK_NAMES}:
-            raise click.UsageError(f"--to-option is NAME=VALUE, not {pair!r}; the names are {', '.join(SINK_NAMES)}")
+            # Never what stands behind the sign: it may be a key, and this goes to a log.
+            shown = f"{name[:80]!r} is none" if separator else "there is no = in it"
+            raise click.UsageError(f"--to-option is NAME=VALUE, and {shown}; the names are {', '.join(SINK_NAMES)}")
         found[name] = value
     if "bootstrap" not in found:
         raise click.UsageError("--to-bootstrap is missing: a broker of the cluster to write to")

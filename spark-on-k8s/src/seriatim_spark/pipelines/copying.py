@@ -8,7 +8,13 @@ from typing import Any, Final, TypeVar
 import click
 from seriatim_api.ids import is_legal_name
 
-from seriatim_spark.pipelines.command_line import failures, sink_of, source_of, source_options
+from seriatim_spark.pipelines.command_line import (
+    cluster_of,
+    failures,
+    sink_of,
+    source_of,
+    source_options,
+)
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -25,7 +31,10 @@ def _sink_options(command: F) -> F:
 
 @click.command()
 @source_options(topic_required=False)
-@click.option("--archive", metavar="DIR", help="Replay the files of an archive in place of a topic.")
+@click.option(
+    "--archive", metavar="DIR",
+    help="Replay the files of an archive in place of a topic; --bootstrap is then the cluster to write to.",
+)  # fmt: skip
 @_sink_options
 @click.option(
     "--id", "replay_id", required=True, metavar="NAME", help="The replay's name: the writer, which publishes once."
@@ -47,11 +56,11 @@ def replay(**given: Any) -> None:
     Each row gets the header replay-of, which says where it stood: topic/partition/segment:index. A replay that ends in
     the middle is run again with the same options. Missing messages stop it before anything behind them is sent.
     """
-    if given["archive"] is not None and given["bootstrap"] is not None:
-        raise click.UsageError("an archive is read from its directory: give --to-bootstrap in place of --bootstrap")
-    source = source_of(given)
     if bool(given["archive"]) == bool(given["topic"]):
-        raise click.UsageError("give --topic (with --bootstrap), or --archive")
+        raise click.UsageError("give --topic, or --archive")
+    source = source_of(given) if given["archive"] is None else {}
+    if given["archive"] is not None and given["more"]:
+        raise click.UsageError("--option is about the reading of a topic, and an archive is read")
     if not is_legal_name(given["replay_id"]):
         raise click.UsageError(f"--id is a name of letters, digits, '.', '_' and '-', not {given['replay_id']!r}")
     if given["archive"] is None and "," in given["topic"]:
@@ -59,7 +68,7 @@ def replay(**given: Any) -> None:
     for name, value in source.items():
         if name.lower() in ("failondataloss", "ordering", "maxrowspertrigger"):
             raise click.UsageError(f"a replay chooses {name} itself, and not {value}")
-    sink = sink_of(given, source)
+    sink = sink_of(given, source or cluster_of(given))
     from seriatim_spark.pipelines import replay as pipeline
 
     options = {
