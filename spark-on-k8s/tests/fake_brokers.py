@@ -21,6 +21,8 @@ class FakePartition:
     segments: list[int] = field(default_factory=lambda: [0])
     dropped: int = 0  # positions below it are gone
     row_bytes: int = ROW_BYTES
+    lost: frozenset[int] = frozenset()  # numbers of segments that were declared lost
+    unsettled: int = 0  # the number of the segment of which no member answers; brokers show what stands before it
 
     @property
     def rows(self) -> int:
@@ -36,6 +38,12 @@ class FakePartition:
 
     def place(self, position: int, found: bool = True) -> Place:
         return Place(self.offset_of(position), position, position * self.row_bytes, found)
+
+    def end(self) -> Place:
+        if self.unsettled:
+            position = sum(self.segments[: self.unsettled - 1])
+            return Place(make_offset(self.unsettled, 0), position, position * self.row_bytes, blocked=True)
+        return self.place(self.rows)
 
     def position_of(self, offset: int) -> int:
         number, index = split_offset(offset)
@@ -70,7 +78,7 @@ class FakeBrokers:
         places = {}
         for number, partition in topic.partitions.items():
             if at == "end":
-                places[number] = partition.place(partition.rows)
+                places[number] = partition.end()
             elif at == "earliest":
                 places[number] = partition.place(partition.dropped)
             else:
@@ -92,6 +100,8 @@ class FakeBrokers:
         for number, length in enumerate(partition.segments, 1):
             first, last = max(begin, before, partition.dropped) - before, min(end, before + length) - before
             step = max(1, cut_bytes // partition.row_bytes) if cut_bytes else max(length, 1)
+            if number in partition.lost:
+                lost, first = lost or first < last, last
             while first < last:
                 until = min(first + step, last)
                 pieces.append(

@@ -10,11 +10,11 @@ import pytest
 from seriatim_api.ids import make_offset
 from seriatim_spark.batch import plan_batch
 from seriatim_spark.brokers import At, TopicAt
-from seriatim_spark.errors import DataLossError, OffsetsError, SourceError, TopicReplacedError
+from seriatim_spark.errors import DataLossError, OffsetsError, SourceError, TopicReplacedError, UnsettledError
 from seriatim_spark.options import ReadOptions, parse
 from seriatim_spark.planning import Unit
 
-from .fake_brokers import FakeBrokers, FakePartition, FakeTopic
+from .fake_brokers import FakeBrokers, FakeClock, FakePartition, FakeTopic
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 
@@ -120,3 +120,38 @@ def test_behind_what_was_dropped_to_the_last_message_nothing_is_missing() -> Non
 def test_places_that_are_not_there(given: dict[str, str], kind: type[SourceError], told: str) -> None:
     with pytest.raises(kind, match=told):
         plan_batch(options(**given), brokers())
+
+
+def test_a_range_of_which_all_is_lost_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    cluster = brokers(p0=FakePartition([100, 50, 0], lost=frozenset({2})))
+    start = '{"orders": {"0": "2:10"}}'
+    with pytest.raises(DataLossError, match="orders/0"):
+        plan_batch(options(startingOffsets=start), cluster)
+    assert plan_batch(options(startingOffsets=start, failOnDataLoss="false"), cluster) == []
+    assert "failOnDataLoss=false" in caplog.text
+
+
+def test_a_segment_that_is_not_settled_is_waited_for(caplog: pytest.LogCaptureFixture) -> None:
+    """Brokers show what stands before it only, as if there were no more."""
+    partition = FakePartition([100, 50], unsettled=2)
+    cluster, clock = brokers(p0=partition), FakeClock()
+
+    def sleep(seconds: float) -> None:
+        clock.now += seconds
+
+    def plan(**given: str) -> list[int]:
+        return [rows for *_, rows in flat(plan_batch(options(readTimeout="7s", **given), cluster, clock, sleep))]
+
+    with pytest.raises(UnsettledError, match=r"orders/0 at 2:0.*failOnDataLoss=false"):
+        plan()
+    assert clock.now == pytest.approx(1007, abs=1)
+    with pytest.raises(UnsettledError):
+        plan(startingOffsets='{"orders": {"0": "2:10"}}', endingOffsets='{"orders": {"0": "2:20"}}')
+    assert plan(failOnDataLoss="false") == [100]
+    assert "orders/0 at 2:0" in caplog.text
+    assert plan(endingOffsets='{"orders": {"0": "1:70"}}') == [70], "what stands before it can be read"
+
+    def back(seconds: float) -> None:
+        partition.unsettled = 0
+
+    assert [rows for *_, rows in flat(plan_batch(options(), cluster, clock, back))] == [150]

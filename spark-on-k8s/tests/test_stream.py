@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from seriatim_spark.errors import DataLossError, OffsetsError, TopicReplacedError
+from seriatim_spark.errors import DataLossError, OffsetsError, TopicReplacedError, UnsettledError
 from seriatim_spark.options import parse
 from seriatim_spark.stream import ENDS_KEPT_S, Limit, StreamPlanner
 
@@ -32,7 +32,10 @@ class Query:
 
     def restart(self, **changed: str) -> None:
         self.given |= changed
-        self.planner = StreamPlanner(parse(self.given), self.brokers, self.clock)
+        self.planner = StreamPlanner(parse(self.given), self.brokers, self.clock, self.sleep)
+
+    def sleep(self, seconds: float) -> None:
+        self.clock.now += seconds
 
     def begin(self) -> dict[int, str]:
         self.at = json.dumps(self.planner.initial())
@@ -261,6 +264,51 @@ def test_a_stream_may_end_at_a_time() -> None:
     query.brokers.topics["orders"].times[NOON] = {0: 150}
     assert query.batch() == [(0, 50)]
     query.partitions[0].segments[0] = 300
+    assert query.batch() == []
+
+
+def test_a_stream_ends_at_its_time_although_a_partition_is_idle() -> None:
+    query = Query(FakePartition([200]), FakePartition([10]), endingTimestamp=NOON.isoformat())
+    query.brokers.topics["orders"].times[NOON] = {0: 150}  # nothing in partition 1 is of that time or later
+    query.begin()
+    assert query.batch() == [(0, 150), (1, 10)]
+    query.partitions[1].segments[0] = 30
+    query.brokers.topics["orders"].times[NOON] = {0: 150, 1: 12}
+    assert query.batch() == [(1, 2)]
+    assert query.batch() == []
+
+
+def test_available_now_waits_for_a_segment_that_is_not_settled(caplog: pytest.LogCaptureFixture) -> None:
+    query = Query(FakePartition([100, 50], unsettled=2), FakePartition([10]), readTimeout="7s")
+    query.begin()
+    before = query.clock.now
+    with pytest.raises(UnsettledError, match="orders/0 at 2:0"):
+        query.planner.freeze()
+    assert query.clock.now >= before + 7
+    query.restart(failOnDataLoss="false")
+    query.planner.freeze()
+    assert query.batch() == [(0, 100), (1, 10)]
+    assert "orders/0 at 2:0" in caplog.text
+    query.restart(failOnDataLoss="true", endingOffsets='{"orders": {"0": "1:90"}}')
+    query.planner.freeze()
+    query.restart(endingOffsets='{"orders": {"0": "2:10"}}')
+    with pytest.raises(UnsettledError):
+        query.planner.freeze()
+    query.restart(endingOffsets="latest")
+    query.partitions[0].unsettled = 0
+    query.planner.freeze()
+    assert query.batch() == [(0, 50)]
+
+
+def test_a_range_of_which_all_is_lost_is_told() -> None:
+    query = Query(FakePartition([100, 0]))
+    query.begin()
+    query.batch()
+    query.partitions[0].segments = [100, 50, 0]
+    query.partitions[0].lost = frozenset({2})
+    with pytest.raises(DataLossError, match="orders/0"):
+        query.batch()
+    query.restart(failOnDataLoss="false")
     assert query.batch() == []
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime
 
 from seriatim_api.ids import INDEX_BITS, format_offset
@@ -12,10 +14,34 @@ from seriatim_spark.errors import OffsetsError
 from seriatim_spark.offsets import StartOrEnd, UserPlaces
 from seriatim_spark.options import ReadOptions
 from seriatim_spark.planning import Unit
-from seriatim_spark.units import accept, losses_below, tasks_of
+from seriatim_spark.units import (
+    Clock,
+    Key,
+    Sleep,
+    accept,
+    accept_unsettled,
+    losses_below,
+    tasks_of,
+    when_settled,
+)
 
-Key = tuple[str, int]
-"""Topic and partition."""
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """What a batch read reads.
+
+    Attributes:
+        ranges: By partition, from the first message that is kept on.
+        gone: What lay before that and was asked for, by partition, as texts.
+        unsettled: Partitions that may hold more than they can show now; they are read to where they are settled.
+        earliest, ends: Of the partitions.
+    """
+
+    ranges: dict[Key, Range]
+    gone: dict[Key, str]
+    unsettled: tuple[Key, ...]
+    earliest: dict[Key, Place]
+    ends: dict[Key, Place]
 
 
 def incarnations_of(*wheres: StartOrEnd | None) -> dict[str, str]:
@@ -83,12 +109,50 @@ def _of_user(
     return found
 
 
-def plan_batch(options: ReadOptions, brokers: Brokers) -> list[tuple[Unit, ...]]:
-    """The tasks of a batch read.
+def plan_batch(
+    options: ReadOptions, brokers: Brokers, clock: Clock = time.monotonic, sleep: Sleep = time.sleep
+) -> list[tuple[Unit, ...]]:
+    """The tasks of a batch read. Waits `readTimeout` for segments that are not settled.
 
     Raises:
         SourceError: Of the kinds in `errors`.
     """
+    found = ranges_of(options, brokers, clock, sleep)
+    accept_unsettled(found.unsettled, found.ends, options)
+    accept(list(found.gone.values()), options)
+    counted, losses = _counted(found, brokers)
+    accept(losses, options)
+    return tasks_of(counted, options, brokers)
+
+
+def ranges_of(
+    options: ReadOptions, brokers: Brokers, clock: Clock = time.monotonic, sleep: Sleep = time.sleep
+) -> Planned:
+    """From where to where each partition is read, and what of that cannot be read. Waits as `plan_batch`.
+
+    Raises:
+        SourceError: Of the kinds in `errors`, but not for messages that are gone or not settled: those are told.
+    """
+    found, unsettled = when_settled(lambda: _look(options, brokers), options.read_timeout_s, clock, sleep)
+    earliest, ends, starts, stops, topics = found
+    for key in unsettled:
+        stops[key] = min(stops[key], ends[key].offset)
+        starts[key] = min(starts[key], stops[key])
+    ranges = {key: Range(key[0], topics[key[0]], key[1], starts[key], stops[key]) for key in ends}
+    _check(ranges, ends)
+    gone = losses_below({key: one for key, one in ranges.items() if one.start < one.end}, earliest, brokers)
+    ranges = {
+        key: Range(one.topic, one.incarnation, one.partition, max(one.start, earliest[key].offset), one.end)
+        for key, one in ranges.items()
+    }
+    return Planned(ranges, gone, tuple(unsettled), earliest, ends)
+
+
+_Looked = tuple[dict[Key, Place], dict[Key, Place], dict[Key, int], dict[Key, int], dict[str, str]]
+
+
+def _look(options: ReadOptions, brokers: Brokers) -> tuple[_Looked, list[Key]]:
+    """First places, ends, where it is read from and to, and incarnations; and ends that are not settled, and matter."""
     said = incarnations_of(options.start, options.end)
     at_end = brokers.at("end", said)
     topics = {topic: at.incarnation for topic, at in at_end.items()}
@@ -98,15 +162,17 @@ def plan_batch(options: ReadOptions, brokers: Brokers) -> list[tuple[Unit, ...]]
     ends = {key: place for key, place in ends.items() if key in earliest}
     starts = resolve(options.start, earliest, earliest, ends, brokers, topics)
     stops = resolve(options.end, ends, earliest, ends, brokers, topics)
-    ranges = {key: Range(key[0], topics[key[0]], key[1], starts[key], stops[key]) for key in ends}
-    _check(ranges, ends)
-    gone = losses_below({key: one for key, one in ranges.items() if one.start < one.end}, earliest, brokers)
-    accept(list(gone.values()), options)
-    ranges = {
-        key: Range(one.topic, one.incarnation, one.partition, max(one.start, earliest[key].offset), one.end)
-        for key, one in ranges.items()
-    }
-    return tasks_of(_counted(ranges, earliest, ends, brokers), options, brokers)
+    unsettled = [
+        key for key, place in ends.items() if place.blocked and in_the_way(key, place, stops[key], options.end)
+    ]
+    return (earliest, ends, starts, stops, topics), unsettled
+
+
+def in_the_way(key: Key, end: Place, stop: int, where: StartOrEnd | None) -> bool:
+    """Whether an end that is not settled matters to what is read up to `stop`, which `where` has said."""
+    if isinstance(where, dict) and key[0] in where and isinstance(where[key[0]].places.get(key[1]), int):
+        return stop > end.offset
+    return stop >= end.offset
 
 
 def _check(ranges: Mapping[Key, Range], ends: Mapping[Key, Place]) -> None:
@@ -123,21 +189,28 @@ def _check(ranges: Mapping[Key, Range], ends: Mapping[Key, Place]) -> None:
             )
 
 
-def _counted(
-    ranges: Mapping[Key, Range], earliest: Mapping[Key, Place], ends: Mapping[Key, Place], brokers: Brokers
-) -> dict[Range, int]:
-    """Ranges with their number of messages: from positions where these are known, else from the segments between."""
+def _counted(found: Planned, brokers: Brokers) -> tuple[dict[Range, int], list[str]]:
+    """Ranges with their number of messages: from positions where these are known, else from the segments between.
+
+    Also what was declared lost in ranges of which brokers were asked: nothing may be left of such a range, and then no
+    task would notice.
+    """
     counted: dict[Range, int] = {}
     unknown: list[Range] = []
-    for key, one in ranges.items():
+    for key, one in found.ranges.items():
+        earliest, end = found.earliest[key], found.ends[key]
         if one.start >= one.end:
             continue
-        if (one.start, one.end) == (earliest[key].offset, ends[key].offset):
-            counted[one] = ends[key].position - earliest[key].position
+        if (one.start, one.end) == (earliest.offset, end.offset) and end.position > earliest.position:
+            counted[one] = end.position - earliest.position
         elif one.start >> INDEX_BITS == one.end >> INDEX_BITS:
             counted[one] = one.end - one.start
         else:
             unknown.append(one)
-    for one, plan in zip(unknown, brokers.plans(unknown, 0) if unknown else (), strict=True):
+    plans = brokers.plans(unknown, 0) if unknown else []
+    for one, plan in zip(unknown, plans, strict=True):
         counted[one] = sum(piece.rows for piece in plan.pieces)
-    return counted
+    losses = [
+        f"{one.topic}/{one.partition}: {loss}" for one, plan in zip(unknown, plans, strict=True) for loss in plan.losses
+    ]
+    return counted, losses

@@ -30,12 +30,17 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A place in a partition: as `seriatim.PartitionOffset`."""
+    """A place in a partition: as `seriatim.PartitionOffset`.
+
+    Attributes:
+        blocked: Of an end: a segment is not settled, and acknowledged messages may stand in it and behind it.
+    """
 
     offset: int
     position: int
     bytes_before: int | None
     found: bool = True
+    blocked: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +104,11 @@ def lengths_of(range_: Range, pieces: Sequence[Piece]) -> Lengths:
     return Lengths(range_.start, range_.end, spans)
 
 
+def place_of(row: PartitionOffset) -> Place:
+    """What the client says of a place."""
+    return Place(row.offset, row.position, row.bytes_before, row.found, row.blocked)
+
+
 class RealBrokers:
     """`Brokers` over the client of this process."""
 
@@ -125,7 +135,7 @@ class RealBrokers:
         return {
             topic: TopicAt(
                 rows[0].incarnation,
-                {row.partition: Place(row.offset, row.position, row.bytes_before, row.found) for row in rows},
+                {row.partition: place_of(row) for row in rows},
             )
             for topic, rows in zip(topics, found, strict=True)
         }

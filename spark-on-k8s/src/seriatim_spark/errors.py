@@ -8,6 +8,7 @@ Spark shows an error of a Python data source with its traceback; the last line i
     ├── OffsetsError           offsets or a checkpoint that do not belong to this query
     ├── TopicReplacedError     the topic was deleted, or deleted and made again
     ├── DataLossError          messages that the query needs are gone
+    ├── UnsettledError         messages that the query needs cannot be read before brokers are back
     ├── ReadOrderError         rows that do not follow one another: nothing of the task is used
     ├── RowError               a row that cannot be a message of the topic
     ├── WriterConflictError    the writer is another program's now, or is ahead of this one
@@ -46,6 +47,10 @@ class TopicReplacedError(SourceError):
 
 class DataLossError(SourceError):
     """Messages that the query needs were dropped by retention or declared lost."""
+
+
+class UnsettledError(SourceError):
+    """All members of a segment are gone: what stands in it, and behind it, cannot be read before one is back."""
 
 
 class ReadOrderError(SourceError):

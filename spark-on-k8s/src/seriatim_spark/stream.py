@@ -7,6 +7,7 @@ clock that is given, and brokers are asked through a port, so all of it is teste
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -15,14 +16,14 @@ from typing import Any, Final
 from seriatim_api.ids import format_offset
 
 from seriatim_spark.admission import Lag, admit
-from seriatim_spark.batch import Key, incarnations_of, places_of, resolve
+from seriatim_spark.batch import in_the_way, incarnations_of, places_of, resolve
 from seriatim_spark.brokers import Brokers, Place, Range, TopicAt, lengths_of
 from seriatim_spark.errors import DataLossError, OffsetsError, replaced
 from seriatim_spark.offsets import Offsets, TopicPlaces, from_json, to_json
 from seriatim_spark.options import ReadOptions
 from seriatim_spark.places import UNKNOWN, Lengths
 from seriatim_spark.planning import Unit
-from seriatim_spark.units import accept, losses_below, tasks_of
+from seriatim_spark.units import Key, Sleep, accept, accept_unsettled, losses_below, tasks_of, when_settled
 
 ENDS_KEPT_S: Final = 0.1
 """Spark asks every 10 ms whether there is something new, as long as there is nothing."""
@@ -73,18 +74,22 @@ class StreamPlanner:
         options: Of the query.
         brokers: Who is asked.
         clock: Seconds from any beginning, never going back.
+        sleep: Waits so many seconds.
     """
 
-    def __init__(self, options: ReadOptions, brokers: Brokers, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, options: ReadOptions, brokers: Brokers, clock: Callable[[], float], sleep: Sleep = time.sleep
+    ) -> None:
         self._options = options
         self._brokers = brokers
         self._clock = clock
+        self._sleep = sleep
         self._incarnations: dict[str, str] = {}
         self._ends: tuple[float, dict[str, TopicAt]] | None = None  # until when they are kept
         self._seen: _Seen | None = None
         self._earliest: tuple[float, dict[Key, Place]] | None = None
         self._target: dict[str, TopicAt] | None = None
-        self._stop: dict[Key, int] | None = None  # places of endingTimestamp or endingOffsets, once they are fixed
+        self._stop: dict[Key, int] = {}  # places of endingTimestamp or endingOffsets, once they are fixed
         self._lengths: dict[Key, Lengths] = {}
         self._told: set[str] = set()
         self._batch_at = clock()
@@ -114,9 +119,26 @@ class StreamPlanner:
         return to_json(offsets)
 
     def freeze(self) -> None:
-        """Go to where the partitions end now, and no further."""
-        self._ends = None
-        self._target = self._current_ends()
+        """Go to where the partitions end now, and no further. Waits `readTimeout` for segments that are not settled.
+
+        Raises:
+            UnsettledError: They did not become settled, and `failOnDataLoss` is set.
+            SourceError: Of the other kinds in `errors`.
+        """
+
+        def look() -> tuple[dict[str, TopicAt], list[Key]]:
+            self._ends, self._stop = None, {}
+            found = self._current_ends()
+            blocked = {key: place for key, place in places_of(found).items() if place.blocked}
+            if blocked:
+                self._bounded(found)  # fixes self._stop
+            stops = {key: self._stop.get(key, place.offset) for key, place in blocked.items()}
+            end = self._options.end
+            return found, [key for key, place in blocked.items() if in_the_way(key, place, stops[key], end)]
+
+        target, unsettled = when_settled(look, self._options.read_timeout_s, self._clock, self._sleep)
+        accept_unsettled(unsettled, places_of(target), self._options)
+        self._target = target
 
     def latest(self, start: Mapping[str, Any], limit: Limit) -> dict[str, Any]:
         """Where the next micro-batch ends. Equal to `start`, to the letter, if there is nothing to do.
@@ -251,21 +273,17 @@ class StreamPlanner:
         found = {key: place.offset for key, place in places_of(ends).items()}
         if self._options.end is None:
             return found
-        if self._stop is None:
-            stop = self._stops(ends)
-            if stop is None:  # a time in the future: what is there now was appended before
-                return found
-            self._stop = stop
-        return {key: min(offset, self._stop.get(key, offset)) for key, offset in found.items()}
-
-    def _stops(self, ends: Mapping[str, TopicAt]) -> dict[Key, int] | None:
-        if not isinstance(self._options.end, datetime):
+        if isinstance(self._options.end, datetime):
+            if any(key not in self._stop for key in found):
+                asked = places_of(self._brokers.at(self._options.end, self._incarnations))
+                # Where no message is of that time or later, what is there was appended before.
+                self._stop |= {key: place.offset for key, place in asked.items() if place.found}
+        elif not self._stop:
             by_key = places_of(ends)
-            return resolve(
+            self._stop = resolve(
                 self._options.end, by_key, self._first_of(list(by_key)), by_key, self._brokers, self._incarnations
             )
-        asked = places_of(self._brokers.at(self._options.end, self._incarnations))
-        return {key: place.offset for key, place in asked.items()} if all(p.found for p in asked.values()) else None
+        return {key: min(offset, self._stop.get(key, offset)) for key, offset in found.items()}
 
     # ---- ranges ----
 
@@ -313,6 +331,8 @@ class StreamPlanner:
         }
         if asked:
             for (key, one), plan in zip(asked.items(), self._brokers.plans(list(asked.values()), 0), strict=True):
+                # A range of which all is lost has no rows, so no task would notice.
+                self._accept([f"{one.topic}/{one.partition}: {loss}" for loss in plan.losses])
                 self._lengths[key] = lengths_of(one, plan.pieces)
 
     def _count(self, one: Range) -> int:

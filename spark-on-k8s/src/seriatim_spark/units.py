@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
-from typing import Final
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, TypeVar
 
 from seriatim_api.ids import format_offset
 
 from seriatim_spark.brokers import Brokers, Place, Plan, Range
-from seriatim_spark.errors import DataLossError
+from seriatim_spark.errors import DataLossError, UnsettledError
 from seriatim_spark.options import CUT_BYTES_MIN, ReadOptions
 from seriatim_spark.planning import Unit, pack
 
 NAMED_MAX: Final = 5
 """Gaps that an error names."""
+
+SETTLE_PAUSE_S: Final = 0.5
+"""Between two looks whether a segment is settled."""
+
+Key = tuple[str, int]
+"""Topic and partition."""
+
+T = TypeVar("T")
+Clock = Callable[[], float]
+Sleep = Callable[[float], None]
 
 _log = logging.getLogger("seriatim.spark")
 
@@ -66,6 +77,52 @@ def accept(losses: Sequence[str], options: ReadOptions) -> None:
             "them (each is logged), or keep messages for longer (seriatim topic alter --retention)."
         )
     _log.warning("%d ranges that this query needs are gone, and failOnDataLoss=false: %s", len(losses), shown)
+
+
+def when_settled(
+    look: Callable[[], tuple[T, list[Key]]], wait_s: float, clock: Clock = time.monotonic, sleep: Sleep = time.sleep
+) -> tuple[T, list[Key]]:
+    """What `look` finds, as soon as no partition is in the way of it, or after a time.
+
+    Args:
+        look: Gives what it finds, and the partitions whose ends are not settled although they matter.
+        wait_s: How long to look.
+        clock: Seconds from any beginning, never going back.
+        sleep: Waits so many seconds.
+    """
+    until = clock() + wait_s
+    while True:
+        found, unsettled = look()
+        if not unsettled or clock() >= until:
+            return found, unsettled
+        sleep(SETTLE_PAUSE_S)
+
+
+def accept_unsettled(unsettled: Iterable[Key], ends: Mapping[Key, Place], options: ReadOptions) -> None:
+    """Read up to where a partition is settled, or do not.
+
+    Args:
+        unsettled: Partitions whose ends are not settled.
+        ends: Where these partitions end for now.
+        options: `fail_on_data_loss` decides.
+
+    Raises:
+        UnsettledError: There are such partitions, and it is not accepted.
+    """
+    found = [f"{key[0]}/{key[1]} at {format_offset(ends[key].offset)}" for key in sorted(unsettled)]
+    if not found:
+        return
+    shown = ", ".join(found[:NAMED_MAX]) + (f" and {len(found) - NAMED_MAX} more" if found[NAMED_MAX:] else "")
+    text = (
+        f"{len(found)} partitions end for now before a segment of which no member answers: {shown}. Acknowledged "
+        "messages may stand there"
+    )
+    if options.fail_on_data_loss:
+        raise UnsettledError(
+            f"{text}; readTimeout was waited for one to come back. Start the brokers of that segment (seriatim topic "
+            "chain shows them) and run this again, or set failOnDataLoss=false to read up to there."
+        )
+    _log.warning("%s, and failOnDataLoss=false: they are not read now", text)
 
 
 def losses_below(
