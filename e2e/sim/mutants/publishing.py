@@ -20,6 +20,8 @@ from seriatim_broker.core.publications import carrying, plan, writers
 from seriatim_broker.core.publications.plan import Stand
 from seriatim_broker.core.publications.writers import Publication, Verdict, WriterRecord, WriterState
 from seriatim_broker.core.replica import SegmentLog
+from seriatim_broker.runtime import deciding, taking_up
+from seriatim_broker.runtime.stage_floors import StageFloors
 
 from ..publishing import staged
 from .mutation import Mutation, Patch, nothing
@@ -153,8 +155,15 @@ def _is_committed(log: SegmentLog, carrying_: carrying.Carrying) -> bool:
     return segment_no != log.no or index + last.message_count <= log.commit
 
 
-def _mutation(rule: str, patches: Any, *breaks: str, profile: str = "publications") -> Mutation:
-    return Mutation(rule, patches, breaks, profile)
+def _says(answer: bool) -> Any:
+    async def says(*_arguments: Any) -> bool:
+        return answer
+
+    return says
+
+
+def _mutation(rule: str, patches: Any, *breaks: str, profile: str = "publications", layer: str = "core") -> Mutation:
+    return Mutation(rule, patches, breaks, profile, layer=layer)
 
 
 MUTATIONS: dict[str, Mutation] = {
@@ -265,30 +274,35 @@ MUTATIONS: dict[str, Mutation] = {
     "digests": _mutation("the last publication is ok with its digest only", _digests_are_not_compared, "PUB"),
     "compares-record": _mutation(
         "a decision compares the record that it was made from",
-        lambda: [(staged, "record_is", lambda *_: True)],
+        lambda: [(deciding, "of_record", lambda *_: [])],
         "ONE",
         "NEXT",
         "FENCE",
+        layer="runtime",
     ),
     "compares-floors": _mutation(
         "a decision compares the floors of staged data",
-        lambda: [(staged, "floors_are", lambda *_: True)],
+        lambda: [(deciding, "of_floors", lambda *_: [])],
         "KEPT-STAGE",
+        layer="runtime",
     ),
     "floor-first": _mutation(
         "retention raises the floor of staged data before it looks at records",
-        lambda: [(staged, "floor_first", nothing)],
+        lambda: [(StageFloors, "_raise", _says(True))],
         "KEPT-STAGE",
+        layer="runtime",
     ),
     "waits-for-decided": _mutation(
         "retention waits for records that are decided",
-        lambda: [(staged, "is_waited_for", lambda *_: False)],
+        lambda: [(StageFloors, "_is_needed", _says(False))],
         "KEPT-STAGE",
+        layer="runtime",
     ),
     "taken-up": _mutation(
         "the controller finishes what nobody else does",
-        lambda: [(staged, "is_taken_up", lambda *_: False)],
+        lambda: [(taking_up, "is_to_finish", lambda *_: False)],
         "I13",
+        layer="runtime",
     ),
 }
 """By name."""

@@ -15,8 +15,8 @@ from seriatim_broker.core.publications import writers
 from seriatim_broker.core.publications.writers import ManifestPlace, Publication, WriterRecord, WriterState
 
 from .judge import Plan, messages_of
-from .publisher import INCARNATION, PUBLISH_US, TOPIC, Publish
-from .staged import STAGE_PARTITIONS
+from .publisher import PUBLISH_US, TOPIC, Publish
+from .staged import INCARNATION, STAGE_PARTITIONS
 
 if TYPE_CHECKING:
     from ..brokers import Process

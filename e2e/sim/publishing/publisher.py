@@ -12,9 +12,11 @@ from seriatim_broker.core.chain import Chain
 from seriatim_broker.core.events import ResolveProducer
 from seriatim_broker.core.publications import writers
 from seriatim_broker.core.publications.writers import Publication, Verdict, WriterRecord
+from seriatim_broker.runtime import deciding
 
 from ..brokers import WALL_MS_START
 from . import staged
+from .staged import INCARNATION, KEYS
 
 if TYPE_CHECKING:
     from ..brokers import Process
@@ -22,7 +24,6 @@ if TYPE_CHECKING:
     from .surroundings import Publishing
 
 TOPIC = "topic"
-INCARNATION = "ab" * 16
 PUBLISH_US = 1_500_000
 FINISH_US = 400_000
 """For one try to finish. Then all partitions are asked again, those that are done too, and none forgets the writer."""
@@ -146,9 +147,9 @@ class Finish(Steps):
         done = writers.done(self._record, max(lost, self._lost_rows), now_ms)
 
         def write() -> bool:
-            if not staged.record_is(records, self._writer, self._revision):
+            same = deciding.of_record(KEYS, INCARNATION, self._writer, self._revision)
+            if not records.put(self._writer, done, same):
                 return False
-            records.put(self._writer, done)
             self.publishing.judge.done(self._writer, done)
             return True
 
@@ -222,9 +223,9 @@ class Publish(Steps):
         after = writers.decided(record, wanted, TOPIC, manifest.rows, now_ms, self.publishing.rng.randbytes(8))
 
         def write() -> bool:
-            if not staged.record_is(records, wanted.writer, revision) or not staged.floors_are(records, as_of):
+            same = deciding.of_record(KEYS, INCARNATION, wanted.writer, revision)
+            if not records.put(wanted.writer, after, [*same, *deciding.of_floors(KEYS, as_of)]):
                 return False
-            records.put(wanted.writer, after)
             self.publishing.judge.decided(wanted.writer, after, wanted, looked_us)
             self.publishing.on_decided()
             return True

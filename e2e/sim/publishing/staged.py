@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+import types
+from collections.abc import Callable, Coroutine, Generator, Sequence
 from typing import TYPE_CHECKING
 
 from seriatim_api.batch import FLAG_STAGED, make_header, parse_header
 from seriatim_api.ids import PartitionId, make_offset
-from seriatim_api.publications import Manifest, StagedBatch
+from seriatim_api.publications import StagedBatch
+from seriatim_api.v1 import records_pb2
 from seriatim_broker.core.log import Batch
-from seriatim_broker.core.publications.writers import WriterRecord, WriterState
+from seriatim_broker.core.publications.writers import WriterRecord
+from seriatim_broker.interfaces.coordinator import Compare, Delete, KeyValue, Listing, Operation, Put, TxnResult
+from seriatim_broker.runtime.keys import Keys, partition_of
+from seriatim_broker.runtime.records import writer_from_value, writer_to_record
+from seriatim_broker.testing.memory_coordinator import MemoryStore
 
 from ..brokers import checksum
 
 if TYPE_CHECKING:
+    from ..schedule import Schedule
     from ..world import World
+
+KEYS = Keys("world")
+INCARNATION = "ab" * 16
 
 STAGE_PARTITIONS = (PartitionId(901), PartitionId(902))
 
@@ -98,65 +108,84 @@ class Stage:
         return self.batches[place], False
 
 
-@dataclass
 class Records:
-    """The coordinator's keys about publications."""
+    """The coordinator's keys about publications, as brokers write and compare them."""
 
-    revision: int = 0
-    writers: dict[str, tuple[WriterRecord, int]] = field(default_factory=dict)
-    floors: dict[int, tuple[int, int]] = field(default_factory=dict)
+    def __init__(self) -> None:
+        self.store = MemoryStore()
+
+    @property
+    def revision(self) -> int:
+        """The newest."""
+        return self.store.revision
+
+    @property
+    def writers(self) -> dict[str, tuple[WriterRecord, int]]:
+        """By name: each record and its revision."""
+        prefix = KEYS.writers_of(INCARNATION)
+        return {
+            item.key.removeprefix(prefix): (writer_from_value(item.value), item.mod_revision)
+            for item in self.store.under(prefix)
+        }
 
     def floors_now(self) -> dict[int, int]:
         """Offsets by partition."""
-        return {partition: offset for partition, (offset, _) in self.floors.items()}
+        return {
+            partition_of(item.key): records_pb2.StageFloorRecord.FromString(item.value).offset
+            for item in self.store.under(KEYS.stage_floors)
+        }
 
     def get(self, writer: str) -> tuple[WriterRecord | None, int]:
         """A record and its revision; None and 0: there is none."""
         return self.writers.get(writer, (None, 0))
 
-    def put(self, writer: str, record: WriterRecord) -> None:
-        """Write a record."""
-        self.revision += 1
-        self.writers[writer] = record, self.revision
+    def put(self, writer: str, record: WriterRecord, compares: Sequence[Compare] = ()) -> bool:
+        """Write a record, if it may be written."""
+        value = writer_to_record(record).SerializeToString()
+        return self.store.txn(compares, [Put(KEYS.writer(INCARNATION, writer), value)], ()).succeeded
 
     def delete(self, writer: str) -> None:
         """Delete a record."""
-        self.revision += 1
-        del self.writers[writer]
-
-    def raise_floor(self, partition: int, offset: int) -> None:
-        """Write a floor."""
-        self.revision += 1
-        self.floors[partition] = offset, self.revision
+        self.store.txn((), [Delete(KEYS.writer(INCARNATION, writer))], ())
 
 
-# What a publisher, retention and the controller do at one point, by the name of its rule, so that a planted bug can
-# leave it out.
+class Unhurried:
+    """The coordinator as retention sees it, which has time: each listing waits for `pause_us`. See `go`."""
+
+    def __init__(self, records: Records, pause_us: Callable[[], int]) -> None:
+        self._store = records.store
+        self._pause_us = pause_us
+
+    async def get(self, key: str) -> KeyValue | None:
+        """See `Coordinator.get`."""
+        return self._store.items.get(key)
+
+    async def list(self, prefix: str) -> Listing:
+        """See `Coordinator.list`."""
+        await _pause(self._pause_us())
+        return Listing(tuple(self._store.under(prefix)), self._store.revision)
+
+    async def txn(self, compares: Sequence[Compare], then: Sequence[Operation]) -> TxnResult:
+        """See `Coordinator.txn`."""
+        return self._store.txn(compares, then, ())
 
 
-def record_is(records: Records, writer: str, revision: int) -> bool:
-    """Rule `compares-record`."""
-    return records.get(writer)[1] == revision
+@types.coroutine
+def _pause(for_us: int) -> Generator[int, None, None]:
+    yield for_us
 
 
-def floors_are(records: Records, revision: int) -> bool:
-    """Rule `compares-floors`."""
-    return all(written <= revision for _, written in records.floors.values())
+def go(schedule: Schedule, work: Coroutine[int, None, bool], then: Callable[[bool], None]) -> None:
+    """Do work of a broker that waits for nothing but `Unhurried`, in the world's time; then tell what it returned."""
+    try:
+        for_us = work.send(None)
+    except StopIteration as end:
+        then(end.value)
+    else:
+        schedule.after(for_us, go, schedule, work, then)
 
 
-def floor_first(records: Records, partition: int, offset: int) -> None:
-    """Rule `floor-first`."""
-    records.raise_floor(partition, offset)
-
-
-def is_waited_for(record: WriterRecord, manifest: Manifest, partition: int, offset: int) -> bool:
-    """Whether retention waits for this record before it drops what lies below."""
-    return record.state is WriterState.DECIDED and manifest.reaches_below(partition, offset)
-
-
-def is_taken_up(_record: WriterRecord) -> bool:
-    """Rule `taken-up`."""
-    return True
+# What a publisher does at one point, by the name of its rule, so that a planted bug can leave it out.
 
 
 def is_there(stage: Stage, staged: StagedBatch) -> bool:

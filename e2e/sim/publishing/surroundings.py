@@ -5,21 +5,25 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from seriatim_api.batch import FLAG_PUBLISH, make_header, parse_header
 from seriatim_api.ids import PartitionId
+from seriatim_api.publications import Manifest
 from seriatim_broker.core import effects as fx
 from seriatim_broker.core.events import AckLevel, Append, CarryOut, StagedFetched, WriterRead
-from seriatim_broker.core.publications.writers import WriterRecord, WriterState
+from seriatim_broker.core.publications.writers import ManifestPlace, WriterRecord, WriterState
+from seriatim_broker.interfaces.coordinator import Coordinator
+from seriatim_broker.runtime import taking_up
+from seriatim_broker.runtime.stage_floors import StageFloors
 
 from ..brokers import WALL_MS_START, checksum
 from ..coordinator import TIMEOUT_US
 from . import staged
 from .judge import Decided, PublicationJudge
 from .programs import Program
-from .publisher import INCARNATION, Finish
-from .staged import STAGE_PARTITIONS, Records, Stage
+from .publisher import Finish
+from .staged import INCARNATION, KEYS, STAGE_PARTITIONS, Records, Stage, Unhurried
 
 if TYPE_CHECKING:
     from ..brokers import Process
@@ -49,6 +53,9 @@ class Publishing:
         self.records = Records()
         self.stage = Stage(world, self.rng)
         self.judge = PublicationJudge(world, self.stage)
+        coordinator = Unhurried(self.records, lambda: self.rng.randint(0, 20_000))
+        self._floors = StageFloors(cast(Coordinator, coordinator), KEYS)
+        self._floors.on_read(self._read_manifest)
         self.programs: list[Program] = []
         self.partition_count = 0
         self._is_over = False
@@ -74,6 +81,9 @@ class Publishing:
             self.later(program.start)
         self._world.schedule.after(LOOK_US, self._look)
         self._world.schedule.after(self.rng.randint(20_000, 300_000), self._disturb)
+
+    async def _read_manifest(self, place: ManifestPlace) -> Manifest:
+        return self.judge.manifest_of(place.id)
 
     @property
     def is_done(self) -> bool:
@@ -271,17 +281,13 @@ class Publishing:
                 self.later(program.start)
 
     def _trim(self, partition: PartitionId) -> None:
-        """Retention of a stage partition: as `runtime.stage_floors` does it."""
+        """Retention of a stage partition."""
         offset = self.stage.end(partition)
 
-        def look() -> None:
-            for record, _ in self.records.writers.values():
-                if record.state is WriterState.NEW:
-                    continue
-                manifest = self.judge.manifest_of(record.manifest.id)
-                if staged.is_waited_for(record, manifest, partition, offset):
-                    self.judge.saw("staged data waits")
-                    return
+        def told(may_drop: bool) -> None:
+            if not may_drop:
+                self.judge.saw("staged data waits")
+                return
             self._world.schedule.after(self.rng.randint(0, 100_000), drop)
 
         def drop() -> None:
@@ -290,8 +296,7 @@ class Publishing:
             self.stage.drop_below(partition, offset)
             self.judge.dropped(partition)
 
-        staged.floor_first(self.records, partition, offset)
-        self._world.schedule.after(self.rng.randint(0, 20_000), look)
+        staged.go(self._world.schedule, self._floors.may_drop(partition, offset), told)
 
     # ---- the controller ----
 
@@ -301,8 +306,8 @@ class Publishing:
         now_ms = WALL_MS_START + world.schedule.now_us // 1000
         running = [broker.process for broker in world.brokers.values() if broker.process and not broker.process.frozen]
         for name, (record, revision) in list(self.records.writers.items()):
-            is_due = record.state is WriterState.DECIDED and now_ms - record.decided_at_ms > TAKEN_UP_US // 1000
-            if is_due and running and staged.is_taken_up(record) and name not in self._finishing:
+            is_due = taking_up.is_to_finish(record) and now_ms - record.decided_at_ms > TAKEN_UP_US // 1000
+            if is_due and running and name not in self._finishing:
                 self.judge.saw("publication taken up")
                 self._finishing.add(name)
                 process = self.rng.choice(running)

@@ -43,7 +43,8 @@ from ..core.events import CarryOut, ResolveProducer
 from ..core.messages import FORM_PUBLICATIONS
 from ..core.publications import writers
 from ..core.publications.writers import ManifestPlace, Publication, Verdict, WriterRecord, WriterState
-from ..interfaces.coordinator import Compare, Delete, Get, GetPrefix, KeyValue, Put, mod_revision_is, unchanged_under
+from ..interfaces.coordinator import Compare, Delete, Get, GetPrefix, KeyValue, Put, mod_revision_is
+from ..runtime import deciding
 from ..runtime.keys import partition_of
 from ..runtime.records import manifest_place_to, writer_from_value, writer_to_record
 from .outbound import BrokerCalls
@@ -223,12 +224,8 @@ class Publisher:
             int(time.time() * 1000),
             secrets.token_bytes(writers.NEW_ID_BYTES),
         )
-        # Rule `compares-floors` (P6): what the manifest names was not let go since it was looked at. Without it:
-        #   1. The publisher finds all that is staged above the floors, and is frozen.
-        #   2. Retention raises a floor, finds no record that is DECIDED, and drops.
-        #   3. The publisher decides, and nobody has the rows.
         compares = [
-            unchanged_under(self._services.keys.stage_floors, known.revision),
+            *deciding.of_floors(self._services.keys, known.revision),
             mod_revision_is(self._services.keys.topic(known.topic.name), known.topic_revision),
         ]
         if await self._write(writer, known.item, record, compares):
@@ -521,16 +518,15 @@ class Publisher:
     async def _write(
         self, writer: Writer, item: KeyValue | None, record: WriterRecord, compares: Iterable[Compare]
     ) -> bool:
-        """Write a record in place of the one that was read (rule `compares-record`, P2).
+        """Write a record in place of the one that was read.
 
         Returns False if it was another one by then, or if nobody knows what became of the write: it is read again.
         """
-        key = self._services.keys.writer(*writer)
+        keys = self._services.keys
         value = writer_to_record(record, item.value if item is not None else None).SerializeToString()
+        same = deciding.of_record(keys, *writer, item.mod_revision if item is not None else 0)
         try:
-            result = await self._services.coordinator.txn(
-                [mod_revision_is(key, item.mod_revision if item is not None else 0), *compares], [Put(key, value)]
-            )
+            result = await self._services.coordinator.txn([*same, *compares], [Put(keys.writer(*writer), value)])
         except CoordinatorRefusedError:
             raise
         except CoordinatorUnavailableError as exc:

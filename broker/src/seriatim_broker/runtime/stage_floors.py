@@ -43,14 +43,21 @@ class StageFloors:
 
     async def may_drop(self, partition: PartitionId, offset: int) -> bool:
         """Whether what lies below that offset of a stage partition is needed by nobody, and will not be."""
+        return await self._raise(partition, offset) and not await self._is_needed(partition, offset)
+
+    async def _raise(self, partition: PartitionId, offset: int) -> bool:
+        """Rule `floor-first`: nothing new is decided of what lies below; False: the next look tries again."""
         key = self._keys.stage_floor(partition)
         item = await self._coordinator.get(key)
         floor = records_pb2.StageFloorRecord.FromString(item.value).offset if item is not None else 0
         if floor < offset:
             put = Put(key, records_pb2.StageFloorRecord(offset=offset).SerializeToString())
             revision = item.mod_revision if item is not None else 0
-            if not (await self._coordinator.txn([mod_revision_is(key, revision)], [put])).succeeded:
-                return False  # the next look reads it again
+            return (await self._coordinator.txn([mod_revision_is(key, revision)], [put])).succeeded
+        return True
+
+    async def _is_needed(self, partition: PartitionId, offset: int) -> bool:
+        """Whether something that is decided and not done needs what lies below, or may."""
         for number, written in enumerate((await self._coordinator.list(self._keys.writers)).items, 1):
             if not number % RECORDS_PER_TURN:
                 await asyncio.sleep(0)  # this broker has others to answer
@@ -58,11 +65,11 @@ class StageFloors:
                 record = writer_from_value(written.value)
             except CorruptionError as exc:
                 _log.error("staged_data_stays", key=written.key, error=str(exc))
-                return False
+                return True
             if record.state is WriterState.DECIDED and await self._reaches_below(record.manifest, partition, offset):
                 _log.info("staged_data_waits", writer=written.key, partition=partition, offset=format_offset(offset))
-                return False
-        return True
+                return True
+        return False
 
     async def _reaches_below(self, place: ManifestPlace, partition: PartitionId, offset: int) -> bool:
         """Whether a publication needs something below; one whose manifest cannot be read may."""

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import structlog
 from seriatim_api.errors import CorruptionError, SeriatimError
 
-from ..core.publications.writers import WriterState
+from ..core.publications.writers import WriterRecord, WriterState
 from ..interfaces.clock import Clock
 from ..interfaces.coordinator import Coordinator, Delete, mod_revision_is
 from .keys import Keys
@@ -57,6 +57,11 @@ class _Decided:
     decided_at_ms: int
     due_us: int
     pause_s: float = AGAIN_S
+
+
+def is_to_finish(record: WriterRecord) -> bool:
+    """Rule `taken-up`: whether somebody has to finish what this record says, whatever became of who decided it."""
+    return record.state is WriterState.DECIDED
 
 
 class TakingUp:
@@ -111,7 +116,7 @@ class TakingUp:
             except CorruptionError as exc:
                 _log.error("writer_unreadable", key=key, error=str(exc))
                 continue
-            if record is not None and record.state is WriterState.DECIDED:
+            if record is not None and is_to_finish(record):
                 known = self._decided.get(key)
                 if known is None or known.sequence != record.sequence:
                     due_us = now_us + round(DECIDED_S * 1e6)
