@@ -86,7 +86,7 @@ def test_two_thousand_seeds_keep_every_promise(seeds: range) -> None:
         ("late-operations", "cores", 40, {"group rewound": 20, "server taken": 8}),
         ("balance", "brokers", 12, {"head moved for balance": 4}),
         ("publications", "cores", 12, {"publication decided": 11, "publication taken up": 5, "topic grew": 2}),
-        ("late-publications", "cores", 6, {"publication decided": 5, "producer forgotten": 1}),
+        ("late-publications", "cores", 16, {"publication decided": 14, "producer forgotten": 3}),
         ("unflushed-publications", "cores", 6, {"publication decided": 6}),
         ("lost-publications", "cores", 8, {"publication decided": 7, "declared lost unsettled": 3}),
     ],
