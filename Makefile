@@ -51,6 +51,11 @@ demo-spark: $(SPARK_SYNCED) ## the flights through Spark into Parquet, a table a
 	@$(BIN)/python -m tools.check_java
 	$(SPARK_VENV)/bin/python -m e2e.demo_spark
 
+.PHONY: faults-spark
+faults-spark: $(SPARK_SYNCED) ## workers, brokers and drivers are killed while Spark writes to topics (RUNS=200; SEED=n; MINUTES=n; needs Java 17)
+	@$(BIN)/python -m tools.check_java
+	$(SPARK_VENV)/bin/python -m e2e.spark_faults
+
 .PHONY: bench-spark
 bench-spark: $(SPARK_SYNCED) ## how fast Spark reads and writes a topic, beside Spark's own limit (QUICK=1: a tenth of it; needs Java 17)
 	@$(BIN)/python -m tools.check_java
@@ -138,4 +143,4 @@ e2e: $(SYNCED) ## the chart, the operator and failing nodes on that cluster, jud
 	$(BIN)/python -m e2e.kubernetes
 
 clean: ## remove what was made here (not the environment)
-	rm -rf demo-out demo-spark-out bench-out e2e-out faults-out .local .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf demo-out demo-spark-out faults-spark-out bench-out e2e-out faults-out .local .pytest_cache .mypy_cache .ruff_cache .hypothesis

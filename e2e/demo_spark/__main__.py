@@ -33,7 +33,7 @@ EXIT_INTERRUPTED: Final = 130
 
 def main() -> int:
     """The program."""
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else 120)
     try:
         settings = read_settings({**os.environ, "OUT": os.environ.get("OUT") or OUT})
     except SettingsError as error:
@@ -76,7 +76,7 @@ def _report(console: Console, settings: Settings, outcome: Outcome) -> None:
         ("aircraft whose state is the last event", f"{outcome.aircraft:,}"),
         ("killed during the replay", ", ".join(f"{kind}s: {count}" for kind, count in sorted(kinds.items())) or "none"),
         ("drivers that the replay took", str(outcome.course.starts)),
-        (f"rows of {SECOND} that equal {FIRST}, in order", f"{outcome.copied:,}"),
+        (f"rows of {SECOND}, in the order of {FIRST}", f"{outcome.copied:,}"),
         ("what differs", str(len(outcome.problems))),
     ):
         table.add_row(name, value)

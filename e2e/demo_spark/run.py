@@ -61,8 +61,23 @@ class Outcome:
     took_s: float = 0.0
 
 
-def start_spark() -> SparkSession:
-    """A session on two cores, for all pipelines but the replay."""
+def start_spark(log: Path) -> SparkSession:
+    """A session on two cores, for all pipelines but the replay.
+
+    Args:
+        log: What Java and Python workers of Spark write to their standard error.
+    """
+    terminal = os.dup(2)
+    with log.open("wb") as file:
+        os.dup2(file.fileno(), 2)
+    try:
+        return _session()
+    finally:
+        os.dup2(terminal, 2)
+        os.close(terminal)
+
+
+def _session() -> SparkSession:
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     from pyspark.sql import SparkSession
@@ -109,7 +124,7 @@ class Demo:
         outcome = Outcome(len(events))
         self._progress("starting Spark and four brokers")
         # Spark first: it forks, which a process with gRPC's threads should not do.
-        spark = await asyncio.to_thread(start_spark)
+        spark = await asyncio.to_thread(start_spark, self._out / "spark.log")
         try:
             await self._with_brokers(directory, events, outcome)
         finally:

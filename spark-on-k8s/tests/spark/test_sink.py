@@ -10,9 +10,10 @@ import pytest
 from seriatim import partition_of_key, sync
 from seriatim_spark import open_writer
 
+from e2e.spark_faults.striking import MOMENTS, ask, register
+
 from .conftest import Brokers
 from .filling import Filled
-from .striking import MOMENTS, register
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -168,7 +169,7 @@ def test_a_kill_at_any_moment_writes_nothing_twice(
     asked = tmp_path / moment
     rows = rows_of(spark, topic, maxRowsPerTrigger="500")
     for batch in (0, 0, 2):
-        asked.write_text(str(batch))
+        ask(tmp_path, moment, batch)
         try:
             write(rows, options, tmp_path / "checkpoint", kind)
         except Exception as exc:  # a task is tried again by Spark itself, a commit is not
@@ -270,7 +271,7 @@ def test_a_plan_that_is_not_deterministic_is_told(
     def half() -> Any:
         return rows_of(spark, topic).where("rand() < 0.5")  # Spark takes another seed each time
 
-    (tmp_path / "after publishing").touch()
+    ask(tmp_path, "after publishing")
     with pytest.raises(Exception, match="worker"):
         write(half(), options, tmp_path / "checkpoint", kind)
     first = content(client, "to-random")

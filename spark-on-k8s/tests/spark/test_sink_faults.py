@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from seriatim import sync
 
+from e2e.spark_faults.striking import MOMENTS, ask, register
+
 from .conftest import Brokers
 from .filling import Filled
-from .striking import MOMENTS, register
 from .test_sink import content, rows_of, target
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ class Striker:
             if self._left and not (self._asked / moment).exists():
                 self._left -= 1
                 batch = self._random.randrange(BATCHES)
-                (self._asked / moment).write_text(str(batch))
+                ask(self._asked, moment, batch)
                 self.strikes.append(f"{moment} of {batch}")
 
     def strike_broker(self) -> None:

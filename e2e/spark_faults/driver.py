@@ -1,0 +1,76 @@
+"""A driver of Spark that copies one topic after another, as it is told: `python -m e2e.spark_faults.driver DIRECTORY`.
+
+It is a process that can be killed or frozen. Each line of its input is a job in JSON, each line of its output an
+answer: `ready`, then `{"error": null}` or what the query ended with.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from seriatim_spark import open_writer
+from seriatim_spark.pipelines.command_line import last_line
+
+from e2e.spark_faults.striking import register
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+READY: Final = "ready"
+_KIND: Final = re.compile(r"seriatim_spark\.errors\.(\w+): ")
+COLUMNS: Final = ("key", "value", "timestamp", "partition")
+
+
+def _session() -> SparkSession:
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    from pyspark.sql import SparkSession
+
+    settings = {
+        "spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.driver.memory": "512m",
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC", "spark.log.level": "ERROR",
+        "spark.sql.session.timeZone": "UTC", "spark.python.authenticate.socketTimeout": "60s",
+    }  # fmt: skip
+    builder = SparkSession.builder.master("local[2,4]").appName("faults")  # a task is tried four times
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+def copy(spark: SparkSession, kind: str, job: dict[str, Any]) -> None:
+    """Copy what a topic holds, in micro-batches, as the writer that is named: opened first, as a user does."""
+    opened = open_writer({"bootstrap": job["bootstrap"], "topic": job["target"]}, job["writer"])
+    rows = (
+        spark.readStream.format("seriatim")
+        .options(bootstrap=job["bootstrap"], topic=job["source"], maxRowsPerTrigger=str(job["batch_rows"]))
+        .load()
+        .select(*COLUMNS)
+    )
+    writer = rows.writeStream.format(kind).options(**opened.options).option("checkpointLocation", job["checkpoint"])
+    writer.trigger(availableNow=True).start().awaitTermination()
+
+
+def main() -> int:
+    """Until the input ends."""
+    spark = _session()
+    kind = register(spark, Path(sys.argv[1]))
+    print(READY, flush=True)
+    for line in sys.stdin:
+        error = None
+        try:
+            copy(spark, kind, json.loads(line))
+        except Exception as exc:  # whatever ended the query is the answer
+            kinds = _KIND.findall(str(exc)) or [type(exc).__name__]
+            error = f"{kinds[-1]}: {last_line(exc)}"
+        print(json.dumps({"error": error}), flush=True)
+    spark.stop()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

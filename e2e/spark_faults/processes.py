@@ -1,0 +1,101 @@
+"""Drivers of Spark as processes, with all that they start: Java, and Python workers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+from e2e.spark_faults.driver import READY
+
+START_DEADLINE_S: Final = 120.0
+LINE_BYTES_MAX: Final = 1 << 20
+
+
+class DriverEndedError(RuntimeError):
+    """The process has ended and was not told to."""
+
+
+class Driver:
+    """One process of `e2e.spark_faults.driver`, which leads a session: all that it starts is in it."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+
+    @classmethod
+    async def start(cls, directory: Path, log: Path) -> Driver:
+        """Begin to start one."""
+        with log.open("ab") as file:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "e2e.spark_faults.driver", str(directory), stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE, stderr=file, start_new_session=True, limit=LINE_BYTES_MAX,
+            )  # fmt: skip
+        return cls(process)
+
+    async def wait_ready(self) -> None:
+        """Until it takes jobs.
+
+        Raises:
+            DriverEndedError: It has ended.
+        """
+        async with asyncio.timeout(START_DEADLINE_S):
+            while await self._line() != READY:
+                pass
+
+    def give(self, job: Mapping[str, Any]) -> None:
+        """A job; `answer` tells when it is done."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(job).encode() + b"\n")
+
+    async def answer(self) -> str | None:
+        """What the job ended with; None: nothing went wrong.
+
+        Raises:
+            DriverEndedError: It has ended.
+        """
+        while True:
+            line = await self._line()
+            if line.startswith("{"):
+                error: str | None = json.loads(line)["error"]
+                return error
+
+    async def _line(self) -> str:
+        assert self._process.stdout is not None
+        line = await self._process.stdout.readline()
+        if not line:
+            raise DriverEndedError(f"driver {self.pid} has ended")
+        return line.decode().strip()
+
+    @property
+    def pid(self) -> int:
+        """Of the process, and the number of its session."""
+        return self._process.pid
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send it to all processes of the session."""
+        for pid in session_of(self.pid):
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    async def kill(self) -> None:
+        """SIGKILL to all of them."""
+        self.signal(signal.SIGKILL)
+        await self._process.wait()
+
+
+def session_of(leader: int) -> list[int]:
+    """The processes of a session."""
+    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal() and _leader(entry) == leader]
+
+
+def _leader(entry: Path) -> int:
+    try:
+        return int((entry / "stat").read_text().rpartition(")")[2].split()[3])
+    except (OSError, IndexError):  # it has ended meanwhile
+        return 0

@@ -1,0 +1,100 @@
+"""The sink, with a place for a fault at each moment of a micro-batch.
+
+A file in a directory, called as a moment, asks for a fault there: once, in the first micro-batch that has at least the
+number in the file. The Python worker of Spark that comes to this moment takes the file away. Then it kills itself; or,
+if the file says `wait`, it writes `reached` and goes on when there is a file `go`: so another program can strike what
+it likes at exactly this moment.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MOMENTS: Final = ("task begins", "task has staged", "before publishing", "after publishing")
+REACHED: Final = "reached"
+GO: Final = "go"
+GO_DEADLINE_S: Final = 60.0
+FORMAT: Final = "struck"
+
+
+def ask(directory: Path, moment: str, batch: int = 0, *, wait: bool = False) -> None:
+    """Ask for a fault.
+
+    Args:
+        directory: That of `register`.
+        moment: One of `MOMENTS`.
+        batch: In this micro-batch or the first one behind it.
+        wait: The worker waits for `go`, and does not kill itself.
+    """
+    aside = directory / f".{moment}"
+    aside.write_text(f"{batch} {'wait' if wait else 'kill'}")
+    aside.rename(directory / moment)
+
+
+def register(spark: SparkSession, directory: Path) -> str:
+    """A format that is the sink with these places; its name.
+
+    The classes are made here so that Spark's workers get them by value.
+    """
+    from seriatim_spark.sink import StreamSink
+    from seriatim_spark.source import SeriatimSource
+
+    asked, reached, go, deadline_s = str(directory), REACHED, GO, GO_DEADLINE_S
+
+    class Struck(StreamSink):
+        def write(self, iterator: Any) -> Any:
+            from pyspark import TaskContext
+
+            task = TaskContext.get()
+            assert task is not None
+            batch = int(task.getLocalProperty("streaming.sql.batchId") or 0)
+            self._come_to("task begins", batch)
+            message = super().write(iterator)
+            self._come_to("task has staged", batch)
+            return message
+
+        def commit(self, messages: Any, batchId: int) -> None:  # noqa: N803 - Spark's name
+            self._come_to("before publishing", batchId)
+            super().commit(messages, batchId)
+            self._come_to("after publishing", batchId)
+
+        def _come_to(self, moment: str, batch: int) -> None:
+            import os
+            import signal
+            import time
+
+            path = os.path.join(asked, moment)
+            try:
+                with open(path) as file:
+                    number, what = file.read().split()
+                if batch < int(number):
+                    return
+                os.unlink(path)
+            except FileNotFoundError:  # none is asked for, or another task was quicker
+                return
+            if what == "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            aside, free = os.path.join(asked, f".{reached}"), os.path.join(asked, go)
+            with open(aside, "w") as file:
+                file.write(f"{os.getpid()} {batch}")
+            os.rename(aside, os.path.join(asked, reached))
+            until = time.monotonic() + deadline_s
+            while not os.path.exists(free):
+                if time.monotonic() > until:
+                    raise TimeoutError(f"nobody let {moment} go on for {deadline_s:g} s")
+                time.sleep(0.003)
+
+    class Source(SeriatimSource):
+        @classmethod
+        def name(cls) -> str:
+            return FORMAT
+
+        def streamWriter(self, schema: Any, overwrite: bool) -> Any:  # noqa: N802 - Spark's name
+            return Struck(super().streamWriter(schema, overwrite)._options)  # noqa: SLF001 - it is made of the sink
+
+    spark.dataSource.register(Source)
+    return FORMAT
