@@ -183,6 +183,9 @@ class Demo:
         self._progress("looking at the traffic, while the table is behind")
         found = await asyncio.to_thread(lambda: traffic.run(source, last_s=span_s + 5.0, top=8))
         (self._out / "traffic.svg").write_text(traffic.picture(found))
+        lags = {group.group: group.lag for group in found.groups}
+        if lags.keys() != {"archive", "states"} or lags["archive"]:
+            outcome.problems.append(f"groups should be archive, which has read all, and states, and are {lags}")
         await asyncio.to_thread(apply_now)
         compared = compare_states(read_table(states), events)
         outcome.aircraft = compared.rows

@@ -26,7 +26,7 @@ from seriatim_broker.local import LocalCluster
 
 from e2e.demo_spark.comparing import rows_of
 from e2e.spark_faults.processes import Driver, DriverEndedError
-from e2e.spark_faults.striking import GO, MOMENTS, REACHED, ask
+from e2e.spark_faults.striking import MOMENTS, REACHED, ask, let_go
 
 PARTITIONS: Final = 2
 BATCHES: Final = 3
@@ -119,7 +119,7 @@ class Runs:
         self._idle: deque[Driver] = deque()
         self._starting: deque[asyncio.Task[Driver]] = deque()
         self._frozen: list[Driver] = []
-        self.drivers = 0
+        self._all: list[Driver] = []
 
     async def prepare(self) -> None:
         """Fill the sources, and start two drivers."""
@@ -138,23 +138,23 @@ class Runs:
     async def close(self) -> None:
         """End all drivers."""
         for task in self._starting:
-            with suppress(DriverEndedError, TimeoutError):
-                self._idle.append(await task)
-        for driver in (*self._idle, *self._frozen):
+            task.cancel()
+        await asyncio.gather(*self._starting, return_exceptions=True)
+        for driver in self._all:
             await driver.kill()
 
     def _start_driver(self) -> None:
         async def start() -> Driver:
-            self.drivers += 1
             driver = await Driver.start(self._asked, self._log)
-            try:
-                await driver.wait_ready()
-            except BaseException:
-                await driver.kill()
-                raise
+            self._all.append(driver)
+            await driver.wait_ready()
             return driver
 
         self._starting.append(asyncio.create_task(start(), name="starts a driver"))
+
+    async def _end(self, driver: Driver) -> None:
+        self._all.remove(driver)
+        await driver.kill()
 
     async def _driver(self) -> Driver:
         """One that has nothing to do."""
@@ -194,6 +194,8 @@ class Runs:
         except TimeoutError:
             course.problems.append(f"not done after {RUN_DEADLINE_S:g} s")
         await self._cluster.start_again("brokers")
+        for left in self._asked.iterdir():  # for workers that were killed meanwhile
+            left.unlink()
         if not course.problems:
             await self._client.admin().delete_topic(target)
             shutil.rmtree(self._directory / target, ignore_errors=True)
@@ -233,7 +235,6 @@ class Runs:
                 (self._asked / moment).unlink(missing_ok=True)
 
     def _ask(self, fault: Fault) -> None:
-        (self._asked / GO).unlink(missing_ok=True)
         moment = "before publishing" if fault.moment == WHILE else fault.moment
         ask(self._asked, moment, fault.batch, wait=True)
 
@@ -252,12 +253,11 @@ class Runs:
         self, fault: Fault, driver: Driver, worker: int, job: dict[str, object], chance: random.Random
     ) -> bool:
         """Do it, and let the worker go on. Returns whether the driver is away."""
-        go = self._asked / GO
         victim = ""
         if fault.kind == "broker":
             victim = await self._victim(str(job["target"]), chance)
         if fault.moment == WHILE:
-            go.touch()
+            let_go(self._asked, worker)
             await asyncio.sleep(chance.uniform(0, PUBLISHING_S))
         match fault.kind:
             case "worker":
@@ -266,14 +266,15 @@ class Runs:
             case "broker":
                 await self._cluster.kill(victim)
             case "driver":
-                await driver.kill()
+                await self._end(driver)
                 self._start_driver()
             case "zombie":
                 driver.signal(signal.SIGSTOP)
                 self._frozen.append(driver)
                 if not self._idle and not self._starting:
                     self._start_driver()
-        go.touch()
+        if fault.moment != WHILE:
+            let_go(self._asked, worker)
         return fault.kind in ("driver", "zombie")
 
     async def _victim(self, target: str, chance: random.Random) -> str:
@@ -285,7 +286,6 @@ class Runs:
 
     async def _wake(self, course: Course) -> None:
         """Let frozen drivers go on, and wait until they have ended their query."""
-        (self._asked / GO).touch()
         while self._frozen:
             driver = self._frozen.pop()
             driver.signal(signal.SIGCONT)
@@ -293,8 +293,8 @@ class Runs:
                 async with asyncio.timeout(ZOMBIE_DEADLINE_S):
                     course.zombies.append(await driver.answer())
             except (TimeoutError, DriverEndedError) as exc:
-                course.zombies.append(f"{type(exc).__name__} {exc}")
-                await driver.kill()
+                course.zombies.append(f"{type(exc).__name__}: {exc}")
+                await self._end(driver)
             else:
                 self._idle.append(driver)
 

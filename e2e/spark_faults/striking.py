@@ -2,8 +2,8 @@
 
 A file in a directory, called as a moment, asks for a fault there: once, in the first micro-batch that has at least the
 number in the file. The Python worker of Spark that comes to this moment takes the file away. Then it kills itself; or,
-if the file says `wait`, it writes `reached` and goes on when there is a file `go`: so another program can strike what
-it likes at exactly this moment.
+if the file says `wait`, it writes `reached` and goes on when it is let go: so another program can strike what it likes
+at exactly this moment.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 MOMENTS: Final = ("task begins", "task has staged", "before publishing", "after publishing")
 REACHED: Final = "reached"
-GO: Final = "go"
 GO_DEADLINE_S: Final = 60.0
 FORMAT: Final = "struck"
 
@@ -28,11 +27,16 @@ def ask(directory: Path, moment: str, batch: int = 0, *, wait: bool = False) -> 
         directory: That of `register`.
         moment: One of `MOMENTS`.
         batch: In this micro-batch or the first one behind it.
-        wait: The worker waits for `go`, and does not kill itself.
+        wait: The worker waits for `let_go`, and does not kill itself.
     """
     aside = directory / f".{moment}"
     aside.write_text(f"{batch} {'wait' if wait else 'kill'}")
     aside.rename(directory / moment)
+
+
+def let_go(directory: Path, worker: int) -> None:
+    """Let a worker go on that waits; `worker` is the number of its process, from the file `reached`."""
+    (directory / f"go-{worker}").touch()
 
 
 def register(spark: SparkSession, directory: Path) -> str:
@@ -43,7 +47,7 @@ def register(spark: SparkSession, directory: Path) -> str:
     from seriatim_spark.sink import StreamSink
     from seriatim_spark.source import SeriatimSource
 
-    asked, reached, go, deadline_s = str(directory), REACHED, GO, GO_DEADLINE_S
+    asked, reached, deadline_s = str(directory), REACHED, GO_DEADLINE_S
 
     class Struck(StreamSink):
         def write(self, iterator: Any) -> Any:
@@ -78,7 +82,7 @@ def register(spark: SparkSession, directory: Path) -> str:
                 return
             if what == "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
-            aside, free = os.path.join(asked, f".{reached}"), os.path.join(asked, go)
+            aside, free = os.path.join(asked, f".{reached}"), os.path.join(asked, f"go-{os.getpid()}")
             with open(aside, "w") as file:
                 file.write(f"{os.getpid()} {batch}")
             os.rename(aside, os.path.join(asked, reached))
@@ -87,6 +91,7 @@ def register(spark: SparkSession, directory: Path) -> str:
                 if time.monotonic() > until:
                     raise TimeoutError(f"nobody let {moment} go on for {deadline_s:g} s")
                 time.sleep(0.003)
+            os.unlink(free)
 
     class Source(SeriatimSource):
         @classmethod

@@ -10,6 +10,7 @@ import json
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -70,6 +71,7 @@ class ProgressListener(StreamingQueryListener):
         self._query = query
         self._news: dict[str, Offsets] = {}  # by group
         self._said: dict[str, tuple[float, Offsets]] = {}
+        self._ended: deque[str] = deque(maxlen=QUERIES_MAX)
         self._changed = threading.Condition()
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="seriatim progress", daemon=True)
@@ -98,11 +100,21 @@ class ProgressListener(StreamingQueryListener):
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
         """What was reported stays until the group is deleted or forgotten."""
-
-    def flush(self, timeout_s: float = REPORT_DEADLINE_S) -> bool:
-        """Wait until all that came was reported; whether it was."""
         with self._changed:
-            return self._changed.wait_for(lambda: not self._news, timeout_s)
+            self._ended.append(str(event.runId))
+            self._changed.notify_all()
+
+    def flush(self, run_id: str, timeout_s: float = REPORT_DEADLINE_S) -> bool:
+        """Wait until all of a run that has ended was reported; whether it was.
+
+        Spark tells of a micro-batch some time after it: the last word about a run is that it has ended.
+
+        Args:
+            run_id: Of the run of a query.
+            timeout_s: The longest that this takes.
+        """
+        with self._changed:
+            return self._changed.wait_for(lambda: run_id in self._ended and not self._news, timeout_s)
 
     def close(self) -> None:
         """Report no more. Remove the listener from the session as well."""

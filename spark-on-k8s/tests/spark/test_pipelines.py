@@ -41,8 +41,10 @@ def test_an_archive_holds_every_message_once_and_an_audit_finds_what_is_changed(
     topic.send([700, 0])
     reading = ("--bootstrap", brokers.bootstrap, "--topic", "archived")
     archive, checkpoint = str(tmp_path / "archive"), str(tmp_path / "checkpoint")
-    writing = ("archive", *reading, "--to", archive, "--checkpoint", checkpoint, "--once")
+    writing = ("archive", *reading, "--to", archive, "--checkpoint", checkpoint, "--group", "archive", "--once")
     assert f"{topic.rows:,} rows written" in run(*writing, "--file-rows", "1000")
+    partitions = client.admin().describe_group("archived", "archive").partitions
+    assert [(row.external, row.lag) for row in partitions] == [(True, 0)] * 2, "the last micro-batch is reported too"
     topic.send([0, 55])
     assert "--file-rows 1000" in run(*writing, status=1)
     assert "55 rows written" in run(*writing, "--file-rows", "1000")

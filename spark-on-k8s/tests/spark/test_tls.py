@@ -30,13 +30,22 @@ def test_certificates_are_taken_or_refused(spark: SparkSession, tmp_path: Path) 
             given = {**topic.options, "readTimeout": "2s", **options}
             return int(spark.read.format("seriatim").options(**given).load().count())
 
-        assert count(**files) == 300
+        def write(**options: str) -> None:
+            rows = spark.range(3).selectExpr("cast(id as string) as value")
+            given = {**topic.options, "writeTimeout": "2s", **options}
+            rows.write.format("seriatim").mode("append").options(**given).save()
+
+        write(**files)
+        assert count(**files) == 303
         other = tmp_path / "other.pem"
         trustme.CA().cert_pem.write_to_path(str(other))
         for wrong in ({}, files | {"tlsCa": str(other)}, {"tlsCa": files["tlsCa"]}):
             with pytest.raises(Exception, match="ClusterError") as refused:
                 count(**wrong)
             assert "BEGIN" not in str(refused.value)
+            with pytest.raises(Exception, match="ClusterError"):
+                write(**wrong)
+        assert count(**files) == 303
         key = Path(files["tlsKey"]).read_text()
         with pytest.raises(Exception, match="the path of a file") as refused:
             count(**(files | {"tlsKey": key}))

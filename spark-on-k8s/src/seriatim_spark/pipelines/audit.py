@@ -300,10 +300,12 @@ def picture(report: Report) -> str:
 
     most = max([one.rows for one in report], default=0) or 1
     height = ROW_HEIGHT * (len(report) + 2)
+    count = len(findings_of(report))
+    told = f"each red mark is a finding, {count:,} in all" if count else "nothing differs"
     head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH + LEFT + 120}" height="{height}" '
     parts = [
         head + 'font-family="sans-serif" font-size="13">',
-        f'<text x="10" y="16">messages of each partition; red: {len(findings_of(report)):,} findings</text>',
+        f'<text x="10" y="16">messages of each partition; {told}</text>',
     ]
     for number, one in enumerate(report, 1):
         top = number * ROW_HEIGHT + 6

@@ -57,6 +57,7 @@ def wait(spark: SparkSession, writer: DataStreamWriter, source: Mapping[str, str
     can_listen = threading.current_thread() is threading.main_thread()
     signals = (signal.SIGTERM, signal.SIGINT) if can_listen else ()
     before = {number: signal.signal(number, lambda *_: asked.set()) for number in signals}
+    query = None
     try:
         query = writer.start()
         while not asked.is_set() and not query.awaitTermination(POLL_S):
@@ -67,7 +68,8 @@ def wait(spark: SparkSession, writer: DataStreamWriter, source: Mapping[str, str
         for number, handler in before.items():
             signal.signal(number, handler)
         if listener is not None:
-            listener.flush()
+            if query is not None:
+                listener.flush(str(query.runId))
             spark.streams.removeListener(listener)
             listener.close()
 

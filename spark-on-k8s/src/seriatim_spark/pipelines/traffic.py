@@ -182,9 +182,11 @@ def lag_of(name: str, group: GroupDescription) -> GroupLag:
 def as_text(found: Traffic) -> str:
     """What was found, in words and tables."""
     span_s = found.step_s * STEPS
-    rates = f"{found.rows / span_s:,.1f} a second on average, {max(found.rates):,.1f} at most (in {found.step_s:g} s)"
+    rates = (
+        f"{found.rows / span_s:,.1f} a second on average, {max(found.rates):,.1f} at most (in {_seconds(found.step_s)})"
+    )
     lines = [
-        f"{found.topic}: {found.rows:,} messages, {_size(found.size_bytes)} in {span_s:g} s: {rates}",
+        f"{found.topic}: {found.rows:,} messages, {_size(found.size_bytes)} in {_seconds(span_s)}: {rates}",
         f"the fullest of {len(found.partitions)} partitions has {found.skew:.2f} times the mean",
     ]
     fullest = sorted(found.partitions, key=lambda one: -one.rows)[:PARTITIONS_SHOWN]
@@ -210,6 +212,10 @@ def _share(part: int, whole: int) -> str:
     return f"{100 * part / whole:.1f} %" if whole else "-"
 
 
+def _seconds(span_s: float) -> str:
+    return f"{span_s:,.0f} s" if span_s >= 10 else f"{span_s:.3g} s"
+
+
 def _size(count: float) -> str:
     for unit in ("B", "KiB", "MiB", "GiB"):
         if count < 1024:
@@ -233,7 +239,7 @@ def picture(found: Traffic) -> str:
         ("messages of the hottest keys", [(one.key, one.rows) for one in found.keys]),
         ("lag of groups, in messages", [(one.group, one.lag) for one in found.groups]),
     ]
-    parts, top = _curve(found), CURVE_HEIGHT + 60
+    parts, top = _curve(found), CURVE_HEIGHT + 85
     for title, bars in blocks:
         if bars:
             parts.append(f'<text x="10" y="{top}" font-weight="bold">{escape(title)}</text>')
@@ -253,12 +259,18 @@ def _curve(found: Traffic) -> list[str]:
         f"{LEFT + number * step:.1f},{40 + CURVE_HEIGHT * (1 - rate / most):.1f}"
         for number, rate in enumerate(found.rates)
     ]
-    begin = datetime.fromtimestamp(found.begin, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    title = f"{found.topic}: messages a second, from {begin} on, {found.step_s * STEPS:g} s"
+    begin, end = (
+        datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+        for at in (found.begin, found.begin + STEPS * found.step_s)
+    )
+    title = f"{found.topic}: messages a second, {found.rows:,} in {_seconds(found.step_s * STEPS)}"
+    below = CURVE_HEIGHT + 56
     return [
         f'<text x="10" y="20" font-weight="bold">{escape(title)}</text>',
-        f'<text x="10" y="48">{most:,.1f}</text>',
+        f'<text x="10" y="48">{most:,.0f}</text>' if most >= 10 else f'<text x="10" y="48">{most:,.2g}</text>',
         f'<text x="10" y="{40 + CURVE_HEIGHT}">0</text>',
+        f'<text x="{LEFT}" y="{below}">{begin}</text>',
+        f'<text x="{LEFT + WIDTH}" y="{below}" text-anchor="end">{end}</text>',
         f'<line x1="{LEFT}" y1="{40 + CURVE_HEIGHT}" x2="{LEFT + WIDTH}" y2="{40 + CURVE_HEIGHT}" stroke="#999"/>',
         f'<polyline fill="none" stroke="{BLUE}" stroke-width="2" points="{" ".join(points)}"/>',
     ]
