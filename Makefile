@@ -42,9 +42,9 @@ $(SPARK_SYNCED): pyproject.toml uv.lock spark-on-k8s/pyproject.toml | $(SYNCED)
 	$(if $(SPARK),$(BIN)/uv pip install --quiet --python $(SPARK_VENV)/bin/python "pyspark==$(SPARK).*")
 	@touch $@
 
-test-spark: $(SPARK_SYNCED) ## the tests that need Spark; they make an environment of their own (needs Java 17; SPARK=4.2: on the newest 4.2)
+test-spark: $(SPARK_SYNCED) ## the tests that need Spark; they make an environment of their own (needs Java 17; SPARK=4.2: on the newest 4.2; QUICK=1: without those that start drivers of their own)
 	@$(BIN)/python -m tools.check_java
-	$(SPARK_VENV)/bin/python -m tools.run_tests --kind spark --package spark-on-k8s
+	$(SPARK_VENV)/bin/python -m tools.run_tests --kind spark$(if $(QUICK),-quick) --package spark-on-k8s
 
 .PHONY: demo-spark
 demo-spark: $(SPARK_SYNCED) ## the flights through Spark into Parquet, a table and a second topic, while drivers, tasks and brokers are killed (QUICK=1; SEED=n; needs Java 17)

@@ -39,6 +39,7 @@ MARKERS = {
     "slow": "slow and not faults and not kubernetes and not spark",
     "faults": "faults",
     "spark": "spark",
+    "spark-quick": "spark and not slow",
 }
 
 

@@ -29,6 +29,7 @@ def messages(client: sync.Client, topic: str, partition: int) -> list[Message]:
         return list(reader)
 
 
+@pytest.mark.slow
 def test_a_topic_is_replayed_although_drivers_and_a_broker_are_killed(
     client: sync.Client, brokers: Brokers, tmp_path: Path
 ) -> None:

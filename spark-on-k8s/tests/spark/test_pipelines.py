@@ -77,6 +77,7 @@ def test_an_archive_holds_every_message_once_and_an_audit_finds_what_is_changed(
     assert "nothing covers" in run("audit", "--archive", archive, status=FINDINGS_STATUS)
 
 
+@pytest.mark.slow
 def test_an_archive_is_exact_although_its_driver_is_killed(
     client: sync.Client, brokers: Brokers, tmp_path: Path
 ) -> None:
