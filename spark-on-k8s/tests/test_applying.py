@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+from dataclasses import asdict
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from seriatim_spark import applying
-from seriatim_spark.applying import SCHEMA, ApplyError, TableState, merge, newest, next_state
+from seriatim_spark import applying, batch_chain
+from seriatim_spark.applying import SCHEMA, ApplyError, TableState, merge, newest, next_state, with_settings
+from seriatim_spark.batch_chain import ChainError, Link
 
 NEVER = -(1 << 62)
 
@@ -73,25 +75,29 @@ def test_a_key_in_two_partitions_stops_unless_times_decide() -> None:
 
 def test_a_table_changes_at_one_moment_and_old_files_go_later(tmp_path: Path) -> None:
     directory = str(tmp_path)
-    state = TableState("query", -1, "orders", "id", 4)
+    state = TableState("orders", "id", 4)
+
+    def write(state: TableState, batch: int) -> None:
+        batch_chain.append(directory, Link(batch, "query", batch, {}, asdict(state)))
+
     first = applying.write_bucket(directory, 2, changes((b"a", b"1", 1)))
-    state, gone = next_state(state, 0, {2: (first, 1)}, 1000.0)
-    applying.write_state(directory, state)
+    state, gone = next_state(state, {2: (first, 1)}, 1000.0)
+    write(state, 0)
     assert gone == []
     assert values(applying.read_table(directory)) == {b"a": b"1"}
     second = applying.write_bucket(directory, 2, changes((b"a", b"2", 2), (b"b", None, 3)))
     assert values(applying.read_table(directory)) == {b"a": b"1"}, "no table names the new file yet"
-    state, gone = next_state(state, 1, {2: (second, 2)}, 2000.0)
+    state, gone = next_state(state, {2: (second, 2)}, 2000.0)
     assert gone == [], "a reader may still read it"
-    applying.write_state(directory, state)
+    write(state, 1)
     assert applying.read_state(directory) == state
     assert values(applying.read_table(directory)) == {b"a": b"2"}
-    later, gone = next_state(state, 2, {}, 2000.0 + applying.KEPT_S - 1)
+    later, gone = next_state(state, {}, 2000.0 + applying.KEPT_S - 1)
     assert (gone, set(later.before)) == ([], {first}), "the reader may not be done"
     left = applying.write_bucket(directory, 3, changes((b"x", b"9", 9)))
     assert applying.remove_unnamed(directory, state) == 1
     assert not (tmp_path / left).exists()
-    state, gone = next_state(state, 2, {}, 2000.0 + applying.KEPT_S + 1)
+    state, gone = next_state(state, {}, 2000.0 + applying.KEPT_S + 1)
     assert gone == [first]
     applying.remove(directory, gone)
     assert not (tmp_path / first).exists()
@@ -102,6 +108,23 @@ def test_a_table_that_cannot_be_read_is_not_taken_for_none(tmp_path: Path) -> No
     assert applying.read_state(str(tmp_path)) is None
     with pytest.raises(ApplyError, match="there is no table"):
         applying.read_table(str(tmp_path))
-    (tmp_path / applying.NAME).write_text("{}")
-    with pytest.raises(ApplyError, match="cannot be read"):
+    batch_chain.append(str(tmp_path), Link(0, "query", 0, {}, {"file_rows": 7}))
+    with pytest.raises(ApplyError, match="no table's directory"):
         applying.read_state(str(tmp_path))
+    next((tmp_path / batch_chain.FOLDER).iterdir()).write_text("{}")
+    with pytest.raises(ChainError, match="cannot be read"):
+        applying.read_state(str(tmp_path))
+
+
+def test_settings_that_a_table_cannot_change_are_refused() -> None:
+    state = TableState("orders", "id", 4)
+    assert with_settings(state, "orders", None, None) == with_settings(state, "orders", 4, "offset") == state
+    with pytest.raises(ApplyError, match="--buckets 4"):
+        with_settings(state, "orders", 8, None)
+    with pytest.raises(ApplyError, match="topic orders, not bills"):
+        with_settings(state, "bills", None, None)
+    timed = with_settings(state, "orders", None, "append_time")
+    assert timed.order_by == "append_time"
+    assert with_settings(timed, "orders", None, None) == timed
+    with pytest.raises(ApplyError, match="--order-by append_time"):
+        with_settings(timed, "orders", None, "offset")

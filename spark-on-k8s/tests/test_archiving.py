@@ -12,7 +12,7 @@ from seriatim import RangeTable
 from seriatim._batch import SCHEMA
 from seriatim_api.ids import make_offset
 from seriatim_spark import archiving
-from seriatim_spark.archiving import ArchiveError, ArchiveWriter, Checksums, files_of, footer_of, take_over
+from seriatim_spark.archiving import ArchiveError, ArchiveWriter, Checksums, files_of, footer_of, remove_aside
 from seriatim_spark.columns import BatchBuilder, Origin, Rows
 from seriatim_spark.pipelines.audit import check_file
 
@@ -173,17 +173,20 @@ def test_damage_is_found(tmp_path: Path) -> None:
     assert damages(tmp_path) == {"footer"}
 
 
-def test_a_directory_belongs_to_one_query_which_cleans_it(tmp_path: Path) -> None:
+def test_what_attempts_left_is_removed(tmp_path: Path) -> None:
     directory = str(tmp_path / "archive")
-    take_over(directory, "query-1", 100)
+    remove_aside(directory)
     left = tmp_path / "archive" / archiving.ASIDE
-    left.mkdir()
+    left.mkdir(parents=True)
     (left / "half.parquet").write_text("")
-    take_over(directory, "query-1", 100)
+    remove_aside(directory)
     assert not list(left.iterdir())
-    with pytest.raises(ArchiveError, match="belongs to the query query-1"):
-        take_over(directory, "query-2", 100)
-    with pytest.raises(ArchiveError, match="--file-rows 100"):
-        take_over(directory, "query-1", 99)
     with pytest.raises(ArchiveError, match="there is no directory"):
         files_of(str(tmp_path / "nowhere"))
+
+
+def test_a_directory_is_found_under_each_name_that_spark_takes(tmp_path: Path) -> None:
+    (tmp_path / "x").write_text("")
+    for url in (str(tmp_path), f"file:{tmp_path}", f"file://{tmp_path}"):
+        files, root = archiving.file_system(url)
+        assert files.get_file_info(f"{root}/x").type == archiving.pafs.FileType.File, url

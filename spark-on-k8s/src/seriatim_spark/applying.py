@@ -1,11 +1,12 @@
 """A table of the newest message of each key, kept from a stream of changes. Nothing here needs Spark.
 
-    <directory>/_table.json                      which files are the table now; written last, aside and renamed
+    <directory>/_batches/<number>.json           the newest one says which files are the table now (`batch_chain`)
     <directory>/data/00017-<random>.parquet      the rows of one bucket: keys whose hash is 17
 
-A micro-batch changes some buckets. Each of them is read, merged and written as a new file. Then `_table.json` names the
-new files, together with the query and the micro-batch: at this one moment the change is there, all of it or nothing.
-Files that no table of the last `KEPT_S` names are removed.
+A micro-batch changes some buckets. Each of them is read, merged and written as a new file. Then the next link of the
+chain names the new files, together with the query and the micro-batch: at this one moment the change is there, all of
+it or nothing. A driver that was overtaken can make no link, so what it has written never counts. Files that no table of
+the last `KEPT_S` names are removed.
 
 A row of the table is the newest message of its key: the one with the highest offset. So it does not matter how
 often, or how late, a message is merged. Deleted keys stay as rows without a value (tombstones): without these, an older
@@ -14,10 +15,9 @@ message that is merged again would bring the key back.
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 import numpy as np
@@ -26,10 +26,10 @@ import pyarrow.compute as pc
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from seriatim_spark.archiving import file_system, flush_path, write_json
+from seriatim_spark import batch_chain
+from seriatim_spark.archiving import file_system, flush_path
+from seriatim_spark.batch_chain import Link
 
-NAME: Final = "_table.json"
-VERSION: Final = 1
 KEPT_S: Final = 3600.0
 """A program that reads the table has so long for it."""
 
@@ -54,54 +54,76 @@ class ApplyError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class TableState:
-    """What `_table.json` says.
+    """What a link of the chain says of the table.
 
     Attributes:
-        query: The query that keeps the table.
-        batch: Its last micro-batch that is in it.
         topic, incarnation: Whose changes it holds.
         buckets: How many buckets there are.
+        order_by: Which message of a key is the newest.
         files: Below the directory, by bucket; buckets without rows have none.
         rows: Of all files, tombstones too.
         changed_at: When it was written, in seconds since 1970.
         before: Files of tables before this one, with the time at which they were replaced.
     """
 
-    query: str
-    batch: int
     topic: str
     incarnation: str
     buckets: int
+    order_by: OrderBy = "offset"
     files: dict[str, str] = field(default_factory=dict)
     rows: dict[str, int] = field(default_factory=dict)
     changed_at: float = 0.0
     before: dict[str, float] = field(default_factory=dict)
-    version: int = VERSION
+
+
+def state_of(link: Link) -> TableState:
+    """The table that a link speaks of.
+
+    Raises:
+        ApplyError: It speaks of none.
+    """
+    try:
+        return TableState(**link.content)
+    except TypeError as exc:
+        raise ApplyError(f"this is no table's directory: {exc}") from exc
 
 
 def read_state(directory: str) -> TableState | None:
     """The table as it is now; None: there is none yet.
 
     Raises:
-        ApplyError: It cannot be read, or is of a newer version.
+        ApplyError: It is no table.
+        ChainError: It cannot be read, or is of a newer version.
     """
-    files, root = file_system(directory)
-    path = f"{root}/{NAME}"
-    if files.get_file_info(path).type == pafs.FileType.NotFound:
-        return None
-    try:
-        with files.open_input_stream(path) as source:
-            state = TableState(**json.loads(source.read()))
-    except (TypeError, ValueError) as exc:
-        raise ApplyError(f"{path} cannot be read: {exc}") from exc
-    if state.version != VERSION:
-        raise ApplyError(f"{path} is of version {state.version}, which is newer than this one")
-    return state
+    link = batch_chain.newest(directory)
+    return None if link is None else state_of(link)
 
 
-def write_state(directory: str, state: TableState) -> None:
-    """Put a new table in the place of the one before, at one moment."""
-    write_json(directory, NAME, asdict(state))
+def with_settings(state: TableState, topic: str, buckets: int | None, order_by: OrderBy | None) -> TableState:
+    """The table under the settings of this run.
+
+    Args:
+        state: The table.
+        topic: Whose changes come.
+        buckets, order_by: As given; None: as the table has them.
+
+    Raises:
+        ApplyError: The table cannot have them.
+    """
+    if state.topic != topic:
+        raise ApplyError(f"the table holds changes of the topic {state.topic}, not {topic}: use another directory")
+    if buckets not in (None, state.buckets):
+        raise ApplyError(
+            f"the table has {state.buckets} buckets, and not {buckets}: each key has its place by this number. Give "
+            f"--buckets {state.buckets} or leave it out, or use another directory and another checkpoint"
+        )
+    if order_by == "offset" != state.order_by:
+        raise ApplyError(
+            "the table is ordered by append_time: keys may have moved to other partitions, whose offsets cannot be "
+            "compared. Give --order-by append_time or leave it out, or use another directory and another checkpoint"
+        )
+    # From offset to append_time is safe: within a partition both say the same.
+    return state if order_by is None else replace(state, order_by=order_by)
 
 
 def newest(rows: pa.Table, order_by: OrderBy) -> pa.Table:
@@ -197,14 +219,11 @@ def paths_of(directory: str) -> list[str]:
     return [] if state is None else [f"{root}/{name}" for name in sorted(state.files.values())]
 
 
-def next_state(
-    state: TableState, batch: int, changed: Mapping[int, tuple[str, int]], now_s: float
-) -> tuple[TableState, list[str]]:
+def next_state(state: TableState, changed: Mapping[int, tuple[str, int]], now_s: float) -> tuple[TableState, list[str]]:
     """The table after a micro-batch, and files that no reader can need any more.
 
     Args:
         state: Before it.
-        batch: Its number.
         changed: New file and number of rows, by bucket.
         now_s: Seconds since 1970.
     """
@@ -215,10 +234,7 @@ def next_state(
         if str(bucket) in files:
             before[files[str(bucket)]] = now_s
         files[str(bucket)], rows[str(bucket)] = name, count
-    found = TableState(
-        state.query, batch, state.topic, state.incarnation, state.buckets, files, rows, now_s, before
-    )  # fmt: skip
-    return found, gone
+    return replace(state, files=files, rows=rows, changed_at=now_s, before=before), gone
 
 
 def remove(directory: str, names: list[str]) -> None:
@@ -230,7 +246,9 @@ def remove(directory: str, names: list[str]) -> None:
 
 
 def remove_unnamed(directory: str, state: TableState | None) -> int:
-    """Delete files that no table names: attempts that failed. Only for the one query that writes here, between batches.
+    """Delete files that no table names: attempts that failed.
+
+    Only for the driver that has made the newest link, between batches: those before it can commit none of these files.
 
     Returns how many.
     """

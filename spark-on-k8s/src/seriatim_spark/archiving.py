@@ -35,7 +35,6 @@ SOURCE_COLUMNS: Final = ("topic", "incarnation", "partition", "range_start", "ra
 
 FOOTER_KEY: Final = b"seriatim.archive"
 VERSION: Final = 1
-OWNER_NAME: Final = "_owner.json"
 ASIDE: Final = "_aside"
 ROW_GROUP_ROWS: Final = 64_000
 MICROSECONDS_A_DAY: Final = 86_400_000_000
@@ -128,7 +127,7 @@ def file_system(url: str) -> tuple[pafs.FileSystem, str]:
         ArchiveError: Nothing that pyarrow knows.
     """
     try:
-        if "://" in url:
+        if "://" in url or url.startswith("file:/"):
             found: tuple[pafs.FileSystem, str] = pafs.FileSystem.from_uri(url)
             return found
         return pafs.LocalFileSystem(), os.path.abspath(url)
@@ -362,39 +361,8 @@ def batches_of(file: pq.ParquetFile, columns: tuple[str, ...]) -> Iterator[pa.Re
     yield from file.iter_batches(ROW_GROUP_ROWS, columns=list(columns))
 
 
-def take_over(directory: str, owner: str, file_rows: int) -> None:
-    """Make sure that this query is the only one that writes to a directory, and remove what it left aside.
-
-    Args:
-        directory: The archive's.
-        owner: The query's id, which survives restarts.
-        file_rows: Rows of a file at most.
-
-    Raises:
-        ArchiveError: It belongs to another query, or has files of another number of rows.
-    """
+def remove_aside(directory: str) -> None:
+    """Remove what attempts that failed have left aside. Only for the one query that writes here, between batches."""
     files, root = file_system(directory)
-    files.create_dir(root, recursive=True)
-    name = f"{root}/{OWNER_NAME}"
-    if files.get_file_info(name).type == pafs.FileType.NotFound:
-        with files.open_output_stream(name) as sink:
-            sink.write(json.dumps({"query": owner, "file_rows": file_rows}).encode())
-    with files.open_input_stream(name) as source:
-        try:
-            said = json.loads(source.read(1 << 16))
-            found, rows = said["query"], said["file_rows"]
-        except (ValueError, KeyError, TypeError) as exc:
-            raise ArchiveError(f"{name} cannot be read: {exc}") from exc
-    if found != owner:
-        raise ArchiveError(
-            f"{directory} belongs to the query {found}, and this one is {owner}: its checkpoint is another one. Two "
-            "queries would write the same messages into files of other ranges. Use another directory, or the old "
-            "checkpoint."
-        )
-    if rows != file_rows:
-        raise ArchiveError(
-            f"{directory} was begun with files of at most {rows} rows, and not {file_rows}: a micro-batch that is run "
-            f"again would be cut into other files. Keep to --file-rows {rows}, or use another directory."
-        )
     if files.get_file_info(f"{root}/{ASIDE}").type == pafs.FileType.Directory:
         files.delete_dir_contents(f"{root}/{ASIDE}")

@@ -1,7 +1,8 @@
 """`apply`: a stream of changes into a table of the newest value of each key (`applying`).
 
 Semantics: after each micro-batch the table is what its changes, and all before, make of it; it changes at one moment.
-A micro-batch that is run again changes nothing: the table knows the last one that is in it.
+A micro-batch that is run again changes nothing: the table knows the last one that is in it. A driver that was replaced,
+and ends its micro-batch late, changes nothing either (`batch_chain`).
 """
 
 from __future__ import annotations
@@ -9,17 +10,23 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from seriatim_spark import applying
+from seriatim_spark import applying, batch_chain
 from seriatim_spark.applying import ApplyError, OrderBy, TableState
+from seriatim_spark.archiving import remove_aside
+from seriatim_spark.batch_chain import Link
+from seriatim_spark.pipelines.micro_batches import BatchLog, check_seen, query_of
 from seriatim_spark.pipelines.session import quoted, session, wait
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
+
+BUCKETS: Final = 64
+"""Of a new table, unless another number was given."""
 
 _log = logging.getLogger("seriatim.spark")
 
@@ -55,30 +62,57 @@ def _empty() -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist([], schema=pa.schema([*applying.SCHEMA, *more]))
 
 
+def is_header(name: str, value: str) -> str:
+    """In SQL: whether a header has this value. Bytes are compared: a header need not be text."""
+    return f"coalesce(headers[{quoted(name)}] = X'{value.encode().hex()}', false)"
+
+
 class _Applying:
-    """Merges micro-batches; the table belongs to one query."""
+    """Merges micro-batches; the table belongs to one query, and to the last driver that took it over."""
 
     def __init__(
-        self, directory: str, topic: str, buckets: int, order_by: OrderBy, delete: str, tombstones_kept_s: float
-    ) -> None:
+        self, directory: str, checkpoint: str, topic: str, buckets: int | None, order_by: OrderBy | None, delete: str,
+        tombstones_kept_s: float,
+    ) -> None:  # fmt: skip
         self._directory = directory
+        self._log = BatchLog(checkpoint)
         self._topic = topic
         self._buckets = buckets
-        self._order_by: OrderBy = order_by
+        self._order_by: OrderBy | None = order_by
         self._delete = delete
         self._kept_s = tombstones_kept_s
-        self._begun = False
+        self._link: Link | None = None  # the last one that this driver has made
         self.changes = 0
 
     def __call__(self, rows: DataFrame, batch: int) -> None:
+        spark = rows.sparkSession
+        query, ends = query_of(spark), self._log.ends(spark, batch)
+        assert ends is not None, "Spark notes the end of a micro-batch before it runs"
+        start = self._log.ends(spark, batch - 1) if batch else None
+        if self._link is None:
+            self._link = self._taken_over(query, batch, start, ends)
+        if batch_chain.is_repeat(self._directory, self._link, query, batch, start, ends):
+            return
+        state = applying.state_of(self._link)
+        done = self._merged(rows, state)
+        check_seen(self._directory, [row["file"] for row in done])
+        incarnations = {row["incarnations"] for row in done} | ({state.incarnation} - {""})
+        if len(incarnations) > 1:
+            raise ApplyError(f"{self._directory} holds changes of another topic that was called {state.topic}")
+        state = replace(state, incarnation=next(iter(incarnations), ""))
+        after, gone = applying.next_state(
+            state, {row["bucket"]: (row["file"], row["rows"]) for row in done}, time.time()
+        )  # fmt: skip
+        link = Link(self._link.serial + 1, query, batch, ends, asdict(after))
+        batch_chain.append(self._directory, link)
+        self._link = link
+        applying.remove(self._directory, gone)
+        self.changes += bool(done)
+
+    def _merged(self, rows: DataFrame, state: TableState) -> list[Any]:
+        """New files of the buckets that change: rows with bucket, file, rows and incarnations."""
         from pyspark.sql import functions as f
 
-        owner = rows.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
-        if owner is None:
-            raise RuntimeError("Spark does not say which query this is: another one might own the table")
-        state = self._state(owner, batch)
-        if batch <= state.batch:
-            return
         changed = (
             rows.withColumn("deleted", f.expr(self._delete))
             .withColumn("value", f.expr("case when deleted then null else value end"))
@@ -87,43 +121,35 @@ class _Applying:
             .repartition("bucket")
         )
         task: Callable[..., Any] = partial(
-            merge_buckets, directory=self._directory, files=state.files, order_by=self._order_by,
+            merge_buckets, directory=self._directory, files=state.files, order_by=state.order_by,
             from_us=int((time.time() - self._kept_s) * 1_000_000),
         )  # fmt: skip
-        done = changed.mapInArrow(task, "bucket int, file string, rows bigint, incarnations string").collect()
-        if not done:
-            return
-        incarnations = {row["incarnations"] for row in done} | ({state.incarnation} - {""})
-        if len(incarnations) > 1:
-            raise ApplyError(f"{self._directory} holds changes of another topic that was called {state.topic}")
-        state = replace(state, incarnation=incarnations.pop())
-        after, gone = applying.next_state(
-            state, batch, {row["bucket"]: (row["file"], row["rows"]) for row in done}, time.time()
-        )
-        applying.write_state(self._directory, after)
-        applying.remove(self._directory, gone)
-        self.changes += 1
+        done: list[Any] = changed.mapInArrow(
+            task, "bucket int, file string, rows bigint, incarnations string"
+        ).collect()
+        return done
 
-    def _state(self, owner: str, batch: int) -> TableState:
-        found = applying.read_state(self._directory)
-        state = found or TableState(owner, -1, self._topic, "", self._buckets)
-        if state.query != owner or state.batch > batch:
-            raise ApplyError(
-                f"{self._directory} is kept by the query {state.query}, whose last micro-batch is {state.batch}, and "
-                f"this is micro-batch {batch} of {owner}: its checkpoint is another one, or an older copy. Use another "
-                "directory, or the checkpoint that belongs to it"
-            )
-        if not self._begun:
-            removed = applying.remove_unnamed(self._directory, found)
-            if removed:
-                _log.info("%d files of attempts that failed were removed", removed)
-            self._begun = True
-        return state
+    def _taken_over(self, query: str, batch: int, start: dict[str, Any] | None, ends: dict[str, Any]) -> Link:
+        """Make a link, so that no driver before this one can, and remove what those have left."""
+        last = batch_chain.newest(self._directory)
+        batch_chain.is_repeat(self._directory, last, query, batch, start, ends)
+        if last is None:
+            new = TableState(self._topic, "", self._buckets or BUCKETS, self._order_by or "offset")
+            link = Link(0, query, batch_chain.NONE_YET, None, asdict(new))
+        else:
+            state = applying.with_settings(applying.state_of(last), self._topic, self._buckets, self._order_by)
+            link = replace(last, serial=last.serial + 1, content=asdict(state))
+        batch_chain.append(self._directory, link)
+        remove_aside(self._directory)
+        removed = applying.remove_unnamed(self._directory, applying.state_of(link))
+        if removed:
+            _log.info("%d files of attempts that failed were removed", removed)
+        return link
 
 
 def run(
-    source: Mapping[str, str], directory: str, checkpoint: str, *, every: str | None, buckets: int, order_by: OrderBy,
-    delete_header: str | None, delete_value: str, tombstones_kept_s: float, group: str | None,
+    source: Mapping[str, str], directory: str, checkpoint: str, *, every: str | None, buckets: int | None,
+    order_by: OrderBy | None, delete_header: str | None, delete_value: str, tombstones_kept_s: float, group: str | None,
 ) -> dict[str, int]:  # fmt: skip
     """Apply until the query ends: with `every` None when all is in that is there now, else at SIGTERM or Ctrl-C.
 
@@ -134,8 +160,8 @@ def run(
     delete = "value is null or octet_length(value) = 0"
     if delete_header is not None:
         columns += ",headers"
-        delete = f"coalesce(decode(headers[{quoted(delete_header)}], 'UTF-8') = {quoted(delete_value)}, false)"
-    applier = _Applying(directory, source["topic"], buckets, order_by, delete, tombstones_kept_s)
+        delete = is_header(delete_header, delete_value)
+    applier = _Applying(directory, checkpoint, source["topic"], buckets, order_by, delete, tombstones_kept_s)
     stream = spark.readStream.format("seriatim").options(**source).option("columns", columns).load()
     writer = stream.writeStream.queryName("apply").foreachBatch(applier).option("checkpointLocation", checkpoint)
     writer = writer.trigger(availableNow=True) if every is None else writer.trigger(processingTime=every)

@@ -2,7 +2,9 @@
 
 Semantics: every message once, in files whose rows stand in the order of the partition. A micro-batch whose files were
 written and whose end Spark had not noted is written again after a failure: the same ranges give files of the same
-names with the same rows. So at every moment the files, taken together, hold no message twice.
+names with the same rows. Before its tasks begin, the directory notes which micro-batch it is and where it ends
+(`batch_chain`): one of another checkpoint, or of an older copy, writes nothing. So at every moment the files, taken
+together, hold no message twice.
 """
 
 from __future__ import annotations
@@ -10,9 +12,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from seriatim_spark.archiving import SOURCE_COLUMNS, ArchiveWriter, take_over
+from seriatim_spark import batch_chain
+from seriatim_spark.archiving import SOURCE_COLUMNS, ArchiveError, ArchiveWriter, remove_aside
+from seriatim_spark.batch_chain import Link, OvertakenError
+from seriatim_spark.pipelines.micro_batches import BatchLog, check_seen, query_of
 from seriatim_spark.pipelines.session import session, wait
 
 if TYPE_CHECKING:
@@ -39,24 +44,65 @@ def write_rows(batches: Iterator[pa.RecordBatch], directory: str, file_rows: int
     )
 
 
+TRIES: Final = 5
+"""How often a link is tried while another driver of the same query makes them."""
+
+
+def begin_batch(
+    directory: str, query: str, batch: int, start: dict[str, Any] | None, ends: dict[str, Any], file_rows: int
+) -> None:
+    """Note in the directory that a micro-batch is written now, before one of its files is there.
+
+    Args:
+        directory: The archive's.
+        query, batch, start, ends: As of `batch_chain.is_repeat`.
+        file_rows: Rows of a file at most.
+
+    Raises:
+        ChainError: The micro-batch does not follow those of the directory, or another query owns it.
+        ArchiveError: Its files have another number of rows.
+    """
+    for tried in range(1, TRIES + 1):
+        last = batch_chain.newest(directory)
+        repeated = batch_chain.is_repeat(directory, last, query, batch, start, ends)
+        if last is not None and (rows := last.content["file_rows"]) != file_rows:
+            raise ArchiveError(
+                f"{directory} was begun with files of at most {rows} rows, and not {file_rows}: a micro-batch that is "
+                f"run again would be cut into other files. Keep to --file-rows {rows}, or use another directory"
+            )
+        if repeated:
+            return
+        serial = 0 if last is None else last.serial + 1
+        try:
+            batch_chain.append(directory, Link(serial, query, batch, ends, {"file_rows": file_rows}))
+            return
+        except OvertakenError:  # by a driver of the same query: then this micro-batch may be the last one now
+            if tried == TRIES:
+                raise
+
+
 class _Writing:
     """Writes micro-batches; owns the directory from the first one on."""
 
-    def __init__(self, directory: str, file_rows: int) -> None:
+    def __init__(self, directory: str, checkpoint: str, file_rows: int) -> None:
         self._directory = directory
+        self._log = BatchLog(checkpoint)
         self._file_rows = file_rows
-        self._owner: str | None = None
+        self._begun = False
         self.rows = 0
 
     def __call__(self, rows: DataFrame, batch: int) -> None:
-        owner = rows.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
-        if owner is None:
-            raise RuntimeError("Spark does not say which query this is: another one might own the directory")
-        if self._owner is None:
-            take_over(self._directory, owner, self._file_rows)
-            self._owner = owner
+        spark = rows.sparkSession
+        ends = self._log.ends(spark, batch)
+        assert ends is not None, "Spark notes the end of a micro-batch before it runs"
+        start = self._log.ends(spark, batch - 1) if batch else None
+        begin_batch(self._directory, query_of(spark), batch, start, ends, self._file_rows)
+        if not self._begun:
+            remove_aside(self._directory)
+            self._begun = True
         task: Callable[..., Any] = partial(write_rows, directory=self._directory, file_rows=self._file_rows)
         files = rows.mapInArrow(task, "file string, rows bigint").collect()
+        check_seen(self._directory, [file["file"] for file in files])
         written = sum(file["rows"] for file in files)
         self.rows += written
         _log.info("batch %d: %d rows in %d files", batch, written, len(files))
@@ -70,7 +116,7 @@ def run(
     Returns the rows written by this run.
     """
     spark = session("archive")
-    writing = _Writing(directory, file_rows)
+    writing = _Writing(directory, checkpoint, file_rows)
     stream = spark.readStream.format("seriatim").options(**source).option("columns", ",".join(SOURCE_COLUMNS)).load()
     writer = stream.writeStream.queryName("archive").foreachBatch(writing).option("checkpointLocation", checkpoint)
     writer = writer.trigger(availableNow=True) if every is None else writer.trigger(processingTime=every)

@@ -206,7 +206,7 @@ def _findings_of_keys(rows: DataFrame, per_key: bool, key_sequence: str | None) 
                 Finding("key", findings[0].topic, findings[0].incarnation, 0, 0, more, f"and {more} more keys")
             )
     if key_sequence:
-        number = f.expr("try_cast(decode(headers[:name], 'UTF-8') as bigint)".replace(":name", quoted(key_sequence)))
+        number = f.expr("try_cast(cast(headers[:name] as string) as bigint)".replace(":name", quoted(key_sequence)))
         order = Window.partitionBy("topic", "incarnation", "partition", "key").orderBy("offset")
         numbered = rows.withColumn("number", number).where("number is not null")
         back = numbered.withColumn("before", f.lag("number").over(order)).where("number <= before")

@@ -139,16 +139,13 @@ def archive(**given: Any) -> None:
 @click.option(
     "--buckets",
     type=click.IntRange(1, 10_000),
-    default=64,
-    show_default=True,
-    help="Files of the table; a micro-batch rewrites those whose keys change. Cannot be changed later.",
+    help="Files of the table; a micro-batch rewrites those whose keys change. Stays as it is.  [a new table: 64]",
 )
 @click.option(
     "--order-by",
     type=click.Choice(["offset", "append_time"]),
-    default="offset",
-    show_default=True,
-    help="Which message of a key is the newest. append_time also works for keys that changed their partition.",
+    help="Which message of a key is the newest. append_time also works for keys that changed their partition; a table "
+    "that has it keeps it.  [a new table: offset]",
 )
 @click.option(
     "--delete-header",
@@ -168,7 +165,7 @@ def archive(**given: Any) -> None:
 def apply(**given: Any) -> None:
     """Keep a table of the newest value of each key of a topic.
 
-    After each micro-batch the table changes at one moment. Programs read the files that _table.json in the directory
+    After each micro-batch the table changes at one moment. Programs read the files that the newest file in _batches
     names (in Python: seriatim_spark.applying.read_table).
     """
     source = source_of(given)

@@ -1,0 +1,186 @@
+"""Which micro-batches are in a directory, so that none is missing, stands twice, or comes from a driver of the past.
+
+    <directory>/_batches/00000000000000000012.json      the newest link; older ones go after `KEPT`
+
+A link names the query, its last micro-batch that is in the directory, where that ends in the topics, and what the
+pipeline keeps. Each link is made by exclusive create under the number that follows the newest one that its driver has
+seen. So of two drivers one makes it, and the other learns that it was overtaken. A driver that takes a directory over
+makes a link too: from then on, those before it can make none.
+
+Exclusive create is a hard link: whole or not at all, and never over a file that is there. Object stores have none: two
+drivers at the same moment can both make a link there. A directory or a checkpoint of another time is still refused.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import uuid
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+import pyarrow.fs as pafs
+
+from seriatim_spark.archiving import ASIDE, file_system, flush_path
+
+FOLDER: Final = "_batches"
+KEPT: Final = 20
+"""Links that stay: a program may be about to read one."""
+VERSION: Final = 1
+NONE_YET: Final = -1
+"""The micro-batch of a link that was made before the first one."""
+
+_NAME: Final = re.compile(r"(\d{20})\.json")
+
+
+class ChainError(Exception):
+    """A micro-batch does not belong behind those that are in the directory, or a link cannot be read or made."""
+
+
+class OvertakenError(ChainError):
+    """Another driver has made the next link."""
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """What one file says.
+
+    Attributes:
+        serial: Its number; the next link has the next one.
+        query: The query that the directory belongs to.
+        batch: Its last micro-batch that is in the directory, or `NONE_YET`.
+        ends: Where that ends in the topics, as in Spark's checkpoint (`offsets.to_json`); None with `NONE_YET`.
+        content: What the pipeline keeps.
+    """
+
+    serial: int
+    query: str
+    batch: int
+    ends: dict[str, Any] | None
+    content: dict[str, Any] = field(default_factory=dict)
+    version: int = VERSION
+
+
+def newest(directory: str) -> Link | None:
+    """The link that counts; None: there is none yet.
+
+    Raises:
+        ChainError: It cannot be read, or is of a newer version.
+    """
+    files, root = file_system(directory)
+    serials = _serials(files, root)
+    if not serials:
+        return None
+    path = _path(root, serials[-1])
+    try:
+        with files.open_input_stream(path) as source:
+            link = Link(**json.loads(source.read()))
+    except (TypeError, ValueError) as exc:
+        raise ChainError(f"{path} cannot be read: {exc}. Restore it, or begin a new directory") from exc
+    if link.version != VERSION:
+        raise ChainError(f"{path} is of version {link.version}, which is newer than this one")
+    return link
+
+
+def append(directory: str, link: Link) -> None:
+    """Make a link, and remove old ones.
+
+    Raises:
+        OvertakenError: Another driver has made one of this number, or later ones. The directory is as it was.
+        ChainError: The file system has no hard links.
+    """
+    files, root = file_system(directory)
+    text = json.dumps(asdict(link), sort_keys=True).encode()
+    place = _path(root, link.serial)
+    overtaken = OvertakenError(
+        f"another driver has taken {directory} over. This one is of the past and changed nothing. Nothing is to be "
+        "done if the other one is meant to run"
+    )
+    files.create_dir(f"{root}/{FOLDER}", recursive=True)
+    if isinstance(files, pafs.LocalFileSystem):
+        _create(files, root, place, text, overtaken)
+    elif files.get_file_info(place).type != pafs.FileType.NotFound:
+        raise overtaken
+    else:
+        with files.open_output_stream(place) as sink:
+            sink.write(text)
+    serials = _serials(files, root)
+    if serials and serials[-1] > link.serial:  # the number was free because the link of this number is long gone
+        raise overtaken
+    for serial in serials:
+        if serial <= link.serial - KEPT:
+            files.delete_file(_path(root, serial))
+
+
+def _create(files: pafs.FileSystem, root: str, place: str, text: bytes, overtaken: OvertakenError) -> None:
+    files.create_dir(f"{root}/{ASIDE}", recursive=True)
+    aside = f"{root}/{ASIDE}/{uuid.uuid4().hex}.json"
+    with files.open_output_stream(aside) as sink:
+        sink.write(text)
+    flush_path(files, aside)
+    try:
+        os.link(aside, place)
+    except (FileExistsError, FileNotFoundError):  # not found: a driver that took over has removed what lay aside
+        raise overtaken from None
+    except OSError as exc:
+        raise ChainError(
+            f"{place} cannot be made as a hard link ({exc.strerror}): without, two drivers cannot be told apart. Use a "
+            "directory on a file system that has hard links, such as a local one, NFS or CephFS"
+        ) from exc
+    finally:
+        with suppress(FileNotFoundError):
+            os.unlink(aside)
+    for path in (f"{root}/{FOLDER}", root):
+        flush_path(files, path)
+
+
+def is_repeat(
+    directory: str, last: Link | None, query: str, batch: int, start: dict[str, Any] | None, ends: dict[str, Any]
+) -> bool:
+    """Whether a micro-batch is the last one of the directory, run again. If not, it is the next one.
+
+    Args:
+        directory: For the text of errors.
+        last: The newest link.
+        query, batch: The query that runs, and the number of its micro-batch.
+        start, ends: The ends of the micro-batch before and of this one, as the checkpoint says them; the first one has
+            no start.
+
+    Raises:
+        ChainError: It is neither: directory and checkpoint do not belong together.
+    """
+    if last is not None and last.query != query:
+        raise ChainError(
+            f"{directory} belongs to the query {last.query}, and this one is {query}: its checkpoint is another one. "
+            "Use another directory, or the checkpoint that belongs to this one"
+        )
+    held = NONE_YET if last is None else last.batch
+    held_ends = None if last is None else last.ends
+    if batch == held and ends == held_ends:
+        return True
+    if batch == held + 1 and (batch == 0 or start == held_ends):
+        return False
+    if batch <= held:
+        why = "the checkpoint is an older copy"
+    elif batch > held + 1:
+        why = "the directory is an older copy, or another one than before"
+    else:
+        why = "they end at different offsets, so the checkpoint or the directory is an older copy that went on"
+    has = "no micro-batch" if held == NONE_YET else f"the micro-batches up to {held}"
+    raise ChainError(
+        f"{directory} has {has}, and this is micro-batch {batch} of the checkpoint, which does not follow: {why}. "
+        "Messages would be missing or stand twice, so nothing was written. Use the checkpoint and the directory that "
+        "belong together. If one of them is lost, begin a new directory with a new checkpoint"
+    )
+
+
+def _serials(files: pafs.FileSystem, root: str) -> list[int]:
+    """Numbers of all links, sorted."""
+    infos = files.get_file_info(pafs.FileSelector(f"{root}/{FOLDER}", allow_not_found=True))
+    return sorted(int(found[1]) for info in infos if (found := _NAME.fullmatch(info.base_name)))
+
+
+def _path(root: str, serial: int) -> str:
+    return f"{root}/{FOLDER}/{serial:020}.json"
