@@ -21,7 +21,7 @@ from .filling import Filled
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-WAIT_S = 60.0
+WAIT_S = 120.0
 
 pytestmark = pytest.mark.usefixtures("spark")
 
