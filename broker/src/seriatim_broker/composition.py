@@ -601,6 +601,10 @@ class Broker:
                 "For how long the oldest of them has been decided",
                 lambda: self._runtime.taking_up.waiting_s,
             ),
+            "publication_bytes": (
+                "Staged batches in memory for publications that are carried out here, fetched or not committed",
+                lambda: self._core.outbox.carried_bytes,
+            ),
             "disk_full": ("Whether the disk has reached its reserve", lambda: float(self._core.is_disk_full)),
             "disk_free_bytes": ("Free on the disk", lambda: self._room.free_bytes),
             "disk_reserve_bytes": ("Kept free of new messages on the disk", lambda: self._room.reserve_bytes),

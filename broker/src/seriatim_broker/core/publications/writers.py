@@ -269,7 +269,8 @@ def check_loss(record: WriterRecord, writer: str) -> None:
     if record.lost_rows:
         raise PublishedWithLossError(
             f"publication {record.sequence} of writer {writer!r} stands without up to {record.lost_rows} of "
-            f"{record.rows} rows: the disks on which they were staged were declared lost after the decision",
+            f"{record.rows} rows: the disks on which they were staged were declared lost after the decision, or what "
+            "is staged there is not what the manifest names",
             rows=record.rows,
             lost_rows=record.lost_rows,
         )
