@@ -497,6 +497,14 @@ async def test_partitions_that_wait_keep_no_others_of_the_call_waiting() -> None
     assert [isinstance(answer, errors.SeriatimError) for answer in answers] == [True] * 130 + [False] * 70
 
 
+async def test_a_master_that_refuses_for_good_is_named() -> None:
+    cluster = await begun()
+    cluster.refusals = [errors.PreconditionError("its certificate is another one's")] * 10_000
+    with pytest.raises(errors.DeadlineExceededError, match="its certificate"):
+        await cluster.publish(cluster.wanted())
+    assert not cluster.fed
+
+
 async def test_another_incarnation_of_the_topic_is_refused() -> None:
     cluster = await begun()
     with pytest.raises(errors.PreconditionError, match="made again"):

@@ -181,6 +181,7 @@ class Publisher:
         wanted.check()
         self.check_understood()
         carried: tuple[bytes, Sequence[Carried]] = b"", ()  # for which manifest, and what masters said
+        said = ""
         for _ in range(TRANSACTIONS_MAX):
             known = await self._read(topic, incarnation, wanted.writer)
             writer = Writer(known.topic.incarnation, wanted.writer)
@@ -194,7 +195,8 @@ class Publisher:
                 assert known.record is not None
                 try:
                     carried = known.record.manifest.id, await self.finish(writer, known.item, until)
-                except NotServingError:  # another publisher was quicker: read what it wrote
+                except NotServingError as exc:  # another publisher was quicker: read what it wrote
+                    said = f" ({exc.message})"
                     await asyncio.sleep(PAUSE_S)
             elif not wanted.has_rows:
                 return (), False
@@ -204,7 +206,7 @@ class Publisher:
                 break
         raise DeadlineExceededError(
             "the publication is not finished yet. If it was decided, it is finished whatever happens; the same call "
-            "says what became of it"
+            f"says what became of it{said}"
         )
 
     async def _decide(self, known: Known, writer: Writer, wanted: Publication, until: float) -> None:
@@ -327,8 +329,9 @@ class Publisher:
                 elif (partition, type(error)) not in told and _is_odd(error):
                     told.add((partition, type(error)))
                     _log.warning("publication_refused", partition=partition, writer=writer.name, error=str(error))
-            if failed and any(isinstance(error, PreconditionError) for _, error in failed.values()):
-                raise NotServingError("the publication was finished meanwhile", retry_after_ms=20)
+            refusal = next((error for _, error in failed.values() if isinstance(error, PreconditionError)), None)
+            if refusal is not None:  # as a rule it was finished meanwhile: whoever asked reads the record again
+                raise NotServingError(f"a master refuses: {refusal.message}", retry_after_ms=20)
             # Rule `reads-again`: if a master calls the manifest gone, it is looked for anew. Without it: (1) the
             # manifest's disks are declared lost after the decision; (2) this broker knows the manifest from before, and
             # the masters do not; (3) it asks them for ever.
