@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +15,7 @@ import pytest
 from click.testing import CliRunner
 from seriatim import sync
 from seriatim_spark.applying import read_table
+from seriatim_spark.pipelines import archive as archive_pipeline
 from seriatim_spark.pipelines.commands import FINDINGS_STATUS, main
 
 from .conftest import Brokers
@@ -162,6 +165,49 @@ def test_a_table_follows_its_topic(client: sync.Client, brokers: Brokers, tmp_pa
     assert "0 changes" in run(*arguments)
     topic.send([0, 1])
     assert "stands in partitions" in run(*arguments, status=1)
+
+
+def test_keys_of_a_part_of_an_archive_are_told_under_their_topic(
+    client: sync.Client, brokers: Brokers, tmp_path: Path
+) -> None:
+    """Also of a topic whose name looks like a number."""
+    topic = Filled(client, brokers.bootstrap, "0042", 2)
+    topic.send([20, 20])
+    reading = ("--bootstrap", brokers.bootstrap, "--topic", "0042")
+    archive = str(tmp_path / "archive")
+    run("archive", *reading, "--to", archive, "--checkpoint", str(tmp_path / "checkpoint"), "--once")
+    for part in (archive, f"{archive}/topic=0042", f"file:{archive}"):
+        told = json.loads(run("audit", "--archive", part, "--per-key", "--json", status=FINDINGS_STATUS))
+        assert [one["topic"] for one in told["partitions"]] == ["0042", "0042"]
+        found = [finding for one in told["partitions"] for finding in one["findings"]]
+        assert {finding["topic"] for finding in found} == {"0042"}
+        assert len(found) == 7
+
+
+def test_what_is_there_at_the_start_is_read_without_pauses_in_limited_micro_batches(
+    spark: SparkSession, client: sync.Client, brokers: Brokers, tmp_path: Path
+) -> None:
+    topic = Filled(client, brokers.bootstrap, "backlog")
+    topic.send([300])
+    archive, source = str(tmp_path / "archive"), {**topic.options, "maxRowsPerTrigger": "100"}
+    thread = threading.Thread(
+        target=archive_pipeline.run, args=(source, archive, str(tmp_path / "checkpoint")),
+        kwargs={"every": "1 hour", "file_rows": 1000, "group": None}, daemon=True,
+    )  # fmt: skip
+    thread.start()
+
+    until = time.monotonic() + WAIT_S
+    while not (tmp_path / "checkpoint" / "commits" / "2").exists():
+        assert thread.is_alive()
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    until = time.monotonic() + WAIT_S
+    while thread.is_alive():
+        assert time.monotonic() < until
+        for query in spark.streams.active:
+            query.stop()
+        thread.join(0.1)
+    assert f"{topic.rows:,} messages in 1 partitions: whole" in run("audit", "--archive", archive)
 
 
 def test_traffic_is_counted(client: sync.Client, brokers: Brokers, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from seriatim_spark.applying import ApplyError, OrderBy, TableState
 from seriatim_spark.archiving import remove_aside
 from seriatim_spark.batch_chain import Link
 from seriatim_spark.pipelines.micro_batches import BatchLog, check_seen, query_of
-from seriatim_spark.pipelines.session import quoted, session, wait
+from seriatim_spark.pipelines.session import limited, quoted, session, wait
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -162,9 +162,8 @@ def run(
         columns += ",headers"
         delete = is_header(delete_header, delete_value)
     applier = _Applying(directory, checkpoint, source["topic"], buckets, order_by, delete, tombstones_kept_s)
-    stream = spark.readStream.format("seriatim").options(**source).option("columns", columns).load()
+    stream = spark.readStream.format("seriatim").options(**limited(source)).option("columns", columns).load()
     writer = stream.writeStream.queryName("apply").foreachBatch(applier).option("checkpointLocation", checkpoint)
-    writer = writer.trigger(availableNow=True) if every is None else writer.trigger(processingTime=every)
-    wait(spark, writer, source, group)
+    wait(spark, writer, source, group, every)
     state = applying.read_state(directory)
     return {"rows": 0 if state is None else sum(state.rows.values()), "batches": applier.changes}

@@ -18,7 +18,7 @@ from seriatim_spark import batch_chain
 from seriatim_spark.archiving import SOURCE_COLUMNS, ArchiveError, ArchiveWriter, remove_aside
 from seriatim_spark.batch_chain import Link, OvertakenError
 from seriatim_spark.pipelines.micro_batches import BatchLog, check_seen, query_of
-from seriatim_spark.pipelines.session import session, wait
+from seriatim_spark.pipelines.session import limited, session, wait
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -117,8 +117,12 @@ def run(
     """
     spark = session("archive")
     writing = _Writing(directory, checkpoint, file_rows)
-    stream = spark.readStream.format("seriatim").options(**source).option("columns", ",".join(SOURCE_COLUMNS)).load()
+    stream = (
+        spark.readStream.format("seriatim")
+        .options(**limited(source))
+        .option("columns", ",".join(SOURCE_COLUMNS))
+        .load()
+    )
     writer = stream.writeStream.queryName("archive").foreachBatch(writing).option("checkpointLocation", checkpoint)
-    writer = writer.trigger(availableNow=True) if every is None else writer.trigger(processingTime=every)
-    wait(spark, writer, source, group)
+    wait(spark, writer, source, group, every)
     return writing.rows

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 PLACE_COLUMNS: Final = ("topic", "incarnation", "partition", "range_start", "range_end")
+PLACE_IN_PATH: Final = r".*/topic=([^/]+)/incarnation=([^/]+)/partition=(\d+)/"
 FILES_A_TASK: Final = 8
 KEYS_SHOWN: Final = 20
 
@@ -175,11 +176,26 @@ def _compare_with_brokers(report: Report, source: Mapping[str, str]) -> None:
 
 def _keyed(spark: SparkSession, source: Mapping[str, str], archive: str | None, key_sequence: str | None) -> DataFrame:
     if archive is not None:
-        rows = spark.read.parquet(archive)
+        rows = _of_archive(spark, archive)
     else:
         columns = "topic,incarnation,partition,offset,key" + (",headers" if key_sequence else "")
         rows = spark.read.format("seriatim").options(**source).option("columns", columns).load()
     return rows.where("key is not null")
+
+
+def _of_archive(spark: SparkSession, archive: str) -> DataFrame:
+    """Rows of an archive, or of a part such as DIR/topic=orders, with topic, incarnation and partition.
+
+    These are taken from the path of each file. As columns of Spark's own they would be numbers where they look like
+    one, and those above `archive` would be missing.
+    """
+    from pyspark.sql import functions as f
+
+    rows = spark.read.option("recursiveFileLookup", "true").parquet(archive)
+    path = f.col("_metadata.file_path")
+    for number, (column, kind) in enumerate((("topic", "string"), ("incarnation", "string"), ("partition", "int")), 1):
+        rows = rows.withColumn(column, f.regexp_extract(path, PLACE_IN_PATH, number).cast(kind))
+    return rows
 
 
 def _findings_of_keys(rows: DataFrame, per_key: bool, key_sequence: str | None) -> list[Finding]:

@@ -18,7 +18,7 @@ from seriatim_spark.errors import translated
 from seriatim_spark.mirroring import Entry, MirrorError, OffsetMap
 from seriatim_spark.offsets import from_json
 from seriatim_spark.options import Target, parse
-from seriatim_spark.pipelines.session import session, wait
+from seriatim_spark.pipelines.session import limited, session, wait
 from seriatim_spark.sink_options import parse_sink
 from seriatim_spark.writers import OpenedWriter, open_writer
 
@@ -124,7 +124,6 @@ def run(
     if offsets is not None and opened.sequence is None:
         offsets.check_alone(_positions(to_ends))
     mirror = _Mirroring(opened, offsets, directory or "", checkpoint)
-    stream = spark.readStream.format("seriatim").options(**source).option("columns", COLUMNS).load()
+    stream = spark.readStream.format("seriatim").options(**limited(source)).option("columns", COLUMNS).load()
     writer = stream.writeStream.queryName("mirror").foreachBatch(mirror).option("checkpointLocation", checkpoint)
-    writer = writer.trigger(availableNow=True) if every is None else writer.trigger(processingTime=every)
-    wait(spark, writer, source, group)
+    wait(spark, writer, source, group, every)

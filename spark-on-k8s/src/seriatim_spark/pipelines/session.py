@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.streaming import DataStreamWriter
+    from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
 POLL_S: Final = 0.5
+LIMITS: Final = {"maxRowsPerTrigger": "10000000", "maxBytesPerTrigger": "1GiB"}
+"""Of a micro-batch of a pipeline that goes on with a topic."""
 
 
 def session(name: str) -> SparkSession:
@@ -36,16 +38,35 @@ def session(name: str) -> SparkSession:
     )
 
 
-def wait(spark: SparkSession, writer: DataStreamWriter, source: Mapping[str, str], group: str | None) -> None:
+def limited(source: Mapping[str, str]) -> dict[str, str]:
+    """The source's options with limits of a micro-batch, unless some were given.
+
+    Without, the first micro-batch would be the whole topic: Spark notes its end, and runs it again as a whole.
+    """
+    given = {name.lower() for name in source}
+    if given & {name.lower() for name in LIMITS}:
+        return dict(source)
+    limits = dict(LIMITS)
+    if "minrowspertrigger" in given:
+        del limits["maxRowsPerTrigger"]  # the wanted number may be above it
+    return {**source, **limits}
+
+
+def wait(
+    spark: SparkSession, writer: DataStreamWriter, source: Mapping[str, str], group: str | None,
+    every: str | None = None,
+) -> None:  # fmt: skip
     """Run a query until it ends, or this process is asked to end: by SIGTERM or Ctrl-C.
 
-    A micro-batch that is under way then is run again at the next start.
+    A micro-batch that is under way then is run again at the next start. What is there at the start is read in
+    micro-batches one behind the other; only then does the time between two of them count.
 
     Args:
         spark: The session.
         writer: Of the query.
         source: The source's options.
         group: The name under which its progress is reported; None: it is not.
+        every: The time between micro-batches, such as `30 seconds`; None: end when all that is there was read.
     """
     listener = None
     if group is not None:
@@ -59,11 +80,11 @@ def wait(spark: SparkSession, writer: DataStreamWriter, source: Mapping[str, str
     before = {number: signal.signal(number, lambda *_: asked.set()) for number in signals}
     query = None
     try:
-        query = writer.start()
-        while not asked.is_set() and not query.awaitTermination(POLL_S):
-            pass
-        if asked.is_set():
-            query.stop()
+        query = writer.trigger(availableNow=True).start()
+        _follow(query, asked)
+        if every is not None and not asked.is_set():
+            query = writer.trigger(processingTime=every).start()
+            _follow(query, asked)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -72,6 +93,14 @@ def wait(spark: SparkSession, writer: DataStreamWriter, source: Mapping[str, str
                 listener.flush(str(query.runId))
             spark.streams.removeListener(listener)
             listener.close()
+
+
+def _follow(query: StreamingQuery, asked: threading.Event) -> None:
+    """Wait until a query has ended, or end it."""
+    while not asked.is_set() and not query.awaitTermination(POLL_S):
+        pass
+    if asked.is_set():
+        query.stop()
 
 
 def quoted(text: str) -> str:
