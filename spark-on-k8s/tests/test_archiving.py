@@ -98,6 +98,34 @@ def test_a_file_of_an_earlier_attempt_stays(tmp_path: Path) -> None:
     assert not list((tmp_path / archiving.ASIDE).iterdir())
 
 
+@pytest.mark.parametrize("written", [1, 2, 3, 4])
+@pytest.mark.parametrize("missing", [1, 2, 3])
+def test_what_was_dropped_since_an_earlier_attempt_does_not_cut_the_rest_otherwise(
+    tmp_path: Path, written: int, missing: int
+) -> None:
+    """The first attempt ended somewhere; the second one does not find the first messages any more."""
+    batches = [*range_of(0, 0, 20)[:2], *range_of(0, 0, 50, MORNING_MS + DAY_MS)[2:]]
+    batches = [
+        batch.set_column(batch.schema.get_field_index("range_end"), "range_end", batches[-1].column("range_end"))
+        for batch in batches
+    ]
+    write(tmp_path / "whole", batches, 15)
+    whole = content(tmp_path / "whole")
+    assert len(whole) == 4
+    again = tmp_path / "again"
+    write(again, batches, 15)
+    for path in files_of(str(again))[written:]:
+        Path(path).unlink()
+    kept = content(again)
+    write(again, batches[missing:], 15)
+    found = content(again)
+    assert {name: found[name] for name in kept} == kept
+    offsets = [row["offset"] for rows in found.values() for row in rows]
+    held = {row["offset"] for rows in kept.values() for row in rows}
+    there = {offset for batch in batches[missing:] for offset in batch.column("offset").to_pylist()}
+    assert sorted(offsets) == sorted(held | there), "each once"
+
+
 def test_a_day_that_ends_in_a_range_ends_its_file(tmp_path: Path) -> None:
     early, late = range_of(0, 0, 20), range_of(0, 0, 20, MORNING_MS + DAY_MS)
     names = write(tmp_path, [early[0], late[1]])

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from seriatim_api.ids import make_offset
+from seriatim_spark.notes import Note, write_note
 from seriatim_spark.pipelines.replay import _files, read_pieces
 from seriatim_spark.replaying import ArchivedFile, Replay, ReplayError, begin, checked
 
@@ -36,6 +38,43 @@ def test_every_row_is_in_one_publication_and_partitions_keep_their_order() -> No
         for piece in pieces:
             sent.setdefault(piece.path, []).extend(range(piece.first, piece.last))
     assert sent == {"0/0": list(range(100)), "0/100": list(range(25)), "1/0": list(range(10))}
+
+
+def test_a_publication_costs_one_look_at_the_files() -> None:
+    """However many partitions there are: archives have a hundred thousand files."""
+    looks = 0
+
+    class Counted(tuple[ArchivedFile, ...]):
+        def __iter__(self) -> Iterator[ArchivedFile]:
+            nonlocal looks
+            looks += 1
+            return super().__iter__()
+
+    files = checked([file(partition, 0, 10) for partition in range(50)])
+    replay = replace(REPLAY, files=Counted(files))
+    assert len(replay.pieces(3)) == 50
+    assert looks <= 3
+
+
+def test_repeats_that_have_no_file_are_no_gap(tmp_path: Path) -> None:
+    write(tmp_path, [*range_of(0, 0, 10), *range_of(0, 13, 10)])
+    with pytest.raises(ReplayError, match="between 1:10 and 1:13 is missing"):
+        checked(_files(str(tmp_path)))
+    for start, end in ((0, 10), (10, 13)):
+        reached = 8 if start == 0 else 10
+        write_note(
+            str(tmp_path),
+            Note(
+                "orders", "id-1", 0, make_offset(1, start), make_offset(1, end), end - start, make_offset(1, reached),
+                end - reached,
+            ),
+        )  # fmt: skip
+    replay = replace(REPLAY, files=checked(_files(str(tmp_path))))
+    assert (replay.rows, len(replay.files)) == (20, 3)
+    assert sum(piece.last - piece.first for piece in replay.pieces(0)) == 20
+    first = next(path for path in tmp_path.rglob("*.parquet") if "000000000000--" in path.name)
+    first.unlink()
+    assert len(checked(_files(str(tmp_path)))) == 1, "older files were removed"
 
 
 def test_nothing_is_replayed_of_nothing() -> None:

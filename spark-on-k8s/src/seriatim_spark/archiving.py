@@ -10,20 +10,22 @@ what it covers, how many rows it has and their checksums; `audit` compares that 
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
+import re
 import uuid
 import zlib
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
-from seriatim_api.ids import split_offset
+from seriatim_api.ids import make_offset, split_offset
 
 COLUMNS: Final = (
     "offset", "timestamp", "append_time", "key", "value", "tag", "headers", "producer", "epoch", "sequence", "passed",
@@ -38,6 +40,8 @@ VERSION: Final = 1
 ASIDE: Final = "_aside"
 ROW_GROUP_ROWS: Final = 64_000
 MICROSECONDS_A_DAY: Final = 86_400_000_000
+
+_FILE_NAME: Final = re.compile(r"(\d+)-(\d+)--(\d+)-(\d+)\.parquet")
 
 
 class ArchiveError(Exception):
@@ -231,8 +235,23 @@ def read_json(directory: str, name: str) -> Any:
         raise ArchiveError(f"{path} cannot be read: {exc}") from exc
 
 
+class Reach(NamedTuple):
+    """How far the rows of a range went: [start, end) of a partition, and the offset behind the last row."""
+
+    topic: str
+    incarnation: str
+    partition: int
+    start: int
+    end: int
+    reached: int
+
+
 class ArchiveWriter:
     """Writes rows of the source, in its order, into files: one for each range and day.
+
+    A range that was written before, by an attempt that failed, is cut into the same files. If messages of it were
+    dropped since, the rest would be cut otherwise: then what that attempt has written is kept, and only what lies
+    behind is written.
 
     Args:
         directory: Path, or a URL that pyarrow knows.
@@ -243,9 +262,13 @@ class ArchiveWriter:
         self._files, self._root = file_system(directory)
         self._file_rows = file_rows
         self._open: FileWriter | None = None
-        self._place: tuple[Any, ...] = ()  # topic, incarnation, partition, end of the range, day
-        self._start = 0
+        self._range: tuple[str, str, int, int, int] | None = None  # topic, incarnation, partition, start, end
+        self._day: int | None = None  # of the file that is open
+        self._start = 0  # of the file that is open, or comes next
+        self._next = 0  # where the next row stands, if none is missing
         self._done: list[tuple[str, Footer]] = []
+        self.reached: list[Reach] = []
+        """Of each range, once `finish` was called."""
 
     def take(self, batch: pa.RecordBatch) -> None:
         """The next rows, with the columns `SOURCE_COLUMNS`."""
@@ -257,42 +280,71 @@ class ArchiveWriter:
 
     def _take_part(self, part: pa.RecordBatch) -> None:
         """Rows of one range and one day."""
-
-        def first(name: str) -> Any:
-            return part.column(name)[0].as_py()
-
-        topic, incarnation, partition = first("topic"), first("incarnation"), first("partition")
-        day = _days(part)[0]
-        place = (topic, incarnation, partition, first("range_end"), int(day))
+        names = ("topic", "incarnation", "partition", "range_start", "range_end")
+        place: Any = tuple(part.column(name)[0].as_py() for name in names)
+        if place != self._range:
+            self._end_range()
+            self._range, self._start, self._next = place, place[3], place[3]
+        day = int(_days(part)[0])
+        offsets = part.column("offset").to_numpy(zero_copy_only=False)
+        expected = np.concatenate([[self._next], offsets[:-1] + 1])
+        follows = offsets - part.column("passed").to_numpy(zero_copy_only=False) == expected
         rows = part.select(list(COLUMNS))
+        bounds = [*np.flatnonzero(~follows).tolist(), len(offsets)]
+        if bounds[0]:
+            self._take_rows(rows.slice(0, bounds[0]), day)
+        for at, upto in itertools.pairwise(bounds):
+            self._keep_written()
+            self._take_rows(rows.slice(at, upto - at), day)
+        self._next = int(offsets[-1]) + 1
+
+    def _take_rows(self, rows: pa.RecordBatch, day: int) -> None:
+        offsets = rows.column("offset").to_numpy(zero_copy_only=False)
+        if offsets[0] < self._start:  # what stands before is in files
+            rows = rows.slice(int(np.count_nonzero(offsets < self._start)))
         while rows.num_rows:
-            if self._place != place:
-                same_range = self._place[:4] == place[:4]
-                start = first("offset") if same_range else first("range_start")
-                self._close(start if same_range else None)
-                self._place, self._start = place, start
+            first = rows.column("offset")[0].as_py()
+            if self._open is not None and (self._day != day or self._open.rows >= self._file_rows):
+                self._close(first)
             if self._open is None:
-                self._open = FileWriter(self._files, self._root, rows.schema)
+                self._open, self._day = FileWriter(self._files, self._root, rows.schema), day
             room = self._file_rows - self._open.rows
             self._open.take(rows.slice(0, room))
             rows = rows.slice(room)
-            if rows.num_rows:  # the file is full
-                following = rows.column("offset")[0].as_py()
-                self._close(following)
-                self._start = following
 
-    def _close(self, end: int | None) -> None:
-        """Finish the open file: it covers all up to `end`, or to the end of its range."""
+    def _keep_written(self) -> None:
+        """Messages are missing here, or a segment ends: go on behind what an earlier attempt has written."""
+        assert self._range is not None
+        for start, end, path in chain_of(self._files, self._root, *self._range):
+            if start < self._start:
+                continue
+            if self._open is not None:
+                self._open.give_up()
+                self._open = None
+            with self._files.open_input_file(f"{self._root}/{path}") as source, pq.ParquetFile(source) as file:
+                self._done.append((path, footer_of(file, path)))
+            self._start = end
+
+    def _close(self, end: int) -> None:
+        """Finish the open file: it covers all up to `end`."""
         if self._open is None:
             return
+        assert self._range is not None
+        assert self._day is not None
         writer, self._open = self._open, None
-        topic, incarnation, partition, range_end, day = self._place
-        upto = range_end if end is None else end
-        self._done.append(writer.finish(topic, incarnation, partition, self._start, upto, day))
+        self._done.append(writer.finish(*self._range[:3], self._start, end, self._day))
+        self._start = end
+
+    def _end_range(self) -> None:
+        if self._range is None:
+            return
+        self._close(self._range[4])
+        self.reached.append(Reach(*self._range, self._next))
+        self._range = None
 
     def finish(self) -> list[tuple[str, Footer]]:
         """All files: paths below the directory, and footers."""
-        self._close(None)
+        self._end_range()
         return self._done
 
     def give_up(self) -> None:
@@ -300,6 +352,29 @@ class ArchiveWriter:
         if self._open is not None:
             self._open.give_up()
             self._open = None
+
+
+def chain_of(
+    files: pafs.FileSystem, root: str, topic: str, incarnation: str, partition: int, start: int, end: int
+) -> list[tuple[int, int, str]]:
+    """Files of a range, one behind the other from its start: where each begins and ends, and its path below `root`."""
+    base = f"{root}/topic={topic}/incarnation={incarnation}/partition={partition}"
+    if files.get_file_info(base).type != pafs.FileType.Directory:
+        return []
+    by_start: dict[int, tuple[int, str]] = {}
+    for info in files.get_file_info(pafs.FileSelector(base, recursive=True)):
+        found = _FILE_NAME.fullmatch(info.path.rpartition("/")[2])
+        if found is not None:
+            first, first_index, last, last_index = map(int, found.groups())
+            by_start[make_offset(first, first_index)] = (
+                make_offset(last, last_index),
+                info.path.removeprefix(f"{root}/"),
+            )
+    chain: list[tuple[int, int, str]] = []
+    while start < end and start in by_start and by_start[start][0] <= end:
+        chain.append((start, *by_start[start]))
+        start = by_start[start][0]
+    return chain
 
 
 def _days(batch: pa.RecordBatch) -> Any:

@@ -40,7 +40,8 @@ class Finding:
     """Something that is not as it must be.
 
     Attributes:
-        kind: A word: hole, order, time, repeat, epoch, range, twice, uncovered, checksum, footer.
+        kind: A word: hole, order, time, repeat, epoch, range, twice, uncovered, count, lost, unsettled, checksum,
+            footer, key.
         offset: The first place of it.
         count: Messages, or places, that it is about.
         text: For people.
@@ -67,6 +68,7 @@ class Cover:
         producers: By id in hexadecimal: epoch and sequence of the first row, then of the last one.
         untold: Whether there were more producers than are followed.
         source: A file, or empty.
+        reached: The offset behind the last row.
     """
 
     topic: str
@@ -82,6 +84,7 @@ class Cover:
     producers: dict[str, tuple[int, int, int, int]] = field(default_factory=dict)
     untold: bool = False
     source: str = ""
+    reached: int = 0
 
     @property
     def where(self) -> Where:
@@ -132,6 +135,7 @@ class CoverCheck:
     def finish(self) -> Cover:
         """No more rows come."""
         cover = self.cover
+        cover.reached = self._next
         same = self._next >> INDEX_BITS == cover.end >> INDEX_BITS
         if self._next > cover.end:
             self._find("range", cover.end, self._next - cover.end, "rows lie behind the end of their range")
@@ -237,12 +241,24 @@ def _producers(batch: pa.RecordBatch) -> Any:
     return data.reshape(-1, 16)
 
 
+def excused(cover: Cover, passed: int, findings: Sequence[Finding]) -> list[Finding]:
+    """The findings without that of the end of a cover, of which it is known that it holds `passed` repeats only."""
+    rest = [
+        one
+        for one in findings
+        if (one.kind, one.offset, one.topic, one.incarnation, one.partition) != ("hole", cover.reached, *cover.where)
+    ]
+    cover.passed += passed
+    cover.reached = cover.end
+    return rest
+
+
 # ---- what covers say together ----
 
 
 @dataclass(slots=True)
 class PartitionReport:
-    """A partition as its covers show it."""
+    """A partition as its covers show it. `untold`: there were more producers than are followed."""
 
     where: Where
     covers: int = 0
@@ -251,6 +267,7 @@ class PartitionReport:
     size_bytes: int = 0
     start: int = 0
     end: int = 0
+    untold: bool = False
     findings: list[Finding] = field(default_factory=list)
 
 
@@ -280,6 +297,7 @@ def _chain(covers: Sequence[Cover], report: PartitionReport) -> None:
         report.rows += cover.rows
         report.passed += cover.passed
         report.size_bytes += cover.size_bytes
+        report.untold |= cover.untold
         between = f"between {format_offset(report.end)} and {format_offset(cover.start)}"
         if cover.start > report.end:
             same = cover.start >> INDEX_BITS == report.end >> INDEX_BITS
@@ -306,6 +324,8 @@ def _chain_producers(cover: Cover, known: dict[str, tuple[int, int]], report: Pa
             known[producer] = max(known[producer], (last_epoch, last))
         elif len(known) < PRODUCERS_MAX:
             known[producer] = (last_epoch, last)
+        else:
+            report.untold = True
 
 
 def _of(cover: Cover, kind: str, offset: int, count: int, text: str) -> Finding:

@@ -12,7 +12,7 @@ from seriatim_api.ids import INDEX_BITS
 
 from seriatim_spark.connection import connected
 from seriatim_spark.errors import translated
-from seriatim_spark.options import ReadOptions
+from seriatim_spark.options import ReadOptions, Target
 from seriatim_spark.places import Lengths, Span
 
 if TYPE_CHECKING:
@@ -23,6 +23,9 @@ PLANS_AT_ONCE: Final = 32
 
 SLACK_S: Final = 10.0
 """Longer than the client's own deadline: a last resort."""
+
+QUESTION_S: Final = 30.0
+"""For a question about a topic that is not read."""
 
 At = Literal["earliest", "end"] | datetime
 T = TypeVar("T")
@@ -107,6 +110,22 @@ def lengths_of(range_: Range, pieces: Sequence[Piece]) -> Lengths:
 def place_of(row: PartitionOffset) -> Place:
     """What the client says of a place."""
     return Place(row.offset, row.position, row.bytes_before, row.found, row.blocked)
+
+
+def ends_of(target: Target, topic: str) -> TopicAt:
+    """Where the partitions of a topic end.
+
+    Raises:
+        SourceError: No broker says so.
+    """
+
+    async def ask() -> tuple[PartitionOffset, ...]:
+        with translated(topic, target.bootstrap):
+            return await connection.client.offsets(topic, "end", timeout_s=QUESTION_S)
+
+    connection = connected(target)
+    rows = connection.run(ask(), 2 * QUESTION_S)
+    return TopicAt(rows[0].incarnation, {row.partition: place_of(row) for row in rows})
 
 
 class RealBrokers:

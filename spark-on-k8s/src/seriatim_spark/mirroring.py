@@ -2,21 +2,33 @@
 
 After each micro-batch: where the source's partitions were read to, and where the target's end. Both name the same
 message (or the place behind the last one): a consumer that stands there in the source goes on there in the target.
+
+    <directory>/entries/000000000017.json
+
+One file for each micro-batch, called by its number.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
-from seriatim_spark.archiving import read_json, write_json
+import pyarrow.fs as pafs
 
-NAME: Final = "offsets.json"
+from seriatim_spark.archiving import file_system, read_json, write_json
+
+ENTRIES: Final = "entries"
+OLD_NAME: Final = "offsets.json"
+"""One file for all entries, as mirrors kept it before; it is taken apart."""
+
 VERSION: Final = 1
 
 ENTRIES_MAX: Final = 1_000
-"""Of the map. When there are more, every second one of the older half goes: the older, the further apart they are."""
+"""When there are more, every second one of the older half goes: the older, the further apart they are."""
+
+_FILE_NAME: Final = re.compile(r"(\d{12})\.json")
 
 
 class MirrorError(Exception):
@@ -40,26 +52,45 @@ class Entry:
     positions: dict[str, int]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class OffsetMap:
-    """Of a mirror.
+    """Of a mirror, in a directory.
 
     Attributes:
+        directory: Its directory.
         source, target: Incarnations of the topics.
-        entries: Older ones first.
+        batches: Micro-batches that have an entry; older ones first.
+        last: The entry of the last one.
     """
 
+    directory: str
     source: str
     target: str
-    entries: tuple[Entry, ...] = ()
+    batches: list[int] = field(default_factory=list)
+    last: Entry | None = None
 
-    def with_entry(self, entry: Entry) -> OffsetMap:
-        """One more; a batch that was noted before is noted anew."""
-        kept = [one for one in self.entries if one.batch < entry.batch]
+    def before(self, batch: int) -> Entry | None:
+        """The last entry before a micro-batch, which may have been noted before."""
+        if self.last is None or self.last.batch < batch:
+            return self.last
+        earlier = [one for one in self.batches if one < batch]
+        return entry_of(self.directory, earlier[-1]) if earlier else None
+
+    def note(self, entry: Entry) -> None:
+        """One more; a batch that was noted before is noted anew. What is on the disk is whole at each moment."""
+        kept = [one for one in self.batches if one < entry.batch]
+        gone = [one for one in self.batches if one > entry.batch]
         if len(kept) >= ENTRIES_MAX:
             half = len(kept) // 2
+            gone += kept[1:half:2]
             kept = kept[:half:2] + kept[half:]
-        return replace(self, entries=(*kept, entry))
+        said = {"version": VERSION, "topics": [self.source, self.target], **asdict(entry)}
+        files, root = file_system(self.directory)
+        files.create_dir(f"{root}/{ENTRIES}", recursive=True)
+        write_json(self.directory, _name(entry.batch), said)
+        for batch in gone:
+            files.delete_file(f"{root}/{_name(batch)}")
+        self.batches, self.last = [*kept, entry.batch], entry
 
     def check_alone(self, positions: Mapping[str, int]) -> None:
         """Whether nothing but this mirror has written to the target since the last entry.
@@ -70,15 +101,19 @@ class OffsetMap:
         Raises:
             MirrorError: Something has.
         """
-        known = self.entries[-1].positions if self.entries else {}
+        known = self.last.positions if self.last is not None else {}
         others = {number: at - known.get(number, 0) for number, at in positions.items() if at > known.get(number, 0)}
         if others:
             number, count = next(iter(sorted(others.items(), key=lambda item: int(item[0]))))
-            raise MirrorError(
-                f"partition {number} of the target has {count} messages that this mirror has not written: offsets of "
-                "the source would not be places of the target. Mirror into a topic that nothing else writes to, or "
-                "give --shared: then there is no map of offsets"
-            )
+            raise of_others(f"partition {number} of the target has {count} messages")
+
+
+def of_others(what: str) -> MirrorError:
+    """The error of a target that holds more than the mirror's messages."""
+    return MirrorError(
+        f"{what} that this mirror has not written: offsets of the source would not be places of the target. Mirror "
+        "into a topic that nothing else writes to, or give --shared: then there is no map of offsets"
+    )
 
 
 def load(directory: str, source: str, target: str) -> OffsetMap:
@@ -87,27 +122,56 @@ def load(directory: str, source: str, target: str) -> OffsetMap:
     Raises:
         MirrorError: It is of other topics.
     """
-    said = read_json(directory, NAME)
-    if said is None:
-        return OffsetMap(source, target)
-    found = _read(said, directory)
-    if (found.source, found.target) != (source, target):
-        raise MirrorError(
-            f"{directory} maps the offsets of topic {found.source} to {found.target}, and not of {source} to {target}: "
-            "one of them was deleted and made again. Use another directory and another checkpoint"
-        )
+    found = OffsetMap(directory, source, target)
+    _take_apart(found)
+    files, root = file_system(directory)
+    infos = files.get_file_info(pafs.FileSelector(f"{root}/{ENTRIES}", allow_not_found=True))
+    names = (_FILE_NAME.fullmatch(info.base_name) for info in infos)
+    found.batches = sorted(int(name[1]) for name in names if name is not None)
+    if found.batches:
+        said = read_json(directory, _name(found.batches[-1]))
+        found.last = _read(said, directory)
+        _check_topics(directory, said["topics"], found)
     return found
 
 
-def store(directory: str, offsets: OffsetMap) -> None:
-    """Keep a map, in the place of the one before."""
-    write_json(directory, NAME, {"version": VERSION, **asdict(offsets)})
+def entry_of(directory: str, batch: int) -> Entry:
+    """The entry of a micro-batch.
+
+    Raises:
+        MirrorError: It cannot be read.
+    """
+    return _read(read_json(directory, _name(batch)), directory)
 
 
-def _read(said: Any, directory: str) -> OffsetMap:
+def _name(batch: int) -> str:
+    return f"{ENTRIES}/{batch:012}.json"
+
+
+def _check_topics(directory: str, said: Any, wanted: OffsetMap) -> None:
+    if list(said) != [wanted.source, wanted.target]:
+        raise MirrorError(
+            f"{directory} maps the offsets of topic {said[0]} to {said[1]}, and not of {wanted.source} to "
+            f"{wanted.target}: one of them was deleted and made again. Use another directory and another checkpoint"
+        )
+
+
+def _take_apart(offsets: OffsetMap) -> None:
+    """One file for each entry, where there is one for all."""
+    said = read_json(offsets.directory, OLD_NAME)
+    if said is None:
+        return
+    _check_topics(offsets.directory, [said.get("source"), said.get("target")], offsets)
+    for entry in said["entries"]:
+        offsets.note(_read({**entry, "version": said["version"], "topics": ()}, offsets.directory))
+    files, root = file_system(offsets.directory)
+    files.delete_file(f"{root}/{OLD_NAME}")
+
+
+def _read(said: Any, directory: str) -> Entry:
     try:
         if said["version"] != VERSION:
             raise MirrorError(f"{directory} is of version {said['version']}, which is newer than this one")
-        return OffsetMap(said["source"], said["target"], tuple(Entry(**entry) for entry in said["entries"]))
-    except (KeyError, TypeError) as exc:
+        return Entry(**{name: value for name, value in said.items() if name not in ("version", "topics")})
+    except (KeyError, TypeError, AttributeError) as exc:
         raise MirrorError(f"{directory} does not hold a map of offsets: {exc!r}") from exc

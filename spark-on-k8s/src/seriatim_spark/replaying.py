@@ -25,7 +25,7 @@ class ReplayError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ArchivedFile:
-    """A file of an archive, as its footer says. `path`: in the archive's file system."""
+    """A file of an archive, as its footer says. `path`: in the archive's file system; empty: a range without rows."""
 
     path: str
     topic: str
@@ -75,12 +75,13 @@ class Replay:
 
         It is the same share of each partition, so all of them come to an end together.
         """
-        assert 0 <= number < self.publications
+        publications = self.publications
+        assert 0 <= number < publications
         found: list[Piece] = []
-        for partition in sorted({file.partition for file in self.files}):
-            files = [file for file in self.files if file.partition == partition]
+        for _, group in itertools.groupby(self.files, lambda file: file.partition):
+            files = list(group)
             total = sum(file.rows for file in files)
-            first, last = (total * at // self.publications for at in (number, number + 1))
+            first, last = (total * at // publications for at in (number, number + 1))
             for file in files:
                 if first < file.rows and last > 0 and file.rows:
                     found.append(Piece(file.path, max(first, 0), min(last, file.rows)))
@@ -102,6 +103,14 @@ def checked(files: Iterable[ArchivedFile]) -> tuple[ArchivedFile, ...]:
             f"the archive holds messages of {names}, and a replay sends those of one topic: name the directory of one, "
             "such as DIR/topic=NAME/incarnation=ID"
         )
+    # Repeats before the first file of a partition: files before them were removed, or never were.
+    begins: set[int] = set()
+    kept: list[ArchivedFile] = []
+    for file in found:
+        if file.path or file.partition in begins:
+            begins.add(file.partition)
+            kept.append(file)
+    found = kept
     for before, after in itertools.pairwise(found):
         if before.partition == after.partition and before.end != after.start:
             what = "is missing" if before.end < after.start else "is there twice"

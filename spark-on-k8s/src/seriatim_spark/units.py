@@ -119,8 +119,8 @@ def accept_unsettled(unsettled: Iterable[Key], ends: Mapping[Key, Place], option
     )
     if options.fail_on_data_loss:
         raise UnsettledError(
-            f"{text}; readTimeout was waited for one to come back. Start the brokers of that segment (seriatim topic "
-            "chain shows them) and run this again, or set failOnDataLoss=false to read up to there."
+            f"{text}; readTimeout was waited for one to come back. Start the brokers of that segment (seriatim "
+            "chain show shows them) and run this again, or set failOnDataLoss=false to read up to there."
         )
     _log.warning("%s, and failOnDataLoss=false: they are not read now", text)
 

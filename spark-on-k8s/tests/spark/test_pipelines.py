@@ -81,6 +81,48 @@ def test_an_archive_holds_every_message_once_and_an_audit_finds_what_is_changed(
 
 
 @pytest.mark.slow
+def test_a_segment_that_is_missing_is_found(client: sync.Client, brokers: Brokers, tmp_path: Path) -> None:
+    """Rows do not show how long a segment was: a note of the archive does."""
+    topic = Filled(client, brokers.bootstrap, "bordered")
+    topic.send([100])
+    topic.switch()
+    topic.send([50])
+    archive = tmp_path / "archive"
+    reading = ("--bootstrap", brokers.bootstrap, "--topic", "bordered")
+    run("archive", *reading, "--to", str(archive), "--checkpoint", str(tmp_path / "checkpoint"), "--once")
+    assert "whole" in run("audit", "--archive", str(archive))
+    (note,) = archive.rglob("_ranges/*.json")
+    note.write_text(note.read_text().replace('"messages": 150', '"messages": 151'))
+    told = run("audit", "--archive", str(archive), status=FINDINGS_STATUS)
+    assert "brokers had 151 messages from 1:0 to 2:50, and files hold 150" in told
+    note.unlink()
+    assert "no note of the archive" in run("audit", "--archive", str(archive), status=FINDINGS_STATUS)
+
+
+def test_nothing_is_left_out_unsaid_while_a_segment_is_unsettled(
+    spark: SparkSession, client: sync.Client, brokers: Brokers, tmp_path: Path
+) -> None:
+    """Both members of the first segment are gone: what was acknowledged there and behind cannot be read."""
+    topic = Filled(client, brokers.bootstrap, "unsettled")
+    topic.send([100])
+    members = client.admin().describe_chain("unsettled", 0).segments[-1].members
+    try:
+        for member in members:
+            brokers.kill(member)
+        topic.send([50])
+        reading = ("--bootstrap", brokers.bootstrap, "--topic", "unsettled", "-o", "readTimeout=2s")
+        assert "unsettled: unsettled/0" in run("audit", *reading, status=FINDINGS_STATUS)
+        rows = spark.read.format("seriatim").options(**topic.options, readTimeout="2s")
+        with pytest.raises(Exception, match="UnsettledError"):
+            rows.load().count()
+        assert rows.option("failOnDataLoss", "false").load().count() == 0
+        writing = ("--to", str(tmp_path / "archive"), "--checkpoint", str(tmp_path / "checkpoint"), "--once")
+        assert "before a segment of which no member answers" in run("archive", *reading, *writing, status=1)
+    finally:
+        brokers.whole()
+    assert "150 rows written" in run("archive", *reading, *writing)
+
+
 def test_an_archive_is_exact_although_its_driver_is_killed(
     client: sync.Client, brokers: Brokers, tmp_path: Path
 ) -> None:

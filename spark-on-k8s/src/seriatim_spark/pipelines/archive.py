@@ -15,8 +15,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from seriatim_spark import batch_chain
-from seriatim_spark.archiving import SOURCE_COLUMNS, ArchiveError, ArchiveWriter, remove_aside
+from seriatim_spark.archiving import SOURCE_COLUMNS, ArchiveError, ArchiveWriter, Reach, remove_aside
 from seriatim_spark.batch_chain import Link, OvertakenError
+from seriatim_spark.brokers import RealBrokers
+from seriatim_spark.notes import note_ranges
+from seriatim_spark.offsets import from_json
+from seriatim_spark.options import parse
 from seriatim_spark.pipelines.micro_batches import BatchLog, check_seen, query_of
 from seriatim_spark.pipelines.session import limited, session, wait
 
@@ -28,7 +32,7 @@ _log = logging.getLogger("seriatim.spark")
 
 
 def write_rows(batches: Iterator[pa.RecordBatch], directory: str, file_rows: int) -> Iterator[pa.RecordBatch]:
-    """What a task does: write its rows, and give the names of its files."""
+    """What a task does: write its rows, and give the names of its files, and how far the rows of each range went."""
     import pyarrow as pa
 
     writer = ArchiveWriter(directory, file_rows)
@@ -38,10 +42,24 @@ def write_rows(batches: Iterator[pa.RecordBatch], directory: str, file_rows: int
         done = writer.finish()
     finally:
         writer.give_up()
-    yield pa.RecordBatch.from_pydict(
-        {"file": [name for name, _ in done], "rows": [footer.rows for _, footer in done]},
-        schema=pa.schema([("file", pa.string()), ("rows", pa.int64())]),
-    )
+    told: list[dict[str, Any]] = [{"file": name, "rows": footer.rows} for name, footer in done]
+    told += [reach._asdict() for reach in writer.reached]
+    whole, number = pa.int64(), pa.int32()
+    yield pa.RecordBatch.from_pylist(
+        told,
+        schema=pa.schema(
+            [
+                ("file", pa.string()), ("rows", whole), ("topic", pa.string()), ("incarnation", pa.string()),
+                ("partition", number), ("start", whole), ("end", whole), ("reached", whole),
+            ]
+        ),
+    )  # fmt: skip
+
+
+TOLD: Final = (
+    "file string, rows bigint, topic string, incarnation string, partition int, start bigint, end bigint, "
+    "reached bigint"
+)
 
 
 TRIES: Final = 5
@@ -84,7 +102,8 @@ def begin_batch(
 class _Writing:
     """Writes micro-batches; owns the directory from the first one on."""
 
-    def __init__(self, directory: str, checkpoint: str, file_rows: int) -> None:
+    def __init__(self, source: Mapping[str, str], directory: str, checkpoint: str, file_rows: int) -> None:
+        self._options = parse(source)
         self._directory = directory
         self._log = BatchLog(checkpoint)
         self._file_rows = file_rows
@@ -101,8 +120,14 @@ class _Writing:
             remove_aside(self._directory)
             self._begun = True
         task: Callable[..., Any] = partial(write_rows, directory=self._directory, file_rows=self._file_rows)
-        files = rows.mapInArrow(task, "file string, rows bigint").collect()
+        told = rows.mapInArrow(task, TOLD).collect()
+        files = [row for row in told if row["file"] is not None]
         check_seen(self._directory, [file["file"] for file in files])
+        reached = [Reach(*(row[name] for name in Reach._fields)) for row in told if row["file"] is None]
+        begun = from_json(start) if start is not None else {}
+        note_ranges(
+            self._directory, begun, from_json(ends), reached, self._options, RealBrokers(self._options)
+        )  # fmt: skip
         written = sum(file["rows"] for file in files)
         self.rows += written
         _log.info("batch %d: %d rows in %d files", batch, written, len(files))
@@ -116,7 +141,7 @@ def run(
     Returns the rows written by this run.
     """
     spark = session("archive")
-    writing = _Writing(directory, checkpoint, file_rows)
+    writing = _Writing(source, directory, checkpoint, file_rows)
     stream = (
         spark.readStream.format("seriatim")
         .options(**limited(source))

@@ -14,8 +14,17 @@ from typing import TYPE_CHECKING, Any, Final
 from seriatim_api.ids import format_offset
 
 from seriatim_spark import archiving, auditing
-from seriatim_spark.auditing import Cover, CoverCheck, Finding, PartitionReport, cover_from, put_together
-from seriatim_spark.brokers import Range, RealBrokers
+from seriatim_spark.auditing import (
+    Cover,
+    CoverCheck,
+    Finding,
+    PartitionReport,
+    cover_from,
+)
+from seriatim_spark.batch import Planned, ranges_of
+from seriatim_spark.brokers import RealBrokers
+from seriatim_spark.comparing import frozen, with_brokers, with_notes
+from seriatim_spark.notes import notes_of
 from seriatim_spark.options import parse
 from seriatim_spark.pipelines.session import quoted, session
 
@@ -129,10 +138,14 @@ def run(
 ) -> Report:  # fmt: skip
     """Audit a topic (`source`) or an archive, of which keys and values are read only if `whole`."""
     spark = session("audit")
+    planned: Planned | None = None
     if archive is not None:
-        paths = archiving.files_of(archive)
-        summaries = _summaries_of_files(spark, archive, paths, whole)
+        summaries = _summaries_of_files(spark, archive, archiving.files_of(archive), whole)
     else:
+        options = parse(source)
+        brokers = RealBrokers(options)
+        planned = ranges_of(options, brokers)
+        source = frozen(source, planned)
         columns = ",".join(dict.fromkeys((*PLACE_COLUMNS, *auditing.COLUMNS)))
         rows = spark.read.format("seriatim").options(**source).option("columns", columns).load()
         summaries = [json.loads(row["summary"]) for row in rows.mapInArrow(check_rows, "summary string").collect()]
@@ -140,9 +153,11 @@ def run(
     findings = [Finding(**found) for one in summaries for found in one["findings"]]
     if per_key or key_sequence:
         findings += _findings_of_keys(_keyed(spark, source, archive, key_sequence), per_key, key_sequence)
-    report = put_together(covers, findings)
-    if archive is None:
-        _compare_with_brokers(report, source)
+    if archive is not None:
+        report = with_notes(covers, findings, notes_of(archive))
+    else:
+        assert planned is not None
+        report = with_brokers(covers, findings, planned, options, brokers)
     if output is not None:
         _write(spark, report, covers, f"{output.rstrip('/')}/run={run_name}")
     return report
@@ -157,21 +172,6 @@ def _summaries_of_files(spark: SparkSession, archive: str, paths: Sequence[str],
     files = spark.createDataFrame([(path,) for path in paths], "file string").repartition(tasks)
     found = files.mapInArrow(partial(check_files, directory=archive, whole=whole), "summary string").collect()
     return [json.loads(row["summary"]) for row in found]
-
-
-def _compare_with_brokers(report: Report, source: Mapping[str, str]) -> None:
-    """What brokers say how many messages lie in what was read."""
-    brokers = RealBrokers(parse(source))
-    ranges = [Range(one.where.topic, one.where.incarnation, one.where.partition, one.start, one.end) for one in report]
-    for partition, plan in zip(report, brokers.plans(ranges, 0) if ranges else (), strict=True):
-        told = sum(piece.rows for piece in plan.pieces)
-        read = partition.rows + partition.passed
-        if told == read:  # what nothing covers has no messages
-            partition.findings = [found for found in partition.findings if found.kind != "uncovered"]
-        else:
-            place = f"from {format_offset(partition.start)} to {format_offset(partition.end)}"
-            text = f"brokers have {told} messages {place}, and {read} were read"
-            partition.findings.append(Finding("count", *partition.where, partition.start, abs(told - read), text))
 
 
 def _keyed(spark: SparkSession, source: Mapping[str, str], archive: str | None, key_sequence: str | None) -> DataFrame:
@@ -278,7 +278,8 @@ def as_json(report: Report) -> dict[str, Any]:
             {
                 "topic": one.where.topic, "incarnation": one.where.incarnation, "partition": one.where.partition,
                 "from": format_offset(one.start), "to": format_offset(one.end), "rows": one.rows, "passed": one.passed,
-                "ranges": one.covers, "findings": [asdict(finding) for finding in one.findings],
+                "ranges": one.covers, "all_producers_followed": not one.untold,
+                "findings": [asdict(finding) for finding in one.findings],
             }
             for one in report
         ],
@@ -302,6 +303,10 @@ def as_text(report: Report) -> str:
     table += [f"{one.kind}: {one.topic}/{one.partition}: {one.text} ({one.count:,})" for one in found]
     rows = sum(one.rows for one in report)
     verdict = f"{len(found):,} findings" if found else "whole, in order, without repeats"
+    if any(one.untold for one in report):
+        verdict += (
+            f" (repeats were looked for among the first {auditing.PRODUCERS_MAX:,} producers of a partition only)"
+        )
     return "\n".join([*table, f"{rows:,} messages in {len(report)} partitions: {verdict}"])
 
 

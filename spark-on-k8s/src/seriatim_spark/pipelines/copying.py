@@ -91,7 +91,7 @@ def replay(**given: Any) -> None:
 )
 @click.option(
     "--offsets", "directory", metavar="DIR",
-    help="Where offsets.json is kept: which place of the source is which place of the target.",
+    help="Where it is kept which place of the source is which place of the target.",
 )  # fmt: skip
 @click.option("--shared", is_flag=True, help="Others may write to the target as well; then there is no map of offsets.")
 @click.option(
@@ -103,7 +103,7 @@ def mirror(**given: Any) -> None:
     """Copy a topic into a topic of another cluster: partition by partition, each row once, as it is and in order.
 
     The target has as many partitions, and nothing else writes to it (unless --shared is given). After each micro-batch
-    offsets.json says which places of both topics are the same, so that consumers can be moved.
+    a file in the directory of --offsets says which places of both topics are the same, so that consumers can be moved.
     """
     source = source_of(given)
     if "," in given["topic"]:

@@ -8,45 +8,30 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from seriatim_spark import archiving, mirroring
-from seriatim_spark.brokers import Place, TopicAt
+from seriatim_spark.brokers import RealBrokers, TopicAt, ends_of
 from seriatim_spark.connection import connected
-from seriatim_spark.errors import translated
+from seriatim_spark.errors import UnsettledError, written
 from seriatim_spark.mirroring import Entry, MirrorError, OffsetMap
 from seriatim_spark.offsets import from_json
-from seriatim_spark.options import Target, parse
+from seriatim_spark.options import ReadOptions, parse
 from seriatim_spark.pipelines.session import limited, session, wait
-from seriatim_spark.sink_options import parse_sink
+from seriatim_spark.planning import Unit
+from seriatim_spark.reading import read_units
+from seriatim_spark.sink_options import SinkOptions, parse_sink
+from seriatim_spark.units import Clock, Key, Sleep, when_settled
 from seriatim_spark.writers import OpenedWriter, open_writer
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 COLUMNS: Final = "partition,key,value,timestamp,headers,tag"
-QUESTION_S: Final = 30.0
 
 _log = logging.getLogger("seriatim.spark")
-
-
-def ends_of(target: Target, topic: str) -> TopicAt:
-    """Where the partitions of a topic end.
-
-    Raises:
-        SourceError: No broker says so.
-    """
-
-    async def ask() -> Any:
-        with translated(topic, target.bootstrap):
-            return await connection.client.offsets(topic, "end", timeout_s=QUESTION_S)
-
-    connection = connected(target)
-    rows = connection.run(ask(), 2 * QUESTION_S)
-    return TopicAt(
-        rows[0].incarnation, {row.partition: Place(row.offset, row.position, row.bytes_before) for row in rows}
-    )
 
 
 class _Mirroring:
@@ -62,22 +47,78 @@ class _Mirroring:
     def __call__(self, rows: DataFrame, batch: int) -> None:
         was_sent = self._opened.sequence is not None and batch <= self._opened.sequence
         if self._offsets is not None and not was_sent:
-            self._offsets.check_alone(_positions(self._ends()))
+            self._offsets.check_alone(_positions(settled_ends(self._sink)))
         written = rows.write.format("seriatim").mode("append")
         written.options(**self._opened.options, sequence=str(batch)).save()
         if self._offsets is not None:
-            ends = self._ends()
+            ends = settled_ends(self._sink)
+            self._check_growth(self._offsets.before(batch), ends, batch)
             entry = Entry(
                 batch,
                 _read_to(self._checkpoint, batch),
                 {str(number): place.offset for number, place in ends.places.items()},
                 _positions(ends),
             )
-            self._offsets = self._offsets.with_entry(entry)
-            mirroring.store(self._directory, self._offsets)
+            self._offsets.note(entry)
 
-    def _ends(self) -> TopicAt:
-        return ends_of(self._sink.target, self._sink.topic)
+    def _check_growth(self, before: Entry | None, ends: TopicAt, batch: int) -> None:
+        """Whether the target has grown by this micro-batch only. Also one that runs again, and was sent before.
+
+        Raises:
+            MirrorError: It has not.
+        """
+        known = before.positions if before is not None else {}
+        grown = sum(_positions(ends).values()) - sum(known.values())
+        published = _published(self._sink, batch)
+        if grown != published and _rows_behind(self._sink, before, ends) != published:
+            raise mirroring.of_others(
+                f"the target has grown by {grown} messages while {published} were sent: it has messages"
+            )
+
+
+def settled_ends(sink: SinkOptions, clock: Clock = time.monotonic, sleep: Sleep = time.sleep) -> TopicAt:
+    """Where the partitions of the target end. Waits `writeTimeout` for segments that are not settled.
+
+    Raises:
+        UnsettledError: They did not become settled: brokers do not say now how many messages there are.
+    """
+
+    def look() -> tuple[TopicAt, list[Key]]:
+        found = ends_of(sink.target, sink.topic)
+        return found, [(sink.topic, number) for number, place in found.places.items() if place.blocked]
+
+    found, unsettled = when_settled(look, sink.write_timeout_s, clock, sleep)
+    if unsettled:
+        raise UnsettledError(
+            f"{len(unsettled)} partitions of the target {sink.topic} have a segment of which no member answers, such "
+            f"as partition {unsettled[0][1]}: where it ends cannot be noted. Start these brokers (seriatim chain show "
+            "shows them), and the mirror again"
+        )
+    return found
+
+
+def _published(sink: SinkOptions, batch: int) -> int:
+    """Rows of a micro-batch that are in the target; a micro-batch without rows publishes nothing."""
+    connection = connected(sink.target)
+
+    async def ask() -> int:
+        with written(sink.topic, sink.target.bootstrap):
+            found = await connection.client.admin().describe_writer(sink.topic, sink.writer or "")
+        return found.rows - found.lost_rows if found.sequence == batch else 0
+
+    return connection.run(ask(), sink.write_timeout_s)
+
+
+def _rows_behind(sink: SinkOptions, before: Entry | None, ends: TopicAt) -> int:
+    """Rows of the target behind an entry, without repeats: a switch of the target may have stored rows twice."""
+    reading = ReadOptions(sink.target, (sink.topic,), columns=("offset",))
+    first = RealBrokers(reading).at("earliest", {sink.topic: ends.incarnation})[sink.topic].places
+    known = before.target if before is not None else {}
+    units = [
+        Unit(sink.topic, number, known.get(str(number), first[number].offset), place.offset, ends.incarnation, 1)
+        for number, place in ends.places.items()
+    ]
+    return sum(batch.num_rows for batch in read_units([unit for unit in units if unit.start < unit.end], reading))
 
 
 def _positions(ends: TopicAt) -> dict[str, int]:
@@ -112,6 +153,8 @@ def run(
     spark = session("mirror")
     reading, writing = parse(source), parse_sink(sink, streaming=True)
     from_ends, to_ends = ends_of(reading.target, reading.topics[0]), ends_of(writing.target, writing.topic)
+    if to_ends.incarnation == from_ends.incarnation:
+        raise MirrorError(f"{writing.topic} is the topic that is read: a mirror would read what it writes, for ever")
     if len(to_ends.places) < len(from_ends.places):
         raise MirrorError(
             f"topic {writing.topic} has {len(to_ends.places)} partitions, and {reading.topics[0]} has "
@@ -119,6 +162,7 @@ def run(
         )
     offsets = None
     if directory is not None:
+        to_ends = settled_ends(writing)
         offsets = mirroring.load(directory, from_ends.incarnation, to_ends.incarnation)
     opened = open_writer(sink, from_ends.incarnation)
     if offsets is not None and opened.sequence is None:

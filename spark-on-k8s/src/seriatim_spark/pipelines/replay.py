@@ -11,9 +11,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from seriatim_spark import archiving, replaying
+from seriatim_spark import archiving, notes, replaying
+from seriatim_spark.brokers import ends_of
+from seriatim_spark.options import parse
 from seriatim_spark.pipelines.session import session, wait
-from seriatim_spark.replaying import ArchivedFile, Replay
+from seriatim_spark.replaying import ArchivedFile, Replay, ReplayError
+from seriatim_spark.sink_options import parse_sink
 from seriatim_spark.writers import open_writer
 
 if TYPE_CHECKING:
@@ -45,8 +48,20 @@ def of_topic(
     source: Mapping[str, str], sink: Mapping[str, str], replay_id: str, checkpoint: str, *, publication_rows: int,
     same_partitions: bool,
 ) -> None:  # fmt: skip
-    """Replay what a topic holds now."""
+    """Replay what a topic holds now and no earlier run has sent.
+
+    Raises:
+        ReplayError: The topic is the one to write to.
+        SourceError: Of the kinds in `errors`.
+    """
     spark = session("replay")
+    reading, writing = parse(source), parse_sink(sink, streaming=True)
+    from_topic, to_topic = ends_of(reading.target, reading.topics[0]), ends_of(writing.target, writing.topic)
+    if from_topic.incarnation == to_topic.incarnation:
+        raise ReplayError(
+            f"{writing.topic} is the topic that is read: run again, a replay would send what it has sent. Name another "
+            "--to-topic"
+        )
     opened = open_writer(sink, replay_id)
     stream = (
         spark.readStream.format("seriatim")
@@ -98,12 +113,17 @@ def _files(archive: str) -> Iterator[ArchivedFile]:
     import pyarrow.parquet as pq
 
     files, _ = archiving.file_system(archive)
+    ends: set[tuple[str, str, int, int]] = set()
     for path in archiving.files_of(archive):
         with files.open_input_file(path) as opened, pq.ParquetFile(opened) as file:
             footer = archiving.footer_of(file, path)
+        ends.add((footer.topic, footer.incarnation, footer.partition, footer.end))
         yield ArchivedFile(
             path, footer.topic, footer.incarnation, footer.partition, footer.start, footer.end, footer.rows
         )
+    for note in notes.notes_of(archive):  # ranges of repeats only have no files
+        if (note.topic, note.incarnation, note.partition, note.end) not in ends and note.excuses:
+            yield ArchivedFile("", note.topic, note.incarnation, note.partition, note.reached, note.end, 0)
 
 
 def read_pieces(batches: Iterator[pa.RecordBatch], archive: str) -> Iterator[pa.RecordBatch]:
