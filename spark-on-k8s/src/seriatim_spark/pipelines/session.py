@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
@@ -10,11 +11,15 @@ import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
+from seriatim_spark.errors import UnsettledError
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
 POLL_S: Final = 0.5
+
+_log = logging.getLogger("seriatim.spark")
 LIMITS: Final = {"maxRowsPerTrigger": "10000000", "maxBytesPerTrigger": "1GiB"}
 """Of a micro-batch of a pipeline that goes on with a topic."""
 
@@ -81,7 +86,13 @@ def wait(
     query = None
     try:
         query = writer.trigger(availableNow=True).start()
-        _follow(query, asked)
+        try:
+            _follow(query, asked)
+        except Exception as exc:
+            # Only a query that is to end has to know where the topic ends: this one reads the rest when it can.
+            if every is None or UnsettledError.__name__ not in str(exc):
+                raise
+            _log.warning("the query goes on without what cannot be read yet: %s", str(exc).splitlines()[0])
         if every is not None and not asked.is_set():
             query = writer.trigger(processingTime=every).start()
             _follow(query, asked)
