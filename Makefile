@@ -42,7 +42,7 @@ $(SPARK_SYNCED): pyproject.toml uv.lock spark-on-k8s/pyproject.toml | $(SYNCED)
 	$(if $(SPARK),$(BIN)/uv pip install --quiet --python $(SPARK_VENV)/bin/python "pyspark==$(SPARK).*")
 	@touch $@
 
-test-spark: $(SPARK_SYNCED) ## the tests that need Spark; they make an environment of their own (needs Java 17; SPARK=4.2: on the newest 4.2; QUICK=1: without those that start drivers of their own)
+test-spark: $(SPARK_SYNCED) ## the tests that need Spark; they make an environment of their own (needs Java 17; SPARK=4.2: on the newest 4.2; QUICK=1: without the slow ones)
 	@$(BIN)/python -m tools.check_java
 	$(SPARK_VENV)/bin/python -m tools.run_tests --kind spark$(if $(QUICK),-quick) --package spark-on-k8s
 

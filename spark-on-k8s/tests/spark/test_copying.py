@@ -21,7 +21,7 @@ from .test_sink import content, target
 
 WAIT_S = 150.0
 
-pytestmark = pytest.mark.usefixtures("spark")
+pytestmark = [pytest.mark.usefixtures("spark"), pytest.mark.slow]
 
 
 def messages(client: sync.Client, topic: str, partition: int) -> list[Message]:
@@ -29,7 +29,6 @@ def messages(client: sync.Client, topic: str, partition: int) -> list[Message]:
         return list(reader)
 
 
-@pytest.mark.slow
 def test_a_topic_is_replayed_although_drivers_and_a_broker_are_killed(
     client: sync.Client, brokers: Brokers, tmp_path: Path
 ) -> None:
@@ -77,18 +76,18 @@ def test_a_topic_is_replayed_although_drivers_and_a_broker_are_killed(
 
 
 def test_a_replay_of_a_topic_goes_on_and_not_into_itself(client: sync.Client, brokers: Brokers, tmp_path: Path) -> None:
-    topic = Filled(client, brokers.bootstrap, "growing", 1)
+    topic = Filled(client, brokers.bootstrap, "feeding", 1)
     topic.send([10])
     target(client, brokers, "grown")
-    replay = ("replay", "--bootstrap", brokers.bootstrap, "--topic", "growing", "--to-partitions", "same")
+    replay = ("replay", "--bootstrap", brokers.bootstrap, "--topic", "feeding", "--to-partitions", "same")
     once = (*replay, "--to-topic", "grown", "--id", "r", "--checkpoint", str(tmp_path / "c"))
     run(*once)
     topic.send([7])
     run(*once)
     assert sum(map(len, content(client, "grown").values())) == 17, "each once"
-    itself = (*replay, "--to-topic", "growing", "--id", "s", "--checkpoint", str(tmp_path / "s"))
+    itself = (*replay, "--to-topic", "feeding", "--id", "s", "--checkpoint", str(tmp_path / "s"))
     assert "is the topic that is read" in run(*itself, status=1)
-    assert len(messages(client, "growing", 0)) == 17
+    assert len(messages(client, "feeding", 0)) == 17
 
 
 def test_an_archive_is_replayed_by_keys(client: sync.Client, brokers: Brokers, tmp_path: Path) -> None:

@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import Final
 
+import pytest
+
 ROOT: Final = Path(__file__).parents[3]
 NAME: Final = re.compile(r"\bmetrics_[A-Za-z_]+")
 STREAM: Final = "metrics_seriatim_driver_spark_streaming_"
@@ -51,6 +53,7 @@ def _asked_for() -> set[str]:
     return set(NAME.findall(text.replace(STREAM + "[a-z]+_", STREAM + "archive_")))
 
 
+@pytest.mark.slow
 def test_a_driver_tells_what_the_dashboard_asks_for() -> None:
     properties = {
         **_properties(), "spark.ui.enabled": "true", "spark.driver.host": "127.0.0.1",

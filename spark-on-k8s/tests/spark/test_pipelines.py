@@ -99,6 +99,7 @@ def test_a_segment_that_is_missing_is_found(client: sync.Client, brokers: Broker
     assert "no note of the archive" in run("audit", "--archive", str(archive), status=FINDINGS_STATUS)
 
 
+@pytest.mark.slow
 def test_nothing_is_left_out_unsaid_while_a_segment_is_unsettled(
     spark: SparkSession, client: sync.Client, brokers: Brokers, tmp_path: Path
 ) -> None:
@@ -123,6 +124,7 @@ def test_nothing_is_left_out_unsaid_while_a_segment_is_unsettled(
     assert "150 rows written" in run("archive", *reading, *writing)
 
 
+@pytest.mark.slow
 def test_an_archive_is_exact_although_its_driver_is_killed(
     client: sync.Client, brokers: Brokers, tmp_path: Path
 ) -> None:
