@@ -149,6 +149,8 @@ class Demo:
                     sending.cancel()
                     await asyncio.gather(sending, return_exceptions=True)
                 outcome.course = await self._replay(cluster, client, directory, len(events))
+                if not outcome.course.strikes:
+                    outcome.problems.append("nothing was killed while the replay ran: nothing is shown")
                 self._progress("comparing the two topics, row by row")
                 self._take(outcome, await compare_topics(client, FIRST, SECOND, PARTITIONS))
 

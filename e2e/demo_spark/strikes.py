@@ -143,15 +143,16 @@ class StruckReplay:
         return 0 if known.sequence is None else known.sequence + 1
 
     async def _strike(self, driver: asyncio.subprocess.Process) -> None:
-        _, kind = self._plan.pop(0)
+        _, kind = self._plan[0]
         victim = ""
         if kind == "worker":
             workers = workers_of(driver.pid)
-            if workers:
-                pid = self._random.choice(workers)
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-                    victim = f"worker {pid}"
+            if not workers:  # between two tasks: there will be one
+                return
+            pid = self._random.choice(workers)
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+                victim = f"worker {pid}"
         elif kind == "broker":
             await self._heal()
             partition = self._random.randrange(6)
@@ -162,6 +163,7 @@ class StruckReplay:
             with suppress(ProcessLookupError):
                 os.killpg(driver.pid, signal.SIGKILL)
             victim = f"driver {driver.pid}"
+        self._plan.pop(0)
         if victim:
             self.course.strikes.append(Strike(kind, victim, self._now()))
 

@@ -14,9 +14,11 @@ SEEDS_A_MUTANT = 300
 
 
 SLOW = {
+    "above-floors",
     "compares-floors",
     "conflict-done",
     "dismissed-run",
+    "eligible-at-once",
     "epochs-grow",
     "first-reads",
     "folds-unsettled",
@@ -27,11 +29,13 @@ SLOW = {
     "leaves-when-listed",
     "leaves-when-one-stays",
     "no-second-look",
+    "not-registered-again",
     "old-certificate",
     "old-pages-stay",
-    "one-count",
-    "out-of-date",
     "older-chain",
+    "one-count",
+    "operation-once",
+    "out-of-date",
     "own-death",
     "record-if-unknown",
     "reserved-back",
@@ -40,6 +44,9 @@ SLOW = {
     "says-what-is-lost",
     "serve-lease",
     "storage-cut-in-memory",
+    "storage-damage-is-end",
+    "storage-flushes-again",
+    "tails-forgotten",
     "unknown-done",
 }
 """They take about 50 worlds, or large ones, some ten seconds or minutes each: looked for by `make test-slow`."""
