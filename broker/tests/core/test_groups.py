@@ -277,6 +277,29 @@ def test_a_new_group_begins_at_the_first_segment() -> None:
     assert (write.record.segment_no, write.record.start_index, write.revision) == (1, 0, 0)
 
 
+def test_a_read_that_overtakes_the_answer_of_the_cursors_creation_begins_nothing() -> None:
+    """Else the group would begin twice, and its consumer be given the same messages under two tokens."""
+    bench = Serving()
+    bench.link(M01)
+    bench.join()
+    bench.do(ev.ConsumerCredit(STREAM, 1 << 20))
+    bench.read_chain(bench.chain)
+    bench.cursor()
+    bench.written()
+    bench.persist()
+    bench.wait(bench.config.serve_lease_us + bench.config.serve_margin_us + 100 * MS, (M01,))
+    bench.do(ev.CursorRead(P, GROUP, None, 0))
+    (write,) = bench.all(fx.WriteCursor)
+    bench.cursor(revision=6)
+    bench.deliver()
+    assert not bench.delivered(fx.Joined)
+    bench.do(ev.CursorWritten(P, GROUP, write.serial, DONE, 6))
+    bench.cursor(revision=6)
+    bench.deliver()
+    assert len(bench.delivered(fx.Joined)) == 1
+    assert bench.indexes() == list(range(bench.length))
+
+
 def test_a_consumer_is_sent_to_the_server_of_its_groups_head() -> None:
     bench = Serving()
     bench.join()

@@ -46,6 +46,7 @@ class Recording:
     def __init__(self, inner: Coordinator) -> None:
         self._inner = inner
         self.writes: list[list[str]] = []
+        self.txn_count = 0
         self.lose_answers = False
         self.refuses: SeriatimError | None = None
         self.refused = asyncio.Event()
@@ -53,6 +54,7 @@ class Recording:
     async def txn(
         self, compares: Sequence[Compare], then: Sequence[Operation], *args: Any, deadline_s: float | None = None
     ) -> TxnResult:
+        self.txn_count += 1
         puts = [operation.key for operation in then if isinstance(operation, Put)]
         if puts and self.refuses is not None:
             self.refused.set()
@@ -145,6 +147,18 @@ async def test_a_bug_in_a_transaction_is_told_to_who_ends_the_process(
         work.write_chain(created(range(1, 2))[0])
     assert isinstance(await asyncio.wait_for(told, 5), AssertionError)
     await work.close()
+
+
+async def test_for_a_write_whose_record_was_seen_to_be_over_nothing_is_sent(desk: Desk) -> None:
+    """In an older copy of the coordinator, restored before it arrives, its compare would hold."""
+    (made,) = (await desk.write(*created([7]))).values()
+    (later,) = (await desk.write(WriteChain(PartitionId(7), 2, chain_of(7, epoch=2), made.revision, None))).values()
+    assert later.outcome is WriteOutcome.DONE
+    await desk.read(7)
+    count = desk.recording.txn_count
+    answers = await desk.write(WriteChain(PartitionId(7), 3, chain_of(7, epoch=3), made.revision, None))
+    assert answers[3].outcome is WriteOutcome.CONFLICT
+    assert desk.recording.txn_count == count, "neither a read nor a write"
 
 
 async def test_one_conflict_fails_nobody_else(desk: Desk, coordinator: Coordinator) -> None:

@@ -32,7 +32,7 @@ from seriatim_broker.core.events import (
     WriteOutcome,
 )
 from seriatim_broker.core.messages import FORMS
-from seriatim_broker.interfaces.coordinator import Coordinator, Delete, Put
+from seriatim_broker.interfaces.coordinator import Coordinator, Delete, KeyValue, Put
 from seriatim_broker.runtime.coordination import CoordinatorWork
 from seriatim_broker.runtime.directory import Directory
 from seriatim_broker.runtime.keys import Keys
@@ -93,6 +93,23 @@ class Stuttering:
             return answer
 
         return call
+
+
+class GoingBack:
+    """A coordinator of which an older copy is restored just before the next transaction."""
+
+    def __init__(self, inner: Coordinator, copy: KeyValue) -> None:
+        self._inner = inner
+        self._copy: KeyValue | None = copy
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def txn(self, *arguments: Any, **options: Any) -> Any:
+        copy, self._copy = self._copy, None
+        if copy is not None:
+            await self._inner.txn((), [Put(copy.key, copy.value)])
+        return await self._inner.txn(*arguments, **options)
 
 
 async def joined(coordinator: Coordinator, disk: FakeDisk, *, slot: int = 0) -> tuple[Identity, KnownDisk | None]:
@@ -432,6 +449,22 @@ async def test_a_passport_ahead_of_what_the_coordinator_confirmed_is_not_registe
     kept = await coordinator.get(copy.key)
     assert kept is not None
     assert records_pb2.MemberRecord.FromString(kept.value).run == 5
+
+
+async def test_an_older_copy_that_comes_back_between_the_read_and_the_registration_stays_the_proof(
+    coordinator: Coordinator,
+) -> None:
+    disk = FakeDisk(MemberId("g0-0", "a" * 32))
+    await joined(coordinator, disk)
+    copy = await coordinator.get(KEYS.member("g0-0"))
+    assert copy is not None
+    await joined(coordinator, disk)
+    identity, _ = await joined(cast(Coordinator, GoingBack(coordinator, copy)), disk)
+    assert identity.run == 3
+    kept = await coordinator.get(copy.key)
+    assert kept is not None
+    assert kept.value == copy.value
+    assert disk.seen.registered_run == 2
 
 
 async def test_starts_that_were_never_confirmed_are_no_proof(coordinator: Coordinator) -> None:

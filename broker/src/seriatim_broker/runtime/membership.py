@@ -216,13 +216,9 @@ async def join(
             await _refuse_a_copy(coordinator, keys, cluster_id, record, disk.member, is_running)
         run = disk.raise_run()
         is_same = record is not None and record.member.incarnation == disk.member.incarnation
-        if is_same and record is not None and disk.seen.is_ahead_of(cluster, record):
-            # Rule `not-registered-again`: the record below this run is what the broker says that the coordinator lost
-            # decisions by (`looking_back`), at each start, until a rebuild asks it and writes its record.
-            _log.error("coordinator_behind", knows_run=record.run, registered_run=disk.seen.registered_run)
-        else:
-            mine = _make_record(record, disk.member, place, run, boot_id)
-            await _insist(lambda: _register(coordinator, key, item, mine))
+        mine = _make_record(record, disk.member, place, run, boot_id)
+        seen = disk.seen if is_same else NEVER_SEEN
+        if await _insist(lambda: _register(coordinator, keys, item, mine, seen)):
             is_rebuilt = cluster.rebuilt_at_ms > disk.seen.rebuilt_at_ms
             revision = 0 if is_rebuilt or not is_same else disk.seen.revision
             disk.note_seen(Seen(run, revision, max(cluster.rebuilt_at_ms, disk.seen.rebuilt_at_ms)))
@@ -395,28 +391,37 @@ def _make_record(
 
 
 async def _register(
-    coordinator: Coordinator, key: str, item: KeyValue | None, record: records_pb2.MemberRecord
-) -> None:
+    coordinator: Coordinator, keys: Keys, item: KeyValue | None, record: records_pb2.MemberRecord, seen: Seen
+) -> bool:
+    """Write the record over what was read; returns False, and writes nothing, if that is proof of a loss.
+
+    Rule `not-registered-again`: the record below this run is what the broker says that the coordinator lost decisions
+    by (`looking_back`), at each start, until a rebuild asks it and writes its record. So it is judged before each try:
+    an older copy of the coordinator may come back between the read and the write.
+    """
+    key = keys.member(record.member.broker)
+    below = records_pb2.MemberRecord.FromString(item.value) if item else None
+    if below is not None and seen.is_ahead_of(await _read_or_write_cluster(coordinator, keys), below):
+        _log.error("coordinator_behind", knows_run=below.run, registered_run=seen.registered_run)
+        return False
     revision = item.mod_revision if item else 0
     result = await coordinator.txn([mod_revision_is(key, revision)], [Put(key, record.SerializeToString())])
     if result.succeeded:
-        return
+        return True
     current = await coordinator.get(key)
     theirs = records_pb2.MemberRecord.FromString(current.value) if current else records_pb2.MemberRecord()
     if (theirs.member.incarnation, theirs.run) == (record.member.incarnation, record.run):
         # Rule `join-nonce`: two starts with copies of one directory raise it to the same run. Only one may be it.
         if theirs.join_nonce == record.join_nonce:
-            return  # our own write, whose answer was lost
+            return True  # our own write, whose answer was lost
         raise DirectoryInUseError(
             f"another process has just registered as run {record.run} of {record.member.broker}, with a copy of this "
             "directory. Remedy: find out which of the two directories is the original; start no process with the other",
             run=record.run,
         )
     if theirs.member.incarnation == record.member.incarnation and theirs.run < record.run:
-        assert current is not None  # only the admission came in between: on top of it
-        record.admitted = theirs.admitted
-        await _register(coordinator, key, current, record)
-        return
+        record.admitted = theirs.admitted  # only the admission came in between, or an older copy: judged again
+        return await _register(coordinator, keys, current, record, seen)
     raise PreconditionError(f"somebody else registered as {record.member.broker} just now")
 
 

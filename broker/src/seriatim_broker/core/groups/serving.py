@@ -66,6 +66,11 @@ def on_cursor_read(
     if operations.is_unsettled(outbox, partition, head, record, revision):
         questions.answer(outbox, partition, head)
         return
+    if head.phase is Phase.LOADING and head.crossing_serial:
+        # The read overtook the answer of a write of this member, after which the cursor is read again. Without it the
+        # group would begin here twice: its consumer would be given the same messages again, under another token.
+        questions.answer(outbox, partition, head)
+        return
     moved = (head.segment_no, head.group_epoch) != (record.segment_no, record.group_epoch)
     if head.phase is Phase.LOADING or (moved and head.phase is not Phase.CROSSING):
         if head.phase is Phase.SERVING:  # another server has moved the group on
