@@ -6,14 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
 from seriatim import RangeTable
 from seriatim._batch import SCHEMA
 from seriatim_api.ids import make_offset
 from seriatim_spark import archiving
-from seriatim_spark.archiving import ArchiveError, ArchiveWriter, Checksums, files_of, footer_of, remove_aside
+from seriatim_spark.archiving import ArchiveWriter, Checksums, files_of, footer_of
 from seriatim_spark.columns import BatchBuilder, Origin, Rows
+from seriatim_spark.files import ASIDE, ArchiveError, file_system, remove_aside
 from seriatim_spark.pipelines.audit import check_file
 
 DAY_MS = 86_400_000
@@ -58,7 +60,7 @@ def content(directory: Path) -> dict[str, Any]:
 
 
 def damages(directory: Path) -> set[str]:
-    files, root = archiving.file_system(str(directory))
+    files, root = file_system(str(directory))
     return {one.kind for path in files_of(str(directory)) for one in check_file(files, root, path)[1]}
 
 
@@ -75,7 +77,7 @@ def test_one_file_for_each_range_and_day_and_as_many_rows_as_wanted(tmp_path: Pa
         f"{base}/partition=1/date=2024-10-05/000001-000000000055--000001-000000000060.parquet",
     ]
     assert damages(tmp_path) == set()
-    assert not list((tmp_path / archiving.ASIDE).iterdir())
+    assert not list((tmp_path / ASIDE).iterdir())
 
 
 def test_a_file_covers_also_the_repeats_that_its_range_begins_with(tmp_path: Path) -> None:
@@ -95,7 +97,7 @@ def test_a_file_of_an_earlier_attempt_stays(tmp_path: Path) -> None:
     ((_, footer),) = writer.finish()
     assert footer.rows == 30
     assert content(tmp_path) == before
-    assert not list((tmp_path / archiving.ASIDE).iterdir())
+    assert not list((tmp_path / ASIDE).iterdir())
 
 
 @pytest.mark.parametrize("written", [1, 2, 3, 4])
@@ -194,7 +196,7 @@ def test_damage_is_found(tmp_path: Path) -> None:
     values = table.column("value").to_pylist()
     other = table.set_column(table.schema.get_field_index("value"), "value", pa.array([b"x", *values[1:]], pa.binary()))
     assert change(other) == {"checksum"}
-    files, root = archiving.file_system(str(tmp_path))
+    files, root = file_system(str(tmp_path))
     assert check_file(files, root, str(path), whole=False)[1] == [], "only checksums show it"
     change(table)
     path.rename(path.with_name(path.name.replace("000030", "000031")))
@@ -204,7 +206,7 @@ def test_damage_is_found(tmp_path: Path) -> None:
 def test_what_attempts_left_is_removed(tmp_path: Path) -> None:
     directory = str(tmp_path / "archive")
     remove_aside(directory)
-    left = tmp_path / "archive" / archiving.ASIDE
+    left = tmp_path / "archive" / ASIDE
     left.mkdir(parents=True)
     (left / "half.parquet").write_text("")
     remove_aside(directory)
@@ -216,5 +218,5 @@ def test_what_attempts_left_is_removed(tmp_path: Path) -> None:
 def test_a_directory_is_found_under_each_name_that_spark_takes(tmp_path: Path) -> None:
     (tmp_path / "x").write_text("")
     for url in (str(tmp_path), f"file:{tmp_path}", f"file://{tmp_path}"):
-        files, root = archiving.file_system(url)
-        assert files.get_file_info(f"{root}/x").type == archiving.pafs.FileType.File, url
+        files, root = file_system(url)
+        assert files.get_file_info(f"{root}/x").type == pafs.FileType.File, url

@@ -67,7 +67,7 @@ def test_one_file_of_all_entries_is_taken_apart(tmp_path: Path) -> None:
 
 def test_old_entries_get_further_apart(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(mirroring, "ENTRIES_MAX", 10)
-    monkeypatch.setattr("seriatim_spark.archiving.flush_path", lambda *_: None)
+    monkeypatch.setattr("seriatim_spark.files.flush_path", lambda *_: None)
     found = OffsetMap(str(tmp_path), "ab", "cd")
     for batch in range(200):
         found.note(entry(batch))

@@ -279,6 +279,7 @@ class Bench:
         self.config = config or BrokerConfig()
         self.member = member
         self.now_us = 10 * SECOND
+        self.wall_jump_ms = 0
         self.effects: list[fx.Effect] = []
         self.token = 0
         self.sessions: dict[str, int] = {}
@@ -299,7 +300,7 @@ class Bench:
     @property
     def wall_ms(self) -> int:
         """The broker's wall clock."""
-        return 1_700_000_000_000 + self.now_us // 1000
+        return 1_700_000_000_000 + self.now_us // 1000 + self.wall_jump_ms
 
     def _moment(self) -> ev.Moment:
         return ev.Moment(self.now_us, self.wall_ms)

@@ -30,6 +30,7 @@ from .support import (
     M21,
     MS,
     PRODUCER,
+    SECOND,
     Bench,
     P,
     attempt,
@@ -155,6 +156,26 @@ def test_a_restarted_member_answers_with_the_append_time_of_its_last_batch() -> 
     fence(bench)
     bench.persist()
     assert answer_of(bench).last_append_ms == last_ms
+
+
+@pytest.mark.parametrize("flushed", [1, 2])
+def test_a_master_answers_with_the_append_time_at_its_commit(flushed: int) -> None:
+    """What lies above will be gone, and it may have set append time back: the clock of this master went back."""
+    bench = opened_master(flush=False)
+    for sequence in range(2):
+        bench.append(sequence, starts=not sequence)
+        bench.wait(SECOND, (M01,))
+    committed_ms = bench.part.logs[1].last_append_ms
+    bench.persist()
+    bench.ack(M01, 2, durable=flushed)
+    bench.wall_jump_ms = -3 * 3_600_000
+    bench.append(2)
+    assert bench.part.logs[1].last_append_ms < committed_ms
+    fence(bench)
+    bench.persist()
+    answer = answer_of(bench)
+    assert (answer.length, answer.commit) == (2, flushed)
+    assert answer.last_append_ms == committed_ms
 
 
 def test_a_fence_freezes_weaker_replies_too() -> None:

@@ -27,8 +27,8 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from seriatim_spark import batch_chain
-from seriatim_spark.archiving import file_system, flush_path
 from seriatim_spark.batch_chain import Link
+from seriatim_spark.files import file_system, flush_path
 
 KEPT_S: Final = 3600.0
 """A program that reads the table has so long for it."""

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import re
 import uuid
 import zlib
@@ -27,6 +26,8 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 from seriatim_api.ids import make_offset, split_offset
 
+from seriatim_spark.files import ASIDE, ArchiveError, file_system, flush_path
+
 COLUMNS: Final = (
     "offset", "timestamp", "append_time", "key", "value", "tag", "headers", "producer", "epoch", "sequence", "passed",
 )  # fmt: skip
@@ -37,15 +38,10 @@ SOURCE_COLUMNS: Final = ("topic", "incarnation", "partition", "range_start", "ra
 
 FOOTER_KEY: Final = b"seriatim.archive"
 VERSION: Final = 1
-ASIDE: Final = "_aside"
 ROW_GROUP_ROWS: Final = 64_000
 MICROSECONDS_A_DAY: Final = 86_400_000_000
 
 _FILE_NAME: Final = re.compile(r"(\d+)-(\d+)--(\d+)-(\d+)\.parquet")
-
-
-class ArchiveError(Exception):
-    """A file of an archive, or its directory, is not what it should be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,21 +120,6 @@ def path_of(footer_like: Any, day: int) -> str:
     )
 
 
-def file_system(url: str) -> tuple[pafs.FileSystem, str]:
-    """The file system of a directory, and the directory in it.
-
-    Raises:
-        ArchiveError: Nothing that pyarrow knows.
-    """
-    try:
-        if "://" in url or url.startswith("file:/"):
-            found: tuple[pafs.FileSystem, str] = pafs.FileSystem.from_uri(url)
-            return found
-        return pafs.LocalFileSystem(), os.path.abspath(url)
-    except (pa.ArrowException, OSError, ValueError) as exc:
-        raise ArchiveError(f"{url} cannot be opened as a directory: {exc}") from exc
-
-
 class FileWriter:
     """Writes one file of an archive aside; `finish` puts it in its place."""
 
@@ -193,46 +174,6 @@ class FileWriter:
         self._sink.close()
         if self._files.get_file_info(self._aside).type != pafs.FileType.NotFound:
             self._files.delete_file(self._aside)
-
-
-def flush_path(files: pafs.FileSystem, path: str) -> None:
-    """To the disk, if it is one of this machine: Spark's checkpoint soon says that these rows are not read again."""
-    if not isinstance(files, pafs.LocalFileSystem):
-        return
-    found = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(found)
-    finally:
-        os.close(found)
-
-
-def write_json(directory: str, name: str, value: Any) -> None:
-    """Put a file of JSON in the place of the one before, at one moment."""
-    files, root = file_system(directory)
-    files.create_dir(f"{root}/{ASIDE}", recursive=True)
-    aside = f"{root}/{ASIDE}/{uuid.uuid4().hex}.json"
-    with files.open_output_stream(aside) as sink:
-        sink.write(json.dumps(value, sort_keys=True).encode())
-    flush_path(files, aside)
-    files.move(aside, f"{root}/{name}")
-    flush_path(files, root)
-
-
-def read_json(directory: str, name: str) -> Any:
-    """What was written; None if nothing was.
-
-    Raises:
-        ArchiveError: It cannot be read.
-    """
-    files, root = file_system(directory)
-    path = f"{root}/{name}"
-    if files.get_file_info(path).type == pafs.FileType.NotFound:
-        return None
-    try:
-        with files.open_input_stream(path) as source:
-            return json.loads(source.read())
-    except (ValueError, OSError) as exc:
-        raise ArchiveError(f"{path} cannot be read: {exc}") from exc
 
 
 class Reach(NamedTuple):
@@ -434,10 +375,3 @@ def footer_of(file: pq.ParquetFile, path: str) -> Footer:
 def batches_of(file: pq.ParquetFile, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
     """The rows of a file, in their order."""
     yield from file.iter_batches(ROW_GROUP_ROWS, columns=list(columns))
-
-
-def remove_aside(directory: str) -> None:
-    """Remove what attempts that failed have left aside. Only for the one query that writes here, between batches."""
-    files, root = file_system(directory)
-    if files.get_file_info(f"{root}/{ASIDE}").type == pafs.FileType.Directory:
-        files.delete_dir_contents(f"{root}/{ASIDE}")

@@ -23,7 +23,7 @@ from typing import Any, Final
 
 import pyarrow.fs as pafs
 
-from seriatim_spark.archiving import ASIDE, file_system, flush_path
+from seriatim_spark.files import ASIDE, file_system, flush_path, names_in
 
 FOLDER: Final = "_batches"
 KEPT: Final = 20
@@ -178,8 +178,8 @@ def is_repeat(
 
 def _serials(files: pafs.FileSystem, root: str) -> list[int]:
     """Numbers of all links, sorted."""
-    infos = files.get_file_info(pafs.FileSelector(f"{root}/{FOLDER}", allow_not_found=True))
-    return sorted(int(found[1]) for info in infos if (found := _NAME.fullmatch(info.base_name)))
+    names = names_in(files, f"{root}/{FOLDER}")
+    return sorted(int(found[1]) for name in names if (found := _NAME.fullmatch(name)))
 
 
 def _path(root: str, serial: int) -> str:

@@ -15,9 +15,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
-import pyarrow.fs as pafs
-
-from seriatim_spark.archiving import file_system, read_json, write_json
+from seriatim_spark.files import file_system, names_in, read_json, write_json
 
 ENTRIES: Final = "entries"
 OLD_NAME: Final = "offsets.json"
@@ -125,8 +123,7 @@ def load(directory: str, source: str, target: str) -> OffsetMap:
     found = OffsetMap(directory, source, target)
     _take_apart(found)
     files, root = file_system(directory)
-    infos = files.get_file_info(pafs.FileSelector(f"{root}/{ENTRIES}", allow_not_found=True))
-    names = (_FILE_NAME.fullmatch(info.base_name) for info in infos)
+    names = map(_FILE_NAME.fullmatch, names_in(files, f"{root}/{ENTRIES}"))
     found.batches = sorted(int(name[1]) for name in names if name is not None)
     if found.batches:
         said = read_json(directory, _name(found.batches[-1]))

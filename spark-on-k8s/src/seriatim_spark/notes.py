@@ -17,9 +17,10 @@ from typing import Any, Final
 import pyarrow.fs as pafs
 from seriatim_api.ids import INDEX_BITS, split_offset
 
-from seriatim_spark.archiving import ArchiveError, Reach, chain_of, file_system, flush_path, write_json
+from seriatim_spark.archiving import Reach, chain_of
 from seriatim_spark.brokers import Brokers, Range
 from seriatim_spark.errors import DataLossError, ReadOrderError
+from seriatim_spark.files import ArchiveError, file_system, flush_path, write_json
 from seriatim_spark.offsets import Offsets
 from seriatim_spark.options import ReadOptions
 from seriatim_spark.planning import Unit

@@ -195,7 +195,7 @@ def _open(outbox: Outbox, partition: Partition, chain: Chain, segment: Segment) 
         fencing.note_fenced(outbox, partition)
         return
     log.active = True
-    log.last_append_ms = segment.append_floor_ms
+    log.last_append_ms = log.flushed_append_ms = segment.append_floor_ms
     log.live_table.date(segment.append_floor_ms)
     _begin_windows(outbox, partition, log)
     if master:

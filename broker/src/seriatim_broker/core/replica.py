@@ -72,6 +72,7 @@ class SegmentLog(State):
         "commit",
         "durable",
         "flushed",
+        "flushed_append_ms",
         "followers",
         "generation",
         "is_from_disk",
@@ -119,6 +120,7 @@ class SegmentLog(State):
         self.opened_with: Preparation | None = None  # what the chain record chose of what was prepared here
         self.told_flushed = 0
         self.last_append_ms = 0
+        self.flushed_append_ms = 0  # of the last batch below `flushed`, if this run opened the segment
         self.tidied_ms = 0  # up to when the table was tidied although nothing was appended
         self.generation = 0
         self.suspect = False
@@ -198,6 +200,13 @@ class SegmentLog(State):
             if follower.member == member:
                 return follower
         return None
+
+    def append_time_at(self, length: int) -> int:
+        """The append time of the last batch below a batch boundary of the uncertain tail, in ms."""
+        if length == self.tail:
+            return self.last_append_ms
+        times = [batch.header.append_time_ms for batch in self.uncertain if batch.header.end_index <= length]
+        return times[-1] if times else self.flushed_append_ms
 
     def checksum_at(self, length: int) -> int:
         """The chain's value at a batch boundary of the uncertain tail."""
@@ -356,6 +365,7 @@ class SegmentLog(State):
             if batch.header.end_index > flushed:
                 break
             self.uncertain_bytes -= batch.size_bytes
+            self.flushed_append_ms = batch.header.append_time_ms
             gone += 1
         self.uncertain = self.uncertain[gone:] or ()
 

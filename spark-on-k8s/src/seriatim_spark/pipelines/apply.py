@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from seriatim_spark import applying, batch_chain
 from seriatim_spark.applying import ApplyError, OrderBy, TableState
-from seriatim_spark.archiving import remove_aside
 from seriatim_spark.batch_chain import Link
+from seriatim_spark.files import remove_aside
 from seriatim_spark.pipelines.micro_batches import BatchLog, check_seen, query_of
 from seriatim_spark.pipelines.session import limited, quoted, session, wait
 

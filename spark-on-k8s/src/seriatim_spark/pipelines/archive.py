@@ -15,9 +15,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from seriatim_spark import batch_chain
-from seriatim_spark.archiving import SOURCE_COLUMNS, ArchiveError, ArchiveWriter, Reach, remove_aside
+from seriatim_spark.archiving import SOURCE_COLUMNS, ArchiveWriter, Reach
 from seriatim_spark.batch_chain import Link, OvertakenError
 from seriatim_spark.brokers import RealBrokers
+from seriatim_spark.files import ArchiveError, remove_aside
 from seriatim_spark.notes import note_ranges
 from seriatim_spark.offsets import from_json
 from seriatim_spark.options import parse

@@ -12,10 +12,11 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-from seriatim_spark import archiving, mirroring
+from seriatim_spark import mirroring
 from seriatim_spark.brokers import RealBrokers, TopicAt, ends_of
 from seriatim_spark.connection import connected
 from seriatim_spark.errors import UnsettledError, written
+from seriatim_spark.files import file_system
 from seriatim_spark.mirroring import Entry, MirrorError, OffsetMap
 from seriatim_spark.offsets import from_json
 from seriatim_spark.options import ReadOptions, parse
@@ -127,7 +128,7 @@ def _positions(ends: TopicAt) -> dict[str, int]:
 
 def _read_to(checkpoint: str, batch: int) -> dict[str, int]:
     """Where a micro-batch ends in the source: Spark writes it down before the micro-batch runs."""
-    files, root = archiving.file_system(checkpoint)
+    files, root = file_system(checkpoint)
     with files.open_input_stream(f"{root}/offsets/{batch}") as log:
         last = log.read(1 << 26).decode().splitlines()[-1]
     (places,) = from_json(json.loads(last)).values()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from seriatim_spark import archiving, notes, replaying
 from seriatim_spark.brokers import ends_of
+from seriatim_spark.files import file_system
 from seriatim_spark.options import parse
 from seriatim_spark.pipelines.session import session, wait
 from seriatim_spark.replaying import ArchivedFile, Replay, ReplayError
@@ -112,7 +113,7 @@ def of_archive(
 def _files(archive: str) -> Iterator[ArchivedFile]:
     import pyarrow.parquet as pq
 
-    files, _ = archiving.file_system(archive)
+    files, _ = file_system(archive)
     ends: set[tuple[str, str, int, int]] = set()
     for path in archiving.files_of(archive):
         with files.open_input_file(path) as opened, pq.ParquetFile(opened) as file:
@@ -130,7 +131,7 @@ def read_pieces(batches: Iterator[pa.RecordBatch], archive: str) -> Iterator[pa.
     """What a task does: read pieces of files, in their order."""
     import pyarrow.parquet as pq
 
-    files, _ = archiving.file_system(archive)
+    files, _ = file_system(archive)
     for batch in batches:
         for piece in batch.to_pylist():
             with files.open_input_file(piece["path"]) as opened, pq.ParquetFile(opened) as file:

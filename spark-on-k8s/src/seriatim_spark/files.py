@@ -1,0 +1,90 @@
+"""Files in a directory, on a disk of this machine or in a store: put in their place at one moment, read, and listed."""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+ASIDE: Final = "_aside"
+
+
+class ArchiveError(Exception):
+    """A file of an archive, or its directory, is not what it should be."""
+
+
+def file_system(url: str) -> tuple[pafs.FileSystem, str]:
+    """The file system of a directory, and the directory in it.
+
+    Raises:
+        ArchiveError: Nothing that pyarrow knows.
+    """
+    try:
+        if "://" in url or url.startswith("file:/"):
+            found: tuple[pafs.FileSystem, str] = pafs.FileSystem.from_uri(url)
+            return found
+        return pafs.LocalFileSystem(), os.path.abspath(url)
+    except (pa.ArrowException, OSError, ValueError) as exc:
+        raise ArchiveError(f"{url} cannot be opened as a directory: {exc}") from exc
+
+
+def names_in(files: pafs.FileSystem, path: str) -> list[str]:
+    """Names of the files in a directory; none if there is no directory."""
+    selector = pafs.FileSelector(path, allow_not_found=True)
+    try:
+        infos = files.get_file_info(selector)
+    except FileNotFoundError:
+        # pyarrow lists, and looks only then whether the directory is there: somebody else may have made it in between.
+        infos = files.get_file_info(selector)
+    return [info.base_name for info in infos]
+
+
+def flush_path(files: pafs.FileSystem, path: str) -> None:
+    """To the disk, if it is one of this machine: Spark's checkpoint soon says that these rows are not read again."""
+    if not isinstance(files, pafs.LocalFileSystem):
+        return
+    found = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(found)
+    finally:
+        os.close(found)
+
+
+def write_json(directory: str, name: str, value: Any) -> None:
+    """Put a file of JSON in the place of the one before, at one moment."""
+    files, root = file_system(directory)
+    files.create_dir(f"{root}/{ASIDE}", recursive=True)
+    aside = f"{root}/{ASIDE}/{uuid.uuid4().hex}.json"
+    with files.open_output_stream(aside) as sink:
+        sink.write(json.dumps(value, sort_keys=True).encode())
+    flush_path(files, aside)
+    files.move(aside, f"{root}/{name}")
+    flush_path(files, root)
+
+
+def read_json(directory: str, name: str) -> Any:
+    """What was written; None if nothing was.
+
+    Raises:
+        ArchiveError: It cannot be read.
+    """
+    files, root = file_system(directory)
+    path = f"{root}/{name}"
+    if files.get_file_info(path).type == pafs.FileType.NotFound:
+        return None
+    try:
+        with files.open_input_stream(path) as source:
+            return json.loads(source.read())
+    except (ValueError, OSError) as exc:
+        raise ArchiveError(f"{path} cannot be read: {exc}") from exc
+
+
+def remove_aside(directory: str) -> None:
+    """Remove what attempts that failed have left aside. Only for the one query that writes here, between batches."""
+    files, root = file_system(directory)
+    if files.get_file_info(f"{root}/{ASIDE}").type == pafs.FileType.Directory:
+        files.delete_dir_contents(f"{root}/{ASIDE}")
