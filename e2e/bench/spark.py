@@ -68,7 +68,7 @@ def _session() -> SparkSession:
 
 
 def memory_batches(count: int) -> Iterator[Any]:
-    """The record batch of a topic's rows, `count` rows in all."""
+    """A record batch of a topic's rows again and again, `count` rows in all."""
     import numpy as np
     import pyarrow as pa
 
@@ -84,8 +84,8 @@ def memory_batches(count: int) -> Iterator[Any]:
         "value": rows, "tag": pa.nulls(PIECE_ROWS, pa.string()),
     }  # fmt: skip
     batch = pa.RecordBatch.from_arrays([found[name] for name in DEFAULT_COLUMNS], schema=schema)
-    for _ in range(count // PIECE_ROWS):
-        yield batch
+    for left in range(count, 0, -PIECE_ROWS):
+        yield batch.slice(0, left)
 
 
 def _memory_source(called: str, count: int) -> Any:
@@ -230,20 +230,20 @@ class _Runs:
 
 
 async def _measure(directory: Path, progress: Progress, count: int) -> list[Figure]:
-    async with LocalCluster(directory / "cluster", groups=1, members=2, proxy=False, name="bench") as cluster:
-        progress("sending")
-        async with Client.connect(cluster.bootstrap) as client:
-            await client.admin().create_topic(TOPIC, PARTITIONS)
-            await client.admin().create_topic(SINK_TOPIC, PARTITIONS)
-            async with client.producer(TOPIC) as producer:
-                sent = await send_while(producer, pieces(PIECE_ROWS), PARTITIONS, lambda done: done < count)
-        assert sent.ok == count, sent.ok
-        progress("starting Spark")
-        spark = await asyncio.to_thread(_session)
-        try:
+    progress("starting Spark")
+    spark = await asyncio.to_thread(_session)  # first: it forks, which a process that uses gRPC should not do
+    try:
+        async with LocalCluster(directory / "cluster", groups=1, members=2, proxy=False, name="bench") as cluster:
+            progress("sending")
+            async with Client.connect(cluster.bootstrap) as client:
+                await client.admin().create_topic(TOPIC, PARTITIONS)
+                await client.admin().create_topic(SINK_TOPIC, PARTITIONS)
+                async with client.producer(TOPIC) as producer:
+                    sent = await send_while(producer, pieces(PIECE_ROWS), PARTITIONS, lambda done: done < count)
+            assert sent.ok == count, sent.ok
             return await asyncio.to_thread(_Runs(spark, ",".join(cluster.bootstrap), count, directory).all, progress)
-        finally:
-            await asyncio.to_thread(spark.stop)
+    finally:
+        await asyncio.to_thread(spark.stop)
 
 
 def main() -> int:
