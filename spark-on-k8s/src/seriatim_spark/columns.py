@@ -45,11 +45,12 @@ COLUMNS: Final = {
 }
 DEFAULT_COLUMNS: Final = tuple(name for name, column in COLUMNS.items() if column.default)
 
-ROWS_WANTED: Final = 512
-"""Smaller batches are put together up to this: Spark's cost of a batch is that of some hundred rows."""
+ROWS_WANTED: Final = 8_192
+"""Smaller batches are put together up to this: a batch costs Spark and this package as much as some hundred rows."""
 
-BYTES_WANTED: Final = 128 << 10
-"""Or up to this size. What is not put together is not copied."""
+BYTES_WANTED: Final = 1 << 20
+"""Or up to this size. What is not put together is not copied; the copy costs less than the batches that it saves: with
+messages of 512 B tasks take 1.40 processor seconds for a million, and 1.63 with groups of 128 KiB."""
 
 _MS_MAX: Final = (1 << 63) // 1000 - 1
 """Times beyond are cut to it: a sender may give any number."""

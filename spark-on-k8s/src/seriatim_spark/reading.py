@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from seriatim import Client, LostRange, RangeReader
 
-GROUPS_AHEAD: Final = 16
+GROUPS_AHEAD: Final = 8
 """Groups of batches that wait for Spark, each up to `BYTES_WANTED` and a batch more. The client reads ahead as well."""
 
 RETRY_PAUSE_S: Final = 0.2
