@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from seriatim_api.ids import make_offset
 from seriatim_broker.core import effects as fx
+from seriatim_broker.core import fencing
 from seriatim_broker.core import messages as msg
 from seriatim_broker.core.chain import trim
 from seriatim_broker.core.log import (
@@ -176,6 +177,25 @@ def test_a_master_answers_with_the_append_time_at_its_commit(flushed: int) -> No
     answer = answer_of(bench)
     assert (answer.length, answer.commit) == (2, flushed)
     assert answer.last_append_ms == committed_ms
+
+
+def test_a_master_that_tells_no_length_answers_with_its_newest_append_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The segment will be opened over, and all that this member has may be settled in it later."""
+    bench = opened_master()
+    for sequence in range(2):
+        bench.append(sequence, starts=not sequence)
+        bench.persist()
+        bench.ack(M01, 1)
+        bench.wait(SECOND, (M01,))
+    log = bench.part.logs[1]
+    assert log.commit == 1 < log.tail
+    assert log.append_time_at(1) < log.last_append_ms
+    monkeypatch.setattr(fencing, "table_as_of", lambda *_: None)
+    fence(bench)
+    bench.persist()
+    answer = answer_of(bench)
+    assert answer.length is None
+    assert answer.last_append_ms == log.last_append_ms
 
 
 def test_a_fence_freezes_weaker_replies_too() -> None:

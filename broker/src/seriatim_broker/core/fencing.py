@@ -175,7 +175,7 @@ def fence_answer(outbox: Outbox, log: SegmentLog, message: FenceRequest) -> Fenc
         checksum=log.checksum_at(length) if length is not None else 0,
         unbroken=log.unbroken,
         commit=log.flushed,
-        last_append_ms=log.append_time_at(here),
+        last_append_ms=log.append_time_at(length) if length is not None else log.last_append_ms,
         table=table if table is not None else NO_TABLE,
         incomplete_table=log.record.incomplete_table,
         tail=log.tail_copy(length).batches if length is not None else (),

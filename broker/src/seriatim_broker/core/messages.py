@@ -109,14 +109,14 @@ class FenceRequest:
 class FenceAnswer:
     """What a fenced member holds.
 
-    `last_append_ms`: of the last batch below `length`; no later message may have an earlier append time. `length`
-    is its commit if it is the unbroken master, else its tail; None if it cannot give one (suspect, or the segment
-    is not known to it). `commit` is the least index that it knows every member to have flushed; if the topic
-    flushes before it commits, that is the commit. `table` is as of `length`; `tail` holds the batches in [commit,
-    length). `from_disk`: a restart found the log, so it may be an older copy; older versions do not say it.
-    `coordinator_behind`: the member knows that the coordinator has lost decisions, so it says nothing about the
-    segment, and no other one may be opened behind it. `size_bytes`: of all batches below `length`, those that
-    retention dropped too; older versions do not say it.
+    `last_append_ms`: of the last batch below `length`, or of the last one that it has if it gives no length; no later
+    message may have an earlier append time. `length` is its commit if it is the unbroken master, else its tail; None if
+    it cannot give one (suspect, or the segment is not known to it). `commit` is the least index that it knows every
+    member to have flushed; if the topic flushes before it commits, that is the commit. `table` is as of `length`;
+    `tail` holds the batches in [commit, length). `from_disk`: a restart found the log, so it may be an older copy;
+    older versions do not say it. `coordinator_behind`: the member knows that the coordinator has lost decisions, so it
+    says nothing about the segment, and no other one may be opened behind it. `size_bytes`: of all batches below
+    `length`, those that retention dropped too; older versions do not say it.
     """
 
     partition: PartitionId
