@@ -38,7 +38,8 @@ def names_in(files: pafs.FileSystem, path: str) -> list[str]:
     try:
         infos = files.get_file_info(selector)
     except FileNotFoundError:
-        # pyarrow lists, and looks only then whether the directory is there: somebody else may have made it in between.
+        # pyarrow lists the directory, and if that fails it asks whether the directory exists. Between these two steps
+        # another program may have made it.
         infos = files.get_file_info(selector)
     return [info.base_name for info in infos]
 
