@@ -149,8 +149,8 @@ def settle_waiting(outbox: Outbox, log: SegmentLog, route: RouteInfo | None) -> 
 
 
 def abandon_waiting(outbox: Outbox, log: SegmentLog, route: RouteInfo | None) -> None:
-    """The segment was opened over: nobody can say yet what became of these attempts."""
-    error = errors.OutcomeUnknownError(f"segment {log.no} was opened over; its length is not known yet")
+    """The segment was opened over, or its length is in doubt: what became of these attempts is not known yet."""
+    error = errors.OutcomeUnknownError(f"the length of segment {log.no} is not known for certain yet")
     refuse_waiting(outbox, log, error, route)
 
 

@@ -62,9 +62,16 @@ def problem(outbox: Outbox, partition: Partition, chain: Chain | None, revision:
 
 
 def _is_another(partition: Partition, known: Chain, chain: Chain, revision: int) -> bool:
-    """Whether two records of one epoch differ. Each write has its own revision, so mostly that tells."""
-    if partition.chain is not None and partition.revision:
-        return revision != partition.revision
+    """Whether two records of one epoch differ.
+
+    Rule `same-revision` (I7): also under one revision. Without it:
+      1. Segment 3 is open; a member was added to an older one, at epoch 4 and revision 32.
+      2. The coordinator is restored as it was at epoch 3 and revision 29, and counts on from there.
+      3. A switcher that knows nothing of epoch 4 seals segment 3 and opens segment 4, at epoch 4 and revision 32.
+      4. A member compares its next write, in which segment 3 is still open, with revision 32, and it is carried out.
+    """
+    if partition.chain is not None and partition.revision and revision != partition.revision:
+        return True
     return chain.segments != known.segments and _without_floors(chain) != _without_floors(known)
 
 

@@ -141,7 +141,15 @@ def _agree(outbox: Outbox, partition: Partition, chain: Chain, segment: Segment)
             quarantine.begin(outbox, partition, log, segment.sealed_len)
             return
         log.seal(outbox, segment.sealed_len, segment.sealed_checksum)
-        appending.settle_waiting(outbox, log, partition.route())
+        if outbox.behind:
+            # Rule `behind-says-nothing` (ALARM): the record was told by another member, and this one has not read it.
+            # Without it: (1) the coordinator went back, and two switchers that do not know it seal this segment at
+            # different lengths; (2) this master is told one of the two records, and acknowledges up to that length;
+            # (3) the person who rebuilds the coordinator decides for the other. The next segment's table has the
+            # answers, once the coordinator has a record of that segment again.
+            appending.abandon_waiting(outbox, log, partition.route())
+        else:
+            appending.settle_waiting(outbox, log, partition.route())
     elif segment.state is SegmentState.UNSETTLED:
         quiescence.end(outbox, partition)
         log.fence(outbox)

@@ -665,6 +665,15 @@ class Switch(State):
     # ---- step 5: the transaction ------------------------------------------------------------------------
 
     def _write(self, outbox: Outbox, partition: Partition) -> None:
+        """The transaction, unless the coordinator is known to be behind by now.
+
+        Rule `behind-ends-switch` (I7). Without it: (1) a switcher reads the older copy and fences; (2) a member tells
+        it that the segment was sealed long ago, so it reads again, and knows that the coordinator went back; (3) the
+        answers that it waits for come all the same, and it opens the lost number again on another group.
+        """
+        if outbox.behind:
+            self._refused(outbox, partition)
+            return
         opening = Opening(
             self.attempt,
             self.group,
@@ -739,15 +748,18 @@ class Switch(State):
         Refused: the read that is under way says whether the record has it all the same; if not, try again later.
         """
         if outcome is WriteOutcome.REFUSED and self.phase is Phase.WRITING:
-            if self.kind is Kind.PLANNED:  # the master is fenced already, so this must come to an end
-                self._become_failover(outbox, partition, "the coordinator refused to write")
-            else:
-                self._wait_for_writes(outbox, partition)
+            self._refused(outbox, partition)
         elif outcome is not WriteOutcome.DONE and self.phase is Phase.WRITING:
             if self.genesis is not None:
                 self.genesis.refused = outcome is WriteOutcome.CONFLICT  # somebody made, or deleted, it meanwhile
             self.phase = Phase.READING  # the read is under way
             self._renew(outbox)
+
+    def _refused(self, outbox: Outbox, partition: Partition) -> None:
+        if self.kind is Kind.PLANNED:  # the master is fenced already, so this must come to an end
+            self._become_failover(outbox, partition, "the coordinator refused to write")
+        else:
+            self._wait_for_writes(outbox, partition)
 
 
 def _has(answer: FenceAnswer, length: int) -> bool:
