@@ -224,6 +224,43 @@ def test_a_crossing_that_is_not_known_to_have_happened_is_not_told(outcome: ev.W
     assert not bench.delivered(fx.EndOfSegment)
 
 
+def test_whoever_lost_a_transaction_on_a_cursor_reads_the_chain_as_well() -> None:
+    """A new group's cursor compares the chain's revision: under the same one it would be refused again and again."""
+    bench = Serving()
+    bench.join()
+    bench.read_chain(bench.chain)
+    bench.do(ev.CursorRead(P, GROUP, None, 0))
+    (write,) = bench.all(fx.WriteCursor)
+    assert write.chain_revision
+    bench.clear()
+    bench.do(ev.CursorWritten(P, GROUP, write.serial, CONFLICT, 0))
+    assert bench.all(fx.ReadChain)
+
+
+def test_a_group_whose_crossing_a_restore_undid_goes_on_when_the_coordinator_is_rebuilt() -> None:
+    bench = served()
+    write = cross(bench)
+    bench.do(ev.CursorWritten(P, GROUP, write.serial, UNKNOWN, 0))
+    bench.cursor(revision=3)  # the older copy's: of a revision below the one that was known
+    bench.clear()
+    bench.do(ev.CoordinatorRebuilt())
+    assert bench.all(fx.ReadChain)
+    bench.read_chain(bench.part.chain)
+    assert bench.all(fx.ReadCursor)
+    bench.cursor(revision=4)
+    bench.persist()
+    bench.synced()
+    assert bench.all(fx.WriteCursor)[-1].revision == 4
+
+
+def test_a_group_is_given_with_a_flag_what_it_had_left_as_this_disk_knows() -> None:
+    bench = Serving(cursors=(CursorState(2, GROUP, 1, acked=0, reserved=0),))
+    bench.begin()  # an older copy of the coordinator says: segment 1
+    bench.deliver()
+    assert bench.indexes() == list(range(bench.length))
+    assert all(event.maybe_repeated_below > bench.length for event in bench.delivered(fx.Batches))
+
+
 def test_the_cursor_does_not_cross_before_everything_is_acknowledged() -> None:
     bench = served()
     bench.ack(bench.length - 2)

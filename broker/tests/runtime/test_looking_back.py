@@ -8,7 +8,7 @@ import pytest
 from seriatim_api.errors import StorageError
 from seriatim_api.ids import MemberId
 from seriatim_api.v1 import records_pb2
-from seriatim_broker.core.events import CompareChains, Event, OwnRecordSeen
+from seriatim_broker.core.events import CompareChains, CoordinatorRebuilt, Event, OwnRecordSeen
 from seriatim_broker.interfaces.coordinator import Put
 from seriatim_broker.runtime.keys import Keys
 from seriatim_broker.runtime.looking_back import NOTE_LOOKS, LookingBack
@@ -72,8 +72,15 @@ async def test_a_rebuild_ends_it_and_revisions_begin_anew() -> None:
     await bench.write()
     await bench.look()
     revision = await bench.write(rebuilt_at_ms=77)
-    assert await bench.look() == [OwnRecordSeen("")]
+    assert await bench.look() == [OwnRecordSeen(""), CoordinatorRebuilt()]
     assert bench.kept == [Seen(3, revision, 77)], "at once: else a restart would raise the alarm again"
+
+
+async def test_a_rebuild_is_told_once_also_where_no_loss_was_noticed() -> None:
+    bench = Bench()
+    await bench.write(rebuilt_at_ms=77)
+    assert await bench.look() == [CoordinatorRebuilt()]
+    assert await bench.look() == []
 
 
 async def test_a_copy_from_before_a_rebuild_is_an_alarm_whatever_its_revision() -> None:

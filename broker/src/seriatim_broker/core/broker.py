@@ -54,6 +54,7 @@ from .events import (
     ConsumerJoin,
     ConsumerLeave,
     ConsumerPing,
+    CoordinatorRebuilt,
     CreatePartition,
     CursorRead,
     CursorWritten,
@@ -419,6 +420,11 @@ class BrokerCore(State):
             if partition.decided is not None:
                 partition.read_chain(self.outbox)
 
+    def _on_rebuilt(self, event: CoordinatorRebuilt) -> None:
+        for partition in list(self.partitions.values()):
+            serving.on_caught_up(self.outbox, partition)
+        self._on_compare_chains(CompareChains())  # and then the cursors
+
     def _on_own_record(self, event: OwnRecordSeen) -> None:
         if event.problem:
             behind.begin(self.outbox, behind.OWN_RECORD, event.problem)
@@ -727,6 +733,7 @@ _HANDLERS: dict[type, Callable[[BrokerCore, Any], None]] = {
     DirectoryChanged: BrokerCore._on_directory,
     DiskRoom: BrokerCore._on_disk_room,
     CompareChains: BrokerCore._on_compare_chains,
+    CoordinatorRebuilt: BrokerCore._on_rebuilt,
     OwnRecordSeen: BrokerCore._on_own_record,
     WritesRefused: BrokerCore._on_writes_refused,
     SurveyPartition: BrokerCore._on_survey,

@@ -261,6 +261,11 @@ class CompareChains:
 
 
 @dataclass(frozen=True, slots=True)
+class CoordinatorRebuilt:
+    """The coordinator was rebuilt since this broker looked last: revisions, and the places of groups, begin anew."""
+
+
+@dataclass(frozen=True, slots=True)
 class OwnRecordSeen:
     """What is wrong with this broker's member record at the coordinator; empty if it is as this broker wrote it."""
 
@@ -688,6 +693,7 @@ Event = (
     | DirectoryChanged
     | WritesRefused
     | CompareChains
+    | CoordinatorRebuilt
     | OwnRecordSeen
     | Append
     | ResolveProducer

@@ -3,8 +3,9 @@
 An older copy of the coordinator comes with an outage of it, with a revision that falls, or with member records that
 fall. This duty asks for the broker's own record every few seconds, and looks at all three. A record below the run that
 the broker is in, and a revision below the highest that was seen, prove that the coordinator went back, unless it was
-rebuilt since: the rebuild writes its time into the cluster's record, and revisions begin anew with it. The disk keeps
-the highest revision, noted rarely. After an outage the core compares the chain records of its partitions as well.
+rebuilt since: the rebuild writes its time into the cluster's record, and revisions begin anew with it. The core is
+told of that too, for it may not have noticed that anything was lost. The disk keeps the highest revision, noted rarely.
+After an outage the core compares the chain records of its partitions as well.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import structlog
 from seriatim_api.errors import SeriatimError, StorageError
 from seriatim_api.v1 import records_pb2
 
-from ..core.events import CompareChains, Event, OwnRecordSeen
+from ..core.events import CompareChains, CoordinatorRebuilt, Event, OwnRecordSeen
 from ..interfaces.coordinator import Coordinator, Get
 from .keys import Keys
 from .membership import Identity, Seen
@@ -90,6 +91,8 @@ class LookingBack:
             self._emit(OwnRecordSeen(problem))
         self._was_away = False
         if not problem:
+            if rebuilt_at_ms > self._seen.rebuilt_at_ms:
+                self._emit(CoordinatorRebuilt())
             self._seen = replace(
                 self._seen, registered_run=self._identity.run, revision=result.revision, rebuilt_at_ms=rebuilt_at_ms
             )

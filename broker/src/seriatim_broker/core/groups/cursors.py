@@ -31,6 +31,18 @@ def known_in_epoch(partition: Partition, group: str, segment_no: int, group_epoc
     return known if known is not None and known.group_epoch == group_epoch else None
 
 
+def was_further(partition: Partition, group: str, segment_no: int, group_epoch: int) -> bool:
+    """Whether this disk knows that the group has left that place already: then the cursor is an older one.
+
+    Rule `further-before` (I9, I11): it is not known here how far the group was in the segment that it had left. Without
+    it: (1) the group has worked segment 2 off, and this member serves it in segment 4, where the control record takes
+    the place of the one of segment 2; (2) the coordinator is restored as it was when the group came to segment 2; (3)
+    before this member notices, a consumer joins, and is given segment 2 again, as if for the first time.
+    """
+    known = partition.cursors.get(group)
+    return known is not None and (known.group_epoch, known.segment_no) > (group_epoch, segment_no)
+
+
 # ---- the server -----------------------------------------------------------------------------------------
 
 

@@ -236,7 +236,7 @@ def _begin(outbox: Outbox, partition: Partition, head: GroupHead, segment: Segme
     _take_up_dropped(head, record)
     head.passes_alone = False
     head.repeated_below = head.reserved if known is not None else 0
-    if partition.rights[segment.no].blind:
+    if partition.rights[segment.no].blind or cursors.was_further(partition, head.group, segment.no, record.group_epoch):
         head.repeated_below = INDEX_MAX
         head.reserved = max(head.reserved, partition.logs[segment.no].tail)
     attempts.take_up(partition, head)
@@ -386,6 +386,11 @@ def on_caught_up(outbox: Outbox, partition: Partition) -> None:
       1. The older copy puts the group into segment 2, which this member serves.
       2. Its consumers have had all of that segment: they drop what comes, and acknowledge nothing.
       3. The rebuild writes that the group is in segment 8, and this member goes on in segment 2 for ever.
+
+    Rule `revisions-begin-anew` (I13): a restored coordinator counts from lower revisions on, so what it says of a
+    cursor seems to have come late. Without it: (1) this member crosses; the write has no answer, because an older copy
+    of the coordinator is put in place; (2) it reads the cursor, and waits for one as new as the one that it knew; (3)
+    there is none, and its consumers wait for ever. That holds also if it did not notice the loss before the rebuild.
     """
     for head in list(partition.groups.values()):
         head.cursor_revision = 0  # they may have begun anew
