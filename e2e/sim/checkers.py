@@ -14,6 +14,7 @@ that a segment leaves the record only when nobody needs it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, NoReturn
 
@@ -43,6 +44,9 @@ FULL_US_MAX = 3_000_000
 """A disk that has been full for so long takes no new batch: its broker looks, tells its master, and that one moves."""
 
 _NO_BATCH = (0, -1)
+
+PERSON = "person"
+"""Who rebuilds a coordinator that lost decisions, in a world of whole brokers."""
 
 
 class Fate:
@@ -1068,6 +1072,10 @@ class Judge:
         if partition in self.gone:
             self.seen_states.add("cursor of a deleted partition written")
         self._cursors[group, partition] = new.segment_no
+        if old is None and who == PERSON and (group, partition) in self.groups:
+            # the group has not begun anew: it goes on, and what the cursor passes must be drained
+            begun_in = split_offset(self.groups[group, partition].start)[0] or 1
+            old = replace(new, segment_no=min(begun_in, new.segment_no), start_index=0)
         if old is None:
             begins = make_offset(new.segment_no, new.start_index)
             if begins > make_offset(1, 0):  # retention dropped what lies before

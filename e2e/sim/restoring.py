@@ -18,7 +18,8 @@ from seriatim_broker.runtime.looking_back import LOOK_DEADLINE_S, LOOK_S
 from seriatim_broker.runtime.rebuilding import Answers, Told, carry_out, make_plan
 from seriatim_broker.testing.virtual_time import ProcessClock, ProcessLoop
 
-from .runtime_coordinator import CLUSTER, PERSON
+from .checkers import PERSON
+from .runtime_coordinator import CLUSTER
 
 if TYPE_CHECKING:
     from seriatim_broker.runtime.assembly import Runtime

@@ -22,13 +22,11 @@ from seriatim_broker.testing.memory_coordinator import StoreCopy
 from seriatim_broker.testing.simulated_coordinator import CoordinatorFaults, CoordinatorServer
 from seriatim_broker.testing.virtual_time import ProcessClock, ProcessLoop
 
-from .checkers import Judge
+from .checkers import PERSON, Judge
 from .faults import Options
 from .schedule import Schedule
 
 CLUSTER = "sim"
-PERSON = "person"
-"""The client of who rebuilds a coordinator that lost decisions."""
 
 Snapshot = tuple[StoreCopy, dict[PartitionId, tuple[Chain, int]], dict[str, CursorRecord], dict[MemberId, int]]
 

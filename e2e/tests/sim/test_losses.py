@@ -15,7 +15,7 @@ from seriatim_broker.core.producers import NO_TABLE
 from seriatim_broker.testing.memory_disk import MemoryDisk
 
 from e2e.sim.brokers import checksum
-from e2e.sim.checkers import Judge, messages_of
+from e2e.sim.checkers import PERSON, Judge, messages_of
 from e2e.sim.schedule import Schedule, Violation
 
 ONE = PartitionId(1)
@@ -230,3 +230,19 @@ def test_readers_of_a_gap_are_told_and_go_on_in_a_new_epoch() -> None:
     pair.judge.final(pair.chain, 0, ["early"])
     with pytest.raises(Violation, match="I1"):
         pair.judge.gap_told("early", ONE, 2)
+
+
+def test_a_rebuilt_cursor_passes_only_what_the_group_had_worked_off() -> None:
+    """The coordinator came back empty: what is written then is no new beginning of the group."""
+    pair = Pair(flush=True)
+    for name in ("a-0", "b-0"):
+        pair.take(name, 1, flushed=True)
+    pair.judge.cursor_written("a-0", ONE, "early", None, CursorRecord(1, 1, 0, "t"))
+    pair.judge.view("early", ONE).acked[1] = 1
+    seal = chains.Seal(2, pair.batches[0].header.checksum, A, (A, B), None, ())
+    pair.write(chains.seal_and_open(pair.chain, seal, NEXT, 0))
+    with pytest.raises(Violation, match="I8"):
+        pair.judge.cursor_written(PERSON, ONE, "early", None, CursorRecord(2, 1, 0, "t"))
+    pair.judge.view("early", ONE).acked[1] = 2
+    pair.judge.cursor_written(PERSON, ONE, "early", None, CursorRecord(1, 1, 1, "t"))
+    pair.judge.cursor_written("a-0", ONE, "early", CursorRecord(1, 1, 1, "t"), CursorRecord(2, 1, 0, "t"))
