@@ -116,6 +116,15 @@ def test_another_record_under_the_same_epoch_and_revision_is_noticed() -> None:
     assert "is another one than this broker knows" in behind.reason(bench.core.outbox)
 
 
+def test_what_was_lost_and_decided_once_more_is_the_same_record() -> None:
+    """A rebuild writes nothing there: who took it for another one would wait for ever."""
+    bench = ahead()
+    other = bench.part.revision + 3
+    bench.do(ev.ChainRead(P, second_chain(), other))
+    assert not is_behind(bench)
+    assert bench.part.revision == other, "the next write is compared with this one"
+
+
 def test_a_number_that_was_used_twice_is_noticed_whatever_the_epoch() -> None:
     bench = ahead()
     other = second_chain()

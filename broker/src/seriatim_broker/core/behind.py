@@ -28,14 +28,13 @@ OWN_RECORD = PartitionId(0)
 """In the place of a partition: the broker's own member record."""
 
 
-def problem(outbox: Outbox, partition: Partition, chain: Chain | None, revision: int, deleted: bool) -> str:
+def problem(outbox: Outbox, partition: Partition, chain: Chain | None, deleted: bool) -> str:
     """What a linearizable read lacks of what this broker knew when the read began; empty if nothing.
 
     Args:
         outbox: Of this broker.
         partition: Its `read_floor` is still that of the read.
         chain: What was read.
-        revision: Of the record.
         deleted: Whether there is a tombstone in place of the record.
     """
     floor = partition.read_floor or NO_FLOOR
@@ -53,7 +52,7 @@ def problem(outbox: Outbox, partition: Partition, chain: Chain | None, revision:
         return f"its record of {name} has epoch {chain.epoch}, this broker knows {floor.epoch}"
     if chain.open_segment.no < floor.open_no:
         return f"its record of {name} ends with segment {chain.open_segment.no}, this broker knows of {floor.open_no}"
-    if chain.epoch == known.epoch and _is_another(partition, known, chain, revision):
+    if chain.epoch == known.epoch and _is_another(known, chain):
         return f"its record of {name} at epoch {chain.epoch} is another one than this broker knows"
     _, open_no = outbox.behind.get(partition.id, ("", 0))
     if chain.open_segment.no < open_no:
@@ -61,7 +60,7 @@ def problem(outbox: Outbox, partition: Partition, chain: Chain | None, revision:
     return contradiction(known, chain)
 
 
-def _is_another(partition: Partition, known: Chain, chain: Chain, revision: int) -> bool:
+def _is_another(known: Chain, chain: Chain) -> bool:
     """Whether two records of one epoch differ.
 
     Rule `same-revision` (I7): also under one revision. Without it:
@@ -69,9 +68,11 @@ def _is_another(partition: Partition, known: Chain, chain: Chain, revision: int)
       2. The coordinator is restored as it was at epoch 3 and revision 29, and counts on from there.
       3. A switcher that knows nothing of epoch 4 seals segment 3 and opens segment 4, at epoch 4 and revision 32.
       4. A member compares its next write, in which segment 3 is still open, with revision 32, and it is carried out.
+
+    Rule `same-record` (I13): what was lost, and decided once more with the same words, is the same record under another
+    revision. Without it: (1) a write without an answer is repeated after the restore; (2) whoever learned of the first
+    one waits until the rebuild mends the record; (3) there is nothing to mend.
     """
-    if partition.chain is not None and partition.revision and revision != partition.revision:
-        return True
     return chain.segments != known.segments and _without_floors(chain) != _without_floors(known)
 
 

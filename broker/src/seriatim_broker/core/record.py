@@ -29,7 +29,7 @@ def on_chain_read(
 ) -> None:
     """The coordinator answered, or did not. What it has lost is not taken up: that counts as no answer."""
     if not failed:
-        why = behind.problem(outbox, partition, chain, revision, deleted)
+        why = behind.problem(outbox, partition, chain, deleted)
         if why:
             behind.begin(outbox, partition.id, why, (partition.read_floor or NO_FLOOR).open_no)
             failed = True
@@ -47,6 +47,8 @@ def on_chain_read(
             if partition.read_epoch is None:
                 partition.read_epoch = chain.epoch
             learn(outbox, partition, chain, revision)
+            if partition.chain is not None and partition.chain.epoch == chain.epoch:
+                partition.revision = revision  # it may have been decided once more, after an older copy was restored
         else:
             _on_no_partition(outbox, partition)
     if partition.switch is not None:
