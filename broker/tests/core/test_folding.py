@@ -21,7 +21,7 @@ from seriatim_broker.core.chain import (
     seal_and_open,
     settle,
 )
-from seriatim_broker.core.log import CursorState, DropSegment, PutChain, RecoveredPartition
+from seriatim_broker.core.log import CursorState, DropCursor, DropSegment, PutChain, PutCursor, RecoveredPartition
 from seriatim_broker.core.rebuild import plan_chain
 
 from .support import (
@@ -277,11 +277,27 @@ def test_a_group_that_stands_in_a_folded_segment_goes_on_in_the_same_epoch() -> 
     assert bench.all(fx.ReadCursor)
 
 
-def test_control_records_of_a_folded_segment_are_forgotten() -> None:
-    bench = Serving(cursors=(CursorState(2, GROUP, 1, 0, 0),))
+def test_control_records_of_a_folded_segment_go_on_at_the_next_one() -> None:
+    bench = Serving(cursors=(CursorState(2, GROUP, 4, 0, 0),))
     assert bench.part.cursor_in(2, GROUP) is not None
     bench.read_chain(folded_behind(bench))
     assert bench.part.cursor_in(2, GROUP) is None
+    moved = CursorState(3, GROUP, 4, 0, 0)
+    assert bench.part.cursor_in(3, GROUP) == moved, "what a rebuild is told, if the coordinator loses the cursor"
+    assert bench.writes(DropCursor) == [DropCursor(P, 2, GROUP)]
+    assert bench.writes(PutCursor)[-1].cursor == moved
+
+
+def test_a_control_record_goes_with_its_segment_also_where_no_log_of_that_is() -> None:
+    bench = Serving(cursors=(CursorState(4, GROUP, 1, 0, 0),))
+    chain = folded_behind(bench)
+    bench.read_chain(chain)
+    assert 4 not in bench.part.logs
+    assert bench.part.cursor_in(4, GROUP) is not None
+    following = switched(chain, 1)
+    bench.read_chain(replace(following, segments=following.segments[-1:]))
+    assert not bench.part.cursors
+    assert bench.writes(DropCursor) == [DropCursor(P, 4, GROUP)]
 
 
 # ---- a coordinator that went back -----------------------------------------------------------------------

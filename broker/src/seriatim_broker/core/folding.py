@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from . import appending, quarantine, quiescence
 from .chain import Chain
-from .log import DropPreparation, DropSegment
+from .log import CursorState, DropCursor, DropPreparation, DropSegment, PutCursor
 from .messages import FORM_FOLDED
 from .outbox import Outbox
 from .partition import Partition
 from .segments import Changes
-from .state import drop
+from .state import drop, put
 
 
 def is_understood(outbox: Outbox) -> bool:
@@ -35,8 +35,8 @@ def on_learned(outbox: Outbox, partition: Partition, chain: Chain, changes: Chan
     numbers = partition.logs if is_first else dict.fromkeys((*changes.gone, *partition.unsealed))
     for no in [no for no in numbers if no in partition.logs and chain.is_folded(no)]:
         _drop(outbox, partition, no)
-    for group in [group for group, cursor in partition.cursors.items() if chain.is_folded(cursor.segment_no)]:
-        partition.cursors = drop(partition.cursors, group)
+    for cursor in [cursor for cursor in partition.cursors.values() if chain.is_folded(cursor.segment_no)]:
+        _move_on(outbox, partition, chain, cursor)
     # The tail copies of a quarantined log stay with it: `DropSegment` would remove both.
     for no in [no for no in partition.tail_copies if no not in partition.logs and chain.is_folded(no)]:
         partition.tail_copies = drop(partition.tail_copies, no)
@@ -45,6 +45,22 @@ def on_learned(outbox: Outbox, partition: Partition, chain: Chain, changes: Chan
         partition.copies = drop(partition.copies, no)
     if partition.fenced_at_us is not None and not partition.has_unsealed:
         partition.fenced_at_us = None
+
+
+def _move_on(outbox: Outbox, partition: Partition, chain: Chain, cursor: CursorState) -> None:
+    """The group stands at the beginning of the next segment, and this disk goes on to know that.
+
+    Rule `place-outlives-fold` (I9). Without it: (1) a group has acknowledged all of segment 1, and came to segment 4,
+    which is empty: here the control record of 4 took the place of that of 1; (2) segment 4 is folded, and no disk knows
+    of the group any more; (3) the coordinator loses its cursor, and the rebuild has nobody to ask: the group begins
+    anew, and is given segment 1 again as if for the first time.
+    """
+    following = chain.from_no(cursor.segment_no)
+    assert following is not None
+    moved = CursorState(following.no, cursor.group, cursor.group_epoch, 0, 0)
+    partition.cursors = put(partition.cursors, cursor.group, moved)
+    outbox.write(DropCursor(partition.id, cursor.segment_no, cursor.group))
+    outbox.write(PutCursor(partition.id, moved))
 
 
 def _drop(outbox: Outbox, partition: Partition, no: int) -> None:

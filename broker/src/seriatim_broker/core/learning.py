@@ -23,7 +23,7 @@ from . import (
 )
 from .chain import Chain, Segment, SegmentState
 from .groups import serving
-from .log import DropPreparation, DropSegment, LocalSegment, PutChain, PutSegment
+from .log import DropCursor, DropPreparation, DropSegment, LocalSegment, PutChain, PutSegment
 from .outbox import Outbox
 from .partition import STEPS_KEPT, Partition, Step
 from .producers import NO_TABLE
@@ -112,8 +112,10 @@ def _drop_forgotten(outbox: Outbox, partition: Partition, chain: Chain, is_first
         outbox.write(DropSegment(partition.id, no))
         if log.opened_with is not None:
             outbox.write(DropPreparation(partition.id, no, log.opened_with.attempt))
-    for group in [group for group, cursor in partition.cursors.items() if cursor.segment_no < first]:
-        partition.cursors = drop(partition.cursors, group)
+    for cursor in [cursor for cursor in partition.cursors.values() if cursor.segment_no < first]:
+        partition.cursors = drop(partition.cursors, cursor.group)
+        if cursor.segment_no not in own:  # else it goes with the segment
+            outbox.write(DropCursor(partition.id, cursor.segment_no, cursor.group))
     for no in [no for no in partition.tail_copies if no < first and not chain.is_folded(no)]:
         partition.tail_copies = drop(partition.tail_copies, no)
         outbox.write(DropSegment(partition.id, no))
