@@ -243,7 +243,7 @@ class SimCoordinator:
             return CertificateRead(request.partition, proof or request.run, proof is not None)
         if isinstance(request, ReadCursor):
             record, revision = records.cursor(request.partition, request.group)
-            return CursorRead(request.partition, request.group, record, revision)
+            return CursorRead(request.partition, request.group, record, revision, known_revision=request.known_revision)
         is_refused = self._refuses(process, request)
         if is_refused and not self.keeps_next:
             return _no_success(request, WriteOutcome.REFUSED)

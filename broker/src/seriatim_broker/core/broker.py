@@ -398,7 +398,9 @@ class BrokerCore(State):
     def _on_cursor_read(self, event: CursorRead) -> None:
         partition = self.partitions.get(event.partition)
         if partition is not None:
-            serving.on_cursor_read(self.outbox, partition, event.group, event.record, event.revision, event.failed)
+            serving.on_cursor_read(
+                self.outbox, partition, event.group, event.record, event.revision, event.failed, event.known_revision
+            )
             self._forget_if_idle(partition)
 
     def _on_cursor_written(self, event: CursorWritten) -> None:

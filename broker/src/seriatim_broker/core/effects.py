@@ -97,10 +97,11 @@ class ReadCertificate:
 
 @dataclass(frozen=True, slots=True)
 class ReadCursor:
-    """Read a group's cursor; answered by `CursorRead`."""
+    """Read a group's cursor; answered by `CursorRead`, with the same `known_revision`: of the newest that is known."""
 
     partition: PartitionId
     group: str
+    known_revision: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -228,13 +228,17 @@ class CertificateSeen:
 
 @dataclass(frozen=True, slots=True)
 class CursorRead:
-    """The answer to `ReadCursor`; `record` None: no cursor. `failed`: the coordinator did not answer."""
+    """The answer to `ReadCursor`; `record` None: no cursor. `failed`: the coordinator did not answer.
+
+    `known_revision`: of the newest cursor that was known here when the read began.
+    """
 
     partition: PartitionId
     group: str
     record: CursorRecord | None
     revision: int
     failed: bool = False
+    known_revision: int = 0
 
 
 @dataclass(frozen=True, slots=True)

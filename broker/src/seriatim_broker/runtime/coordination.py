@@ -247,9 +247,12 @@ class CoordinatorWork:
         """Answered by `CursorRead`."""
         key = self._keys.cursor(effect.partition, effect.group)
 
+        def read(record: CursorRecord | None, revision: int, failed: bool = False) -> CursorRead:
+            return CursorRead(effect.partition, effect.group, record, revision, failed, effect.known_revision)
+
         def answer(item: KeyValue | None, failed: bool) -> Event | None:
             if failed:
-                return CursorRead(effect.partition, effect.group, None, 0, failed)
+                return read(None, 0, failed)
             if item is None:
                 self._read(self._keys.group_epoch, without_cursor)
                 return None
@@ -257,17 +260,17 @@ class CoordinatorWork:
                 record = cursor_from_value(item.value)
             except CorruptionError as exc:
                 _log.error("cursor_unreadable", key=key, error=str(exc))
-                return CursorRead(effect.partition, effect.group, None, 0, failed=True)
+                return read(None, 0, failed=True)
             if cursor_to_value(record) != item.value:
                 self._cursor_values[key] = item.value  # fields of a newer version
-            return CursorRead(effect.partition, effect.group, record, item.mod_revision)
+            return read(record, item.mod_revision)
 
         def without_cursor(item: KeyValue | None, failed: bool) -> Event:
             if failed:
-                return CursorRead(effect.partition, effect.group, None, 0, failed)
+                return read(None, 0, failed)
             floor = self._epoch_floor = EpochFloor.of(item)
             last = CursorRecord(0, floor.floor, 0, "", deleted=True) if floor.floor else None
-            return CursorRead(effect.partition, effect.group, last, 0)
+            return read(last, 0)
 
         self._read(key, answer)
 

@@ -11,12 +11,12 @@ from seriatim_api.ids import make_offset
 
 from .. import right
 from ..chain import SegmentState
-from ..effects import EndOfSegment, Gap, ReadCursor, WriteCursor
+from ..effects import EndOfSegment, Gap, WriteCursor
 from ..events import CursorRecord, WriteOutcome
 from ..outbox import Outbox
 from ..partition import Partition
 from . import attempts, delivery
-from .head import GroupHead, Phase, forget_if_unused, tell
+from .head import GroupHead, Phase, forget_if_unused, read_cursor, tell
 
 
 def cross_if_done(outbox: Outbox, partition: Partition, head: GroupHead) -> None:
@@ -122,7 +122,7 @@ def on_written(outbox: Outbox, partition: Partition, head: GroupHead, outcome: W
         # there, and is written under the same revision again, some hundred times a second.
         partition.read_chain(outbox)
     if outcome is not WriteOutcome.REFUSED:
-        outbox.emit(ReadCursor(partition.id, head.group))
+        read_cursor(outbox, partition, head)
     elif head.consumers or head.questions or head.operations:
         outbox.poll(partition.write_wait_us(outbox), "cursor", partition.id, head.group)
     else:
@@ -145,5 +145,5 @@ def _end_segment(outbox: Outbox, partition: Partition, head: GroupHead) -> None:
     head.syncs = {}
     head.phase = Phase.LOADING
     if head.questions or head.operations:
-        outbox.emit(ReadCursor(partition.id, head.group))
+        read_cursor(outbox, partition, head)
     forget_if_unused(partition, head)

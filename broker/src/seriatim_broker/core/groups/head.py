@@ -186,8 +186,13 @@ def head_of(outbox: Outbox, partition: Partition, group: str, start: StartPositi
         head = GroupHead(group, start)
         partition.groups = put(partition.groups, group, head)
         partition.read_chain(outbox)
-        outbox.emit(ReadCursor(partition.id, group))
+        read_cursor(outbox, partition, head)
     return head
+
+
+def read_cursor(outbox: Outbox, partition: Partition, head: GroupHead) -> None:
+    """Ask the coordinator where the group is."""
+    outbox.emit(ReadCursor(partition.id, head.group, head.cursor_revision))
 
 
 def tell(outbox: Outbox, consumer: Consumer, event: DeliveryEvent) -> None:

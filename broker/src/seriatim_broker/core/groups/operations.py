@@ -38,7 +38,7 @@ from seriatim_api import errors
 
 from .. import right
 from ..chain import Chain, SegmentState
-from ..effects import GroupOperated, Paused, ReadCursor
+from ..effects import GroupOperated, Paused
 from ..events import REQUESTS_KEPT, CursorRecord, GroupOperation, OperateGroup, StartPosition, WriteOutcome
 from ..messages import FORM_GROUP_OPERATIONS
 from ..outbox import Outbox
@@ -46,7 +46,7 @@ from ..partition import Partition
 from ..positions import Place
 from ..targets import named, place_of
 from . import attempts, crossing, cursors, delivery
-from .head import GroupHead, Operation, Phase, forget_if_unused, head_of, tell
+from .head import GroupHead, Operation, Phase, forget_if_unused, head_of, read_cursor, tell
 
 OPERATIONS_MAX = 8
 """That wait for one group on one partition."""
@@ -320,7 +320,7 @@ def on_written(outbox: Outbox, partition: Partition, head: GroupHead, outcome: W
     if outcome is WriteOutcome.CONFLICT:
         partition.read_chain(outbox)
     elif head.phase is Phase.LOADING or head.operations:
-        outbox.emit(ReadCursor(partition.id, head.group))
+        read_cursor(outbox, partition, head)
     else:
         crossing.cross_if_done(outbox, partition, head)
 

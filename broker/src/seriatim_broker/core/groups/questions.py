@@ -10,12 +10,12 @@ from seriatim_api import errors
 
 from .. import right, routes
 from ..chain import Segment, SegmentState
-from ..effects import ConsumerResolved, GroupDescribed, ReadCursor
+from ..effects import ConsumerResolved, GroupDescribed
 from ..events import StartPosition
 from ..outbox import Outbox
 from ..partition import Partition
 from . import cursors
-from .head import GroupHead, Phase, Question, forget_if_unused, head_of
+from .head import GroupHead, Phase, Question, forget_if_unused, head_of, read_cursor
 
 Answer = ConsumerResolved | GroupDescribed
 
@@ -36,7 +36,7 @@ def resolve(
         head = head_of(outbox, partition, group, start)
     elif head.phase is not Phase.LOADING or partition.chain is not None:
         partition.read_chain(outbox)
-        outbox.emit(ReadCursor(partition.id, group))
+        read_cursor(outbox, partition, head)
     head.questions.append(Question(request, failed_epoch, deadline_us, describe))
     outbox.wake(deadline_us, "questions", partition.id)
 

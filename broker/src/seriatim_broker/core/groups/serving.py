@@ -13,7 +13,7 @@ from seriatim_api.publications import STAGE_TOPIC
 
 from .. import right
 from ..chain import Chain, Segment, SegmentState
-from ..effects import ReadCursor, Revoked, SubscriptionRefused
+from ..effects import Revoked, SubscriptionRefused
 from ..events import CursorRecord, PassGroup, StartPosition, WriteOutcome
 from ..messages import PassRequest
 from ..outbox import Outbox
@@ -21,13 +21,19 @@ from ..partition import Partition
 from ..positions import first_kept
 from ..state import NOTHING, drop, put
 from . import attempts, crossing, cursors, operations, progress, questions, subscribing
-from .head import GroupHead, Phase, forget_if_unused, head_of, tell
+from .head import GroupHead, Phase, forget_if_unused, head_of, read_cursor, tell
 
 # ---- where the cursor stands ----------------------------------------------------------------------------
 
 
 def on_cursor_read(
-    outbox: Outbox, partition: Partition, group: str, record: CursorRecord | None, revision: int, failed: bool
+    outbox: Outbox,
+    partition: Partition,
+    group: str,
+    record: CursorRecord | None,
+    revision: int,
+    failed: bool,
+    known_revision: int = 0,
 ) -> None:
     """The coordinator knows where the group is."""
     head = partition.groups.get(group)
@@ -36,7 +42,7 @@ def on_cursor_read(
     if failed:
         outbox.poll(outbox.config.retry_us, "cursor", partition.id, group)
         return
-    if _came_late(head, revision):
+    if _came_late(head, revision, known_revision):
         return
     if partition.chain is not None and partition.chain.topic == STAGE_TOPIC:
         _refuse(outbox, partition, head, errors.BadRequestError("what is staged for publications has no consumers"))
@@ -83,14 +89,19 @@ def on_cursor_read(
     questions.answer(outbox, partition, head)
 
 
-def _came_late(head: GroupHead, revision: int) -> bool:
+def _came_late(head: GroupHead, revision: int, known_revision: int) -> bool:
     """Whether a cursor was read before the newest one that this member knows.
 
     Rule `newest-cursor` (I11). Without it: (1) the cursor is read for a question; (2) a person resumes the group, which
     this member writes and tells; (3) the answer of the read comes, and the group is taken for paused, until somebody
     resumes it again. A rewound group would be served in the epoch before, for a moment.
+
+    Rule `late-began-before` (I13): a read that began with that one known is not late. It shows that an older copy of
+    the coordinator was restored, which counts on from lower revisions. Without it: (1) the group's crossing has no
+    answer, because the older copy is put in place; (2) this member reads the cursor, and waits for one as new as the
+    one that it knows; (3) only this cursor was lost, so no broker notices, and its consumers wait for ever.
     """
-    return 0 < revision < head.cursor_revision
+    return 0 < revision < head.cursor_revision and known_revision < head.cursor_revision
 
 
 def on_cursor_written(
@@ -112,7 +123,7 @@ def on_cursor_timer(outbox: Outbox, partition: Partition, group: str) -> None:
     """Look again."""
     head = partition.groups.get(group)
     if head is not None and head.phase is Phase.LOADING and head.crossing_serial == 0:
-        outbox.emit(ReadCursor(partition.id, group))
+        read_cursor(outbox, partition, head)
 
 
 def _create_cursor(
@@ -280,7 +291,7 @@ def pass_group(outbox: Outbox, partition: Partition, event: PassGroup) -> None:
         head.passes_alone = True
     elif head.phase is Phase.LOADING and not head.consumers and not head.crossing_serial:
         head.passes_alone = True
-        outbox.emit(ReadCursor(partition.id, event.group))
+        read_cursor(outbox, partition, head)
 
 
 def _pass_alone(
@@ -353,7 +364,7 @@ def _revoke(outbox: Outbox, partition: Partition, head: GroupHead, segment: Segm
         head.crossing_serial = 0
     head.look_again()
     if head.consumers or head.questions or head.operations:
-        outbox.emit(ReadCursor(partition.id, head.group))
+        read_cursor(outbox, partition, head)
     else:
         partition.groups = drop(partition.groups, head.group)
 
@@ -366,7 +377,7 @@ def on_chain_read(outbox: Outbox, partition: Partition, failed: bool) -> None:
         if failed or head.crossing_serial or head.group not in partition.groups:
             continue
         if head.operations or head.phase is Phase.LOADING:
-            outbox.emit(ReadCursor(partition.id, head.group))
+            read_cursor(outbox, partition, head)
 
 
 def on_writes_taken(outbox: Outbox, partition: Partition) -> None:
@@ -375,7 +386,7 @@ def on_writes_taken(outbox: Outbox, partition: Partition) -> None:
         if head.phase is Phase.SERVING:
             progress.retry(outbox, partition, head.segment_no)
         elif head.phase is Phase.LOADING and head.crossing_serial == 0:
-            outbox.emit(ReadCursor(partition.id, head.group))
+            read_cursor(outbox, partition, head)
 
 
 def on_caught_up(outbox: Outbox, partition: Partition) -> None:
@@ -386,11 +397,7 @@ def on_caught_up(outbox: Outbox, partition: Partition) -> None:
       1. The older copy puts the group into segment 2, which this member serves.
       2. Its consumers have had all of that segment: they drop what comes, and acknowledge nothing.
       3. The rebuild writes that the group is in segment 8, and this member goes on in segment 2 for ever.
-
-    Rule `revisions-begin-anew` (I13): a restored coordinator counts from lower revisions on, so what it says of a
-    cursor seems to have come late. Without it: (1) this member crosses; the write has no answer, because an older copy
-    of the coordinator is put in place; (2) it reads the cursor, and waits for one as new as the one that it knew; (3)
-    there is none, and its consumers wait for ever. That holds also if it did not notice the loss before the rebuild.
+    So the place is found anew after a rebuild as well, whether or not this member has noticed a loss.
     """
     for head in list(partition.groups.values()):
         head.cursor_revision = 0  # they may have begun anew

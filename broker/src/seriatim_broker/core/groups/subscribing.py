@@ -6,12 +6,12 @@ from seriatim_api import errors
 
 from .. import right
 from ..chain import Chain, SegmentState
-from ..effects import Gap, Joined, ReadCursor, Revoked
+from ..effects import Gap, Joined, Revoked
 from ..events import ConsumerJoin
 from ..outbox import Outbox
 from ..partition import Partition
 from . import attempts, cursors, delivery
-from .head import Consumer, GroupHead, Phase, forget_if_unused, head_of, tell
+from .head import Consumer, GroupHead, Phase, forget_if_unused, head_of, read_cursor, tell
 
 LOOKED_BACK_MAX = 100
 """Lost or empty segments before a group's first message that are looked at, to tell the group what was lost."""
@@ -40,7 +40,7 @@ def join(outbox: Outbox, partition: Partition, event: ConsumerJoin) -> None:
         # consumer is given messages in the epoch of the deleted group; (3) when the group would cross, the cursor is
         # another one, and all is given again, not flagged.
         head.look_again()
-        outbox.emit(ReadCursor(partition.id, head.group))
+        read_cursor(outbox, partition, head)
         return
     if head.active is None:
         activate(outbox, partition, head, consumer)
