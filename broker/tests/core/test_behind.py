@@ -73,6 +73,20 @@ def test_a_record_that_went_back_stops_everything(found: Chain | None) -> None:
     assert not bench.all(fx.WriteChain)
 
 
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_whoever_sees_the_loss_tells_those_whom_a_switch_from_the_older_record_would_fence(is_restarted: bool) -> None:
+    bench = Bench(M10, run=2, found=[RecoveredPartition(P, chain=second_chain())]) if is_restarted else ahead()
+    bench.link(M00)
+    bench.link(M20)
+    bench.clear()
+    bench.do(ev.ChainRead(P, first_chain(), 3))
+    assert [update.chain for update in bench.sent(msg.ChainUpdate, M00)] == [second_chain()]
+    assert not bench.sent(msg.ChainUpdate, M20), "it is no member of that segment"
+    bench.wait(4 * SECOND, (M00, M11, M20))
+    bench.do(ev.ChainRead(P, first_chain(), 3))
+    assert len(bench.sent(msg.ChainUpdate, M00)) == 1, "once"
+
+
 def test_when_the_record_is_there_again_the_segment_is_switched() -> None:
     bench = ahead()
     bench.do(ev.ChainRead(P, None, 0))

@@ -31,6 +31,7 @@ def on_chain_read(
     if not failed:
         why = behind.problem(outbox, partition, chain, deleted)
         if why:
+            _tell_of_loss(outbox, partition, chain)
             behind.begin(outbox, partition.id, why, (partition.read_floor or NO_FLOOR).open_no)
             failed = True
         else:
@@ -61,6 +62,20 @@ def on_chain_read(
         if partition.chain is not None:
             routes.probe_master(outbox, partition, wanted)
     routes.answer_waiters(outbox, partition)
+
+
+def _tell_of_loss(outbox: Outbox, partition: Partition, older: Chain | None) -> None:
+    """Tell what is known here to those whom a switch from the older record would fence.
+
+    Rule `witness-tells` (I7). Without it: (1) segment 4 is open on B, and no other broker has heard of it yet; (2) an
+    older copy of the coordinator is restored, in which segment 3 is open; (3) B sees it, and says so to people; (4) a
+    switcher asks the members of segment 3, which know of nothing, and opens segment 4 again on C.
+    """
+    if partition.decided is None or older is None or partition.id in outbox.behind:
+        return
+    for member in older.open_segment.members:
+        if member != outbox.member and outbox.is_linked(member):
+            updates.tell(outbox, partition, member.broker)
 
 
 def _read_later(outbox: Outbox, partition: Partition) -> None:

@@ -22,11 +22,11 @@ def tell(outbox: Outbox, partition: Partition, broker: str, *must: int) -> None:
 
     Args:
         outbox: For the message.
-        partition: Its chain must be known.
+        partition: Its chain must be known, be it from the disk only.
         broker: To whom.
         must: Numbers of segments that it must hear of, even if they changed long ago.
     """
-    chain = partition.chain
+    chain = partition.decided
     assert chain is not None
     link = outbox.links.get(broker)
     reads = link.forms & FORM_CHAIN_CHANGES if link is not None else 0
