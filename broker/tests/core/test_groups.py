@@ -224,17 +224,22 @@ def test_a_crossing_that_is_not_known_to_have_happened_is_not_told(outcome: ev.W
     assert not bench.delivered(fx.EndOfSegment)
 
 
-def test_whoever_lost_a_transaction_on_a_cursor_reads_the_chain_as_well() -> None:
+def test_whoever_could_not_make_a_cursor_reads_the_chain_before_it_tries_again() -> None:
     """A new group's cursor compares the chain's revision: under the same one it would be refused again and again."""
     bench = Serving()
     bench.join()
     bench.read_chain(bench.chain)
     bench.do(ev.CursorRead(P, GROUP, None, 0))
     (write,) = bench.all(fx.WriteCursor)
-    assert write.chain_revision
     bench.clear()
     bench.do(ev.CursorWritten(P, GROUP, write.serial, CONFLICT, 0))
+    bench.do(ev.CursorRead(P, GROUP, None, 0))
     assert bench.all(fx.ReadChain)
+    assert not bench.all(fx.WriteCursor)
+    bench.do(ev.ChainRead(P, bench.chain, write.chain_revision + 3))
+    bench.do(ev.CursorRead(P, GROUP, None, 0))
+    (again,) = bench.all(fx.WriteCursor)
+    assert again.chain_revision == write.chain_revision + 3
 
 
 def test_a_cursor_under_a_lower_revision_came_late_only_if_its_read_began_before() -> None:

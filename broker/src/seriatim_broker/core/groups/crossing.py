@@ -116,11 +116,7 @@ def on_written(outbox: Outbox, partition: Partition, head: GroupHead, outcome: W
         return
     head.phase = Phase.LOADING
     head.drop_deliveries()
-    if outcome is WriteOutcome.CONFLICT:
-        # Rule `conflict-reads-chain`: the cursor of a new group compares the chain's revision as well. Without it: (1)
-        # the chain has changed, or an older copy of the coordinator has no such record; (2) the cursor is read, is not
-        # there, and is written under the same revision again, some hundred times a second.
-        partition.read_chain(outbox)
+    head.reads_chain_first = outcome is WriteOutcome.CONFLICT
     if outcome is not WriteOutcome.REFUSED:
         read_cursor(outbox, partition, head)
     elif head.consumers or head.questions or head.operations:

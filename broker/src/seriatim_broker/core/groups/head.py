@@ -106,6 +106,7 @@ class GroupHead(State):
         "phase",
         "questions",
         "reading",
+        "reads_chain_first",
         "repeated_below",
         "reserved",
         "safe_acked",
@@ -149,6 +150,7 @@ class GroupHead(State):
         self.eligible: tuple[MemberId, ...] = ()  # that the newest control record went to
         self.syncs: dict[int, Sync] = {}
         self.crossing_serial = 0  # of the transaction on the cursor that is under way
+        self.reads_chain_first = False  # a transaction met another cursor, or another chain, than was read
         self.operations: list[Operation] = []  # of people, oldest first: the first one may be under way
 
     @property

@@ -130,6 +130,13 @@ def _create_cursor(
     outbox: Outbox, partition: Partition, head: GroupHead, chain: Chain, epoch: int, revision: int
 ) -> None:
     """A group that was never here begins at the first message that is kept, or at the end of the open segment."""
+    if head.reads_chain_first:
+        # Rule `conflict-reads-chain`: the cursor of a new group compares the chain's revision as well. Without it: (1)
+        # the chain has changed, or an older copy of the coordinator has no such record; (2) the cursor is read, is not
+        # there, and is written under the same revision again, some hundred times a second.
+        head.reads_chain_first = False
+        partition.read_chain(outbox)  # and then the cursor
+        return
     # Not at the first segment of the record: another group may keep segments there of which all was dropped, and the
     # new one is told of nothing that went before it came.
     no, index = first_kept(chain)
