@@ -65,6 +65,13 @@ async def test_in_the_open_segment_the_first_unread_message_counts() -> None:
     assert await nearness(led, AGE, [reader(1, 10)], NOW_MS, find) == Nearness("g", 0.3, 0.7)
 
 
+async def test_a_group_that_went_on_while_cursors_were_read_is_in_no_danger() -> None:
+    """The partition was switched meanwhile: the cursor names a segment that the record here does not have yet."""
+    led = led_of(chain_of((NOW_MS - 900,)))
+    assert await nearness(led, AGE, [reader(3, 0)], NOW_MS, find) is None
+    assert await nearness(led, AGE, [reader(3, 0), reader(1, 0, "slow")], NOW_MS, find) == Nearness("slow", 0.9, 0.1)
+
+
 async def test_a_group_before_the_first_message_that_is_kept_is_at_that_one() -> None:
     led = led_of(trim(chain_of((NOW_MS - 900, NOW_MS - 500)), 2, None, 1))
     assert await nearness(led, AGE, [reader(1, 3)], NOW_MS, find) == Nearness("g", 0.5, 0.5)

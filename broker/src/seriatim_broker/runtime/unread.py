@@ -89,6 +89,8 @@ async def nearness(
         return None
     chain = led.chain
     reader = min(readers, key=lambda one: one.acked)
+    if reader.segment_no > chain.open_segment.no:
+        return None  # cursors are read after the chain: it was switched, and all groups have gone on
     place = _first_unread(chain, max(Place(*split_offset(reader.acked)), first_kept(chain)))
     segment = chain.segment(place.segment_no)
     assert segment is not None
