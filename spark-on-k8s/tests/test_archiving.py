@@ -15,7 +15,7 @@ from seriatim_api.ids import make_offset
 from seriatim_spark import archiving
 from seriatim_spark.archiving import ArchiveWriter, Checksums, files_of, footer_of
 from seriatim_spark.columns import BatchBuilder, Origin, Rows
-from seriatim_spark.files import ASIDE, ArchiveError, file_system, remove_aside
+from seriatim_spark.files import ASIDE, DirectoryError, file_system, remove_aside
 from seriatim_spark.pipelines.audit import check_file
 
 DAY_MS = 86_400_000
@@ -211,7 +211,7 @@ def test_what_attempts_left_is_removed(tmp_path: Path) -> None:
     (left / "half.parquet").write_text("")
     remove_aside(directory)
     assert not list(left.iterdir())
-    with pytest.raises(ArchiveError, match="there is no directory"):
+    with pytest.raises(DirectoryError, match="there is no directory"):
         files_of(str(tmp_path / "nowhere"))
 
 

@@ -13,7 +13,7 @@ import pyarrow.fs as pafs
 import pytest
 from seriatim_spark import batch_chain
 from seriatim_spark.batch_chain import FOLDER, KEPT, ChainError, Link, OvertakenError, append, is_repeat, newest
-from seriatim_spark.files import ArchiveError
+from seriatim_spark.files import DirectoryError
 from seriatim_spark.pipelines import micro_batches
 from seriatim_spark.pipelines.archive import begin_batch
 from seriatim_spark.pipelines.micro_batches import check_seen
@@ -96,7 +96,7 @@ def test_an_archive_is_refused_with_other_rows_a_file(tmp_path: Path) -> None:
     begin_batch(str(tmp_path), "q", 0, None, at(10), 100)
     begin_batch(str(tmp_path), "q", 0, None, at(10), 100)
     begin_batch(str(tmp_path), "q", 1, at(10), at(20), 100)
-    with pytest.raises(ArchiveError, match="--file-rows 100"):
+    with pytest.raises(DirectoryError, match="--file-rows 100"):
         begin_batch(str(tmp_path), "q", 2, at(20), at(30), 99)
     found = newest(str(tmp_path))
     assert found is not None
@@ -146,5 +146,5 @@ def test_files_that_the_driver_does_not_see_are_no_success(tmp_path: Path, monke
     (tmp_path / "a.parquet").write_text("")
     check_seen(str(tmp_path), ["a.parquet"])
     check_seen(str(tmp_path), [])
-    with pytest.raises(ArchiveError, match=r"2 files .* such as b\.parquet.*the same one for the driver"):
+    with pytest.raises(DirectoryError, match=r"2 files .* such as b\.parquet.*the same one for the driver"):
         check_seen(str(tmp_path), ["a.parquet", "b.parquet", "c.parquet"])

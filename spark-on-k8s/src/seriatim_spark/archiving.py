@@ -26,7 +26,7 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 from seriatim_api.ids import make_offset, split_offset
 
-from seriatim_spark.files import ASIDE, ArchiveError, file_system, flush_path
+from seriatim_spark.files import ASIDE, DirectoryError, file_system, flush_path
 
 COLUMNS: Final = (
     "offset", "timestamp", "append_time", "key", "value", "tag", "headers", "producer", "epoch", "sequence", "passed",
@@ -344,11 +344,11 @@ def files_of(directory: str) -> list[str]:
     """All files of an archive, as paths in its file system, sorted.
 
     Raises:
-        ArchiveError: There is no such directory.
+        DirectoryError: There is no such directory.
     """
     files, root = file_system(directory)
     if files.get_file_info(root).type != pafs.FileType.Directory:
-        raise ArchiveError(f"there is no directory {directory}")
+        raise DirectoryError(f"there is no directory {directory}")
     infos = files.get_file_info(pafs.FileSelector(root, recursive=True))
     aside = f"{root}/{ASIDE}/"
     return sorted(
@@ -360,15 +360,15 @@ def footer_of(file: pq.ParquetFile, path: str) -> Footer:
     """What a file says of itself.
 
     Raises:
-        ArchiveError: It has no footer of an archive, or one of a newer version.
+        DirectoryError: It has no footer of an archive, or one of a newer version.
     """
     text = (file.metadata.metadata or {}).get(FOOTER_KEY)
     try:
         footer = Footer(**json.loads(text or "null"))
     except (TypeError, ValueError) as exc:
-        raise ArchiveError(f"{path} has no footer of an archive") from exc
+        raise DirectoryError(f"{path} has no footer of an archive") from exc
     if footer.version != VERSION:
-        raise ArchiveError(f"{path} is of version {footer.version} of archives, which is newer than this one")
+        raise DirectoryError(f"{path} is of version {footer.version} of archives, which is newer than this one")
     return footer
 
 

@@ -13,15 +13,18 @@ import pyarrow.fs as pafs
 ASIDE: Final = "_aside"
 
 
-class ArchiveError(Exception):
-    """A file of an archive, or its directory, is not what it should be."""
+class DirectoryError(Exception):
+    """The directory of a pipeline, or a file in it, cannot be read or is not what it should be.
+
+    The directory may be an archive, a table, or a place for notes; the text names it.
+    """
 
 
 def file_system(url: str) -> tuple[pafs.FileSystem, str]:
     """The file system of a directory, and the directory in it.
 
     Raises:
-        ArchiveError: Nothing that pyarrow knows.
+        DirectoryError: It is no path, and no URL that pyarrow knows.
     """
     try:
         if "://" in url or url.startswith("file:/"):
@@ -29,7 +32,7 @@ def file_system(url: str) -> tuple[pafs.FileSystem, str]:
             return found
         return pafs.LocalFileSystem(), os.path.abspath(url)
     except (pa.ArrowException, OSError, ValueError) as exc:
-        raise ArchiveError(f"{url} cannot be opened as a directory: {exc}") from exc
+        raise DirectoryError(f"{url} cannot be opened as a directory: {exc}") from exc
 
 
 def names_in(files: pafs.FileSystem, path: str) -> list[str]:
@@ -71,7 +74,7 @@ def read_json(directory: str, name: str) -> Any:
     """What was written; None if nothing was.
 
     Raises:
-        ArchiveError: It cannot be read.
+        DirectoryError: It cannot be read.
     """
     files, root = file_system(directory)
     path = f"{root}/{name}"
@@ -81,7 +84,7 @@ def read_json(directory: str, name: str) -> Any:
         with files.open_input_stream(path) as source:
             return json.loads(source.read())
     except (ValueError, OSError) as exc:
-        raise ArchiveError(f"{path} cannot be read: {exc}") from exc
+        raise DirectoryError(f"{path} cannot be read: {exc}") from exc
 
 
 def remove_aside(directory: str) -> None:

@@ -20,7 +20,7 @@ from seriatim_api.ids import INDEX_BITS, split_offset
 from seriatim_spark.archiving import Reach, chain_of
 from seriatim_spark.brokers import Brokers, Range
 from seriatim_spark.errors import DataLossError, ReadOrderError
-from seriatim_spark.files import ArchiveError, file_system, flush_path, write_json
+from seriatim_spark.files import DirectoryError, file_system, flush_path, write_json
 from seriatim_spark.offsets import Offsets
 from seriatim_spark.options import ReadOptions
 from seriatim_spark.planning import Unit
@@ -119,11 +119,11 @@ def notes_of(directory: str) -> list[Note]:
     """All notes of an archive.
 
     Raises:
-        ArchiveError: There is no such directory, or one cannot be read.
+        DirectoryError: There is no such directory, or one cannot be read.
     """
     files, root = file_system(directory)
     if files.get_file_info(root).type != pafs.FileType.Directory:
-        raise ArchiveError(f"there is no directory {directory}")
+        raise DirectoryError(f"there is no directory {directory}")
     infos = files.get_file_info(pafs.FileSelector(root, recursive=True))
     paths = sorted(info.path for info in infos if info.path.endswith(".json") and f"/{DIRECTORY}/" in info.path)
     return [_read(files, path) for path in paths]
@@ -134,10 +134,10 @@ def _read(files: pafs.FileSystem, path: str) -> Note:
         with files.open_input_stream(path) as source:
             said: Any = json.loads(source.read())
         if said["version"] != VERSION:
-            raise ArchiveError(f"{path} is of version {said['version']} of archives, which is newer than this one")
+            raise DirectoryError(f"{path} is of version {said['version']} of archives, which is newer than this one")
         return Note(**said)
     except (KeyError, TypeError, ValueError, OSError) as exc:
-        raise ArchiveError(f"{path} cannot be read: {exc!r}") from exc
+        raise DirectoryError(f"{path} cannot be read: {exc!r}") from exc
 
 
 def tails_of(ranges: Sequence[Range], options: ReadOptions, brokers: Brokers) -> list[int | None]:

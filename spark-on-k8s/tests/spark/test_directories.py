@@ -13,7 +13,7 @@ from seriatim import sync
 from seriatim_spark import applying
 from seriatim_spark.applying import read_table
 from seriatim_spark.batch_chain import ChainError, OvertakenError
-from seriatim_spark.files import ArchiveError
+from seriatim_spark.files import DirectoryError
 from seriatim_spark.pipelines import micro_batches
 from seriatim_spark.pipelines.apply import _Applying
 
@@ -89,7 +89,7 @@ def test_a_driver_that_was_replaced_changes_nothing_in_a_table(table: Table, mon
     monkeypatch.setattr(_Applying, "_merged", stands_still)
     # The new driver has removed what the zombie's tasks had written: so it does not see that, or cannot make its link.
     monkeypatch.setattr(micro_batches, "SEEN_WITHIN_S", 0)
-    with pytest.raises((OvertakenError, ArchiveError)):
+    with pytest.raises((OvertakenError, DirectoryError)):
         zombie(table.rows((3, b"a", b"a1")), 1)
     with pytest.raises(OvertakenError, match="another driver has taken"):
         zombie(table.rows(), 1)

@@ -18,7 +18,7 @@ from seriatim_spark import batch_chain
 from seriatim_spark.archiving import SOURCE_COLUMNS, ArchiveWriter, Reach
 from seriatim_spark.batch_chain import Link, OvertakenError
 from seriatim_spark.brokers import RealBrokers
-from seriatim_spark.files import ArchiveError, remove_aside
+from seriatim_spark.files import DirectoryError, remove_aside
 from seriatim_spark.notes import note_ranges
 from seriatim_spark.offsets import from_json
 from seriatim_spark.options import parse
@@ -79,13 +79,13 @@ def begin_batch(
 
     Raises:
         ChainError: The micro-batch does not follow those of the directory, or another query owns it.
-        ArchiveError: Its files have another number of rows.
+        DirectoryError: Its files have another number of rows.
     """
     for tried in range(1, TRIES + 1):
         last = batch_chain.newest(directory)
         repeated = batch_chain.is_repeat(directory, last, query, batch, start, ends)
         if last is not None and (rows := last.content["file_rows"]) != file_rows:
-            raise ArchiveError(
+            raise DirectoryError(
                 f"{directory} was begun with files of at most {rows} rows, and not {file_rows}: a micro-batch that is "
                 f"run again would be cut into other files. Keep to --file-rows {rows}, or use another directory"
             )

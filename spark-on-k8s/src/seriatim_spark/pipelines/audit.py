@@ -24,7 +24,7 @@ from seriatim_spark.auditing import (
 from seriatim_spark.batch import Planned, ranges_of
 from seriatim_spark.brokers import RealBrokers
 from seriatim_spark.comparing import frozen, with_brokers, with_notes
-from seriatim_spark.files import ArchiveError, file_system
+from seriatim_spark.files import DirectoryError, file_system
 from seriatim_spark.notes import notes_of
 from seriatim_spark.options import parse
 from seriatim_spark.pipelines.session import quoted, session
@@ -104,7 +104,7 @@ def check_file(files: Any, root: str, path: str, whole: bool = True) -> tuple[Co
                 if whole:
                     checksums.take(batch)
             check.finish()
-    except (ArchiveError, pa.ArrowException, OSError) as exc:
+    except (DirectoryError, pa.ArrowException, OSError) as exc:
         return None, [Finding("footer", "", "", 0, 0, 1, f"{name} cannot be read: {exc}")]
     cover.size_bytes = checksums.size_bytes
     findings = check.findings

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow.fs as pafs
 
-from seriatim_spark.files import ArchiveError, file_system
+from seriatim_spark.files import DirectoryError, file_system
 from seriatim_spark.offsets import from_json, to_json
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def check_seen(directory: str, names: Sequence[str]) -> None:
         names: Paths below it.
 
     Raises:
-        ArchiveError: One is not there within `SEEN_WITHIN_S`.
+        DirectoryError: One is not there within `SEEN_WITHIN_S`.
     """
     files, root = file_system(directory)
     until = time.monotonic() + SEEN_WITHIN_S
@@ -77,7 +77,7 @@ def check_seen(directory: str, names: Sequence[str]) -> None:
         if not missing:
             return
         if time.monotonic() >= until:
-            raise ArchiveError(
+            raise DirectoryError(
                 f"tasks have written {len(missing)} files to {directory} that the driver does not find there, such as "
                 f"{missing[0]}. The directory must be the same one for the driver and all executors: a volume that all "
                 "of them mount, or a URL. The micro-batch does not count as written"
