@@ -32,6 +32,9 @@ test-slow: $(SYNCED) ## the tests that take minutes (disks, whole clusters)
 test-faults: $(SYNCED) ## kill, freeze and cut a whole cluster of processes under checked traffic, and a quick demo
 	$(BIN)/python -m tools.run_tests --kind faults --package e2e
 
+ifneq ($(KAFKA),)
+SPARK ?= 4.2# the Spark for which there is a source of Kafka
+endif
 SPARK_VENV := .venv-spark$(if $(SPARK),-$(SPARK))
 SPARK_SYNCED := $(SPARK_VENV)/.synced
 
@@ -57,9 +60,10 @@ faults-spark: $(SPARK_SYNCED) ## workers, brokers and drivers are killed while S
 	$(SPARK_VENV)/bin/python -m e2e.spark_faults
 
 .PHONY: bench-spark
-bench-spark: $(SPARK_SYNCED) ## how fast Spark reads and writes a topic, beside Spark's own limit (QUICK=1: a tenth of it; needs Java 17)
+bench-spark: $(SPARK_SYNCED) ## how fast Spark reads and writes a topic, beside Spark's own limit (QUICK=1: a tenth of it; KAFKA=1: and beside Kafka, which Maven gets, 60 MB; needs Java 17)
 	@$(BIN)/python -m tools.check_java
-	$(SPARK_VENV)/bin/python -m e2e.bench.spark $(if $(QUICK),--quick)
+	$(if $(KAFKA),$(BIN)/python -m tools.kafka.fetch)
+	$(SPARK_VENV)/bin/python -m e2e.bench.spark $(if $(QUICK),--quick) $(if $(KAFKA),--kafka)
 
 check: lint types contracts proto-check crds-check chart-check docs-check ## everything that reads the code without running it
 

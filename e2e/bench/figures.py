@@ -95,6 +95,8 @@ def _notes(details: Mapping[str, object]) -> str:
         said.append(f"longest {details['max_ms']:.1f} ms")
     if "p99_ms" in details:
         said.append(f"p99 {details['p99_ms']:.2f} ms")
+    if "least" in details and "most" in details:
+        said.append(f"from {details['least']:,.4g} to {details['most']:,.4g}")
     return "; ".join(said)
 
 

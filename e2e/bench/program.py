@@ -24,6 +24,10 @@ Progress = Callable[[str], None]
 Measure = Callable[[Path, Progress], Awaitable[list[Figure]]]
 
 
+class NotMeasuredError(Exception):
+    """Something that the benchmark needs is not there; the text says what, and what to do."""
+
+
 def run(name: str, measure: Measure, title: str) -> int:
     """Measure, and print the table; the exit status: 0, 1 if a figure was not verified, 130 after Ctrl-C.
 
@@ -46,7 +50,7 @@ def run(name: str, measure: Measure, title: str) -> int:
         except BaseExceptionGroup as group:
             console.print(f"[bold red]FAILED[/] {escape(repr(group.exceptions[0]))}", highlight=False)
             return 1
-        except SeriatimError as error:
+        except (SeriatimError, NotMeasuredError) as error:
             console.print(f"[bold red]FAILED[/] {escape(str(error))}", highlight=False)
             return 1
     took_s = time.monotonic() - begin

@@ -9,6 +9,9 @@ this machine:
     audit                   rows a second of an audit of the topic's archive, without checksums
     sink                    rows a second from memory into another topic, as one publication: staged, decided, carried
                             out, all of them on two disks twice
+    kafka_source, in_turns, to_kafka
+                            only with KAFKA=1: Spark's source of Kafka reads the same rows from one Kafka broker, in
+                            turns with a batch read of the topic (`kafka_source`); Maven gets both (`tools/kafka`)
 
 That nothing is missing is checked by counting, and by the audit. Prints a table and writes `spark.json` in `bench-out/`
 (OUT= another directory). Exit status 1 if a figure was not verified. It runs in the environment of `make test-spark`.
@@ -22,6 +25,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,6 +33,7 @@ from seriatim import Client
 from seriatim_broker.local import LocalCluster
 from seriatim_spark.columns import DEFAULT_COLUMNS, arrow_schema, ddl
 
+from e2e.bench import kafka, kafka_source
 from e2e.bench.bulk import pieces, send_while
 from e2e.bench.figures import Figure
 from e2e.bench.program import Progress, run
@@ -52,7 +57,7 @@ SINK_TOPIC: Final = "spark-sink"
 TOPIC: Final = "spark"
 
 
-def _session() -> SparkSession:
+def _session(jars: str) -> SparkSession:
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     from pyspark.sql import SparkSession
@@ -60,6 +65,7 @@ def _session() -> SparkSession:
     settings = {
         "spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.driver.memory": "2g",
         "spark.sql.session.timeZone": "UTC", "spark.log.level": "ERROR", "spark.sql.shuffle.partitions": "2",
+        **({"spark.jars": jars} if jars else {}),
     }  # fmt: skip
     builder = SparkSession.builder.master("local[2]").appName("bench")
     for name, value in settings.items():
@@ -142,8 +148,13 @@ class _Runs:
         spark.dataSource.register(_memory_source("memory", count))
         spark.dataSource.register(_memory_source("memory_sink", count // SINK_SHARE))
 
-    def all(self, progress: Progress) -> list[Figure]:
-        """One figure after the other; the first run of each kind only warms up."""
+    def all(self, progress: Progress, kafka_address: str | None) -> list[Figure]:
+        """One figure after the other; the first run of each kind only warms up.
+
+        Args:
+            progress: Told what is done.
+            kafka_address: Of the broker to compare with; None: that is left out.
+        """
         rates: dict[str, float] = {}
         kinds: dict[str, Callable[[], None]] = {
             "bridge": lambda: self._batch(self._spark.read.format("memory").load()),
@@ -175,7 +186,11 @@ class _Runs:
             ),
             self._audit(),
             self._sink(progress),
+            *([] if kafka_address is None else self._beside_kafka(kafka_address, progress)),
         ]  # fmt: skip
+
+    def _beside_kafka(self, address: str, progress: Progress) -> list[Figure]:
+        return kafka_source.compare(self._spark, lambda: self._topic().load(), address, self._count, progress)
 
     def _topic(self) -> Any:
         return self._spark.read.format("seriatim").options(**self._options)
@@ -229,11 +244,19 @@ class _Runs:
         return Figure("audit", text, self._count / took, "msg/s", AUDIT_AIM, higher_is_better=True, problem=problem)
 
 
-async def _measure(directory: Path, progress: Progress, count: int) -> list[Figure]:
+async def _measure(directory: Path, progress: Progress, count: int, *, beside_kafka: bool) -> list[Figure]:
     progress("starting Spark")
-    spark = await asyncio.to_thread(_session)  # first: it forks, which a process that uses gRPC should not do
+    jars = kafka.connector_jars() if beside_kafka else ""
+    spark = await asyncio.to_thread(_session, jars)  # first: it forks, which a process that uses gRPC should not do
     try:
-        async with LocalCluster(directory / "cluster", groups=1, members=2, proxy=False, name="bench") as cluster:
+        async with AsyncExitStack() as stack:
+            address = None
+            if beside_kafka:
+                progress("starting Kafka")
+                address = await stack.enter_async_context(kafka.broker(directory / "kafka", PARTITIONS))
+            cluster = await stack.enter_async_context(
+                LocalCluster(directory / "cluster", groups=1, members=2, proxy=False, name="bench")
+            )
             progress("sending")
             async with Client.connect(cluster.bootstrap) as client:
                 await client.admin().create_topic(TOPIC, PARTITIONS)
@@ -241,7 +264,8 @@ async def _measure(directory: Path, progress: Progress, count: int) -> list[Figu
                 async with client.producer(TOPIC) as producer:
                     sent = await send_while(producer, pieces(PIECE_ROWS), PARTITIONS, lambda done: done < count)
             assert sent.ok == count, sent.ok
-            return await asyncio.to_thread(_Runs(spark, ",".join(cluster.bootstrap), count, directory).all, progress)
+            runs = _Runs(spark, ",".join(cluster.bootstrap), count, directory)
+            return await asyncio.to_thread(runs.all, progress, address)
     finally:
         await asyncio.to_thread(spark.stop)
 
@@ -250,9 +274,19 @@ def main() -> int:
     """The program."""
     parser = argparse.ArgumentParser(description="how fast Spark reads and writes a topic")
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_MESSAGES:,} messages instead of {MESSAGES:,}")
-    count = QUICK_MESSAGES if parser.parse_args().quick else MESSAGES
+    parser.add_argument("--kafka", action="store_true", help="compare with Spark's source of Kafka (Maven gets it)")
+    given = parser.parse_args()
+    count = QUICK_MESSAGES if given.quick else MESSAGES
+    if given.kafka and not kafka.fits_spark():
+        print(
+            f"Spark's source of Kafka is there for Spark {kafka.SPARK} only: KAFKA=1 SPARK={kafka.SPARK}",
+            file=sys.stderr,
+        )
+        return 2
     title = f"{count:,} messages of {MESSAGE_SIZE_BYTES} B of {PARTITIONS} partitions, read and written by Spark"
-    return run("spark", lambda directory, progress: _measure(directory, progress, count), title)
+    return run(
+        "spark", lambda directory, progress: _measure(directory, progress, count, beside_kafka=given.kafka), title
+    )
 
 
 if __name__ == "__main__":
