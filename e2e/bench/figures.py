@@ -95,8 +95,10 @@ def _notes(details: Mapping[str, object]) -> str:
         said.append(f"longest {details['max_ms']:.1f} ms")
     if "p99_ms" in details:
         said.append(f"p99 {details['p99_ms']:.2f} ms")
-    if "least" in details and "most" in details:
-        said.append(f"from {details['least']:,.4g} to {details['most']:,.4g}")
+    least, most = details.get("least"), details.get("most")
+    if isinstance(least, float) and isinstance(most, float):
+        low, high = (f"{value:,.0f}" if value >= 100 else f"{value:.2f}" for value in (least, most))
+        said.append(f"from {low} to {high}")
     return "; ".join(said)
 
 
