@@ -79,6 +79,13 @@ priorityClassName: {{ . }}
 {{- end }}
 {{- end }}
 
+{{/* Not empty for pipelines that go on: their drivers tell their own progress, on a port beside Spark's. */}}
+{{- define "seriatim.spark.tellsProgress" -}}
+{{- if has .pipeline.run (list "apply" "archive" "mirror") -}}true{{- end -}}
+{{- end }}
+
+{{- define "seriatim.spark.progressPort" -}}7103{{- end }}
+
 {{/* The command line: spark-submit, then the pipeline and its options. */}}
 {{- define "seriatim.spark.args" -}}
 {{- $executors := int (default 0 .pipeline.executors) -}}
@@ -113,6 +120,9 @@ priorityClassName: {{ . }}
 - --tls-ca=/etc/seriatim/tls/ca.crt
 - --tls-cert=/etc/seriatim/tls/tls.crt
 - --tls-key=/etc/seriatim/tls/tls.key
+{{- end }}
+{{- if include "seriatim.spark.tellsProgress" . }}
+- --metrics-listen=$(POD_IP):{{ include "seriatim.spark.progressPort" . }}
 {{- end }}
 {{- range $name, $value := .pipeline.options }}
 {{- if kindIs "slice" $value }}
@@ -157,6 +167,9 @@ containers:
       {{- end }}
     ports:
       - {name: spark-ui, containerPort: 4040}
+      {{- if include "seriatim.spark.tellsProgress" . }}
+      - {name: progress, containerPort: {{ include "seriatim.spark.progressPort" . }}}
+      {{- end }}
     # Alive means: the Java of the driver answers. Whether a stream advances, its lag says.
     startupProbe:
       httpGet: {path: /metrics/prometheus, port: spark-ui}

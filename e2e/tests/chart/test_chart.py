@@ -356,6 +356,19 @@ def test_each_pipeline_has_a_sample_and_is_one_that_the_chart_knows() -> None:
     assert set(runs) == pipelines
 
 
+def test_prometheus_reads_the_progress_of_a_pipeline_where_its_driver_tells_it() -> None:
+    manifests = documents("--values", str(VALUES / "pipelines.yaml"), "--set", "monitoring.podMonitors=Always")
+    (driver,) = of_kind(manifests, "Deployment")["seriatim-spark-archive"]["spec"]["template"]["spec"]["containers"]
+    ports = {port["name"]: port["containerPort"] for port in driver["ports"]}
+    assert f"--metrics-listen=$(POD_IP):{ports['progress']}" in driver["args"]
+    endpoints = of_kind(manifests, "PodMonitor")["seriatim-spark"]["spec"]["podMetricsEndpoints"]
+    assert ("progress", "/metrics") in {(one["port"], one["path"]) for one in endpoints}
+    audit = of_kind(manifests, "CronJob")["seriatim-spark-audit"]["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+    assert [port["name"] for port in audit["containers"][0]["ports"]] == ["spark-ui"], "an audit has no such option"
+    ingress = of_kind(manifests, "NetworkPolicy")["seriatim-spark"]["spec"]["ingress"]
+    assert {"port": "progress"} in ingress[1]["ports"], "the namespace of Prometheus may read it"
+
+
 def test_only_a_pipeline_that_changed_is_restarted() -> None:
     def restarted_by(*arguments: str) -> str:
         found = of_kind(documents("--values", str(VALUES / "pipelines.yaml"), *arguments), "Deployment")
@@ -392,6 +405,7 @@ def test_alerts_and_dashboards_ask_for_metrics_that_there_are() -> None:
         "broker/src/seriatim_broker/metrics.py",
         "broker/src/seriatim_broker/composition.py",
         "operator/src/seriatim_operator/probes.py",
+        "spark-on-k8s/src/seriatim_spark/pipelines/metrics.py",
     ]
     names = set(re.findall(r'"([a-z_]+)"', "".join((ROOT / source).read_text() for source in sources)))
     labels = {"seriatim_cluster", "seriatim_group"}

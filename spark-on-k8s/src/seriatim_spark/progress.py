@@ -86,7 +86,7 @@ class ProgressListener(StreamingQueryListener):
         if self._query is not None and self._query not in (progress.name, str(progress.id)):
             return
         for source in progress.sources:
-            offsets = _ours(source.endOffset)
+            offsets = offsets_of(source.endOffset)
             if offsets is not None:
                 self._put(self._group or f"spark-{progress.id}", offsets)
 
@@ -157,8 +157,8 @@ class ProgressListener(StreamingQueryListener):
                 _log.warning("the progress of group %s on %s was not reported: %s", group, topic, exc)
 
 
-def _ours(end_offset: Any) -> Offsets | None:
-    """The offsets, if they are of this source."""
+def offsets_of(end_offset: Any) -> Offsets | None:
+    """The offsets in what Spark says of a source; None if they are of another kind of source."""
     try:
         value = json.loads(end_offset) if isinstance(end_offset, str) else end_offset
         if not isinstance(value, dict) or value.get("v") != VERSION or "t" not in value:

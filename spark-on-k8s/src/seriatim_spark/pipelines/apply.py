@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
+    from seriatim_spark.pipelines.metrics import PipelineMetrics
+
 BUCKETS: Final = 64
 """Of a new table, unless another number was given."""
 
@@ -72,7 +74,7 @@ class _Applying:
 
     def __init__(
         self, directory: str, checkpoint: str, topic: str, buckets: int | None, order_by: OrderBy | None, delete: str,
-        tombstones_kept_s: float,
+        tombstones_kept_s: float, metrics: PipelineMetrics | None,
     ) -> None:  # fmt: skip
         self._directory = directory
         self._log = BatchLog(checkpoint)
@@ -82,6 +84,7 @@ class _Applying:
         self._delete = delete
         self._kept_s = tombstones_kept_s
         self._link: Link | None = None  # the last one that this driver has made
+        self._metrics = metrics
         self.changes = 0
 
     def __call__(self, rows: DataFrame, batch: int) -> None:
@@ -108,6 +111,8 @@ class _Applying:
         self._link = link
         applying.remove(self._directory, gone)
         self.changes += bool(done)
+        if self._metrics is not None:
+            self._metrics.wrote(sum(row["rows"] for row in done))
 
     def _merged(self, rows: DataFrame, state: TableState) -> list[Any]:
         """New files of the buckets that change: rows with bucket, file, rows and incarnations."""
@@ -150,6 +155,7 @@ class _Applying:
 def run(
     source: Mapping[str, str], directory: str, checkpoint: str, *, every: str | None, buckets: int | None,
     order_by: OrderBy | None, delete_header: str | None, delete_value: str, tombstones_kept_s: float, group: str | None,
+    metrics: PipelineMetrics | None = None,
 ) -> dict[str, int]:  # fmt: skip
     """Apply until the query ends: with `every` None when all is in that is there now, else at SIGTERM or Ctrl-C.
 
@@ -161,9 +167,9 @@ def run(
     if delete_header is not None:
         columns += ",headers"
         delete = is_header(delete_header, delete_value)
-    applier = _Applying(directory, checkpoint, source["topic"], buckets, order_by, delete, tombstones_kept_s)
+    applier = _Applying(directory, checkpoint, source["topic"], buckets, order_by, delete, tombstones_kept_s, metrics)
     stream = spark.readStream.format("seriatim").options(**limited(source)).option("columns", columns).load()
     writer = stream.writeStream.queryName("apply").foreachBatch(applier).option("checkpointLocation", checkpoint)
-    wait(spark, writer, source, group, every)
+    wait(spark, writer, source, group, every, metrics)
     state = applying.read_state(directory)
     return {"rows": 0 if state is None else sum(state.rows.values()), "batches": applier.changes}

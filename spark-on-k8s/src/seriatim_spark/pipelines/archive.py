@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
+    from seriatim_spark.pipelines.metrics import PipelineMetrics
+
 _log = logging.getLogger("seriatim.spark")
 
 
@@ -103,11 +105,19 @@ def begin_batch(
 class _Writing:
     """Writes micro-batches; owns the directory from the first one on."""
 
-    def __init__(self, source: Mapping[str, str], directory: str, checkpoint: str, file_rows: int) -> None:
+    def __init__(
+        self,
+        source: Mapping[str, str],
+        directory: str,
+        checkpoint: str,
+        file_rows: int,
+        metrics: PipelineMetrics | None,
+    ) -> None:
         self._options = parse(source)
         self._directory = directory
         self._log = BatchLog(checkpoint)
         self._file_rows = file_rows
+        self._metrics = metrics
         self._begun = False
         self.rows = 0
 
@@ -131,18 +141,21 @@ class _Writing:
         )  # fmt: skip
         written = sum(file["rows"] for file in files)
         self.rows += written
+        if self._metrics is not None:
+            self._metrics.wrote(written)
         _log.info("batch %d: %d rows in %d files", batch, written, len(files))
 
 
 def run(
-    source: Mapping[str, str], directory: str, checkpoint: str, *, every: str | None, file_rows: int, group: str | None
-) -> int:
+    source: Mapping[str, str], directory: str, checkpoint: str, *, every: str | None, file_rows: int,
+    group: str | None, metrics: PipelineMetrics | None = None,
+) -> int:  # fmt: skip
     """Archive until the query ends: with `every` None when all is written that is there now, else at SIGTERM or Ctrl-C.
 
     Returns the rows written by this run.
     """
     spark = session("archive")
-    writing = _Writing(source, directory, checkpoint, file_rows)
+    writing = _Writing(source, directory, checkpoint, file_rows, metrics)
     stream = (
         spark.readStream.format("seriatim")
         .options(**limited(source))
@@ -150,5 +163,5 @@ def run(
         .load()
     )
     writer = stream.writeStream.queryName("archive").foreachBatch(writing).option("checkpointLocation", checkpoint)
-    wait(spark, writer, source, group, every)
+    wait(spark, writer, source, group, every, metrics)
     return writing.rows

@@ -9,6 +9,7 @@ import click
 
 from seriatim_spark.errors import OptionError, SourceError
 from seriatim_spark.options import NAMES, duration, parse
+from seriatim_spark.pipelines.metrics import address_of
 from seriatim_spark.sink_options import SINK_FORMS, parse_sink
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -109,6 +110,24 @@ def sink_of(given: Mapping[str, Any], source: Mapping[str, str]) -> dict[str, st
     except OptionError as exc:
         raise click.UsageError(str(exc)) from exc
     return found
+
+
+def metrics_option(command: F) -> F:
+    """The option of pipelines that go on: where their metrics are."""
+    text = (
+        "Answer GET /metrics of Prometheus there: rows read, rows written, lag. Each pipeline on a machine needs its "
+        "own port.  [default: nothing listens]"
+    )
+    return click.option("--metrics-listen", metavar="HOST:PORT", callback=_checked_address, help=text)(command)
+
+
+def _checked_address(_context: click.Context, _option: click.Parameter, given: str | None) -> str | None:
+    try:
+        if given is not None:
+            address_of(given)
+    except ValueError as exc:
+        raise click.BadParameter(f"{given!r} is not {exc}") from exc
+    return given
 
 
 def seconds(text: str) -> float:

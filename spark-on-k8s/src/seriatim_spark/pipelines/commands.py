@@ -9,8 +9,9 @@ from typing import Any, Final
 
 import click
 
-from seriatim_spark.pipelines.command_line import failures, seconds, source_of, source_options
+from seriatim_spark.pipelines.command_line import failures, metrics_option, seconds, source_of, source_options
 from seriatim_spark.pipelines.copying import mirror, replay
+from seriatim_spark.pipelines.metrics import served
 
 FINDINGS_STATUS: Final = 3
 """Exit status of `audit` if something is not as it must be. 1 is a failure, 2 a wrong command line."""
@@ -103,6 +104,7 @@ def audit(**given: Any) -> None:
 @click.option(
     "--group", metavar="NAME", help="Report progress under this group's name: `seriatim group describe` shows the lag."
 )
+@metrics_option
 def archive(**given: Any) -> None:
     """Write all messages of topics to Parquet files, each once.
 
@@ -114,10 +116,10 @@ def archive(**given: Any) -> None:
         raise click.UsageError("an archive's files are named by ranges: ordering is partition")
     from seriatim_spark.pipelines import archive as pipeline
 
-    with failures():
+    with failures(), served(given["metrics_listen"]) as metrics:
         rows = pipeline.run(
             source, given["directory"], given["checkpoint"], every=None if given["once"] else given["every"],
-            file_rows=given["file_rows"], group=given["group"],
+            file_rows=given["file_rows"], group=given["group"], metrics=metrics,
         )  # fmt: skip
     click.echo(f"{rows:,} rows written to {given['directory']}")
 
@@ -162,6 +164,7 @@ def archive(**given: Any) -> None:
     help="How long deleted keys stay as rows without a value.",
 )
 @click.option("--group", metavar="NAME", help="Report progress under this group's name.")
+@metrics_option
 def apply(**given: Any) -> None:
     """Keep a table of the newest value of each key of a topic.
 
@@ -174,11 +177,12 @@ def apply(**given: Any) -> None:
     kept_s = seconds(given["kept"])
     from seriatim_spark.pipelines import apply as pipeline
 
-    with failures():
+    with failures(), served(given["metrics_listen"]) as metrics:
         done = pipeline.run(
             source, given["directory"], given["checkpoint"], every=None if given["once"] else given["every"],
             buckets=given["buckets"], order_by=given["order_by"], delete_header=given["delete_header"],
             delete_value=given["delete_value"], tombstones_kept_s=kept_s, group=given["group"],
+            metrics=metrics,
         )  # fmt: skip
     click.echo(
         f"{done['rows']:,} rows in the table {given['directory']}, tombstones included; {done['batches']} changes"

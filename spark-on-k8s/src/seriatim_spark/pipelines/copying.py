@@ -11,10 +11,12 @@ from seriatim_api.ids import is_legal_name
 from seriatim_spark.pipelines.command_line import (
     cluster_of,
     failures,
+    metrics_option,
     sink_of,
     source_of,
     source_options,
 )
+from seriatim_spark.pipelines.metrics import served
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -99,6 +101,7 @@ def replay(**given: Any) -> None:
 )
 @click.option("--once", is_flag=True, help="Send what is there now, and end.")
 @click.option("--group", metavar="NAME", help="Report progress under this group's name.")
+@metrics_option
 def mirror(**given: Any) -> None:
     """Copy a topic into a topic of another cluster: partition by partition, each row once, as it is and in order.
 
@@ -115,9 +118,9 @@ def mirror(**given: Any) -> None:
     sink = sink_of(given, source)
     from seriatim_spark.pipelines import mirror as pipeline
 
-    with failures():
+    with failures(), served(given["metrics_listen"]) as metrics:
         pipeline.run(
             source, sink, given["checkpoint"], given["directory"], every=None if given["once"] else given["every"],
-            group=given["group"],
+            group=given["group"], metrics=metrics,
         )  # fmt: skip
     click.echo(f"{given['topic']} is in {given['to_topic']} up to the last micro-batch")

@@ -30,6 +30,8 @@ from seriatim_spark.writers import OpenedWriter, open_writer
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+    from seriatim_spark.pipelines.metrics import PipelineMetrics
+
 COLUMNS: Final = "partition,key,value,timestamp,headers,tag"
 
 _log = logging.getLogger("seriatim.spark")
@@ -38,12 +40,16 @@ _log = logging.getLogger("seriatim.spark")
 class _Mirroring:
     """Writes micro-batches to the target, and notes where they end."""
 
-    def __init__(self, opened: OpenedWriter, offsets: OffsetMap | None, directory: str, checkpoint: str) -> None:
+    def __init__(
+        self, opened: OpenedWriter, offsets: OffsetMap | None, directory: str, checkpoint: str,
+        metrics: PipelineMetrics | None,
+    ) -> None:  # fmt: skip
         self._opened = opened
         self._sink = parse_sink(opened.options, streaming=True)
         self._offsets = offsets
         self._directory = directory
         self._checkpoint = checkpoint
+        self._metrics = metrics
 
     def __call__(self, rows: DataFrame, batch: int) -> None:
         was_sent = self._opened.sequence is not None and batch <= self._opened.sequence
@@ -51,6 +57,8 @@ class _Mirroring:
             self._offsets.check_alone(_positions(settled_ends(self._sink)))
         written = rows.write.format("seriatim").mode("append")
         written.options(**self._opened.options, sequence=str(batch)).save()
+        if self._metrics is not None and not was_sent:
+            self._metrics.wrote(_published(self._sink, batch))
         if self._offsets is not None:
             ends = settled_ends(self._sink)
             self._check_growth(self._offsets.before(batch), ends, batch)
@@ -137,7 +145,7 @@ def _read_to(checkpoint: str, batch: int) -> dict[str, int]:
 
 def run(
     source: Mapping[str, str], sink: Mapping[str, str], checkpoint: str, directory: str | None, *, every: str | None,
-    group: str | None,
+    group: str | None, metrics: PipelineMetrics | None = None,
 ) -> None:  # fmt: skip
     """Mirror until the query ends: with `every` None when all is sent that is there now, else at SIGTERM or Ctrl-C.
 
@@ -147,6 +155,7 @@ def run(
         directory: Of the map of offsets; None: others write to the target as well, and there is no map.
         every: How often.
         group: The name under which progress is reported.
+        metrics: Told of its progress.
 
     Raises:
         MirrorError: The target has fewer partitions, or messages of others.
@@ -168,7 +177,7 @@ def run(
     opened = open_writer(sink, from_ends.incarnation)
     if offsets is not None and opened.sequence is None:
         offsets.check_alone(_positions(to_ends))
-    mirror = _Mirroring(opened, offsets, directory or "", checkpoint)
+    mirror = _Mirroring(opened, offsets, directory or "", checkpoint, metrics)
     stream = spark.readStream.format("seriatim").options(**limited(source)).option("columns", COLUMNS).load()
     writer = stream.writeStream.queryName("mirror").foreachBatch(mirror).option("checkpointLocation", checkpoint)
-    wait(spark, writer, source, group, every)
+    wait(spark, writer, source, group, every, metrics)

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
+    from seriatim_spark.pipelines.metrics import PipelineMetrics
+
 POLL_S: Final = 0.5
 
 _log = logging.getLogger("seriatim.spark")
@@ -59,7 +61,7 @@ def limited(source: Mapping[str, str]) -> dict[str, str]:
 
 def wait(
     spark: SparkSession, writer: DataStreamWriter, source: Mapping[str, str], group: str | None,
-    every: str | None = None,
+    every: str | None = None, metrics: PipelineMetrics | None = None,
 ) -> None:  # fmt: skip
     """Run a query until it ends, or this process is asked to end: by SIGTERM or Ctrl-C.
 
@@ -72,6 +74,7 @@ def wait(
         source: The source's options.
         group: The name under which its progress is reported; None: it is not.
         every: The time between micro-batches, such as `30 seconds`; None: end when all that is there was read.
+        metrics: Told of its progress.
     """
     listener = None
     if group is not None:
@@ -79,6 +82,12 @@ def wait(
 
         target = {name: value for name, value in source.items() if name == "bootstrap" or name.startswith("tls")}
         listener = report_progress(spark, target, group)
+    counting = None
+    if metrics is not None:
+        from seriatim_spark.pipelines.listening import MetricsListener
+
+        counting = MetricsListener(metrics, source)
+        spark.streams.addListener(counting)
     asked = threading.Event()
     can_listen = threading.current_thread() is threading.main_thread()
     signals = (signal.SIGTERM, signal.SIGINT) if can_listen else ()
@@ -104,6 +113,9 @@ def wait(
                 listener.flush(str(query.runId))
             spark.streams.removeListener(listener)
             listener.close()
+        if counting is not None:
+            spark.streams.removeListener(counting)
+            counting.close()
 
 
 def _follow(query: StreamingQuery, asked: threading.Event) -> None:

@@ -1,0 +1,209 @@
+"""What the driver of a pipeline tells Prometheus of its own progress, beside what Spark tells of itself.
+
+    seriatim_pipeline_rows_read_total                 messages that micro-batches have read
+    seriatim_pipeline_rows_written_total              rows that were put into files or into a topic
+    seriatim_pipeline_lag_messages                    messages that are there and not read, of all partitions
+    seriatim_pipeline_lag_messages_max                the same, of the partition that has most of them
+    seriatim_pipeline_progress_timestamp_seconds      when a micro-batch ended, or nothing was there to read
+
+Five series for each driver, however many partitions its topics have. Counts begin at 0 with the driver. A series whose
+value is not known is left out: brokers do not answer, or no micro-batch has ended yet. Nothing here needs Spark.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+import time
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+
+from prometheus_client import CollectorRegistry, make_wsgi_app
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from seriatim_spark.errors import OptionError, SourceError
+from seriatim_spark.lag import LagCounter
+from seriatim_spark.offsets import Offsets
+
+LAG_EVERY_S: Final = 15.0
+"""How often brokers are asked where partitions end."""
+
+REQUEST_S_MAX: Final = 10.0
+"""Requests are answered one after the other; one that takes longer is given up."""
+
+_log = logging.getLogger("seriatim.spark")
+
+
+class PipelineMetrics(Collector):
+    """The numbers of one driver. Any thread may tell them, and any may ask."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._read = 0
+        self._written = 0
+        self._lags: tuple[int, int] | None = None  # of all partitions together, and the largest
+        self._progress_at: float | None = None
+
+    def read(self, rows: int) -> None:
+        """A micro-batch has ended that has read so many messages."""
+        with self._lock:
+            self._read += rows
+            self._progress_at = time.time()
+
+    def idle(self) -> None:
+        """There is nothing to read."""
+        with self._lock:
+            self._progress_at = time.time()
+
+    def wrote(self, rows: int) -> None:
+        """So many rows were put into files, or into a topic."""
+        with self._lock:
+            self._written += rows
+
+    def lags(self, rows: Collection[int] | None) -> None:
+        """So many messages of each partition were not read; None: it is not known."""
+        with self._lock:
+            self._lags = None if rows is None else (sum(rows), max(rows, default=0))
+
+    def collect(self) -> Iterable[Metric]:
+        """What is known, for a scrape."""
+        with self._lock:
+            read, written, lags, at = self._read, self._written, self._lags, self._progress_at
+        yield CounterMetricFamily(
+            "seriatim_pipeline_rows_read", "Messages that micro-batches of this driver have read", read
+        )
+        text = "Rows that this driver has put into files or into a topic"
+        yield CounterMetricFamily("seriatim_pipeline_rows_written", text, written)
+        if lags is not None:
+            yield GaugeMetricFamily(
+                "seriatim_pipeline_lag_messages", "Messages that are there and were not read", lags[0]
+            )
+            text = "Messages that were not read of the partition that has most of them"
+            yield GaugeMetricFamily("seriatim_pipeline_lag_messages_max", text, lags[1])
+        if at is not None:
+            text = "When a micro-batch ended, or nothing was there to read"
+            yield GaugeMetricFamily("seriatim_pipeline_progress_timestamp_seconds", text, at)
+
+
+class LagWatch:
+    """Asks brokers again and again, in a thread of its own, how far the query is behind.
+
+    Args:
+        metrics: Told the answers.
+        counter: Asks.
+        every_s: From one answer to the next question.
+    """
+
+    def __init__(self, metrics: PipelineMetrics, counter: LagCounter, every_s: float = LAG_EVERY_S) -> None:
+        self._metrics = metrics
+        self._counter = counter
+        self._every_s = every_s
+        self._read: Offsets = {}
+        self._changed = threading.Condition()
+        self._is_closed = False
+        self._said = ""
+        self._thread = threading.Thread(target=self._run, name="seriatim lag", daemon=True)
+        self._thread.start()
+
+    def has_read(self, offsets: Offsets) -> None:
+        """A micro-batch of the query has ended here."""
+        with self._changed:
+            is_first = not self._read
+            self._read = {**self._read, **offsets}
+            if is_first:
+                self._changed.notify_all()
+
+    def close(self) -> None:
+        """Ask no more. A question that is under way ends with its own deadline; its answer is not told."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+
+    def _run(self) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._read or self._is_closed)
+        while not self._is_closed:
+            self._look()
+            with self._changed:
+                self._changed.wait_for(lambda: self._is_closed, self._every_s)
+
+    def _look(self) -> None:
+        with self._changed:
+            read = self._read
+        try:
+            found: Collection[int] | None = self._counter.lags(read).values()
+            said = ""
+        except SourceError as exc:
+            found, said = None, str(exc)
+        if said and said != self._said:
+            _log.warning("the metrics do not say how far the pipeline is behind: %s", said)
+        self._said = said
+        if not self._is_closed:
+            self._metrics.lags(found)
+
+
+class _Handler(WSGIRequestHandler):
+    timeout = REQUEST_S_MAX
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the library's name
+        """Scrapes are not logged."""
+
+
+class _Server(WSGIServer):
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A scrape that was given up is not an error of the pipeline."""
+        _log.debug("a request for metrics from %s failed", client_address, exc_info=True)
+
+
+class _ServerV6(_Server):
+    address_family = socket.AF_INET6
+
+
+def address_of(text: str) -> tuple[str, int]:
+    """Host and port.
+
+    Raises:
+        ValueError: It is not `HOST:PORT`.
+    """
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65535:
+        raise ValueError("HOST:PORT, such as 127.0.0.1:7105")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+@contextmanager
+def served(listen: str | None) -> Iterator[PipelineMetrics]:
+    """Answer `GET /metrics` for as long as the block lasts.
+
+    Args:
+        listen: `HOST:PORT`; None: numbers are kept, and nothing listens.
+
+    Raises:
+        OptionError: Nothing can listen there.
+    """
+    metrics = PipelineMetrics()
+    if listen is None:
+        yield metrics
+        return
+    registry = CollectorRegistry()
+    registry.register(metrics)
+    host, port = address_of(listen)
+    try:
+        server = make_server(host, port, make_wsgi_app(registry), _ServerV6 if ":" in host else _Server, _Handler)
+    except OSError as exc:
+        raise OptionError(
+            f"metrics cannot be served at {listen}: {exc.strerror or exc}. Give --metrics-listen an address of this "
+            "machine and a port that is free"
+        ) from exc
+    thread = threading.Thread(target=server.serve_forever, name="seriatim metrics", daemon=True)
+    thread.start()
+    try:
+        yield metrics
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join(REQUEST_S_MAX)
