@@ -102,7 +102,8 @@ def fetch(*, write_sums: bool) -> None:
         print(f"Kafka is in {KAFKA.relative_to(HERE.parents[1])} already")
         return
     print(
-        "getting a Kafka broker and Spark's source of Kafka with Maven (60 MB of jars, once), for this comparison only"
+        "getting a Kafka broker and Spark's source of Kafka with Maven (60 MB of jars, once), for this comparison only",
+        flush=True,
     )
     KAFKA.parent.mkdir(parents=True, exist_ok=True)
     aside = Path(tempfile.mkdtemp(prefix=".kafka-", dir=KAFKA.parent))
