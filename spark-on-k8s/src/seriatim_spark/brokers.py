@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Mapping, Sequence
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeVar
 
+from seriatim_api import errors
 from seriatim_api.ids import INDEX_BITS
 
 from seriatim_spark.connection import connected
@@ -26,6 +28,9 @@ SLACK_S: Final = 10.0
 
 QUESTION_S: Final = 30.0
 """For a question about a topic that is not read."""
+
+AGAIN_S: Final = 0.2
+"""Before brokers are asked again for a place that none of them could tell."""
 
 At = Literal["earliest", "end"] | datetime
 T = TypeVar("T")
@@ -112,6 +117,28 @@ def place_of(row: PartitionOffset) -> Place:
     return Place(row.offset, row.position, row.bytes_before, row.found, row.blocked)
 
 
+async def _told(ask: Callable[[float], Awaitable[T]], timeout_s: float) -> T:
+    """The answer to a question about places. Brokers are asked again while one of them cannot tell.
+
+    The client gives a broker a second to answer. Without this, a broker that is busy for longer would end the query.
+
+    Args:
+        ask: Asks, for at most so many seconds.
+        timeout_s: After which it is given up.
+
+    Raises:
+        PositionUnknownError: They could not tell in this time.
+    """
+    until = time.monotonic() + timeout_s
+    while True:
+        try:
+            return await ask(max(until - time.monotonic(), AGAIN_S))
+        except errors.PositionUnknownError:
+            if time.monotonic() + AGAIN_S >= until:
+                raise
+        await asyncio.sleep(AGAIN_S)
+
+
 def ends_of(target: Target, topic: str) -> TopicAt:
     """Where the partitions of a topic end.
 
@@ -121,7 +148,7 @@ def ends_of(target: Target, topic: str) -> TopicAt:
 
     async def ask() -> tuple[PartitionOffset, ...]:
         with translated(topic, target.bootstrap):
-            return await connection.client.offsets(topic, "end", timeout_s=QUESTION_S)
+            return await _told(lambda left_s: connection.client.offsets(topic, "end", timeout_s=left_s), QUESTION_S)
 
     connection = connected(target)
     rows = connection.run(ask(), 2 * QUESTION_S)
@@ -139,12 +166,15 @@ class RealBrokers:
 
         async def ask(topic: str) -> tuple[PartitionOffset, ...]:
             with translated(topic, self._options.target.bootstrap):
-                return await client.offsets(
-                    topic,
-                    at,
-                    partitions=sorted(wanted) if wanted is not None else None,
-                    incarnation=incarnations.get(topic, ""),
-                    timeout_s=self._options.read_timeout_s,
+                return await _told(
+                    lambda left_s: client.offsets(
+                        topic,
+                        at,
+                        partitions=sorted(wanted) if wanted is not None else None,
+                        incarnation=incarnations.get(topic, ""),
+                        timeout_s=left_s,
+                    ),
+                    self._options.read_timeout_s,
                 )
 
         client = connected(self._options.target).client

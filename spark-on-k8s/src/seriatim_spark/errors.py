@@ -109,7 +109,7 @@ def translated(topic: str, bootstrap: str) -> Iterator[None]:
         raise OffsetsError(f"{exc.message}. Check startingOffsets and endingOffsets.") from exc
     except errors.OrderViolationError as exc:
         raise ReadOrderError(f"{exc.message}. Nothing of this task was used.") from exc
-    except errors.UnavailableError as exc:
+    except (errors.UnavailableError, errors.PositionUnknownError) as exc:
         raise ClusterError(
             f"{topic!r} could not be read: {exc.message}. Is {bootstrap} right, and does the cluster run? "
             "The option readTimeout says how long it is tried."
