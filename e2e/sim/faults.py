@@ -1066,8 +1066,12 @@ def _lost_publications(rng: random.Random, options: Options) -> Options:
 
 
 def _unflushed_publications(rng: random.Random, options: Options) -> Options:
-    """Publications on topics that commit before they flush."""
-    return replace(_publications(rng, options), flush=False)
+    """Publications on topics that commit before they flush.
+
+    No disk hangs here: where a group fell and is suspect, its segment waits for the disks of both members.
+    """
+    options = _publications(rng, options)
+    return replace(options, flush=False, kinds=options.kinds | {"hung_disk": 0})
 
 
 def _group_operations(rng: random.Random, options: Options) -> Options:

@@ -199,7 +199,7 @@ def main(arguments: list[str] | None = None) -> int:
     mutation = MUTANTS.get(options.mutation)
     if options.mutants:
         return _table_of_mutants(options.seeds)
-    world = options.world or (mutation.world if mutation else "brokers")
+    world = options.world or (mutation.world if mutation else _world_of(options.profile))
     left_out = frozenset(int(number) for number in options.without.split(",") if number)
     task = Task(
         options.seed or 0, world, options.mutation, options.profile, options.steps, left_out, trace=options.trace
@@ -207,6 +207,11 @@ def main(arguments: list[str] | None = None) -> int:
     if options.seed is not None:
         return _one(task, options.last)
     return _many(task, options)
+
+
+def _world_of(profile: str) -> str:
+    """Programs publish in worlds of bare cores only."""
+    return "cores" if profile.endswith("publications") else "brokers"
 
 
 def _one(task: Task, last: int) -> int:
@@ -229,7 +234,7 @@ def _tell(task: Task, failed: Result, last: int = 0) -> None:
 
 def _task_of(task: Task, options: argparse.Namespace, seed: int) -> Task:
     """One of many: now and then in the world with the storage adapter, unless somebody said in which."""
-    mixed = not options.world and not task.mutation and seed % DISKS_EVERY == 0
+    mixed = task.world == "brokers" and not options.world and not task.mutation and seed % DISKS_EVERY == 0
     return replace(task, seed=seed, trace=False, world="disks" if mixed else task.world)
 
 

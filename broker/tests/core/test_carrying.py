@@ -109,7 +109,7 @@ class Carry:
         question = self.bench.all(fx.ReadWriter)[-1]
         self.bench.do(ev.WriterRead(question.serial, P, record, failed))
 
-    def fetched(self, *, gone: tuple[int, ...] = (), missing: tuple[int, ...] = ()) -> list[int]:
+    def fetched(self, *, gone: tuple[int, ...] = (), missing: tuple[int, ...] = (), is_here: bool = False) -> list[int]:
         """All staged batches that were asked for come; returns their numbers."""
         numbers: list[int] = []
         while wanted := [each for each in self.bench.all(fx.FetchStaged) if each.serial not in self.answered]:
@@ -118,7 +118,7 @@ class Carry:
             number = (effect.staged.offset & 0xFFFF) // 100
             numbers.append(number)
             batch = None if number in gone + missing else staged_batch(number, effect.staged.rows)
-            self.bench.do(ev.StagedFetched(effect.serial, P, batch, number in gone))
+            self.bench.do(ev.StagedFetched(effect.serial, P, batch, number in gone, is_here))
         return numbers
 
     def commit(self) -> None:

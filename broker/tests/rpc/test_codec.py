@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from seriatim_api.batch import make_header, parse_header
 from seriatim_api.errors import BadRequestError
 from seriatim_api.ids import MemberId, PartitionId
+from seriatim_api.publications import StagedBatch
 from seriatim_api.v1 import peer_pb2
 from seriatim_broker.core import messages as m
 from seriatim_broker.core.chain import AT_ZERO, Chain, Segment, SegmentState, Start
@@ -117,6 +118,8 @@ BY_NAME: dict[str, st.SearchStrategy[Any]] = {
     "reports": st.lists(st.builds(m.CopyReport, st.sampled_from(m.Standing), u63, u63), max_size=3).map(tuple),
     "max_bytes": u32,
     "gone": st.lists(u32, max_size=3).map(tuple),
+    "header": st.builds(make_batch, st.binary(max_size=40), u32).map(lambda batch: batch.header),
+    "staged": st.builds(StagedBatch, u32, u32, u63, ids16),
 }
 BY_KIND_AND_NAME: dict[tuple[type, str], st.SearchStrategy[Any]] = {
     (m.FenceAnswer, "table"): tables,

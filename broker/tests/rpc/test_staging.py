@@ -110,6 +110,26 @@ async def test_members_are_asked_one_after_another() -> None:
     assert cluster.surveys == 1, "who has it is known for a second"
 
 
+async def test_a_fetch_says_whether_this_disk_has_it() -> None:
+    cluster = Cluster()
+    cluster.there = {"g0-1": batch_of(b"rows"), "g1-0": batch_of(b"rows")}
+    assert not (await cluster.staging.fetch(fx.FetchStaged(3, PartitionId(1), STAGED))).is_here
+    cluster.here[STAGED.offset] = batch_of(b"rows")
+    assert (await cluster.staging.fetch(fx.FetchStaged(3, PartitionId(1), STAGED))).is_here
+
+
+async def test_a_follower_asks_no_other_broker_and_waits_for_no_disk() -> None:
+    cluster = Cluster()
+    cluster.storage.is_saturated = True
+    cluster.there = {"g0-1": batch_of(b"rows")}
+    effect = fx.FetchStaged(3, PartitionId(1), STAGED, only_here=True)
+    assert (await cluster.staging.fetch(effect)).batch is None
+    assert cluster.asked == ["here"]
+    cluster.here[STAGED.offset] = batch_of(b"rows")
+    fetched = await cluster.staging.fetch(effect)
+    assert (fetched.batch, fetched.is_here) == (batch_of(b"rows"), True)
+
+
 async def test_what_no_member_gives_may_come_back() -> None:
     cluster = Cluster()
     with pytest.raises(errors.UnavailableError):
@@ -156,15 +176,15 @@ async def test_only_so_many_are_fetched_at_once(monkeypatch: pytest.MonkeyPatch)
     under_way = most = 0
     go_on = asyncio.Event()
 
-    async def read(_staged: StagedBatch, **_named: bool) -> Batch:
+    async def read(_staged: StagedBatch, **_named: bool) -> tuple[Batch, bool]:
         nonlocal under_way, most
         under_way += 1
         most = max(most, under_way)
         await go_on.wait()
         under_way -= 1
-        return batch_of(b"rows")
+        return batch_of(b"rows"), True
 
-    monkeypatch.setattr(cluster.staging, "read", read)
+    monkeypatch.setattr(cluster.staging, "_read", read)
     fetches = [
         asyncio.create_task(cluster.staging.fetch(fx.FetchStaged(number, PartitionId(1), STAGED)))
         for number in range(2 * FETCHES_AT_ONCE)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import random
 
-from seriatim_api.batch import make_header, parse_header, place
+from seriatim_api.batch import FLAG_PUBLISH, FLAG_STAGED, make_header, parse_header, place
 from seriatim_api.ids import MemberId, PartitionId
 from seriatim_broker.adapters.crc import crc32c
+from seriatim_broker.core.chain import Start
 from seriatim_broker.core.log import Batch, LocalSegment, Preparation, PutBatch, TailCopy
 from seriatim_broker.core.producers import Entry, ProducerTable, Window, pack_table, pack_window
 
@@ -27,11 +29,12 @@ class SegmentBuilder:
         self.time_ms = 3
         self.table = ProducerTable()
         self.batches: list[Batch] = []
+        self.gone_bytes = 0
         self._random = random.Random(seed)
 
-    def batch(self, size_bytes: int = 100, count: int = 1) -> Batch:
+    def batch(self, size_bytes: int = 100, count: int = 1, *, flags: int = 0, body: bytes | None = None) -> Batch:
         """The next batch."""
-        body = self._random.randbytes(size_bytes)
+        body = self._random.randbytes(size_bytes) if body is None else body
         raw = make_header(
             partition=self.partition,
             message_count=count,
@@ -42,6 +45,8 @@ class SegmentBuilder:
             last_timestamp_ms=2,
             body_length=len(body),
             body_crc=crc32c(0, body),
+            flags=flags,
+            stage=b"s" * 16 if flags & FLAG_STAGED else bytes(16),
         )
         header = place(
             parse_header(raw),
@@ -65,6 +70,29 @@ class SegmentBuilder:
     def put(self, size_bytes: int = 100, count: int = 1, commit: int = 0) -> PutBatch:
         """The write of the next batch."""
         return PutBatch(self.partition, self.batch(size_bytes, count), commit, self.window)
+
+    def stage(self, size_bytes: int = 100, count: int = 1) -> PutBatch:
+        """The write of the next batch, of a stage log."""
+        return PutBatch(self.partition, self.batch(size_bytes, count, flags=FLAG_STAGED), 0, self.window)
+
+    def adopt(self, staged: Batch) -> PutBatch:
+        """The write of the next batch, which has the body of a staged one."""
+        header, body = staged
+        batch = self.batch(count=header.message_count, flags=FLAG_PUBLISH, body=body)
+        return PutBatch(self.partition, batch, 0, self.window, header)
+
+    def twin(self) -> SegmentBuilder:
+        """One that goes on from here by itself."""
+        twin = copy.copy(self)
+        twin.batches, twin.table = list(self.batches), self.table.copy()
+        return twin
+
+    def trim(self, count: int) -> Start:
+        """Retention drops the first batches; returns where the log begins now."""
+        self.gone_bytes += sum(batch.size_bytes for batch in self.batches[:count])
+        self.batches = self.batches[count:]
+        first = self.batches[0].header
+        return Start(first.base_index, first.previous_checksum, self.gone_bytes)
 
     def rewind(self, length: int) -> None:
         """Go on from `length`, as after a truncation."""

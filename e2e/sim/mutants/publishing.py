@@ -8,11 +8,11 @@ from typing import Any
 
 from seriatim._publishing import chunks
 from seriatim._publishing.chunks import Chunk
+from seriatim_api.batch import BatchHeader
 from seriatim_api.ids import split_offset
 from seriatim_api.publications import Manifest
-from seriatim_broker.core import appending
+from seriatim_broker.core import appending, following
 from seriatim_broker.core.events import StagedFetched
-from seriatim_broker.core.log import Batch
 from seriatim_broker.core.outbox import Outbox
 from seriatim_broker.core.partition import Partition
 from seriatim_broker.core.producers import Entry, ProducerTable
@@ -138,12 +138,26 @@ def _what_is_gone_is_waited_for() -> list[Patch]:
 
 
 def _rows_as_staged() -> list[Patch]:
-    before = plan.published_batch
+    before = plan.published_header
 
-    def published_batch(batch: Batch, partition: int, _writer: bytes, sequence: int, row: int, manifest: bytes) -> Any:
-        return before(batch, partition, batch.header.producer, sequence, row, manifest)
+    def published_header(
+        header: BatchHeader, partition: int, _writer: bytes, sequence: int, row: int, manifest: bytes
+    ) -> BatchHeader:
+        return before(header, partition, header.producer, sequence, row, manifest)
 
-    return [(carrying, "published_batch", published_batch)]
+    return [(carrying, "published_header", published_header)]
+
+
+def _late_bodies_are_taken() -> list[Patch]:
+    """A follower that is fenced forgets nothing that waits for its body."""
+    before = SegmentLog.fence
+
+    def fence(self: SegmentLog, outbox: Outbox) -> None:
+        held = self.held
+        before(self, outbox)
+        self.held = held
+
+    return [(SegmentLog, "fence", fence)]
 
 
 def _is_committed(log: SegmentLog, carrying_: carrying.Carrying) -> bool:
@@ -194,6 +208,15 @@ MUTATIONS: dict[str, Mutation] = {
         "a staged batch is appended only if it is the one that the manifest names",
         lambda: [(carrying, "is_as_staged", lambda *_: True)],
         "CUTS",
+    ),
+    "follows-as-staged": _mutation(
+        "a follower takes a staged body only if it is the one that the master named",
+        lambda: [(following, "_is_body_of", lambda *_: True)],
+        "I5",
+        "CUTS",
+    ),
+    "fenced-bodies": _mutation(
+        "a fenced follower takes no body that comes late", _late_bodies_are_taken, "I12", "I5", "I6"
     ),
     "entry-stays": _mutation(
         "a writer stays in producer tables while it has something decided",

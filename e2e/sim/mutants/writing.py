@@ -16,6 +16,7 @@ from seriatim_api.ids import MemberId, RunId
 from seriatim_broker.core import (
     appending,
     fencing,
+    following,
     learning,
     links,
     partition,
@@ -191,7 +192,7 @@ def _slave_flushes_first() -> list[Patch]:
 
     def replicate(outbox: Any, of: partition.Partition, sender: Any, message: Any) -> None:
         marks = len(outbox.marks)
-        replication.on_replicate(outbox, of, sender, message)
+        following.on_replicate(outbox, of, sender, message)
         for mark in [mark for mark in outbox.marks[marks:] if type(mark).__name__ == "Send"]:
             outbox.marks.remove(mark)
             outbox.emit(mark)

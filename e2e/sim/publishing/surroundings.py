@@ -40,6 +40,9 @@ LATE_US = (2_000_000, 4_000_000)
 SHARED_SHARE = 0.35
 """Of the worlds with two programs, so many have them use one writer."""
 
+STAGED_HERE_SHARE = 0.8
+"""Of the staged batches that a master fetches, so many are on its own disk. Followers look on theirs for these."""
+
 GROWING_SHARE = 0.5
 """Of the worlds with several partitions, so many have a topic that grows to them."""
 
@@ -152,15 +155,16 @@ class Publishing:
         self.ask(process.name, lambda: self.records.get(effect.writer)[0], answered)
 
     def fetch(self, process: Process, effect: fx.FetchStaged) -> None:
-        """A master fetches a staged batch; sometimes nobody answers."""
+        """A master fetches a staged batch, or a follower looks for it on its disk; sometimes it is not to be had."""
 
         def come() -> None:
             batch, is_gone = self.stage.fetch(effect.staged)
+            is_here = effect.only_here or self.rng.random() < STAGED_HERE_SHARE
             if not is_gone and not self._is_over and self.rng.random() < 0.05:
                 others = [place for place in self.stage.batches if place not in self.stage.gone]
                 batch = self.stage.batches[self.rng.choice(others)] if others and self.rng.random() < 0.3 else None
             if process.alive:
-                process.deliver(StagedFetched(effect.serial, effect.partition, batch, is_gone))
+                process.deliver(StagedFetched(effect.serial, effect.partition, batch, is_gone, is_here))
 
         self._world.schedule.after(self.rng.randint(200, 15_000), come)
 

@@ -216,6 +216,7 @@ class PeerMessage(_message.Message):
     FENCE_PROGRESS_FIELD_NUMBER: _builtins.int
     PASS_REQUEST_FIELD_NUMBER: _builtins.int
     KEEP_PRODUCER_FIELD_NUMBER: _builtins.int
+    REPLICATE_STAGED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def heartbeat(self) -> Global___Heartbeat: ...
     @_builtins.property
@@ -290,6 +291,8 @@ class PeerMessage(_message.Message):
     def pass_request(self) -> Global___PassRequest: ...
     @_builtins.property
     def keep_producer(self) -> Global___KeepProducer: ...
+    @_builtins.property
+    def replicate_staged(self) -> Global___ReplicateStaged: ...
     def __init__(
         self,
         *,
@@ -330,16 +333,64 @@ class PeerMessage(_message.Message):
         fence_progress: Global___FenceProgress | None = ...,
         pass_request: Global___PassRequest | None = ...,
         keep_producer: Global___KeepProducer | None = ...,
+        replicate_staged: Global___ReplicateStaged | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["block_answer", b"block_answer", "block_offer", b"block_offer", "block_request", b"block_request", "chain_changes", b"chain_changes", "chain_update", b"chain_update", "copies_answer", b"copies_answer", "copies_question", b"copies_question", "copy_answer", b"copy_answer", "copy_request", b"copy_request", "cursor_sync", b"cursor_sync", "cursor_synced", b"cursor_synced", "eligible_request", b"eligible_request", "fence_answer", b"fence_answer", "fence_progress", b"fence_progress", "fence_request", b"fence_request", "heal_request", b"heal_request", "heartbeat", b"heartbeat", "heartbeat_answer", b"heartbeat_answer", "keep_producer", b"keep_producer", "kind", b"kind", "lane_probe", b"lane_probe", "move_request", b"move_request", "pass_request", b"pass_request", "prepare_answer", b"prepare_answer", "prepare_request", b"prepare_request", "quiesce_answer", b"quiesce_answer", "quiesce_request", b"quiesce_request", "release_request", b"release_request", "replica_tail", b"replica_tail", "replicate_ack", b"replicate_ack", "replicate_refused", b"replicate_refused", "resume_replica", b"resume_replica", "store_tail", b"store_tail", "suspect_tail", b"suspect_tail", "table_answer", b"table_answer", "table_request", b"table_request", "tail_stored", b"tail_stored", "take_over", b"take_over"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["block_answer", b"block_answer", "block_offer", b"block_offer", "block_request", b"block_request", "chain_changes", b"chain_changes", "chain_update", b"chain_update", "copies_answer", b"copies_answer", "copies_question", b"copies_question", "copy_answer", b"copy_answer", "copy_request", b"copy_request", "cursor_sync", b"cursor_sync", "cursor_synced", b"cursor_synced", "eligible_request", b"eligible_request", "fence_answer", b"fence_answer", "fence_progress", b"fence_progress", "fence_request", b"fence_request", "heal_request", b"heal_request", "heartbeat", b"heartbeat", "heartbeat_answer", b"heartbeat_answer", "keep_producer", b"keep_producer", "kind", b"kind", "lane_probe", b"lane_probe", "move_request", b"move_request", "pass_request", b"pass_request", "prepare_answer", b"prepare_answer", "prepare_request", b"prepare_request", "quiesce_answer", b"quiesce_answer", "quiesce_request", b"quiesce_request", "release_request", b"release_request", "replica_tail", b"replica_tail", "replicate_ack", b"replicate_ack", "replicate_refused", b"replicate_refused", "replicate_staged", b"replicate_staged", "resume_replica", b"resume_replica", "store_tail", b"store_tail", "suspect_tail", b"suspect_tail", "table_answer", b"table_answer", "table_request", b"table_request", "tail_stored", b"tail_stored", "take_over", b"take_over"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_answer", b"block_answer", "block_offer", b"block_offer", "block_request", b"block_request", "chain_changes", b"chain_changes", "chain_update", b"chain_update", "copies_answer", b"copies_answer", "copies_question", b"copies_question", "copy_answer", b"copy_answer", "copy_request", b"copy_request", "cursor_sync", b"cursor_sync", "cursor_synced", b"cursor_synced", "eligible_request", b"eligible_request", "fence_answer", b"fence_answer", "fence_progress", b"fence_progress", "fence_request", b"fence_request", "heal_request", b"heal_request", "heartbeat", b"heartbeat", "heartbeat_answer", b"heartbeat_answer", "keep_producer", b"keep_producer", "kind", b"kind", "lane_probe", b"lane_probe", "move_request", b"move_request", "pass_request", b"pass_request", "prepare_answer", b"prepare_answer", "prepare_request", b"prepare_request", "quiesce_answer", b"quiesce_answer", "quiesce_request", b"quiesce_request", "release_request", b"release_request", "replica_tail", b"replica_tail", "replicate_ack", b"replicate_ack", "replicate_refused", b"replicate_refused", "resume_replica", b"resume_replica", "store_tail", b"store_tail", "suspect_tail", b"suspect_tail", "table_answer", b"table_answer", "table_request", b"table_request", "tail_stored", b"tail_stored", "take_over", b"take_over"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_answer", b"block_answer", "block_offer", b"block_offer", "block_request", b"block_request", "chain_changes", b"chain_changes", "chain_update", b"chain_update", "copies_answer", b"copies_answer", "copies_question", b"copies_question", "copy_answer", b"copy_answer", "copy_request", b"copy_request", "cursor_sync", b"cursor_sync", "cursor_synced", b"cursor_synced", "eligible_request", b"eligible_request", "fence_answer", b"fence_answer", "fence_progress", b"fence_progress", "fence_request", b"fence_request", "heal_request", b"heal_request", "heartbeat", b"heartbeat", "heartbeat_answer", b"heartbeat_answer", "keep_producer", b"keep_producer", "kind", b"kind", "lane_probe", b"lane_probe", "move_request", b"move_request", "pass_request", b"pass_request", "prepare_answer", b"prepare_answer", "prepare_request", b"prepare_request", "quiesce_answer", b"quiesce_answer", "quiesce_request", b"quiesce_request", "release_request", b"release_request", "replica_tail", b"replica_tail", "replicate_ack", b"replicate_ack", "replicate_refused", b"replicate_refused", "replicate_staged", b"replicate_staged", "resume_replica", b"resume_replica", "store_tail", b"store_tail", "suspect_tail", b"suspect_tail", "table_answer", b"table_answer", "table_request", b"table_request", "tail_stored", b"tail_stored", "take_over", b"take_over"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["heartbeat", "heartbeat_answer", "fence_request", "fence_answer", "prepare_request", "prepare_answer", "chain_update", "quiesce_request", "quiesce_answer", "replicate_ack", "replicate_refused", "resume_replica", "replica_tail", "copy_request", "copy_answer", "store_tail", "tail_stored", "table_request", "table_answer", "cursor_sync", "cursor_synced", "eligible_request", "take_over", "heal_request", "suspect_tail", "move_request", "release_request", "copies_question", "copies_answer", "chain_changes", "block_offer", "block_request", "block_answer", "lane_probe", "fence_progress", "pass_request", "keep_producer"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["heartbeat", "heartbeat_answer", "fence_request", "fence_answer", "prepare_request", "prepare_answer", "chain_update", "quiesce_request", "quiesce_answer", "replicate_ack", "replicate_refused", "resume_replica", "replica_tail", "copy_request", "copy_answer", "store_tail", "tail_stored", "table_request", "table_answer", "cursor_sync", "cursor_synced", "eligible_request", "take_over", "heal_request", "suspect_tail", "move_request", "release_request", "copies_question", "copies_answer", "chain_changes", "block_offer", "block_request", "block_answer", "lane_probe", "fence_progress", "pass_request", "keep_producer", "replicate_staged"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
 Global___PeerMessage: _TypeAlias = PeerMessage  # noqa: Y015
+
+@_typing.final
+class ReplicateStaged(_message.Message):
+    """The next batch of an open segment, of a publication: its header, and where the follower finds the same body as it was
+    staged. For a reader that said in its hello that it knows this message.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITION_ID_FIELD_NUMBER: _builtins.int
+    SEGMENT_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
+    COMMIT_FIELD_NUMBER: _builtins.int
+    HEADER_FIELD_NUMBER: _builtins.int
+    STAGE_PARTITION_FIELD_NUMBER: _builtins.int
+    ROWS_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    CHUNK_FIELD_NUMBER: _builtins.int
+    partition_id: _builtins.int
+    segment: _builtins.int
+    attempt: _builtins.bytes
+    commit: _builtins.int
+    header: _builtins.bytes
+    stage_partition: _builtins.int
+    rows: _builtins.int
+    offset: _builtins.int
+    chunk: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        partition_id: _builtins.int = ...,
+        segment: _builtins.int = ...,
+        attempt: _builtins.bytes = ...,
+        commit: _builtins.int = ...,
+        header: _builtins.bytes = ...,
+        stage_partition: _builtins.int = ...,
+        rows: _builtins.int = ...,
+        offset: _builtins.int = ...,
+        chunk: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "chunk", b"chunk", "commit", b"commit", "header", b"header", "offset", b"offset", "partition_id", b"partition_id", "rows", b"rows", "segment", b"segment", "stage_partition", b"stage_partition"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReplicateStaged: _TypeAlias = ReplicateStaged  # noqa: Y015
 
 @_typing.final
 class BatchColumns(_message.Message):

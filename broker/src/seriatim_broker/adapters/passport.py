@@ -33,8 +33,12 @@ from seriatim_api.errors import (
 from seriatim_api.ids import MemberId
 from seriatim_api.v1 import storage_pb2
 
-FORMAT_VERSION: Final = 1
-"""Of everything in the directory; raised when an older version could not read it."""
+FORMAT_VERSION: Final = 2
+"""Of everything in the directory; raised when an older version could not read it. Each start writes its own.
+
+1   to version 0.2.0
+2   append times in producers' windows, idle blocks, chains, bodies that stand apart from their batches
+"""
 
 _FILE: Final = "passport"
 _TEMPORARY: Final = "passport.new"
@@ -149,7 +153,13 @@ class DataDirectory:
         assert self.passport is not None, "no passport yet"
         run = self.passport.run + 1
         before = run if self.ended_badly else self.passport.suspect_before_run
-        self._write(run=run, boot_id=boot_id(), clean_shutdown=False, suspect_before_run=before)
+        self._write(
+            format_version=FORMAT_VERSION,
+            run=run,
+            boot_id=boot_id(),
+            clean_shutdown=False,
+            suspect_before_run=before,
+        )
         return run
 
     def note_coordinator(self, registered_run: int, revision: int, rebuilt_at_ms: int) -> None:

@@ -12,13 +12,13 @@ from dataclasses import replace
 from seriatim_api import errors
 from seriatim_api.batch import FLAG_PUBLISH, FLAG_STAGED, BatchHeader
 from seriatim_api.ids import make_offset, split_offset
-from seriatim_api.publications import PRODUCER_MARK, STAGE_TOPIC
+from seriatim_api.publications import PRODUCER_MARK, STAGE_TOPIC, StagedBatch
 
 from . import candidates, disks
 from .effects import AppendAccepted, AppendRefused, RouteInfo
 from .events import AckLevel, Append
 from .log import Batch
-from .messages import Replicate
+from .messages import FORM_ADOPTS, Replicate, ReplicateStaged
 from .outbox import Outbox
 from .partition import Partition
 from .producers import WINDOW_BATCHES, Entry
@@ -49,17 +49,29 @@ def on_append(outbox: Outbox, partition: Partition, event: Append) -> None:
         _send_on(outbox, partition, log, batch)
 
 
-def append_and_send(outbox: Outbox, partition: Partition, log: SegmentLog, header: BatchHeader, body: bytes) -> Batch:
-    """Append a batch of this master's own, which was checked already, and send it to the followers."""
-    batch = log.append(outbox, header, body)
-    _send_on(outbox, partition, log, batch)
+def append_staged(
+    outbox: Outbox, partition: Partition, log: SegmentLog, header: BatchHeader, staged: Batch, place: StagedBatch | None
+) -> Batch:
+    """Append a batch whose body is that of a staged one, which was checked already, and send it to the followers.
+
+    `place`: where the followers are likely to have the staged batch too; they are spared the body then.
+    """
+    batch = log.append(outbox, header, staged.body, staged.header)
+    _send_on(outbox, partition, log, batch, place)
     return batch
 
 
-def _send_on(outbox: Outbox, partition: Partition, log: SegmentLog, batch: Batch) -> None:
+def _send_on(
+    outbox: Outbox, partition: Partition, log: SegmentLog, batch: Batch, place: StagedBatch | None = None
+) -> None:
     for follower in log.followers:
         if follower.in_step:
-            outbox.send(follower.member, Replicate(partition.id, log.no, log.record.attempt, log.flushed, (batch,)))
+            where = partition.id, log.no, log.record.attempt, log.flushed
+            link = outbox.links.get(follower.member.broker)
+            if place is None or follower.lacks_staged or link is None or not link.forms & FORM_ADOPTS:
+                outbox.send(follower.member, Replicate(*where, (batch,)))
+            else:
+                outbox.send(follower.member, ReplicateStaged(*where, batch.header, place))
             log.told_flushed = log.flushed
 
 

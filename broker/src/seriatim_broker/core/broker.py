@@ -21,6 +21,7 @@ from . import (
     dispatch,
     dropping,
     fencing,
+    following,
     gaps,
     lanes,
     leaving,
@@ -621,6 +622,7 @@ class BrokerCore(State):
         partition = self.partitions.get(event.partition)
         if partition is not None:
             carrying.on_fetched(self.outbox, partition, event)
+            following.on_fetched(self.outbox, partition, event)
 
     def _on_writer_read(self, event: WriterRead) -> None:
         partition = self.partitions.get(event.partition)

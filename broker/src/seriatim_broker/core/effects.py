@@ -503,11 +503,15 @@ class CarriedOut:
 
 @dataclass(frozen=True, slots=True)
 class FetchStaged:
-    """Get a staged batch from this disk or another member's; answered by `StagedFetched`."""
+    """Get a staged batch from this disk or another member's; answered by `StagedFetched`.
+
+    `only_here`: at once, and from this disk only.
+    """
 
     serial: int
     partition: PartitionId
     staged: StagedBatch
+    only_here: bool = False
 
 
 @dataclass(frozen=True, slots=True)

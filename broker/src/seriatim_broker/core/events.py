@@ -662,12 +662,14 @@ class CarryOut:
 
 @dataclass(frozen=True, slots=True)
 class StagedFetched:
-    """The answer to `FetchStaged`. Without a batch: no member that has it answered. `is_gone`: none ever will."""
+    """The answer to `FetchStaged`. Without a batch: no member that has it answered. `is_gone`: none ever will.
+    `is_here`: it is on this member's disk."""
 
     serial: int
     partition: PartitionId
     batch: Batch | None
     is_gone: bool = False
+    is_here: bool = False
 
 
 @dataclass(frozen=True, slots=True)

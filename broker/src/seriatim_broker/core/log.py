@@ -113,12 +113,17 @@ class CursorState:
 
 @dataclass(frozen=True, slots=True)
 class PutBatch:
-    """A batch, the producer's window after it, and the commit then known."""
+    """A batch, the producer's window after it, and the commit then known.
+
+    `adopts`: the header of a staged batch that was read on this member and has the same body. The storage need not
+    write the body again.
+    """
 
     partition: PartitionId
     batch: Batch
     commit: int
     window: Window
+    adopts: BatchHeader | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,9 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
+from seriatim_api.batch import BatchHeader
 from seriatim_api.ids import MemberId, PartitionId
+from seriatim_api.publications import StagedBatch
 
 from .chain import Chain
 from .log import Batch, CursorState, TailCopy
@@ -51,6 +53,9 @@ FORM_GROUP_OPERATIONS = 512
 FORM_PUBLICATIONS = 1024
 """A broker that says so carries out publications, and refuses what only a master may append."""
 
+FORM_ADOPTS = 2048
+"""A peer that says so reads `ReplicateStaged`."""
+
 FORMS = (
     FORM_PACKED_TABLES
     | FORM_CHAIN_CHANGES
@@ -63,6 +68,7 @@ FORMS = (
     | FORM_TRIMMED
     | FORM_GROUP_OPERATIONS
     | FORM_PUBLICATIONS
+    | FORM_ADOPTS
 )
 """What this version reads beyond 0.2.0."""
 
@@ -259,6 +265,19 @@ class Replicate:
     attempt: bytes
     commit: int
     batches: tuple[Batch, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicateStaged:
+    """DATA. The next batch of an open segment, of a publication: its body is the one that is staged there, which the
+    follower finds on its own disk."""
+
+    partition: PartitionId
+    segment_no: int
+    attempt: bytes
+    commit: int
+    header: BatchHeader
+    staged: StagedBatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -524,6 +543,7 @@ Message = (
     | QuiesceRequest
     | QuiesceAnswer
     | Replicate
+    | ReplicateStaged
     | ReplicateAck
     | ReplicateRefused
     | ResumeReplica
@@ -550,6 +570,7 @@ Message = (
 
 DATA = (
     Replicate,
+    ReplicateStaged,
     ReplicateAck,
     ReplicateRefused,
     ResumeReplica,

@@ -27,6 +27,7 @@ from .log import (
     TrimLog,
     Truncate,
 )
+from .messages import Replicate, ReplicateStaged
 from .outbox import LogDurable, Outbox
 from .producers import NO_TABLE, IdleBlock, ProducerTable, Rows, Table, Window, append_time_of
 from .state import NOTHING, State, add, drop
@@ -46,7 +47,7 @@ class Waiting(NamedTuple):
 class Follower(State):
     """What the master knows of another member of its segment."""
 
-    __slots__ = ("durable", "in_step", "member", "out_of_step_us", "received")
+    __slots__ = ("durable", "in_step", "lacks_staged", "member", "out_of_step_us", "received")
 
     def __init__(self, member: MemberId) -> None:
         self.member = member
@@ -54,6 +55,15 @@ class Follower(State):
         self.durable = 0
         self.in_step = False  # its tail on this connection is known: frames may flow
         self.out_of_step_us: int | None = None  # since when not
+        self.lacks_staged = False  # it did not find a staged batch: it gets all bodies from here
+
+
+class Held(NamedTuple):
+    """A message of the master that waits; `serial` of the question for its staged body, 0 if it has all it needs."""
+
+    message: Replicate | ReplicateStaged
+    serial: int
+    fetched: Batch | None = None
 
 
 class Answered(NamedTuple):
@@ -75,6 +85,7 @@ class SegmentLog(State):
         "flushed_append_ms",
         "followers",
         "generation",
+        "held",
         "is_from_disk",
         "last_append_ms",
         "opened_with",
@@ -118,6 +129,7 @@ class SegmentLog(State):
         self.waiting: Sequence[Waiting] = ()
         self.runs: Mapping[bytes, tuple[int, bool]] = NOTHING  # producer -> (run, refused)
         self.opened_with: Preparation | None = None  # what the chain record chose of what was prepared here
+        self.held: Sequence[Held] = ()  # from the master, in its order, while a staged body is looked for
         self.told_flushed = 0
         self.last_append_ms = 0
         self.flushed_append_ms = 0  # of the last batch below `flushed`, if this run opened the segment
@@ -249,8 +261,8 @@ class SegmentLog(State):
 
     # ---- growing ----
 
-    def append(self, outbox: Outbox, header: BatchHeader, body: bytes) -> Batch:
-        """The master gives a batch its place and takes it."""
+    def append(self, outbox: Outbox, header: BatchHeader, body: bytes, adopts: BatchHeader | None = None) -> Batch:
+        """The master gives a batch its place and takes it. `adopts`: see `PutBatch`."""
         assert self.active
         assert self.unbroken
         placed = place(
@@ -262,7 +274,7 @@ class SegmentLog(State):
             checksum=outbox.checksum,
         )
         batch = Batch(placed, body)
-        self._take(outbox, batch)
+        self._take(outbox, batch, adopts)
         return batch
 
     def _append_time_ms(self, outbox: Outbox) -> int:
@@ -276,17 +288,20 @@ class SegmentLog(State):
             return wall_ms
         return max(self.last_append_ms, wall_ms)
 
-    def follow(self, outbox: Outbox, batch: Batch) -> bool:
-        """Take a batch that another member has; False if it is not the next one, or its chain is broken."""
+    def follow(self, outbox: Outbox, batch: Batch, adopts: BatchHeader | None = None) -> bool:
+        """Take a batch that another member has; False if it is not the next one, or its chain is broken.
+
+        `adopts`: see `PutBatch`.
+        """
         header = batch.header
         if header.base_index != self.tail or header.previous_checksum != self.tail_checksum:
             return False
         if header.segment != self.no or not chain_is_intact(header, outbox.checksum):
             return False
-        self._take(outbox, batch)
+        self._take(outbox, batch, adopts)
         return True
 
-    def _take(self, outbox: Outbox, batch: Batch) -> None:
+    def _take(self, outbox: Outbox, batch: Batch, adopts: BatchHeader | None) -> None:
         header = batch.header
         window = self.table.record(header) if self.table is not None and not self.record.copied_from else b""
         if self.record.sealed_len is None:
@@ -298,7 +313,7 @@ class SegmentLog(State):
         if self.record.sealed_len is None:
             self.uncertain = add(self.uncertain, batch)
             self.uncertain_bytes += batch.size_bytes
-        outbox.write(PutBatch(self.partition, batch, self.flushed, window))
+        outbox.write(PutBatch(self.partition, batch, self.flushed, window, adopts))
         outbox.when_durable(LogDurable(self.partition, self.no, self.tail, self.generation))
 
     def _tidy(self, outbox: Outbox, now_ms: int) -> None:
@@ -379,6 +394,7 @@ class SegmentLog(State):
     def fence(self, outbox: Outbox) -> None:
         """Take nothing more, commit nothing more. Durable with everything below the tail, by the order of writes."""
         self.active = False
+        self.held = ()
         if not self.record.fenced:
             self.update(outbox, fenced=True)
 
@@ -386,6 +402,7 @@ class SegmentLog(State):
         """The chain says so: cut what lies above, durably, and remember the length."""
         assert length >= self.commit, f"segment {self.no} sealed at {length}, below its commit {self.commit}"
         self.active = False
+        self.held = ()
         if self.tail > length:
             self.tail_checksum = self.checksum_at(length)
             windows = self._windows_as_of(length)
@@ -405,6 +422,7 @@ class SegmentLog(State):
     def quarantine(self, outbox: Outbox) -> None:
         """Keep everything as it is, durably: nothing is taken, cut or served any more."""
         self.active = False
+        self.held = ()
         self.followers = ()
         self.runs = NOTHING
         self.update(outbox, fenced=True, quarantined=True)

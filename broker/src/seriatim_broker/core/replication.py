@@ -1,4 +1,4 @@
-"""Replication of the open segment: the master sends its batches, the slaves follow, and the commit moves.
+"""Replication of the open segment, the master's side: it sends its batches, and the commit moves. See `following`.
 
 On each new connection the master asks a follower where it is before anything counts: acknowledgements of an older
 connection do not. Everything that is not the very next thing ends in a refusal, and a refusal in a resume or a switch.
@@ -6,12 +6,9 @@ connection do not. Everything that is not the very next thing ends in a refusal,
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from seriatim_api.ids import MemberId
 
 from . import appending, quiescence, switch, updates
-from .effects import Send
 from .groups import delivery
 from .messages import ReplicaTail, Replicate, ReplicateAck, ReplicateRefused, ResumeReplica
 from .outbox import LogDurable, Outbox
@@ -186,6 +183,10 @@ def on_replicate_refused(outbox: Outbox, partition: Partition, sender: MemberId,
     if message.reason == "gap":
         if follower.in_step:
             _resume_follower(outbox, partition, log, follower)
+    elif message.reason == "staged":
+        follower.lacks_staged = True
+        if follower.in_step:
+            _resume_follower(outbox, partition, log, follower)
     elif message.reason == "not opened" and partition.chain is not None:
         _out_of_step(outbox, partition, follower)
         updates.tell_member(outbox, partition, sender)
@@ -194,49 +195,3 @@ def on_replicate_refused(outbox: Outbox, partition: Partition, sender: MemberId,
     else:
         partition.read_chain(outbox)
         switch.begin_failover(outbox, partition, "follower fenced", log.no)
-
-
-# ---- a slave --------------------------------------------------------------------------------------------
-
-
-def on_resume(outbox: Outbox, partition: Partition, sender: MemberId, message: ResumeReplica) -> None:
-    """The master asks where this member is."""
-    log = _followed_log(outbox, partition, sender, message.segment_no, message.attempt)
-    if log is not None:
-        outbox.send(
-            sender, ReplicaTail(partition.id, log.no, log.record.attempt, log.tail, log.tail_checksum, log.durable)
-        )
-
-
-def on_replicate(outbox: Outbox, partition: Partition, sender: MemberId, message: Replicate) -> None:
-    """Batches from the master: only the next ones, with the chain unbroken."""
-    log = _followed_log(outbox, partition, sender, message.segment_no, message.attempt)
-    if log is None:
-        return
-    for batch in message.batches:
-        if batch.header.end_index <= log.tail:
-            continue  # sent again after a resume
-        if not log.follow(outbox, batch):
-            outbox.send(sender, ReplicateRefused(partition.id, log.no, log.record.attempt, "gap"))
-            return
-    commit = min(message.commit, log.tail)
-    if log.advance_commit(commit):
-        log.advance_flushed(commit)
-        delivery.pump(outbox, partition, log.no)
-    if message.batches:
-        ack = ReplicateAck(partition.id, log.no, log.record.attempt, log.tail, log.tail)
-        if not log.record.flush:
-            outbox.send(sender, replace(ack, durable=log.durable))
-        outbox.when_durable(Send(sender.broker, ack))
-
-
-def _followed_log(outbox: Outbox, partition: Partition, sender: MemberId, no: int, attempt: bytes) -> SegmentLog | None:
-    """The log that a master speaks of; answers and returns None if this member does not follow it."""
-    log = partition.logs.get(no)
-    follows = log is not None and log.active and not log.unbroken and sender == log.record.members[0]
-    if log is not None and follows and log.record.attempt == attempt:
-        return log
-    if log is None and (no, attempt) in partition.preparations:
-        partition.read_chain(outbox)  # the switch's word has not come yet; the master asks again when it is refused
-    outbox.send(sender, ReplicateRefused(partition.id, no, attempt, "fenced" if log is not None else "not opened"))
-    return None

@@ -11,9 +11,11 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from google.protobuf.message import DecodeError
+from seriatim_api.batch import parse_header
 from seriatim_api.errors import BadRequestError, SeriatimError
 from seriatim_api.frames import FrameError, read_batches
 from seriatim_api.ids import MemberId, PartitionId
+from seriatim_api.publications import StagedBatch
 from seriatim_api.v1 import common_pb2, peer_pb2
 
 from ..core import messages as m
@@ -342,6 +344,20 @@ def _read_replicate_ack(field: Pb) -> m.ReplicateAck:
     return m.ReplicateAck(field.partition_id, field.segment, field.attempt, field.received, field.durable)
 
 
+def _write_replicate_staged(message: m.ReplicateStaged, field: Pb) -> None:
+    _segment(message, field)
+    field.attempt = message.attempt
+    field.commit = message.commit
+    field.header = message.header.raw
+    staged = message.staged
+    field.stage_partition, field.rows, field.offset, field.chunk = staged
+
+
+def _read_replicate_staged(field: Pb) -> m.ReplicateStaged:
+    staged = StagedBatch(field.stage_partition, field.rows, field.offset, field.chunk)
+    return m.ReplicateStaged(*_place(field), field.attempt, field.commit, parse_header(field.header), staged)
+
+
 def _write_replicate_refused(message: m.ReplicateRefused, field: Pb) -> None:
     _segment(message, field)
     field.attempt = message.attempt
@@ -557,6 +573,7 @@ _TABLE: dict[type, tuple[str, Callable[[Any, Pb], None], Callable[[Pb], Any]]] =
         _write_quiesce_answer,
         lambda f: m.QuiesceAnswer(*_place(f), f.switch, f.quiet),
     ),
+    m.ReplicateStaged: ("replicate_staged", _write_replicate_staged, _read_replicate_staged),
     m.ReplicateAck: ("replicate_ack", _write_replicate_ack, _read_replicate_ack),
     m.ReplicateRefused: (
         "replicate_refused",

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import structlog
 from google.protobuf.message import DecodeError
+from seriatim_api.batch import HEADER_SIZE_BYTES
 from seriatim_api.errors import BadRequestError
 from seriatim_api.frames import FrameError, ReplicateRun, read_replicate_frame, write_replicate_frame
 from seriatim_api.ids import PartitionId
@@ -77,6 +78,7 @@ def _table_bytes(table: Table | None) -> int:
 
 _CONTENT_BYTES: Final[dict[type, Callable[[Any], int]]] = {
     m.Replicate: lambda message: _batches_bytes(message.batches),
+    m.ReplicateStaged: lambda message: HEADER_SIZE_BYTES,
     m.CopyAnswer: lambda message: _batches_bytes(message.batches) + _table_bytes(message.table),
     m.FenceAnswer: lambda message: _batches_bytes(message.tail) + _table_bytes(message.table),
     m.PrepareRequest: lambda message: _tail_bytes(message.tail) + _table_bytes(message.table),

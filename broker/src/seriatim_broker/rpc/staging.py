@@ -77,15 +77,18 @@ class Staging:
     async def fetch(self, effect: fx.FetchStaged) -> StagedFetched:
         """A staged batch, from whichever member has it. Raises nothing."""
         try:
-            async with self._room:
-                await self._until_disk_takes_more()
-                batch = await self.read(effect.staged, must_match=True)
+            if effect.only_here:
+                batch, is_here = await self.read_here(effect.staged), True
+            else:
+                async with self._room:
+                    await self._until_disk_takes_more()
+                    batch, is_here = await self._read(effect.staged, must_match=True)
         except StagedDataGoneError:
             return StagedFetched(effect.serial, effect.partition, None, is_gone=True)
         except (SeriatimError, TimeoutError) as exc:
             _log.debug("staged_batch_not_read", stage_partition=effect.staged.partition, error=str(exc))
             return StagedFetched(effect.serial, effect.partition, None)
-        return StagedFetched(effect.serial, effect.partition, batch)
+        return StagedFetched(effect.serial, effect.partition, batch, is_here=is_here)
 
     async def _until_disk_takes_more(self) -> None:
         """What is fetched is appended here: nothing is, while the disk is behind.
@@ -104,13 +107,18 @@ class Staging:
     async def read(self, staged: StagedBatch, *, must_match: bool = False) -> Batch:
         """A staged batch; if it must match, only the one that the manifest names.
 
-        Rule `differs-everywhere`: if all members give another batch than the one that must match, it is gone. Without
-        it: (1) a program publishes a manifest that names a chunk which is not there; (2) it is decided, because the
-        place is; (3) no master ever finds that chunk, and nothing ends the publication, or lets the writer go on.
-
         Raises:
             StagedDataGoneError: Its segment was declared lost, retention has dropped it, or it is on no member.
             UnavailableError: No member that has it answers now.
+        """
+        return (await self._read(staged, must_match=must_match))[0]
+
+    async def _read(self, staged: StagedBatch, *, must_match: bool) -> tuple[Batch, bool]:
+        """The same, and whether it is on this disk.
+
+        Rule `differs-everywhere`: if all members give another batch than the one that must match, it is gone. Without
+        it: (1) a program publishes a manifest that names a chunk which is not there; (2) it is decided, because the
+        place is; (3) no master ever finds that chunk, and nothing ends the publication, or lets the writer go on.
         """
         partition = PartitionId(staged.partition)
         no, index = split_offset(staged.offset)
@@ -128,7 +136,7 @@ class Staging:
                     is_here = broker == self._services.identity.member.broker
                     batch = await (self.read_here(staged) if is_here else self._read_there(broker, staged))
                     if not must_match or is_as_staged(batch, staged, self._services.checksum):
-                        return batch
+                        return batch, is_here
                     differs += 1
                     said = NotServingError(f"what {broker} gives is not what the manifest names")
                 except StagedDataGoneError:
@@ -142,7 +150,7 @@ class Staging:
                 break
             chain, is_read = await self._read_chain(partition), True
         if segment is not None and segment.state is SegmentState.LOST:
-            return await self.read_here(staged)  # which says that it is gone, from the record as it is now
+            return await self.read_here(staged), True  # which says that it is gone, from the record as it is now
         raise UnavailableError(
             f"no broker gives what was staged at {no}:{index} of stage partition {partition}"
             + (f" ({said.message})" if said is not None else "")

@@ -190,6 +190,12 @@ class MemoryEngine:
         """One value, or None."""
         return self._database.visible[name].get(key)
 
+    def get_from_extent(self, extent: int, key: bytes) -> bytes | None:
+        """One value of an extent, or None."""
+        if extent not in self.extents:
+            raise CorruptionError(f"extent {extent} is missing, but the index names it", extent=extent)
+        return self.get(extent_name(extent), key)
+
     def close(self) -> None:
         """Everything is durable."""
         self._database.flush()

@@ -6,8 +6,10 @@ a newer version may add fields.
     batch   commit (u64, little-endian)   known when the batch was written
             position (u64)                bytes of the segment's log before this batch
             header (192 bytes), body
+            If the highest bit of commit is set the body stands apart, and in its place is: extent (u32), the key there
     window  as the core packs it (`core.producers`); before 0.3.0 without the append time at its end
     run     extent u32, position u64      bytes of the segment's log before the run
+            bodies (u32)                  if it is not 0: the extent with bodies that stand apart
 """
 
 from __future__ import annotations
@@ -15,10 +17,10 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable
 from functools import lru_cache
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from google.protobuf.message import DecodeError
-from seriatim_api.batch import HEADER_SIZE_BYTES, HeaderError, parse_header
+from seriatim_api.batch import HEADER_SIZE_BYTES, BatchHeader, HeaderError, parse_header
 from seriatim_api.errors import CorruptionError
 from seriatim_api.ids import MemberId, PartitionId
 from seriatim_api.v1 import common_pb2, records_pb2, storage_pb2
@@ -40,12 +42,16 @@ from ...core.producers import (
 )
 from ...interfaces.segment_records import read_segment as read_segment_record
 from ...interfaces.segment_records import write_segment as write_segment_record
+from .extents import Run
 
 _Message = TypeVar("_Message")
 
 _PREFIX: Final = struct.Struct("<QQ")
 _BODY_AT: Final = _PREFIX.size + HEADER_SIZE_BYTES
+_APART: Final = 1 << 63
+_EXTENT: Final = struct.Struct("<I")
 _RUN: Final = struct.Struct("<IQ")
+_RUN_APART: Final = struct.Struct("<IQI")
 
 WINDOW_BYTES_MAX: Final = KEPT_BATCHES * ENTRY_BYTES + TIME_BYTES
 
@@ -56,22 +62,44 @@ BATCH_OVERHEAD_BYTES: Final = _BODY_AT
 # ---- batches --------------------------------------------------------------------------------------------
 
 
-def batch_parts(batch: Batch, commit: int, position: int) -> tuple[bytes, bytes, bytes]:
+class BodyPlace(NamedTuple):
+    """Where a body is that stands apart from its batch."""
+
+    extent: int
+    key: bytes
+
+
+def batch_parts(batch: Batch, commit: int, position: int, apart: BodyPlace | None = None) -> tuple[bytes, bytes, bytes]:
     """The value of a batch, in pieces: they are joined when it is written, not before."""
-    return _PREFIX.pack(commit, position), batch.header.raw, batch.body
+    if apart is None:
+        return _PREFIX.pack(commit, position), batch.header.raw, batch.body
+    return _PREFIX.pack(commit | _APART, position), batch.header.raw, _EXTENT.pack(apart.extent) + apart.key
 
 
-def read_batch(value: bytes) -> Batch:
-    """The batch in a value; what the header claims is not checked here.
+def read_header(value: bytes) -> BatchHeader:
+    """The header of the batch in a value; what it claims is not checked here.
 
     Raises:
         CorruptionError: Not a batch.
     """
     try:
-        header = parse_header(value[_PREFIX.size : _BODY_AT])
+        return parse_header(value[_PREFIX.size : _BODY_AT])
     except HeaderError as error:
         raise CorruptionError(f"a batch on disk cannot be read: {error}") from error
-    return Batch(header, value[_BODY_AT:])
+
+
+def read_body(value: bytes) -> bytes | BodyPlace:
+    """The body of the batch in a value, or where it is.
+
+    Raises:
+        CorruptionError: Not a batch.
+    """
+    if not _PREFIX.unpack_from(value)[0] & _APART:
+        return value[_BODY_AT:]
+    rest = value[_BODY_AT:]
+    if len(rest) <= _EXTENT.size:
+        raise CorruptionError("a batch on disk does not say where its body is")
+    return BodyPlace(_EXTENT.unpack_from(rest)[0], rest[_EXTENT.size :])
 
 
 def read_prefix(value: bytes) -> tuple[int, int]:
@@ -79,24 +107,26 @@ def read_prefix(value: bytes) -> tuple[int, int]:
     if len(value) < _BODY_AT:
         raise CorruptionError(f"a batch on disk has {len(value)} bytes, fewer than its header")
     commit, position = _PREFIX.unpack_from(value)
-    return commit, position
+    return commit & ~_APART, position
 
 
 # ---- runs, windows --------------------------------------------------------------------------------------
 
 
-def write_run(extent: int, position: int) -> bytes:
+def write_run(run: Run) -> bytes:
     """The value of a run."""
-    return _RUN.pack(extent, position)
+    if not run.bodies:
+        return _RUN.pack(run.extent, run.position)
+    return _RUN_APART.pack(run.extent, run.position, run.bodies)
 
 
-def read_run(value: bytes) -> tuple[int, int]:
-    """Extent and position of a run."""
+def read_run(start: int, value: bytes) -> Run:
+    """The run that begins at `start`."""
     try:
-        extent, position = _RUN.unpack(value)
+        extent, position, *bodies = (_RUN if len(value) == _RUN.size else _RUN_APART).unpack(value)
     except struct.error as error:
         raise CorruptionError("a run's record cannot be read") from error
-    return extent, position
+    return Run(start, position, extent, *bodies)
 
 
 def write_window(window: Window) -> bytes:

@@ -185,9 +185,21 @@ class Engine:
         Raises:
             CorruptionError: There is no such extent.
         """
-        if extent_name(extent) not in self._families:
+        return self.cursor(self._extent_name(extent), end)
+
+    def get_from_extent(self, extent: int, key: bytes) -> bytes | None:
+        """One value of an extent, or None.
+
+        Raises:
+            CorruptionError: There is no such extent, or the block does not match its checksum.
+        """
+        return self.get(self._extent_name(extent), key)
+
+    def _extent_name(self, extent: int) -> str:
+        name = extent_name(extent)
+        if name not in self._families:
             raise CorruptionError(f"extent {extent} is missing, but the index names it", extent=extent)
-        return self.cursor(extent_name(extent), end)
+        return name
 
     def get(self, name: str, key: bytes) -> bytes | None:
         """One value, or None.

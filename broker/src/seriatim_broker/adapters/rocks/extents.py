@@ -4,6 +4,9 @@ A segment's log is a row of runs; a run says "from this index on, in that extent
 Positions are bytes of the segment's log, so that the difference of two is what a run takes: extents know exactly how
 much of them is in use without a counter on disk.
 
+A run may keep its bodies in another extent than the rest of its batches, where another log put them: they are *adopted*
+(see `bodies`). Then that extent counts them as its own, and is not emptied while the run is there.
+
 Plain bookkeeping in memory; the index on disk is written by the storage along with the batches.
 """
 
@@ -12,15 +15,36 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+RUNS_APART_MAX: Final = 64
+"""A log with so many runs begins none any more for bodies that stand apart. Each costs some 100 bytes of memory, and a
+log in which adopted batches and others take turns would have one for each turn."""
+
+APART_BYTES: Final = 250
+"""About what a batch takes in its extent if its body is in another one."""
 
 
 class Run(NamedTuple):
-    """Batches of a segment from index `start` on, in one extent; `position` bytes of the segment come before."""
+    """Batches of a segment from index `start` on, in one extent; `position` bytes of the segment come before.
+
+    `bodies`: the extent with those of their bodies that stand apart, which may be the same one; 0 if none does.
+    """
 
     start: int
     position: int
     extent: int
+    bodies: int = 0
+
+    @property
+    def home(self) -> int:
+        """The extent that holds nearly all of its bytes."""
+        return self.bodies or self.extent
+
+    @property
+    def extents(self) -> tuple[int, ...]:
+        """Those that cannot be emptied while it is there."""
+        return (self.extent,) if self.bodies in (0, self.extent) else (self.extent, self.bodies)
 
 
 @lru_cache(256)
@@ -131,48 +155,64 @@ class ExtentTable:
         return log
 
     def runs_in(self, extent: int) -> Iterator[tuple[int, int, SegmentLog, int]]:
-        """Partition, segment, log and place of each run in an extent: looks at everything."""
+        """Partition, segment, log and place of each run that needs an extent: looks at everything."""
         for partition, logs in self._partitions.items():
             for segment, log in logs.items():
                 for place, run in enumerate(log.runs):
-                    if run.extent == extent:
+                    if extent in run.extents:
                         yield partition, segment, log, place
 
     # ---- runs -------------------------------------------------------------------------------------------
 
-    def append(self, log: SegmentLog, extent: Extent, end_index: int, size_bytes: int, start: int) -> Run | None:
-        """Take up a batch of [start, end_index) in an extent; returns the run that it begins, if it does."""
+    def append(
+        self, log: SegmentLog, extent: Extent, end_index: int, size_bytes: int, start: int, bodies: int = 0
+    ) -> Run | None:
+        """Take up a batch of [start, end_index) in an extent; returns the run that it begins, if it does.
+
+        `bodies`: the extent that has its body apart, or 0. What `may_stand_apart` says must be true.
+        """
         begun = None
-        if not log.runs or log.runs[-1].extent != extent.number:
-            begun = Run(start, log.position, extent.number)
+        last = log.runs[-1] if log.runs else None
+        is_mixed = last is not None and not bodies and last.bodies and len(log.runs) >= RUNS_APART_MAX
+        if last is None or last.extent != extent.number or (last.bodies != bodies and not is_mixed):
+            begun = last = Run(start, log.position, extent.number, bodies)
             log.runs = _shared((*log.runs, begun))
-            extent.runs += 1
+            self._pin(begun, 0)
         log.tail = end_index
         log.position += size_bytes
-        extent.size_bytes += size_bytes
-        extent.live_bytes += size_bytes
+        self.extents[last.home].live_bytes += size_bytes
+        if bodies in (0, extent.number):
+            extent.size_bytes += size_bytes
+        else:
+            extent.size_bytes += APART_BYTES
         return begun
+
+    def may_stand_apart(self, log: SegmentLog, extent: Extent, bodies: int) -> bool:
+        """Whether the next batch of a log may leave its body in the extent `bodies`: a log has a limited number of runs
+        for that."""
+        last = log.runs[-1] if log.runs else None
+        if last is not None and (last.extent, last.bodies) == (extent.number, bodies):
+            return True
+        return len(log.runs) < RUNS_APART_MAX
 
     def restore(self, log: SegmentLog, runs: tuple[Run, ...], tail: int, position: int) -> None:
         """Take up a log as found on disk."""
         log.runs, log.tail, log.position = _shared(runs), tail, position
         for place, run in enumerate(runs):
-            extent = self.extents[run.extent]
-            extent.runs += 1
-            extent.live_bytes += log.size_in(place)
+            self._pin(run, log.size_in(place))
 
     def truncate(self, log: SegmentLog, length: int, position: int) -> tuple[list[Run], set[int]]:
         """Cut a log; returns the runs that go, and the extents that hold something of what was cut."""
         assert length <= log.tail, (length, log.tail)
         kept = [run for run in log.runs if run.start < length]
         gone = list(log.runs[len(kept) :])
-        touched = {run.extent for run in gone}
+        touched = {run.extent for run in gone}  # bodies that stand apart are never looked for without their batch
         for place in range(len(kept), len(log.runs)):
             self._release(log.runs[place], log.size_in(place))
         if kept:
             touched.add(kept[-1].extent)
             cut = log.end_of(len(kept) - 1)[1] - position
-            self.extents[kept[-1].extent].live_bytes -= cut
+            self.extents[kept[-1].home].live_bytes -= cut
         log.runs, log.tail, log.position = tuple(kept), length, position
         log.cuts += 1
         return gone, touched
@@ -193,38 +233,47 @@ class ExtentTable:
         left = None
         if kept and kept[0].start < below:
             cut = kept[0]
-            left = Run(below, min(max(position, cut.position), log.end_of(count)[1]), cut.extent)
-            self.extents[cut.extent].live_bytes -= left.position - cut.position
+            left = cut._replace(start=below, position=min(max(position, cut.position), log.end_of(count)[1]))
+            self.extents[cut.home].live_bytes -= left.position - cut.position
             gone.append(cut)
             kept = (left, *kept[1:])
         log.runs = _shared(kept)
         log.cuts += bool(gone)
         return gone, left
 
-    def move(self, log: SegmentLog, place: int, mid: int, mid_position: int, target: Extent) -> tuple[Run, Run | None]:
-        """Note that [start, mid) of a run is copied to another extent; returns the new run, and what is left."""
+    def move(
+        self, log: SegmentLog, place: int, mid: int, mid_position: int, target: Extent, bodies: int = 0
+    ) -> tuple[Run, Run | None]:
+        """Note that [start, mid) of a run is copied to another extent; returns the new run, and what is left.
+
+        `bodies`: the extent with the bodies of the copy that stand apart, or 0.
+        """
         run = log.runs[place]
         end, _end_position = log.end_of(place)
         size_bytes = mid_position - run.position
         assert run.start < mid <= end, (run, mid, end)
-        source = self.extents[run.extent]
-        source.live_bytes -= size_bytes
-        moved = run._replace(extent=target.number)
-        left = Run(mid, mid_position, run.extent) if mid < end else None
-        if left is None:
-            source.runs -= 1
+        moved = run._replace(extent=target.number, bodies=bodies)
+        left = run._replace(start=mid, position=mid_position) if mid < end else None
         log.runs = (*log.runs[:place], moved, *((left,) if left else ()), *log.runs[place + 1 :])
         log.moves += 1
-        target.runs += 1
+        self._pin(moved, size_bytes)
+        if left is None:
+            self._release(run, size_bytes)
+        else:
+            self.extents[run.home].live_bytes -= size_bytes
         target.size_bytes += size_bytes
-        target.live_bytes += size_bytes
         return moved, left
 
+    def _pin(self, run: Run, size_bytes: int) -> None:
+        for number in run.extents:
+            self.extents[number].runs += 1
+        self.extents[run.home].live_bytes += size_bytes
+
     def _release(self, run: Run, size_bytes: int) -> None:
-        extent = self.extents[run.extent]
-        extent.runs -= 1
-        extent.live_bytes -= size_bytes
-        assert extent.runs >= 0, run
+        for number in run.extents:
+            self.extents[number].runs -= 1
+            assert self.extents[number].runs >= 0, run
+        self.extents[run.home].live_bytes -= size_bytes
 
     # ---- extents ----------------------------------------------------------------------------------------
 

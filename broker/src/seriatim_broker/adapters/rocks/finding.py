@@ -6,12 +6,12 @@ thread; each step reads the one batch that holds the index in the middle.
 
 from __future__ import annotations
 
-from seriatim_api.batch import Checksum, chain_is_intact
+from seriatim_api.batch import HEADER_SIZE_BYTES, BatchHeader, Checksum, chain_is_intact
 from seriatim_api.errors import CorruptionError
 
 from ...core.log import Batch
 from ...core.positions import BatchPlace, Measure
-from .codec import read_batch, read_prefix
+from .codec import read_header, read_prefix
 from .extents import Run
 from .floor import Database
 from .keys import batch_key, segment_range, split_batch_key
@@ -31,7 +31,7 @@ def find_in_memory(
     """
     bytes_before = end_bytes - sum(batch.size_bytes for batch in batches)
     for number, batch in enumerate(batches):
-        found = _place(batch, bytes_before)
+        found = _place(batch.header, bytes_before)
         if found.index >= until_index:
             return None, number == 0
         if found.reaches(measure, value):
@@ -83,22 +83,20 @@ def _place_at(engine: Database, checksum: Checksum, partition: int, segment: int
     with engine.extent_cursor(run.extent, segment_range(partition, segment)[1]) as cursor:
         row = cursor.at_or_before(batch_key(partition, segment, index))
     if row is not None and split_batch_key(row[0])[:2] == (partition, segment):
-        batch = read_batch(row[1])
-        header = batch.header
+        header = read_header(row[1])
         if header.base_index <= index < header.end_index:
             if not chain_is_intact(header, checksum):
                 raise CorruptionError(f"partition {partition} batch {segment}:{header.base_index}: a damaged header")
-            return _place(batch, read_prefix(row[1])[1])
+            return _place(header, read_prefix(row[1])[1])
     raise CorruptionError(f"partition {partition} segment {segment}: the batch with index {index} is missing")
 
 
-def _place(batch: Batch, bytes_before: int) -> BatchPlace:
-    header = batch.header
+def _place(header: BatchHeader, bytes_before: int) -> BatchPlace:
     return BatchPlace(
         header.base_index,
         header.end_index,
         bytes_before,
-        batch.size_bytes,
+        HEADER_SIZE_BYTES + header.body_length,
         header.append_time_ms,
         header.previous_checksum,
     )

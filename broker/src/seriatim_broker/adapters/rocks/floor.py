@@ -111,6 +111,13 @@ class Database(Protocol):
             CorruptionError: What is read is not what was written.
         """
 
+    def get_from_extent(self, extent: int, key: bytes) -> bytes | None:
+        """One value of an extent, or None.
+
+        Raises:
+            CorruptionError: There is no such extent, or what is read is not what was written.
+        """
+
     def close(self) -> None:
         """Write everything out and close; for a worker thread."""
 

@@ -3,7 +3,7 @@
 An extent is emptied only after the index entries that named it are gone durably. Copying takes a slice of one segment
 at a time, as an ordinary write behind everything submitted, and waits whenever as much as a slice is on its way; a
 slice whose segment was cut or dropped meanwhile is thrown away. A crash between two slices leaves a run in two pieces,
-which is a legal state.
+which is a legal state. A batch whose body stands apart in such an extent is copied with its body.
 """
 
 from __future__ import annotations
@@ -123,11 +123,11 @@ class Housekeeper:
 
     async def _copy_segment(self, partition: int, segment: int, log: SegmentLog, extent: int) -> None:
         while not self._is_closed:
-            place = next((at for at, run in enumerate(log.runs) if run.extent == extent), None)
+            place = next((at for at, run in enumerate(log.runs) if extent in run.extents), None)
             if place is None:
                 return
             seen = log.cuts, log.moves
-            stretch = Stretch(extent, log.runs[place].start, log.end_of(place)[0])
+            stretch = Stretch(log.runs[place].extent, log.runs[place].start, log.end_of(place)[0])
             try:
                 stored = await self._reader.read_disk(partition, segment, [stretch], SLICE_BYTES_MAX)
             except SeriatimError:

@@ -3,13 +3,16 @@
 Four kinds of column family use them. In an extent a key is (partition, segment, base index). In `meta` a letter after
 the partition tells the records apart and the segment follows. In `index` the key names where a run of a segment's
 batches begins, in `cursor` the segment and the consumer group. Partition 0 is no partition: its keys in `index` are
-the records of the extents.
+the records of the extents. The partition above all others is none either: its keys in an extent are bodies that stand
+apart from their batches.
 """
 
 from __future__ import annotations
 
 import struct
 from typing import Final
+
+from seriatim_api.batch import BatchHeader
 
 INDEX_END: Final = (1 << 64) - 1
 """Above every index of a segment."""
@@ -27,6 +30,8 @@ _BATCH = struct.Struct(">IIQ")
 _PLACE = struct.Struct(">II")
 _META = struct.Struct(">IcI")
 _NUMBER = struct.Struct(">I")
+_BODY = struct.Struct(">I16sQII")
+_BODIES: Final = 0xFFFFFFFE  # so that no key is above the last one that is looked at when an extent is emptied
 
 META_HEAD_BYTES: Final = _META.size
 PLACE_HEAD_BYTES: Final = _PLACE.size
@@ -41,6 +46,15 @@ def split_batch_key(key: bytes) -> tuple[int, int, int]:
     """Partition, segment and base index."""
     partition, segment, base_index = _BATCH.unpack(key)
     return partition, segment, base_index
+
+
+def body_key(header: BatchHeader) -> bytes:
+    """The body of a staged batch, where it stands apart: named by what it is, and not by where its batch stands.
+
+    The chunk and the number in it are the program's, which gives two batches the same only if they are the same; the
+    checksum and the length are the body's. So a body that is put twice is the same both times.
+    """
+    return _BODY.pack(_BODIES, header.stage, header.base_sequence, header.body_crc, header.body_length)
 
 
 def segment_range(partition: int, segment: int, from_index: int = 0) -> tuple[bytes, bytes]:

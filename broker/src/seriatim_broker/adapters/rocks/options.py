@@ -107,7 +107,8 @@ def _text(settings: RocksSettings) -> str:
             _section("Version", {"rocksdb_version": "10.4.2", "options_file_version": "1.1"}),
             _section("DBOptions", database),
             _family("default", {}, {}),
-            _family(EXTENT, extent, table),
+            # Bodies that stand apart are looked for by their names, in every file of the extent.
+            _family(EXTENT, extent, table | {"filter_policy": "bloomfilter:10:false"}),
             _family(SMALL, small, table),
         )
     )

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeVar
 
-from seriatim_api.batch import Checksum
+from seriatim_api.batch import FLAG_STAGED, Checksum
 from seriatim_api.errors import DeadlineExceededError, StorageError
 
 from ...core.log import Batch
@@ -24,6 +24,7 @@ from .extents import ExtentTable, SegmentLog
 from .finding import find_in_memory, find_on_disk
 from .floor import META, Database
 from .head_cache import HeadCache
+from .lending import Lending
 from .scan import Scan, Stored, Stretch, plan, read_stretches
 from .scans import Place, Scans
 from .settings import RocksSettings
@@ -47,8 +48,10 @@ class Reader:
         head: HeadCache,
         writer: Writer,
         settings: RocksSettings,
+        lending: Lending,
     ) -> None:
         self._engine = engine
+        self._lending = lending
         self._checksum = checksum
         self._table = table
         self._copies = copies
@@ -86,7 +89,7 @@ class Reader:
             return None
         first = self._head.first_index(partition, segment)
         if first is not None and first <= from_index:
-            return self._head.read(partition, segment, from_index, until_index, max_bytes)
+            return self._noted(log, self._head.read(partition, segment, from_index, until_index, max_bytes))
         if not self._scans.is_ready(partition, segment, from_index):
             return None
         place = self._scans.take(partition, segment, from_index, log)
@@ -94,7 +97,7 @@ class Reader:
             return None
         found = place.take(until_index, max_bytes)
         self._keep(place, log, found[-1].header.end_index if found else from_index, until_index)
-        return found or None
+        return self._noted(log, found) or None
 
     async def read(
         self,
@@ -129,7 +132,7 @@ class Reader:
                     raise
                 continue
             if log.cuts == cuts:
-                return found
+                return self._noted(log, found)
         raise DeadlineExceededError(f"partition {partition} segment {segment} changes faster than it can be read")
 
     async def find(
@@ -166,6 +169,13 @@ class Reader:
             if log.cuts == cuts:
                 return earlier if earlier is not None else found
         raise DeadlineExceededError(f"partition {partition} segment {segment} changes faster than it can be read")
+
+    def _noted(self, log: SegmentLog, found: list[Batch]) -> list[Batch]:
+        """What was read of a log, and may be adopted by another one."""
+        for batch in found:
+            if batch.header.flags & FLAG_STAGED and batch.header.base_index < log.tail:
+                self._lending.note(log, batch.header)
+        return found
 
     def _is_moving(self, log: SegmentLog) -> bool:
         return log.moved_ticket > self._writer.written_ticket

@@ -86,8 +86,7 @@ class Recovery:
         for family, key, value in rows:
             if family == INDEX:
                 _partition, segment, start = keys.split_batch_key(key)
-                extent, position = read_run(value)
-                runs.setdefault(segment, []).append(Run(start, position, extent))
+                runs.setdefault(segment, []).append(read_run(start, value))
                 continue
             if family == CURSOR:
                 _partition, segment, group = keys.split_cursor_key(key)
@@ -148,14 +147,15 @@ class Recovery:
 
     def _restore(self, partition: int, segment: int, runs: tuple[Run, ...]) -> tuple[SegmentLog, int, int, int]:
         """A segment's log, its checksum at the tail, the commit then known, and the last append time."""
+        for run in runs:
+            for extent in run.extents:
+                if extent not in self._table.extents:
+                    raise CorruptionError(
+                        f"partition {partition} segment {segment}: its batches from {run.start} on are in extent "
+                        f"{extent}, which is missing"
+                    )
         last = last_of_run(self._engine, self._checksum, partition, segment, runs[-1])
         header = last.batch.header
-        for run in runs:
-            if run.extent not in self._table.extents:
-                raise CorruptionError(
-                    f"partition {partition} segment {segment}: its batches from {run.start} on are in extent "
-                    f"{run.extent}, which is missing"
-                )
         log = self._table.ensure_log(partition, segment)
         self._table.restore(log, runs, header.end_index, last.position + last.batch.size_bytes)
         return log, header.checksum, min(last.commit, header.end_index), header.append_time_ms

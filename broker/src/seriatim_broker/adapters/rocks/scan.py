@@ -20,7 +20,7 @@ from seriatim_api.errors import CorruptionError
 
 from ...core.log import Batch
 from .checks import verify, verify_link
-from .codec import read_batch, read_prefix
+from .codec import BodyPlace, read_body, read_header, read_prefix
 from .extents import Run, SegmentLog
 from .floor import Database, Rows
 from .keys import batch_key, segment_range, split_batch_key
@@ -135,10 +135,7 @@ class Scan:
             row = self._open(extent, index)
         if row is None:
             raise self._missing(extent, index)
-        key, value = row
-        stored = Stored(*read_prefix(value), read_batch(value))
-        verify(stored.batch, key, self._checksum)
-        return stored
+        return read_stored(self._engine, self._checksum, *row)
 
     def _check_place(self, header: BatchHeader, extent: int, index: int) -> None:
         """See that a batch follows the last one; that the first of all contains the index."""
@@ -172,6 +169,27 @@ class Scan:
             f"partition {self._partition} segment {self._segment}: batches from index {index} on are missing in extent "
             f"{extent}"
         )
+
+
+def read_stored(engine: Database, checksum: Checksum, key: bytes, value: bytes) -> Stored:
+    """The batch that is stored under a key, verified; its body is fetched if it stands apart.
+
+    Raises:
+        CorruptionError: It does not match its checksum, or its body is missing.
+    """
+    commit, position = read_prefix(value)
+    header, body = read_header(value), read_body(value)
+    if isinstance(body, BodyPlace):
+        found = engine.get_from_extent(body.extent, body.key)
+        if found is None:
+            raise CorruptionError(
+                f"partition {header.partition} batch {header.segment}:{header.base_index}: its body is missing in "
+                f"extent {body.extent}"
+            )
+        body = found
+    stored = Stored(commit, position, Batch(header, body))
+    verify(stored.batch, key, checksum)
+    return stored
 
 
 def read_stretches(
@@ -222,7 +240,4 @@ def last_of_run(engine: Database, checksum: Checksum, partition: int, segment: i
             f"partition {partition} segment {segment}: the index names batches from {run.start} on in extent "
             f"{run.extent}, which are not there"
         )
-    key, value = found
-    stored = Stored(*read_prefix(value), read_batch(value))
-    verify(stored.batch, key, checksum)
-    return stored
+    return read_stored(engine, checksum, *found)

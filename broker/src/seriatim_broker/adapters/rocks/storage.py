@@ -1,9 +1,9 @@
 """The storage of a broker: what `interfaces.storage` asks for, on RocksDB.
 
 The parts: `floor` (what is asked of a machine: `engine`, which is rocksdict, and others), `writer` (groups, flushes),
-`extents` (where batches are), `head_cache` (newest batches in memory), `copies` (tail copies), `reader` (with `scan`,
-`scans` and `checks`), `recovery`, `housekeeping`. Here is what ties them: each `Write` becomes operations of one group,
-and the tables in memory follow at once.
+`extents` (where batches are), `lending` (bodies of staged batches that other logs adopt), `head_cache` (newest batches
+in memory), `copies` (tail copies), `reader` (with `scan`, `scans` and `checks`), `recovery`, `housekeeping`. Here is
+what ties them: each `Write` becomes operations of one group, and the tables in memory follow at once.
 
 Nothing here waits for the disk on the event loop, and nothing is called on any thread that waits for it with the
 interpreter lock (see `engine`), but for the blocks of a read.
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import structlog
-from seriatim_api.batch import Checksum
+from seriatim_api.batch import FLAG_STAGED, BatchHeader, Checksum
 from seriatim_api.errors import CorruptionError
 from seriatim_api.ids import PartitionId
 
@@ -54,6 +54,7 @@ from .floor import CURSOR, DELETE, DELETE_RANGE, INDEX, META, PUT, REMEDY, Floor
 from .flusher import FlushThread
 from .head_cache import HeadCache
 from .housekeeping import Housekeeper
+from .lending import Lending
 from .reader import Reader
 from .recovery import Recovery, recover_extents
 from .room import DiskRoom, disk_size_bytes
@@ -96,9 +97,13 @@ class RocksStorage:
         self._head = HeadCache(settings.head_cache_size_bytes_max)
         self._writer = Writer(floor, settings)
         self._writer.on_flushed = self._flushed
-        self.reader = Reader(self._engine, checksum, self._table, self._copies, self._head, self._writer, settings)
+        self._lending = Lending()
+        self.reader = Reader(
+            self._engine, checksum, self._table, self._copies, self._head, self._writer, settings, self._lending
+        )
         self._housekeeper = Housekeeper(self, self._table, self._writer, self.reader, settings)
         self._trimmed_extent_bytes = 1 << 62  # nothing was trimmed or dropped yet
+        self.adopted_bytes = 0
         self._report: Callable[[int], None] = lambda _ticket: None
         self._on_closed = on_closed
         self.room: DiskRoom | None = None
@@ -277,24 +282,39 @@ class RocksStorage:
         log = self._table.ensure_log(partition, header.segment)
         assert header.partition == partition, (header.partition, partition)
         assert not log.runs or header.base_index == log.tail, (partition, header.segment, header.base_index, log.tail)
-        value = codec.batch_parts(batch, write.commit, log.position)
-        self._put_value(group, log, batch, value)
+        self._put_value(group, log, write)
         if write.window:  # empty in a copy of a sealed segment
             window_key = keys.meta_key(partition, keys.WINDOW, header.segment, header.producer)
             group.set_window(self._engine.family(META), window_key, write.window)
         self._head.add(self._writer.ticket + 1, partition, batch)
 
-    def _put_value(self, group: Group, log: SegmentLog, batch: Batch, value: tuple[bytes, bytes, bytes]) -> None:
-        header = batch.header
+    def _put_value(self, group: Group, log: SegmentLog, write: PutBatch) -> None:
+        batch, header = write.batch, write.batch.header
         extent = self._active(group)
-        run = self._table.append(log, extent, header.end_index, batch.size_bytes, header.base_index)
-        key = keys.batch_key(header.partition, header.segment, header.base_index)
+        apart = self._lending.body_of(write.adopts, header) if write.adopts is not None else None
+        if apart is not None and not self._table.may_stand_apart(log, extent, apart.extent):
+            apart = None
+        self.adopted_bytes += len(batch.body) if apart is not None else 0
+        bodies = apart.extent if apart is not None else extent.number if _stands_apart(header) else 0
+        position = log.position
+        run = self._table.append(log, extent, header.end_index, batch.size_bytes, header.base_index, bodies)
         if run is not None:
-            group.add((PUT, self._engine.family(INDEX), key, codec.write_run(run.extent, run.position)), 2 * _KEY_BYTES)
-        group.add(
-            (PUT, self._engine.family(extent_name(extent.number)), key, value),
-            len(batch.body) + codec.BATCH_OVERHEAD_BYTES + _KEY_BYTES,
-        )
+            key = keys.batch_key(header.partition, header.segment, header.base_index)
+            group.add((PUT, self._engine.family(INDEX), key, codec.write_run(run)), 2 * _KEY_BYTES)
+        self._put_row(group, extent, Stored(write.commit, position, batch), apart)
+
+    def _put_row(self, group: Group, extent: Extent, stored: Stored, apart: codec.BodyPlace | None = None) -> None:
+        """Put a batch in an extent. Its body goes with it, or beside it if it is staged, or stands apart already."""
+        batch, header = stored.batch, stored.batch.header
+        family = self._engine.family(extent_name(extent.number))
+        size_bytes = codec.BATCH_OVERHEAD_BYTES + _KEY_BYTES
+        if apart is None and _stands_apart(header):
+            apart = codec.BodyPlace(extent.number, keys.body_key(header))
+            group.add((PUT, family, apart.key, batch.body), len(apart.key) + len(batch.body))
+        if apart is None:
+            size_bytes += len(batch.body)
+        key = keys.batch_key(header.partition, header.segment, header.base_index)
+        group.add((PUT, family, key, codec.batch_parts(batch, stored.commit, stored.position, apart)), size_bytes)
 
     def _put_segment(self, group: Group, write: PutSegment) -> None:
         key = keys.meta_key(write.partition, keys.SEGMENT, write.segment.no)
@@ -383,7 +403,7 @@ class RocksStorage:
         self._size_extents()
         if left is not None:
             key = keys.batch_key(partition, segment, left.start)
-            self._put(group, INDEX, key, codec.write_run(left.extent, left.position))
+            self._put(group, INDEX, key, codec.write_run(left))
         if gone:
             self._housekeeper.wake()
 
@@ -498,17 +518,20 @@ class RocksStorage:
     ) -> None:
         log.moved_ticket = self._writer.ticket + 1
         target = self._active(group)
-        family = self._engine.family(extent_name(target.number))
         for one in stored:
-            key = keys.batch_key(partition, segment, one.batch.header.base_index)
-            value = codec.batch_parts(one.batch, one.commit, one.position)
-            group.add((PUT, family, key, value), one.batch.size_bytes + _KEY_BYTES)
+            self._put_row(group, target, one)
         last = stored[-1]
-        mid_position = last.position + last.batch.size_bytes
-        for run in self._table.move(log, place, last.batch.header.end_index, mid_position, target):
+        mid, mid_position = last.batch.header.end_index, last.position + last.batch.size_bytes
+        bodies = target.number if _stands_apart(last.batch.header) else 0
+        for run in self._table.move(log, place, mid, mid_position, target, bodies):
             if run is not None:
                 key = keys.batch_key(partition, segment, run.start)
-                self._put(group, INDEX, key, codec.write_run(run.extent, run.position))
+                self._put(group, INDEX, key, codec.write_run(run))
+
+
+def _stands_apart(header: BatchHeader) -> bool:
+    """Whether the body gets a key of its own, so that another log may adopt it."""
+    return bool(header.flags & FLAG_STAGED)
 
 
 def _now_ms() -> int:

@@ -38,7 +38,7 @@ from ..partition import Partition
 from ..producers import WINDOW_BATCHES
 from ..replica import SegmentLog
 from ..state import NOTHING, State, drop, put
-from .plan import Stand, is_as_staged, published_batch, stand
+from .plan import Stand, is_as_staged, published_header, stand
 
 FETCHED_AHEAD_MAX = 4
 """Staged batches of one publication that are fetched, or being fetched, and not appended yet: two megabytes. One that
@@ -69,6 +69,13 @@ class Wait(NamedTuple):
 
     request: int
     deadline_us: int
+
+
+class Fetched(NamedTuple):
+    """A staged batch in memory, and whether this member's disk has it."""
+
+    batch: Batch
+    is_here: bool
 
 
 class Carrying(State):
@@ -115,7 +122,7 @@ class Carrying(State):
         self.held_bytes = 0  # in memory: of `fetched` and `uncommitted`
         self.uncommitted: tuple[tuple[int, int], ...] = ()  # index behind each batch that was appended, and its size
         self.fetching: Mapping[int, int] = NOTHING  # serial -> batch
-        self.fetched: Mapping[int, Batch] = NOTHING  # by number
+        self.fetched: Mapping[int, Fetched] = NOTHING  # by number
         self.gone: Mapping[int, bool] = NOTHING  # numbers of batches that were declared lost
         self.passed = 0  # all batches below were appended, or were lost
         self.lost_rows = 0
@@ -239,8 +246,8 @@ def _append_fetched(outbox: Outbox, partition: Partition, log: SegmentLog, carry
                 _ask_record(outbox, partition, carrying)
                 return number
             _pass_over(outbox, partition, carrying, number)
-        elif (batch := carrying.fetched.get(number)) is None or not _may_append(
-            outbox, partition, log, carrying, batch
+        elif (fetched := carrying.fetched.get(number)) is None or not _may_append(
+            outbox, partition, log, carrying, fetched.batch
         ):
             return number
         else:
@@ -248,11 +255,13 @@ def _append_fetched(outbox: Outbox, partition: Partition, log: SegmentLog, carry
             carrying.is_missing = False
             carrying.pause_us, carrying.due_us = FETCH_PAUSE_US, 0
             row = carrying.rows[number]
-            header, body = published_batch(
-                batch, partition.id, carrying.producer, carrying.sequence, row, carrying.manifest
+            header = published_header(
+                fetched.batch.header, partition.id, carrying.producer, carrying.sequence, row, carrying.manifest
             )
-            appended = appending.append_and_send(outbox, partition, log, header, body)
-            carrying.uncommitted = (*carrying.uncommitted, (appended.header.end_index, batch.size_bytes))
+            # The members of a group share what is staged on it.
+            place = carrying.batches[number] if fetched.is_here else None
+            appended = appending.append_staged(outbox, partition, log, header, fetched.batch, place)
+            carrying.uncommitted = (*carrying.uncommitted, (appended.header.end_index, fetched.batch.size_bytes))
             if not row:
                 carrying.first_offset = make_offset(log.no, appended.header.base_index)
         number += 1
@@ -340,7 +349,7 @@ def on_fetched(outbox: Outbox, partition: Partition, event: StagedFetched) -> No
     if event.is_gone:
         carrying.gone = put(carrying.gone, number, True)
     elif event.batch is not None and is_as_staged(event.batch, carrying.batches[number], outbox.checksum):
-        carrying.fetched = put(carrying.fetched, number, event.batch)
+        carrying.fetched = put(carrying.fetched, number, Fetched(event.batch, event.is_here))
         _hold(outbox, carrying, event.batch.size_bytes)
     else:  # one that differs is none: perhaps another member has what the manifest names
         _missed(outbox, partition, carrying, number, differs=event.batch is not None)
@@ -362,7 +371,7 @@ def _missed(outbox: Outbox, partition: Partition, carrying: Carrying, number: in
             offset=staged.offset,
         )
     carrying.is_missing = True
-    _hold(outbox, carrying, -sum(batch.size_bytes for batch in carrying.fetched.values()))
+    _hold(outbox, carrying, -sum(each.batch.size_bytes for each in carrying.fetched.values()))
     carrying.fetched = carrying.fetching = NOTHING
     carrying.due_us = outbox.now.mono_us + carrying.pause_us
     carrying.pause_us = min(2 * carrying.pause_us, FETCH_PAUSE_US_MAX)

@@ -81,8 +81,8 @@ def published(header: BatchHeader, partition: int, producer: bytes, sequence: in
     )
 
 
-def published_batch(
-    batch: Batch, partition: int, producer: bytes, sequence: int, row: int, manifest: bytes
-) -> tuple[BatchHeader, bytes]:
-    """That header, read, and the body as it was staged."""
-    return parse_header(published(batch.header, partition, producer, sequence, row, manifest)), batch.body
+def published_header(
+    header: BatchHeader, partition: int, producer: bytes, sequence: int, row: int, manifest: bytes
+) -> BatchHeader:
+    """That header, read."""
+    return parse_header(published(header, partition, producer, sequence, row, manifest))
