@@ -148,18 +148,6 @@ def _rows_as_staged() -> list[Patch]:
     return [(carrying, "published_header", published_header)]
 
 
-def _late_bodies_are_taken() -> list[Patch]:
-    """A follower that is fenced forgets nothing that waits for its body."""
-    before = SegmentLog.fence
-
-    def fence(self: SegmentLog, outbox: Outbox) -> None:
-        held = self.held
-        before(self, outbox)
-        self.held = held
-
-    return [(SegmentLog, "fence", fence)]
-
-
 def _is_committed(log: SegmentLog, carrying_: carrying.Carrying) -> bool:
     """Whether all rows are, though they may be on no disk."""
     last = log.live_table.last(carrying_.producer)
@@ -214,9 +202,6 @@ MUTATIONS: dict[str, Mutation] = {
         lambda: [(following, "_is_body_of", lambda *_: True)],
         "I5",
         "CUTS",
-    ),
-    "fenced-bodies": _mutation(
-        "a fenced follower takes no body that comes late", _late_bodies_are_taken, "I12", "I5", "I6"
     ),
     "entry-stays": _mutation(
         "a writer stays in producer tables while it has something decided",

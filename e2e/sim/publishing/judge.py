@@ -180,7 +180,6 @@ class PublicationJudge:
 
     def _check_part(self, known: Decided, part: ManifestPart, why: str) -> None:
         row = 0
-        judge = self._world.judge
         partition = PartitionId(part.partition)
         placed = self.placed(partition, known)
         for batch in part.batches:
@@ -189,18 +188,30 @@ class PublicationJudge:
             if row not in placed and not is_lost:
                 self.fail("DONE", f"{why}, and row {row} of {known.what} is not committed in partition {partition}")
             # What was lost may stand in a segment that is not settled; the master has passed over it all the same.
-            if row in placed and not is_lost and not self._was_lost(partition, placed[row]):
-                judge._two_copies("I12", placed[row], why)  # noqa: SLF001 - the judge's other half
+            if row in placed and not is_lost:
+                self._check_copies([each for each in placed[row] if not self._was_lost(partition, each)], why)
             row += batch.rows
+
+    def _check_copies(self, places: list[Batch], why: str) -> None:
+        """Behind a segment that is not settled a batch can stand twice: it was committed at one of the places."""
+        judge = self._world.judge
+        for number, batch in enumerate(places, 1):
+            try:
+                judge._two_copies("I12", batch, why)  # noqa: SLF001 - the judge's other half
+            except Violation:
+                if number == len(places):
+                    raise
+            else:
+                return
 
     def _was_lost(self, partition: PartitionId, batch: Batch) -> bool:
         """Whether the segment in which it stands was declared lost."""
         place = (partition, batch.header.segment)
         return self._world.judge.losses.covers(place, batch.header.base_index)
 
-    def placed(self, partition: PartitionId, known: Decided) -> dict[int, Batch]:
-        """By its first row, each batch of a publication that stands where no cut has removed it."""
-        found: dict[int, Batch] = {}
+    def placed(self, partition: PartitionId, known: Decided) -> dict[int, list[Batch]]:
+        """By its first row, each batch of a publication, at the places where no cut has removed it."""
+        found: dict[int, list[Batch]] = {}
         numbers = (known.record.producer, known.record.sequence)
         for (of, no, index), batch in self._world.judge.placed.items():
             header = batch.header
@@ -208,7 +219,7 @@ class PublicationJudge:
                 continue
             sealed = self._world.judge.sealed.get((of, no))
             if sealed is None or index < sealed[0]:
-                found[header.base_sequence] = batch
+                found.setdefault(header.base_sequence, []).append(batch)
         return found
 
     # ---- programs ----

@@ -242,7 +242,8 @@ class Program:
         known = judge.told_ok(self.name, plan, wanted)
         now_us = self._world.schedule.now_us
         for part in known.plan.manifest.parts:
-            for batch in judge.placed(PartitionId(part.partition), known).values():
+            for places in judge.placed(PartitionId(part.partition), known).values():
+                batch = places[-1]
                 for message in messages_of(batch):
                     fate = self._world.judge.fates[message]
                     if not fate.outcome:

@@ -55,3 +55,24 @@ def test_what_was_lost_with_its_disks_is_excused() -> None:
     stage.drop_below(STAGED_AT, make_offset(2, 0))
     judge.done("w0", judge.decisions[0].record)
     judge.final(P, cast(Any, None), 0)
+
+
+@pytest.mark.parametrize("safe", [(), (1,), (2,), (1, 2)])
+def test_a_row_that_stands_twice_is_committed_at_one_of_its_places(safe: tuple[int, ...]) -> None:
+    """A segment was opened over after its master had answered, and the next one carries out again."""
+    judge, _ = done_without_rows()
+    world = cast(Any, judge)._world.judge
+    for segment in (1, 2):
+        header = SimpleNamespace(producer=b"w" * 16, producer_epoch=1, base_sequence=0, segment=segment, base_index=5)
+        world.placed[P, segment, 5] = SimpleNamespace(header=header)
+
+    def two_copies(rule: str, batch: Any, why: str) -> None:
+        if batch.header.segment not in safe:
+            raise Violation(rule, why)
+
+    world._two_copies = two_copies
+    if safe:
+        judge.done("w0", judge.decisions[0].record)
+    else:
+        with pytest.raises(Violation, match="I12"):
+            judge.done("w0", judge.decisions[0].record)
