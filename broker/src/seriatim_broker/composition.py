@@ -285,6 +285,7 @@ class Broker:
             directory.path, rocks, crc32c, is_expected=directory.has_storage, on_closed=directory.mark_clean
         )
         assert storage.room is not None
+        storage.on_adopted = self._count_adopted
         self._storage, self._room = storage, storage.room
         directory.note_storage()
 
@@ -559,6 +560,9 @@ class Broker:
             took_us = fields.get("took_us")
             if isinstance(took_us, int):
                 self.counters.switch_gap_s.observe(took_us / 1e6)
+
+    def _count_adopted(self, size_bytes: int) -> None:
+        self.counters.adopted_bytes += size_bytes
 
     def _gauges(self) -> dict[str, tuple[str, Callable[[], float]]]:
         assert self._storage is not None

@@ -47,6 +47,7 @@ class Counters:
     """Everything that is counted, by the name it is exported under (without the prefix)."""
 
     __slots__ = (
+        "adopted_bytes",
         "appended_batches",
         "appended_bytes",
         "appended_messages",
@@ -73,6 +74,7 @@ class Counters:
     )
 
     def __init__(self) -> None:
+        self.adopted_bytes = 0
         self.appended_batches = 0
         self.appended_messages = 0
         self.appended_bytes = 0
@@ -113,6 +115,7 @@ _COUNTERS: Final = (
     ("range_bytes", "Bytes of them, headers included"),
     ("publications_decided", "Publications that this broker decided on behalf of writers"),
     ("published_rows", "Rows of them"),
+    ("adopted_bytes", "Bodies of publications that this disk has as they were staged, and did not write again"),
     ("retention_trims", "Transactions with which this broker, as a master, dropped the oldest messages of a partition"),
     ("retention_dropped_messages", "Messages that they dropped"),
     ("retention_dropped_bytes", "Bytes of them on one disk, headers included"),

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+import re
 import sys
+import urllib.request
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 from seriatim import Chunk, Client, WriterDescription, partition_of_key
@@ -194,6 +197,39 @@ async def test_brokers_are_killed_while_they_carry_out(cluster: LocalCluster) ->
                     await writer.publish(sequence, [chunk])
         assert await stored(client, "pub-killed") == expected(*(f"r{number}" for number in range(rounds)))
         await admin.delete_topic("pub-killed")
+
+
+async def adopted_bytes(cluster: LocalCluster, broker: str) -> int:
+    """What a broker says that it adopted since it started."""
+    url = f"http://{cluster.plan.broker(broker).admin}/metrics"
+    answer = await asyncio.to_thread(urllib.request.urlopen, url, timeout=PROGRESS_DEADLINE_S)
+    text = answer.read().decode()
+    (found,) = re.findall(r"^seriatim_adopted_bytes_total(?:{.*})? (\S+)", text, re.MULTILINE)
+    return int(float(found))
+
+
+async def test_members_adopt_what_is_staged_and_keep_it(tmp_path: Path) -> None:
+    """Bodies are on each disk once, and are there after a kill of both."""
+    options = ("--set", "head_cache_size_bytes_max=1")
+    async with (
+        LocalCluster(tmp_path, groups=1, members=2, proxy=False, broker_options=options) as cluster,
+        Client.connect(cluster.bootstrap) as client,
+    ):
+        await client.admin().create_topic("adopted", PARTITIONS)
+        async with client.writer("adopted", "nightly") as writer:
+            await writer.open()
+            for sequence in range(3):
+                values, keys = rows_of(f"r{sequence}", ROWS)
+                await writer.publish(sequence, [await writer.stage(values, keys)])
+        wanted = expected("r0", "r1", "r2")
+        assert await stored(client, "adopted") == wanted
+        size_bytes = sum(len(value) for values in wanted for value in values)
+        for broker in cluster.broker_names:
+            assert await adopted_bytes(cluster, broker) > size_bytes
+        await cluster.kill("brokers")
+        await cluster.start_again("brokers")
+        await cluster.wait_ready()
+        assert await stored(client, "adopted") == wanted
 
 
 async def staged_again(client: Client, topic: str, label: str) -> Chunk:

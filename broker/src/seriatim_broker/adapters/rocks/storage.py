@@ -74,7 +74,12 @@ messages lie together, and are given back soon."""
 
 
 class RocksStorage:
-    """A log of extents with the control records beside it, in one RocksDB."""
+    """A log of extents with the control records beside it, in one RocksDB.
+
+    Attributes:
+        adopted_bytes: Of bodies that were adopted in this run, and not written again.
+        on_adopted: Told of each, with its size.
+    """
 
     def __init__(
         self,
@@ -104,6 +109,7 @@ class RocksStorage:
         self._housekeeper = Housekeeper(self, self._table, self._writer, self.reader, settings)
         self._trimmed_extent_bytes = 1 << 62  # nothing was trimmed or dropped yet
         self.adopted_bytes = 0
+        self.on_adopted: Callable[[int], None] = lambda _size_bytes: None
         self._report: Callable[[int], None] = lambda _ticket: None
         self._on_closed = on_closed
         self.room: DiskRoom | None = None
@@ -294,7 +300,9 @@ class RocksStorage:
         apart = self._lending.body_of(write.adopts, header) if write.adopts is not None else None
         if apart is not None and not self._table.may_stand_apart(log, extent, apart.extent):
             apart = None
-        self.adopted_bytes += len(batch.body) if apart is not None else 0
+        if apart is not None:
+            self.adopted_bytes += len(batch.body)
+            self.on_adopted(len(batch.body))
         bodies = apart.extent if apart is not None else extent.number if _stands_apart(header) else 0
         position = log.position
         run = self._table.append(log, extent, header.end_index, batch.size_bytes, header.base_index, bodies)
