@@ -54,6 +54,7 @@ BATCH_US_MAX = 100_000
 """What a batch may take when there is no fault any more, with slow disks and nothing else in flight."""
 
 SIM_CONFIG = BrokerConfig(
+    adopted_bytes_min=0,
     heartbeat_us=100_000,
     slow_heartbeat_us=400_000,
     silence_us=250_000,

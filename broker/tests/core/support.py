@@ -276,7 +276,7 @@ class Bench:
         config: BrokerConfig | None = None,
         start: bool = True,
     ) -> None:
-        self.config = config or BrokerConfig()
+        self.config = config or BrokerConfig(adopted_bytes_min=0)
         self.member = member
         self.now_us = 10 * SECOND
         self.wall_jump_ms = 0

@@ -5,7 +5,9 @@ from __future__ import annotations
 from seriatim_broker.core import effects as fx
 from seriatim_broker.core import events as ev
 from seriatim_broker.core import messages as msg
+from seriatim_broker.core.config import BrokerConfig
 from seriatim_broker.core.log import Batch, PutBatch
+from seriatim_broker.core.replication import LOOKS_AGAIN_US
 
 from .support import M00, M01, M10, P, attempt, opened_master, opened_slave, replicate
 from .test_carrying import asked, place_of, staged_batch
@@ -75,6 +77,14 @@ def test_a_master_that_had_to_fetch_it_elsewhere_sends_the_bodies() -> None:
     assert carry.bench.sent(msg.Replicate, M01)[0].batches[0].body == staged_batch(0).body
 
 
+def test_a_small_body_is_sent_and_written() -> None:
+    carry, _ = asked(2, bench=opened_master(config=BrokerConfig()))
+    carry.fetched(is_here=True)
+    assert not carry.bench.sent(msg.ReplicateStaged)
+    assert carry.bench.sent(msg.Replicate, M01)[0].batches
+    assert [put.adopts for put in carry.bench.writes(PutBatch)] == [None]
+
+
 def test_a_follower_of_an_older_version_gets_the_bodies() -> None:
     bench = opened_master()
     bench.core.outbox.links[M01.broker].forms &= ~msg.FORM_ADOPTS
@@ -101,6 +111,11 @@ def test_a_follower_that_lacks_what_is_staged_gets_the_bodies_from_there_on() ->
     carry.fetched(is_here=True)
     assert not bench.sent(msg.ReplicateStaged)
     assert len(bench.sent(msg.Replicate, M01)) == 1
+    carry.commit()
+    bench.wait(LOOKS_AGAIN_US, (M01,))
+    carry.ask(2, sequence=9)
+    carry.fetched(is_here=True)
+    assert len(bench.sent(msg.ReplicateStaged)) == 1, "it may have it by now"
 
 
 # ---- the follower ---------------------------------------------------------------------------------------

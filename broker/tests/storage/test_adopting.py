@@ -8,13 +8,14 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from seriatim_api.batch import FLAG_STAGED
 from seriatim_api.errors import CorruptionError
 from seriatim_api.ids import PartitionId
 from seriatim_broker.adapters.rocks import RocksSettings, RocksStorage
-from seriatim_broker.adapters.rocks.extents import RUNS_APART_MAX
+from seriatim_broker.adapters.rocks.extents import RUNS_APART_MAX, Extent
 from seriatim_broker.adapters.rocks.floor import DELETE, extent_name
 from seriatim_broker.adapters.rocks.keys import body_key
-from seriatim_broker.core.log import Batch, DropSegment, PutSegment, TrimLog, Truncate, Write
+from seriatim_broker.core.log import Batch, DropSegment, PutBatch, PutSegment, TrimLog, Truncate, Write
 from seriatim_broker.core.positions import Measure
 
 from .build import SegmentBuilder, segment_record
@@ -29,6 +30,7 @@ _SETTINGS = RocksSettings(
     extent_memtable_size_bytes=MIB,
     extent_copy_size_bytes_min=MIB // 2,
     head_cache_size_bytes_max=1,  # so that everything is read from the extents
+    apart_size_bytes_min=50,
     reserve_bytes_min=0,
 )
 
@@ -161,16 +163,84 @@ async def test_a_missing_body_is_damage(harness: RocksHarness) -> None:
         await harness.storage.read(orders.partition, 1, 5, 15, MIB)
 
 
+async def test_two_batches_that_a_client_gave_the_same_names_keep_their_bodies(harness: RocksHarness) -> None:
+    """The chunk, the numbers and the producer are the client's to choose, and so is a body with the same checksum."""
+    one, other = await _logs(harness, STAGE, STAGE + 1)
+    first = one.batch(flags=FLAG_STAGED, body=b"a" * 100)
+    second = other.batch(flags=FLAG_STAGED, body=b"b" * 100)
+    same = second.header._replace(body_crc=first.header.body_crc)
+    assert body_key(first.header) != body_key(same)
+    await put(
+        harness, [PutBatch(one.partition, first, 0, one.window), PutBatch(other.partition, second, 0, other.window)]
+    )
+    assert await read_all(harness, one) == [first]
+    assert await read_all(harness, other) == [second]
+
+
+async def test_a_small_body_is_written_again(harness: RocksHarness) -> None:
+    stage, orders = await _logs(harness, STAGE, ORDERS)
+    await _staged_and_adopted(harness, stage, orders, 3, _SETTINGS.apart_size_bytes_min - 1)
+    assert not harness.storage.adopted_bytes
+    assert await read_all(harness, orders) == orders.batches
+    assert await read_all(harness, stage) == stage.batches
+
+
 async def test_a_log_has_a_limited_number_of_runs_for_bodies_that_stand_apart(harness: RocksHarness) -> None:
     stage, orders = await _logs(harness, STAGE, ORDERS)
-    for _ in range(RUNS_APART_MAX):
+    for _ in range(RUNS_APART_MAX + 10):
         await _staged_and_adopted(harness, stage, orders, 1, 100)
         await put(harness, [orders.put(100)])
     log = harness.storage._table.log(orders.partition, 1)
     assert log is not None
-    assert len(log.runs) == RUNS_APART_MAX
-    assert harness.storage.adopted_bytes >= 100 * RUNS_APART_MAX // 2
+    assert len(log.runs) == 2 * RUNS_APART_MAX
+    assert harness.storage.adopted_bytes == 100 * RUNS_APART_MAX
     assert await read_all(harness, orders) == orders.batches
+
+
+async def test_what_is_copied_forward_hinders_no_adopting(harness: RocksHarness) -> None:
+    """A log that was copied has a run for each slice."""
+    stage, orders = await _logs(harness, STAGE, ORDERS)
+    log = harness.storage._table.ensure_log(orders.partition, 1)
+    writes = [orders.put(10) for _ in range(RUNS_APART_MAX + 1)]
+    for write in writes:
+        await put(harness, [write])
+        log.runs = (*log.runs, log.runs[-1]._replace(start=write.batch.header.end_index, position=log.position))
+    log.runs = log.runs[:-1]
+    await _staged_and_adopted(harness, stage, orders, 1)
+    assert harness.storage.adopted_bytes == 50_000
+
+
+def _extent(harness: RocksHarness, number: int) -> Extent:
+    return harness.storage._table.extents[number]
+
+
+async def test_an_extent_counts_what_it_took_and_what_is_in_use(harness: RocksHarness) -> None:
+    stage, orders, others = await _logs(harness, STAGE, ORDERS, OTHERS)
+    await _staged_and_adopted(harness, stage, orders, 10, 10_000)
+    one = _extent(harness, 1)
+    assert 100_000 < one.size_bytes < 110_000, "each body once"
+    size_bytes = sum(batch.size_bytes for batch in stage.batches)
+    assert one.live_bytes == 2 * size_bytes, "of each log that needs it"
+    await put(harness, [DropSegment(stage.partition, 1)])
+    assert one.live_bytes == size_bytes
+    harness.storage.rotate()
+    await put(harness, [orders.put(50_000)])
+    two = _extent(harness, 2)
+    assert (one.live_bytes, two.live_bytes, two.size_bytes) == (size_bytes, 50_192, 50_192)
+    await put(harness, [DropSegment(orders.partition, 1)])
+    assert (one.live_bytes, two.live_bytes) == (0, 0)
+    assert not others.batches
+
+
+async def test_headers_in_another_extent_than_their_bodies_are_in_use(harness: RocksHarness) -> None:
+    stage, orders = await _logs(harness, STAGE, ORDERS)
+    await put(harness, [stage.stage(50_000) for _ in range(5)])
+    harness.storage.rotate()
+    for batch in stage.batches:
+        await _look_at(harness.storage, batch)
+        await put(harness, [orders.adopt(batch)])
+    two = _extent(harness, 2)
+    assert not two.is_sparse(_SETTINGS.extent_live_percent_min), "nothing would be won by copying it"
 
 
 def _twins(logs: dict[int, SegmentBuilder]) -> dict[int, SegmentBuilder]:

@@ -218,10 +218,11 @@ async def test_members_adopt_what_is_staged_and_keep_it(tmp_path: Path) -> None:
         await client.admin().create_topic("adopted", PARTITIONS)
         async with client.writer("adopted", "nightly") as writer:
             await writer.open()
-            for sequence in range(3):
-                values, keys = rows_of(f"r{sequence}", ROWS)
-                await writer.publish(sequence, [await writer.stage(values, keys)])
-        wanted = expected("r0", "r1", "r2")
+            values = [b"%d" % number + bytes(20_000) for number in range(200)]
+            for sequence in range(2):
+                chunks = [await writer.stage(values, partition=partition) for partition in range(PARTITIONS)]
+                await writer.publish(sequence, chunks)
+        wanted = [2 * values] * PARTITIONS
         assert await stored(client, "adopted") == wanted
         size_bytes = sum(len(value) for values in wanted for value in values)
         for broker in cluster.broker_names:

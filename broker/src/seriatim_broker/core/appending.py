@@ -54,9 +54,10 @@ def append_staged(
 ) -> Batch:
     """Append a batch whose body is that of a staged one, which was checked already, and send it to the followers.
 
-    `place`: where the followers are likely to have the staged batch too; they are spared the body then.
+    `place`: of the staged batch, if this disk has it and it is worth adopting; its followers are likely to have it too,
+    and are spared the body.
     """
-    batch = log.append(outbox, header, staged.body, staged.header)
+    batch = log.append(outbox, header, staged.body, staged.header if place is not None else None)
     _send_on(outbox, partition, log, batch, place)
     return batch
 
@@ -68,7 +69,8 @@ def _send_on(
         if follower.in_step:
             where = partition.id, log.no, log.record.attempt, log.flushed
             link = outbox.links.get(follower.member.broker)
-            if place is None or follower.lacks_staged or link is None or not link.forms & FORM_ADOPTS:
+            looks = link is not None and link.forms & FORM_ADOPTS and outbox.now.mono_us >= follower.looks_from_us
+            if place is None or not looks:
                 outbox.send(follower.member, Replicate(*where, (batch,)))
             else:
                 outbox.send(follower.member, ReplicateStaged(*where, batch.header, place))

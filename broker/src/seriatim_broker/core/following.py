@@ -103,13 +103,15 @@ def on_fetched(outbox: Outbox, partition: Partition, event: StagedFetched) -> No
         log.held = ()
         outbox.send(log.record.members[0], ReplicateRefused(partition.id, log.no, log.record.attempt, "staged"))
         return
-    held = list(log.held)
+    held = list(log.held)  # there may be ten thousands behind it: they are taken in one pass
     held[place] = Held(message, 0, batch)
-    log.held = held
-    while log.held and not log.held[0].serial:
-        first, log.held = log.held[0], log.held[1:] or ()
-        if not _take_held(outbox, partition, log, first):
-            log.held = ()
+    taken = 0
+    while taken < len(held) and not held[taken].serial:
+        if not _take_held(outbox, partition, log, held[taken]):
+            taken = len(held)
+        else:
+            taken += 1
+    log.held = held[taken:] or ()
 
 
 def _held_place(log: SegmentLog, serial: int) -> int | None:

@@ -47,7 +47,7 @@ class Waiting(NamedTuple):
 class Follower(State):
     """What the master knows of another member of its segment."""
 
-    __slots__ = ("durable", "in_step", "lacks_staged", "member", "out_of_step_us", "received")
+    __slots__ = ("durable", "in_step", "looks_from_us", "member", "out_of_step_us", "received")
 
     def __init__(self, member: MemberId) -> None:
         self.member = member
@@ -55,7 +55,7 @@ class Follower(State):
         self.durable = 0
         self.in_step = False  # its tail on this connection is known: frames may flow
         self.out_of_step_us: int | None = None  # since when not
-        self.lacks_staged = False  # it did not find a staged batch: it gets all bodies from here
+        self.looks_from_us = 0  # it did not find a staged batch: until then it gets all bodies from here
 
 
 class Held(NamedTuple):

@@ -16,6 +16,9 @@ from .partition import Partition
 from .publications import carrying
 from .replica import Follower, SegmentLog
 
+LOOKS_AGAIN_US = 10_000_000
+"""A follower that did not find a staged batch on its disk is sent bodies for so long: each miss costs a resume."""
+
 # ---- the master: commit ---------------------------------------------------------------------------------
 
 
@@ -184,7 +187,7 @@ def on_replicate_refused(outbox: Outbox, partition: Partition, sender: MemberId,
         if follower.in_step:
             _resume_follower(outbox, partition, log, follower)
     elif message.reason == "staged":
-        follower.lacks_staged = True
+        follower.looks_from_us = outbox.now.mono_us + LOOKS_AGAIN_US
         if follower.in_step:
             _resume_follower(outbox, partition, log, follower)
     elif message.reason == "not opened" and partition.chain is not None:

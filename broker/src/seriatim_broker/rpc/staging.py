@@ -38,6 +38,9 @@ FETCHES_AT_ONCE: Final = 64
 READ_DEADLINE_S: Final = 2.0
 """For one member's answer: a read of its disk."""
 
+COMMIT_TOLD_S: Final = 0.02
+"""A follower is told the commit of a stage partition within this (`commit_idle_us`, and the way)."""
+
 CHAIN_AGE_S: Final = 1.0
 """How old a stage partition's chain may be for the question who has a segment."""
 
@@ -78,7 +81,7 @@ class Staging:
         """A staged batch, from whichever member has it. Raises nothing."""
         try:
             if effect.only_here:
-                batch, is_here = await self.read_here(effect.staged), True
+                batch, is_here = await self._read_as_follower(effect.staged), True
             else:
                 async with self._room:
                     await self._until_disk_takes_more()
@@ -89,6 +92,14 @@ class Staging:
             _log.debug("staged_batch_not_read", stage_partition=effect.staged.partition, error=str(exc))
             return StagedFetched(effect.serial, effect.partition, None)
         return StagedFetched(effect.serial, effect.partition, batch, is_here=is_here)
+
+    async def _read_as_follower(self, staged: StagedBatch) -> Batch:
+        """From this disk; if it is not committed as far as is known here, once more a moment later."""
+        try:
+            return await self.read_here(staged)
+        except NotServingError:
+            await asyncio.sleep(COMMIT_TOLD_S)
+            return await self.read_here(staged)
 
     async def _until_disk_takes_more(self) -> None:
         """What is fetched is appended here: nothing is, while the disk is behind.

@@ -33,6 +33,7 @@ SETTINGS: Final = RocksSettings(
     extents=EXTENT_COUNT,
     extent_size_bytes_max=6_000,
     extent_copy_size_bytes_min=1,
+    apart_size_bytes_min=1,
     head_cache_size_bytes_max=6_000,
     reserve_bytes_min=0,
 )

@@ -18,8 +18,8 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 RUNS_APART_MAX: Final = 64
-"""A log with so many runs begins none any more for bodies that stand apart. Each costs some 100 bytes of memory, and a
-log in which adopted batches and others take turns would have one for each turn."""
+"""A log with so many runs whose bodies stand apart adopts nothing that would begin another one. Each costs some 100
+bytes of memory, and a log in which adopted batches and others take turns would have one for each turn."""
 
 APART_BYTES: Final = 250
 """About what a batch takes in its extent if its body is in another one."""
@@ -37,13 +37,9 @@ class Run(NamedTuple):
     bodies: int = 0
 
     @property
-    def home(self) -> int:
-        """The extent that holds nearly all of its bytes."""
-        return self.bodies or self.extent
-
-    @property
     def extents(self) -> tuple[int, ...]:
-        """Those that cannot be emptied while it is there."""
+        """Those that cannot be emptied while it is there. Both count all of its bytes as in use: how many of them are
+        bodies is not known after a start, and what looks unused would be copied."""
         return (self.extent,) if self.bodies in (0, self.extent) else (self.extent, self.bodies)
 
 
@@ -165,35 +161,40 @@ class ExtentTable:
     # ---- runs -------------------------------------------------------------------------------------------
 
     def append(
-        self, log: SegmentLog, extent: Extent, end_index: int, size_bytes: int, start: int, bodies: int = 0
+        self,
+        log: SegmentLog,
+        extent: Extent,
+        end_index: int,
+        size_bytes: int,
+        start: int,
+        bodies: int = 0,
+        *,
+        is_adopted: bool = False,
     ) -> Run | None:
         """Take up a batch of [start, end_index) in an extent; returns the run that it begins, if it does.
 
-        `bodies`: the extent that has its body apart, or 0. What `may_stand_apart` says must be true.
+        `bodies`: the extent that has its body apart, or 0; `is_adopted`: it was there before. Then what `may_adopt`
+        says must be true.
         """
         begun = None
         last = log.runs[-1] if log.runs else None
-        is_mixed = last is not None and not bodies and last.bodies and len(log.runs) >= RUNS_APART_MAX
-        if last is None or last.extent != extent.number or (last.bodies != bodies and not is_mixed):
+        if last is None or (last.extent, last.bodies) != (extent.number, bodies):
             begun = last = Run(start, log.position, extent.number, bodies)
             log.runs = _shared((*log.runs, begun))
             self._pin(begun, 0)
         log.tail = end_index
         log.position += size_bytes
-        self.extents[last.home].live_bytes += size_bytes
-        if bodies in (0, extent.number):
-            extent.size_bytes += size_bytes
-        else:
-            extent.size_bytes += APART_BYTES
+        self._use(last, size_bytes)
+        extent.size_bytes += APART_BYTES if is_adopted else size_bytes
         return begun
 
-    def may_stand_apart(self, log: SegmentLog, extent: Extent, bodies: int) -> bool:
+    def may_adopt(self, log: SegmentLog, extent: Extent, bodies: int) -> bool:
         """Whether the next batch of a log may leave its body in the extent `bodies`: a log has a limited number of runs
         for that."""
         last = log.runs[-1] if log.runs else None
         if last is not None and (last.extent, last.bodies) == (extent.number, bodies):
             return True
-        return len(log.runs) < RUNS_APART_MAX
+        return sum(1 for run in log.runs if run.bodies) < RUNS_APART_MAX
 
     def restore(self, log: SegmentLog, runs: tuple[Run, ...], tail: int, position: int) -> None:
         """Take up a log as found on disk."""
@@ -212,7 +213,7 @@ class ExtentTable:
         if kept:
             touched.add(kept[-1].extent)
             cut = log.end_of(len(kept) - 1)[1] - position
-            self.extents[kept[-1].home].live_bytes -= cut
+            self._use(kept[-1], -cut)
         log.runs, log.tail, log.position = tuple(kept), length, position
         log.cuts += 1
         return gone, touched
@@ -234,7 +235,7 @@ class ExtentTable:
         if kept and kept[0].start < below:
             cut = kept[0]
             left = cut._replace(start=below, position=min(max(position, cut.position), log.end_of(count)[1]))
-            self.extents[cut.home].live_bytes -= left.position - cut.position
+            self._use(cut, cut.position - left.position)
             gone.append(cut)
             kept = (left, *kept[1:])
         log.runs = _shared(kept)
@@ -260,20 +261,25 @@ class ExtentTable:
         if left is None:
             self._release(run, size_bytes)
         else:
-            self.extents[run.home].live_bytes -= size_bytes
+            self._use(run, -size_bytes)
         target.size_bytes += size_bytes
         return moved, left
 
     def _pin(self, run: Run, size_bytes: int) -> None:
         for number in run.extents:
             self.extents[number].runs += 1
-        self.extents[run.home].live_bytes += size_bytes
+        self._use(run, size_bytes)
 
     def _release(self, run: Run, size_bytes: int) -> None:
         for number in run.extents:
             self.extents[number].runs -= 1
             assert self.extents[number].runs >= 0, run
-        self.extents[run.home].live_bytes -= size_bytes
+        self._use(run, -size_bytes)
+
+    def _use(self, run: Run, size_bytes: int) -> None:
+        """So many bytes more of a run are in use, or fewer."""
+        for number in run.extents:
+            self.extents[number].live_bytes += size_bytes
 
     # ---- extents ----------------------------------------------------------------------------------------
 

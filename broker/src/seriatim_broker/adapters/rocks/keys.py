@@ -30,7 +30,7 @@ _BATCH = struct.Struct(">IIQ")
 _PLACE = struct.Struct(">II")
 _META = struct.Struct(">IcI")
 _NUMBER = struct.Struct(">I")
-_BODY = struct.Struct(">I16sQII")
+_BODY = struct.Struct(">IIIQII")
 _BODIES: Final = 0xFFFFFFFE  # so that no key is above the last one that is looked at when an extent is emptied
 
 META_HEAD_BYTES: Final = _META.size
@@ -49,12 +49,12 @@ def split_batch_key(key: bytes) -> tuple[int, int, int]:
 
 
 def body_key(header: BatchHeader) -> bytes:
-    """The body of a staged batch, where it stands apart: named by what it is, and not by where its batch stands.
+    """The body of a staged batch, where it stands apart: named by the place of its batch, and by its checksums.
 
-    The chunk and the number in it are the program's, which gives two batches the same only if they are the same; the
-    checksum and the length are the body's. So a body that is put twice is the same both times.
+    What a client chooses, such as the chunk, could be the same of two batches with other bodies, and the later one
+    would take the place of the earlier. A batch that was cut off leaves its place to another one, whose chain differs.
     """
-    return _BODY.pack(_BODIES, header.stage, header.base_sequence, header.body_crc, header.body_length)
+    return _BODY.pack(_BODIES, header.partition, header.segment, header.base_index, header.checksum, header.body_crc)
 
 
 def segment_range(partition: int, segment: int, from_index: int = 0) -> tuple[bytes, bytes]:

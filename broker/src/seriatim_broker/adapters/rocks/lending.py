@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Final, NamedTuple
 
-from seriatim_api.batch import BatchHeader
+from seriatim_api.batch import FLAG_STAGED, BatchHeader
 
 from .codec import BodyPlace
 from .extents import SegmentLog
@@ -34,7 +34,8 @@ class _Seen(NamedTuple):
 class Lending:
     """What was read of stage logs lately, and where a body that is adopted stands. On the event loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, size_bytes_min: int) -> None:
+        self._size_bytes_min = size_bytes_min
         self._seen: OrderedDict[tuple[int, int, int], _Seen] = OrderedDict()
 
     def note(self, log: SegmentLog, header: BatchHeader) -> None:
@@ -44,6 +45,10 @@ class Lending:
         self._seen.move_to_end(place)
         if len(self._seen) > SEEN_COUNT_MAX:
             self._seen.popitem(last=False)
+
+    def is_apart(self, header: BatchHeader) -> bool:
+        """Whether the body gets a key of its own: that of a staged batch does, unless it is small."""
+        return bool(header.flags & FLAG_STAGED) and header.body_length >= self._size_bytes_min
 
     def body_of(self, staged: BatchHeader, header: BatchHeader) -> BodyPlace | None:
         """Where the body of a staged batch stands, which is also the body of the batch `header`.
@@ -55,6 +60,8 @@ class Lending:
         if seen is None or seen.header.raw != staged.raw or seen.log.cuts != seen.cuts:
             return None
         if (staged.body_crc, staged.body_length) != (header.body_crc, header.body_length):
+            return None
+        if not self.is_apart(staged):
             return None
         bodies = seen.log.runs[seen.log.run_at(staged.base_index)].bodies
         return BodyPlace(bodies, body_key(staged)) if bodies else None

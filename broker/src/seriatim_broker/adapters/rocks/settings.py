@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final
 
+from ...core.config import ADOPTED_BYTES_MIN
+
 _MIB: Final = 1 << 20
 
 _DISK_BYTES_MIN: Final = 1 << 30  # also for file systems that do not tell
@@ -26,6 +28,7 @@ class RocksSettings:
             by time finds whole extents to empty.
         extent_live_percent_min: An extent with less of it still in use is copied forward and dropped.
         extent_copy_size_bytes_min: Extents smaller than this are not worth copying.
+        apart_size_bytes_min: A staged body of at least this size stands apart, so that other logs can adopt it.
         memtables_size_bytes_max: Over all column families; at this size RocksDB begins to write the oldest out.
         extent_memtable_size_bytes: One memtable of an extent; as large is a file of it.
         meta_memtable_size_bytes: One memtable of the small column families.
@@ -59,6 +62,7 @@ class RocksSettings:
     extent_age_s_max: float = 3600.0
     extent_live_percent_min: int = 40
     extent_copy_size_bytes_min: int = 64 * _MIB
+    apart_size_bytes_min: int = ADOPTED_BYTES_MIN
     memtables_size_bytes_max: int = 96 * _MIB
     extent_memtable_size_bytes: int = 32 * _MIB
     meta_memtable_size_bytes: int = 8 * _MIB

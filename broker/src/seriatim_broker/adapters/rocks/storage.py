@@ -102,7 +102,7 @@ class RocksStorage:
         self._head = HeadCache(settings.head_cache_size_bytes_max)
         self._writer = Writer(floor, settings)
         self._writer.on_flushed = self._flushed
-        self._lending = Lending()
+        self._lending = Lending(settings.apart_size_bytes_min)
         self.reader = Reader(
             self._engine, checksum, self._table, self._copies, self._head, self._writer, settings, self._lending
         )
@@ -298,14 +298,16 @@ class RocksStorage:
         batch, header = write.batch, write.batch.header
         extent = self._active(group)
         apart = self._lending.body_of(write.adopts, header) if write.adopts is not None else None
-        if apart is not None and not self._table.may_stand_apart(log, extent, apart.extent):
+        if apart is not None and not self._table.may_adopt(log, extent, apart.extent):
             apart = None
         if apart is not None:
             self.adopted_bytes += len(batch.body)
             self.on_adopted(len(batch.body))
-        bodies = apart.extent if apart is not None else extent.number if _stands_apart(header) else 0
+        bodies = apart.extent if apart is not None else _bodies_of(header, extent)
         position = log.position
-        run = self._table.append(log, extent, header.end_index, batch.size_bytes, header.base_index, bodies)
+        run = self._table.append(
+            log, extent, header.end_index, batch.size_bytes, header.base_index, bodies, is_adopted=apart is not None
+        )
         if run is not None:
             key = keys.batch_key(header.partition, header.segment, header.base_index)
             group.add((PUT, self._engine.family(INDEX), key, codec.write_run(run)), 2 * _KEY_BYTES)
@@ -316,7 +318,7 @@ class RocksStorage:
         batch, header = stored.batch, stored.batch.header
         family = self._engine.family(extent_name(extent.number))
         size_bytes = codec.BATCH_OVERHEAD_BYTES + _KEY_BYTES
-        if apart is None and _stands_apart(header):
+        if apart is None and self._lending.is_apart(header):
             apart = codec.BodyPlace(extent.number, keys.body_key(header))
             group.add((PUT, family, apart.key, batch.body), len(apart.key) + len(batch.body))
         if apart is None:
@@ -530,16 +532,16 @@ class RocksStorage:
             self._put_row(group, target, one)
         last = stored[-1]
         mid, mid_position = last.batch.header.end_index, last.position + last.batch.size_bytes
-        bodies = target.number if _stands_apart(last.batch.header) else 0
+        bodies = _bodies_of(last.batch.header, target)
         for run in self._table.move(log, place, mid, mid_position, target, bodies):
             if run is not None:
                 key = keys.batch_key(partition, segment, run.start)
                 self._put(group, INDEX, key, codec.write_run(run))
 
 
-def _stands_apart(header: BatchHeader) -> bool:
-    """Whether the body gets a key of its own, so that another log may adopt it."""
-    return bool(header.flags & FLAG_STAGED)
+def _bodies_of(header: BatchHeader, extent: Extent) -> int:
+    """The extent with the bodies of a run that begins with this batch: those of a stage log may stand apart in it."""
+    return extent.number if header.flags & FLAG_STAGED else 0
 
 
 def _now_ms() -> int:

@@ -259,7 +259,8 @@ def _append_fetched(outbox: Outbox, partition: Partition, log: SegmentLog, carry
                 fetched.batch.header, partition.id, carrying.producer, carrying.sequence, row, carrying.manifest
             )
             # The members of a group share what is staged on it.
-            place = carrying.batches[number] if fetched.is_here else None
+            is_adopted = fetched.is_here and len(fetched.batch.body) >= outbox.config.adopted_bytes_min
+            place = carrying.batches[number] if is_adopted else None
             appended = appending.append_staged(outbox, partition, log, header, fetched.batch, place)
             carrying.uncommitted = (*carrying.uncommitted, (appended.header.end_index, fetched.batch.size_bytes))
             if not row:
