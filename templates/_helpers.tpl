@@ -1,4 +1,4 @@
-{{/* Names. The operator's own objects and etcd's begin with this. */}}
+{{/* Names. The names of the operator's own objects and of etcd's begin with this. */}}
 {{- define "seriatim.fullname" -}}
 {{- default .Release.Name .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
 {{- end }}
@@ -52,7 +52,7 @@ imagePullSecrets:
 {{- end }}
 {{- end }}
 
-{{/* What the restricted pod security standard asks for. */}}
+{{/* Settings that the restricted pod security standard requires. */}}
 {{- define "seriatim.podSecurity" -}}
 runAsNonRoot: true
 runAsUser: 10001
@@ -111,7 +111,7 @@ tlsSecret: {{ . }}
 {{- default (printf "%s-etcd-client-tls" (include "seriatim.fullname" .)) .Values.etcd.tls.clientSecret -}}
 {{- end }}
 
-{{/* Whether a kind of the Prometheus operator is wanted. (dict "root" $ "want" "Auto" "kind" "PodMonitor"); empty: no. */}}
+{{/* Whether to make a kind of the Prometheus operator. (dict "root" $ "want" "Auto" "kind" "PodMonitor"); empty: no. */}}
 {{- define "seriatim.monitored" -}}
 {{- $known := .root.Capabilities.APIVersions.Has (printf "monitoring.coreos.com/v1/%s" .kind) -}}
 {{- if or (eq .want "Always") (and (eq .want "Auto") $known) -}}yes{{- end -}}

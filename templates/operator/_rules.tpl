@@ -1,17 +1,17 @@
-{{/* What the operator may do in each namespace that it looks after. */}}
+{{/* Rights of the operator in each namespace that it looks after. */}}
 {{- define "seriatim.operator.rules" -}}
-# Clusters, topics and consumer groups are people's: the operator reports, and adds a finalizer where one is asked for.
+# People own clusters, topics and consumer groups. The operator reports on them, and adds a finalizer if one is wanted.
 - apiGroups: [seriatim.dev]
   resources: [brokerclusters, topics, consumergroups]
   verbs: [get, list, watch, patch]
-# Groups and brokers are its own records.
+# Broker groups and brokers are the operator's own records.
 - apiGroups: [seriatim.dev]
   resources: [brokergroups, brokers]
   verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [seriatim.dev]
   resources: [brokerclusters/status, brokergroups/status, brokers/status, topics/status, consumergroups/status]
   verbs: [get, patch]
-# So that children may name their owner where blockOwnerDeletion is checked.
+# Needed to name these as owners of children, if blockOwnerDeletion is checked.
 - apiGroups: [seriatim.dev]
   resources: [brokerclusters/finalizers, brokergroups/finalizers, brokers/finalizers]
   verbs: [update]
@@ -32,16 +32,16 @@
   verbs: [get, list, watch, create, patch, delete]
 {{- end }}
 
-{{/* What it reads that lies in no namespace. */}}
+{{/* Objects without a namespace that the operator reads. */}}
 {{- define "seriatim.operator.nodeRules" -}}
-# A node that is gone, cordoned or out of service; the node that a local disk belongs to; how a class binds.
+# Tells whether a node is gone, cordoned or out of service, which node has a local disk, and how a class binds.
 - apiGroups: [""]
   resources: [nodes, persistentvolumes]
   verbs: [get, list, watch]
 - apiGroups: [storage.k8s.io]
   resources: [storageclasses]
   verbs: [get, list, watch]
-# Whether the definitions here are those that this operator knows; it is told when one comes.
+# Tells whether the definitions here are those that this operator knows, and when one is added.
 - apiGroups: [apiextensions.k8s.io]
   resources: [customresourcedefinitions]
   verbs: [get, list, watch]

@@ -1,4 +1,4 @@
-{{/* Pipelines of Spark. All take (dict "root" $ "pipeline" .), with the defaults of the chart under what is given. */}}
+{{/* Spark pipelines. All templates take (dict "root" $ "pipeline" .). What is not given has the chart's defaults. */}}
 {{- define "seriatim.spark.name" -}}
 {{ include "seriatim.fullname" .root }}-spark-{{ .pipeline.name }}
 {{- end }}
@@ -8,13 +8,13 @@
 seriatim.dev/pipeline: {{ .pipeline.name }}
 {{- end }}
 
-{{/* What driver and executors have mounted: data, certificates, scratch. */}}
+{{/* Volumes that driver and executors mount: data, certificates, scratch. */}}
 {{- define "seriatim.spark.volumes" -}}
 - name: tmp
   emptyDir: {}
 - name: work
   emptyDir: {}
-# Spark finds scratch by the name of the volume.
+# Spark finds its scratch directory by the name of the volume.
 - name: spark-local-dir-1
   {{- if .pipeline.scratch }}
   {{- toYaml .pipeline.scratch | nindent 2 }}
@@ -59,7 +59,7 @@ seriatim.dev/pipeline: {{ .pipeline.name }}
 {{- end }}
 
 {{- define "seriatim.spark.placement" -}}
-# A pod whose node is gone makes room for another one after half a minute, not five.
+# If its node is gone, Kubernetes replaces the pod after 30 s, not after five minutes.
 tolerations:
   - {key: node.kubernetes.io/unreachable, operator: Exists, effect: NoExecute, tolerationSeconds: 30}
   - {key: node.kubernetes.io/not-ready, operator: Exists, effect: NoExecute, tolerationSeconds: 30}
@@ -79,7 +79,7 @@ priorityClassName: {{ . }}
 {{- end }}
 {{- end }}
 
-{{/* Not empty for pipelines that go on: their drivers tell their own progress, on a port beside Spark's. */}}
+{{/* Not empty for pipelines that do not end: their drivers serve their own progress, on another port than Spark's. */}}
 {{- define "seriatim.spark.tellsProgress" -}}
 {{- if has .pipeline.run (list "apply" "archive" "mirror") -}}true{{- end -}}
 {{- end }}
@@ -98,7 +98,7 @@ priorityClassName: {{ . }}
 - --deploy-mode
 - client
 {{- else }}
-# As on executors, a task that failed is tried again.
+# A task that failed is tried again, as on executors.
 - local[{{ default 2 .pipeline.cores }},4]
 {{- end }}
 - --properties-file
@@ -170,7 +170,7 @@ containers:
       {{- if include "seriatim.spark.tellsProgress" . }}
       - {name: progress, containerPort: {{ include "seriatim.spark.progressPort" . }}}
       {{- end }}
-    # Alive means: the Java of the driver answers. Whether a stream advances, its lag says.
+    # Alive means that the Java process of the driver answers. Only the lag says whether a stream advances.
     startupProbe:
       httpGet: {path: /metrics/prometheus, port: spark-ui}
       periodSeconds: 5
@@ -198,7 +198,7 @@ volumes:
 {{- default (printf "%s-spark" (include "seriatim.fullname" .)) .Values.spark.serviceAccount.name -}}
 {{- end }}
 
-{{/* What Spark is told of Kubernetes, and of metrics. */}}
+{{/* Settings of Spark: Kubernetes and metrics. */}}
 {{- define "seriatim.spark.properties" -}}
 spark.driver.memory {{ default .root.Values.spark.driverMemory .pipeline.driverMemory }}
 spark.ui.killEnabled false
@@ -223,7 +223,7 @@ spark.kubernetes.executor.podTemplateFile /etc/seriatim/spark/executor.yaml
 spark.kubernetes.executor.podTemplateContainerName executor
 {{- end }}
 
-{{/* The pod that Spark begins with when it makes one. Also takes "container", its name, and "token", whether it asks the API. */}}
+{{/* Template of pods that Spark makes. Also takes "container", its name, and "token", whether it asks the API. */}}
 {{- define "seriatim.spark.template" -}}
 apiVersion: v1
 kind: Pod

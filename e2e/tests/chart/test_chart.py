@@ -171,7 +171,7 @@ def test_a_wrong_value_is_refused_at_its_place(setting: str, what: str) -> None:
         ("spark.pipelines[0].name=a,spark.pipelines[0].run=archive", "give cluster, or options.bootstrap"),
         (
             "spark.pipelines[0].name=submit,spark.pipelines[0].run=archive,spark.pipelines[0].cluster=orders",
-            "give each its own, and none submit",
+            "give each pipeline another name, and none the name submit",
         ),
     ],
 )
